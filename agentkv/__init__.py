@@ -1,0 +1,1 @@
+"""Agents on forked KV-cache branches."""

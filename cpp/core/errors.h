@@ -1,0 +1,54 @@
+// One exception per failure. Each message names the value that was refused and the bound it broke.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace agentkv {
+
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The pool has fewer free cells than a step needs.
+struct CacheFull : Error {
+  using Error::Error;
+};
+// More live sequences than the cache was built for.
+struct TooManySequences : Error {
+  using Error::Error;
+};
+// A sequence id that is out of range or holds nothing.
+struct UnknownSequence : Error {
+  using Error::Error;
+};
+// Positions outside what a sequence holds, or a length it never had.
+struct InvalidRange : Error {
+  using Error::Error;
+};
+// A step verb out of order: begin twice, forward without begin, commit without forward.
+struct InvalidStep : Error {
+  using Error::Error;
+};
+// A draft tree whose parent does not come earlier, or an accepted list that is not a chain.
+struct InvalidTree : Error {
+  using Error::Error;
+};
+// Shapes, dtypes or layer ids that do not fit the cache.
+struct InvalidTensor : Error {
+  using Error::Error;
+};
+// No cache under a key, no builder for a (backend, kind), a key taken twice.
+struct RegistryError : Error {
+  using Error::Error;
+};
+// A program file that is missing, damaged, foreign, or of an unknown schema version.
+struct ProgramError : Error {
+  using Error::Error;
+};
+// A forward that was started and failed; the cache is as it was before the step.
+struct ForwardFailed : Error {
+  using Error::Error;
+};
+
+}  // namespace agentkv

@@ -1,0 +1,71 @@
+// The faces of a cache. What a caller can do is which face it holds.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/step_plan.h"
+#include "core/types.h"
+
+namespace agentkv {
+
+class Cache {
+ public:
+  virtual ~Cache() = default;
+  virtual bool can_extend(std::int64_t n) const = 0;  // are n more cells free?
+  virtual Cell capacity() const = 0;
+  virtual Cell used() const = 0;  // cells that some sequence owns
+  virtual void clear() = 0;       // forgets everything; refused inside a step
+};
+
+// A step is a transaction: begin_step validates and mutates nothing, the first layer of the forward plans (allocates
+// cells), commit_step publishes cells and lengths, abort_step returns every cell.
+class SteppedCache : public Cache {
+ public:
+  virtual void commit_step() = 0;
+  virtual void abort_step() noexcept = 0;  // harmless when no step is open
+  // Positions that the rows of the open step take, [n_tokens]: what the runner feeds as `position`.
+  virtual std::span<const Pos> step_positions() const = 0;
+};
+
+class ContiguousCache : public SteppedCache {
+ public:
+  virtual void begin_step(std::int32_t n) = 0;
+  virtual Pos length() const = 0;
+  virtual void rewind(Pos length) = 0;
+};
+
+class SeqCache : public SteppedCache {
+ public:
+  // Row i extends sequence seq_ids[i]; rows of one sequence take consecutive positions in row order. An unused id in
+  // range starts an empty sequence. Throws CacheFull, UnknownSequence, InvalidStep.
+  virtual void begin_step(std::span<const SeqId> seq_ids) = 0;
+  // dst must be empty over [p0, p1); p1 < 0 means the end. Shares cells, moves no bytes.
+  virtual void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) = 0;
+  virtual void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) = 0;
+  virtual void seq_keep(SeqId seq) = 0;
+  virtual Pos seq_len(SeqId seq) const = 0;  // one past the last position held; 0 for an empty sequence
+  virtual SeqId max_sequences() const = 0;
+  virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered
+};
+
+class TreeSeqCache : public SeqCache {
+ public:
+  // Adds n draft nodes to seq's frontier in the next step; parents[i] is a node index of the frontier (< its own
+  // index) or -1 for the last committed token.
+  virtual void propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq = 0) = 0;
+  // Keeps the chain of accepted nodes (each the parent of the next) and frees the rest of the frontier.
+  virtual void commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq = 0) = 0;
+};
+
+// What a byte layer holds of the bookkeeping: the plan of the open step.
+class StepPlanner {
+ public:
+  virtual ~StepPlanner() = default;
+  // Plans on the first call of a step and returns the same plan to later layers. `position` is what the program was
+  // fed; it must equal step_positions(). Throws InvalidStep without an open step.
+  virtual const StepPlan& plan(std::span<const std::int64_t> position) = 0;
+};
+
+}  // namespace agentkv

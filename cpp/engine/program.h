@@ -1,0 +1,26 @@
+// What the step loop needs of a model: one forward over the rows of the cache's open step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace agentkv {
+
+struct ProgramInfo {
+  std::int32_t vocab_size = 0;
+  std::int32_t max_tokens = 0;  // rows that one forward takes at most
+  std::int32_t max_logits = 0;  // logits rows that one forward returns at most
+};
+
+class Program {
+ public:
+  virtual ~Program() = default;
+  virtual const ProgramInfo& info() const = 0;
+  // tokens, positions: [n_tokens]; logits_indices: [n_logits] rows whose next-token logits are wanted (0 <= n_logits).
+  // Returns float32 [n_logits, vocab_size], row-major, valid until the next call. Throws ForwardFailed; the caller
+  // then aborts the step.
+  virtual std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
+                                         std::span<const std::int64_t> logits_indices) = 0;
+};
+
+}  // namespace agentkv

@@ -1,0 +1,1 @@
+"""Runtime of agentkv: export, model folders, native programs and caches."""

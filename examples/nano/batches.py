@@ -27,7 +27,7 @@ class Batch:
 
 
 class Batches:
-    """An endless, seeded stream; `position` says where to take it up again."""
+    """An endless, seeded stream; `chunk` and `echoes` say where to take it up again."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, budget: int) -> None:
         self._tokenizer = tokenizer
@@ -36,6 +36,17 @@ class Batches:
         self._opening = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
         self._pending: list[Batch] = []
         self.chunk = 0
+        self.echoes = 0
+
+    def echo(self) -> Batch:
+        """Random tokens, said over again: the plainest exercise in copying, learnt within two hundred batches."""
+        rng = np.random.default_rng((self._seed, self.echoes))
+        self.echoes += 1
+        size, times = int(rng.integers(6, 24)), int(rng.integers(2, 5))
+        rows = max(1, self._budget // (3 * size * times))
+        tokens = np.tile(rng.integers(0, len(self._tokenizer), (rows, size)), (1, times))
+        spoken = np.tile(np.arange(size * times) >= size, (rows, 1))
+        return Batch(tokens, spoken, np.zeros_like(spoken))
 
     def take(self, lessons: float) -> Batch:
         """The next batch; `lessons` is the share of copying exercises in chunks made from here on."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from .heads import plant
+
 INT4_GROUP = 32
 QUERY_BLOCK = 256  # keys after a block of queries are never multiplied
 
@@ -32,7 +34,8 @@ def build(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> LlamaForCausalLM
         dtype="float32",
     )
     model = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(
+    plant(model, seed)
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, max_new_tokens=256
     )
     return model

@@ -27,14 +27,15 @@ class Phases:
     """What changes on the way, as fractions of the whole run."""
 
     warmup: float = 0.01
-    lessons: float = 0.15  # until here much of the data are copying exercises
-    all_tokens: float = 0.15  # until here what the assistant reads weighs a little too
+    echoes: int = 100  # the first steps: random tokens, repeated
+    lessons: float = 0.14  # until here much of the data are exercises in copying and looking up
+    all_tokens: float = 0.1  # until here what the assistant reads weighs a little too
     decay: float = 0.4  # from here the learning rate falls
-    int4: float = 0.65  # from here the forward pass sees int4 weights
+    int4: float = 0.7  # from here the forward pass sees int4 weights
 
     def exercises(self, done: float) -> float:
-        """The share of copying exercises: they make the heads that copy form early, and are then in the way."""
-        return max(0.03, 0.9 * (1 - done / self.lessons))
+        """The share of exercises: they make the heads that copy form early, and are then in the way."""
+        return max(0.03, 0.8 * (1 - done / self.lessons))
 
     def rate(self, done: float) -> float:
         """The learning rate, relative to its peak."""
@@ -54,14 +55,16 @@ class Trainer:
         self.model.set_attn_implementation("grouped")
         self.batches = Batches(self.tokenizer, seed, batch_tokens)
         self.phases = Phases()
-        self.lr = lr
         embedding = self.model.model.embed_tokens.weight
         self.matrices = [p for p in self.model.parameters() if p.ndim == 2 and p is not embedding]
         self.quantised = [*self.matrices, embedding]
         vectors = [p for p in self.model.parameters() if p.ndim == 1]
+        self.rates = (lr, lr)
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(self.matrices, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW([embedding, *vectors], lr=lr, betas=(0.9, 0.95), weight_decay=0.0, foreach=True),
+            torch.optim.Muon(self.matrices, lr=self.rates[0], weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(
+                [embedding, *vectors], lr=self.rates[1], betas=(0.9, 0.95), weight_decay=0.0, foreach=True
+            ),
         ]
         self.step = 0
         self.tokens = 0
@@ -71,7 +74,7 @@ class Trainer:
         """Cross-entropy over what the assistant says, early on with a little of the rest; and without it."""
         tokens, spoken = torch.from_numpy(batch.tokens), torch.from_numpy(batch.spoken)
         weight = spoken.float()
-        if done < self.phases.all_tokens:
+        if self.step >= self.phases.echoes and done < self.phases.all_tokens:
             weight = weight + 0.1 * (~spoken & ~torch.from_numpy(batch.padding)).float()
         weight = weight[:, 1:].flatten()
         chosen = weight.nonzero().squeeze(1)
@@ -84,7 +87,8 @@ class Trainer:
 
     def train_step(self, done: float) -> float:
         """One update; `done` is the fraction of the run that lies behind."""
-        batch = self.batches.take(lessons=self.phases.exercises(done))
+        echo = self.step < self.phases.echoes
+        batch = self.batches.echo() if echo else self.batches.take(self.phases.exercises(done))
         if done < self.phases.int4:
             loss, said = self.loss(batch, done)
             loss.backward()
@@ -93,9 +97,9 @@ class Trainer:
                 loss, said = self.loss(batch, done)
                 loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        for optimizer in self.optimizers:
+        for optimizer, rate in zip(self.optimizers, self.rates, strict=True):
             for group in optimizer.param_groups:
-                group["lr"] = self.lr * self.phases.rate(done)
+                group["lr"] = rate * self.phases.rate(done)
             optimizer.step()
             optimizer.zero_grad()
         self.step += 1
@@ -116,7 +120,7 @@ class Trainer:
         state = {
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "counts": (self.step, self.tokens, self.seconds, self.batches.chunk),
+            "counts": (self.step, self.tokens, self.seconds, self.batches.chunk, self.batches.echoes),
         }
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         torch.save(state, checkpoint.with_suffix(".new"))
@@ -128,7 +132,7 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.step, self.tokens, self.seconds, self.batches.chunk = state["counts"]
+        self.step, self.tokens, self.seconds, self.batches.chunk, self.batches.echoes = state["counts"]
 
 
 def main(
@@ -139,7 +143,7 @@ def main(
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the data, the tokenizer and the weights.")] = 0,
     batch_tokens: Annotated[int, typer.Option(help="Tokens in a batch.")] = 4096,
-    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 8e-3,
+    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
     save_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.")] = 4.0,
     resume: Annotated[bool, typer.Option(help="Continue from the checkpoint when there is one.")] = True,
 ) -> None:

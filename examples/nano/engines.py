@@ -40,11 +40,19 @@ def prompt(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> str:
 class TransformersEngine:
     """Batched greedy decoding with left padding."""
 
-    def __init__(self, folder: Path, batch: int = 32) -> None:
+    def __init__(self, folder: Path, int4: bool = False, batch: int = 32) -> None:
+        import torch
         from transformers import AutoModelForCausalLM
 
+        from .model import int4 as rounded
+
         self._tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-        self._model = AutoModelForCausalLM.from_pretrained(folder).eval()
+        self._model: Any = AutoModelForCausalLM.from_pretrained(folder)
+        self._model.eval()
+        if int4:
+            with torch.no_grad():
+                for parameter in (p for p in self._model.parameters() if p.ndim == 2):
+                    parameter.copy_(rounded(parameter))
         self._batch = batch
 
     async def complete(self, chats: Sequence[Chat]) -> list[str]:
@@ -91,10 +99,10 @@ class AgentKVEngine:
 
 
 @asynccontextmanager
-async def open_engine(name: str, folder: Path) -> AsyncIterator[Engine]:
-    """The engine called `transformers` or `agentkv`, over a model folder."""
+async def open_engine(name: str, folder: Path, int4: bool = False) -> AsyncIterator[Engine]:
+    """The engine called `transformers` or `agentkv`, over a model folder; `int4` rounds the former's weights."""
     if name == "transformers":
-        yield TransformersEngine(folder)
+        yield TransformersEngine(folder, int4)
     elif name == "agentkv":
         import agentkv
 

@@ -103,8 +103,7 @@ def report(made: list[Trial], console: Console, failures: int) -> None:
     groups: dict[str, list[Trial]] = defaultdict(list)
     for trial in made:
         groups[trial.group].append(trial)
-        if trial.group[0].isdigit():
-            groups["0 to 3 calls"].append(trial)
+    groups["0 to 3 calls"] = [trial for trial in made if trial.group[0].isdigit()]
     table = Table("held-out questions", "n", "exact calls", "exact answers")
     for group, members in groups.items():
         calls = 100 * sum(trial.called for trial in members) / len(members)
@@ -118,14 +117,15 @@ def report(made: list[Trial], console: Console, failures: int) -> None:
         console.print(f"got       {trial.turns} {trial.answer}", markup=False)
 
 
-async def _run(name: str, folder: Path, made: list[Trial]) -> None:
-    async with open_engine(name, folder) as engine:
+async def _run(name: str, folder: Path, int4: bool, made: list[Trial]) -> None:
+    async with open_engine(name, folder, int4) as engine:
         await play(engine, made)
 
 
 def main(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     engine: Annotated[str, typer.Option(help="transformers or agentkv.")] = "transformers",
+    int4: Annotated[bool, typer.Option(help="Round all weights to int4 first (transformers only).")] = False,
     per_group: Annotated[int, typer.Option(help="Questions of each kind.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 1,
     threads: Annotated[int, typer.Option(help="CPU threads of torch.")] = 1,
@@ -134,7 +134,7 @@ def main(
     """Play held-out questions and print the accuracy of calls and answers."""
     torch.set_num_threads(threads)
     made = trials(per_group, seed)
-    asyncio.run(_run(engine, model, made))
+    asyncio.run(_run(engine, model, int4, made))
     report(made, Console(), failures)
 
 

@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 CONSTANT = 8  # dimensions of the embedding that start equal for every token, for heads that see position only
+ROPE_THETA = 10000.0
 FIRST_SLOW = 14  # rotary pairs from here on turn slowly enough to compare tokens far apart
 
 
@@ -35,7 +36,7 @@ def plant(model: LlamaForCausalLM, seed: int) -> None:
 
     # Layer 0, head 0: the key's fast rotary pairs are turned by one position, so the last token wins.
     half = dim // 2
-    speed = config.rope_parameters["rope_theta"] ** (-torch.arange(0, half) / half)
+    speed = ROPE_THETA ** (-torch.arange(0, half) / half)
     fast = speed > 0.2
     strength = 60.0**0.5 / (CONSTANT * 0.2 / float(embedding.square().mean(1).sqrt().mean()))
     query, key = torch.zeros(dim), torch.zeros(dim)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from .heads import plant
+from .heads import ROPE_THETA, plant
 
 INT4_GROUP = 32
 QUERY_BLOCK = 256  # keys after a block of queries are never multiplied
@@ -27,6 +27,7 @@ def build(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> LlamaForCausalLM
         num_key_value_heads=2,
         head_dim=64,
         max_position_embeddings=4096,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

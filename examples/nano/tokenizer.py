@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,7 +106,7 @@ def build(seed: int = 0, size: int = 6000) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens(tags)
     assert tokenizer.get_vocab_size() == VOCAB_SIZE
-    fast = PreTrainedTokenizerFast(
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|pad|>",
@@ -126,3 +127,7 @@ def _without_tags(text: str) -> str:
 def save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json, the chat template inside the latter."""
     tokenizer.save_pretrained(folder, save_jinja_files=False)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"  # the name that older versions know, too
+    path.write_text(json.dumps(config, indent=2) + "\n")

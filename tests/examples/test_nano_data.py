@@ -201,3 +201,14 @@ def test_template_renders_what_training_renders(bpe) -> None:
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
     bare = [{"role": "user", "content": "Hi"}, {"role": "tool", "content": '{"ok": true}'}]
     assert '<tool_response>{"ok": true}</tool_response>' in built.apply_chat_template(bare, tokenize=False)
+
+
+@pytest.mark.parametrize("trim", [False, True])
+def test_template_needs_nothing_but_a_sandboxed_jinja(bpe, trim: bool) -> None:
+    module, _ = bpe
+    sandbox = pytest.importorskip("jinja2.sandbox")
+    environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=trim, lstrip_blocks=trim)
+    template = environment.from_string(module.CHAT_TEMPLATE)
+    for talk in sample("train")[:10]:
+        assert template.render(messages=talk.messages(), tools=talk.tools()) == module.render(talk)
+    assert template.render(messages=[{"role": "user", "content": "Hi"}]).count("<|im_start|>") == 2

@@ -3,4 +3,11 @@
 
 namespace nb = nanobind;
 
-NB_MODULE(_core, m) { m.doc() = "Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs."; }
+void bind_errors(nb::module_& m);
+void bind_program(nb::module_& m);
+
+NB_MODULE(_core, m) {
+  m.doc() = "Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs.";
+  bind_errors(m);
+  bind_program(m);
+}

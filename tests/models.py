@@ -60,7 +60,7 @@ KINDS: dict[str, TinySpec] = {
     "qwen3": TinySpec("qwen3", head_dim=32, tied=True),
     "mistral": TinySpec("mistral", window=8),
     "phi3": TinySpec("phi3", heads=4, kv_heads=4),
-    "gemma2": TinySpec("gemma2", tied=True, window=8),
+    "gemma3": TinySpec("gemma3", tied=True, window=8),
 }
 
 
@@ -100,9 +100,16 @@ def _config(spec: TinySpec) -> Any:
         return transformers.Phi3Config(
             original_max_position_embeddings=spec.max_positions, sliding_window=spec.window, **common
         )
-    if spec.kind == "gemma2":
-        return transformers.Gemma2Config(
-            head_dim=spec.head_dim, sliding_window=spec.window, query_pre_attn_scalar=spec.head_dim, **common
+    if spec.kind == "gemma3":
+        # Alternates windowed and full layers, with a rotary base for each.
+        kinds = ["sliding_attention", "full_attention"]
+        del common["rope_parameters"]
+        return transformers.Gemma3TextConfig(
+            head_dim=spec.head_dim,
+            sliding_window=spec.window,
+            query_pre_attn_scalar=spec.head_dim,
+            layer_types=[kinds[layer % 2] for layer in range(spec.layers)],
+            **common,
         )
     raise ValueError(f"unknown kind {spec.kind!r}; expected one of {sorted(KINDS)}")
 
@@ -120,7 +127,7 @@ def tiny_model(spec: TinySpec) -> Any:
             noise = torch.randn(weight.shape, generator=generator)
             if "norm" in name:
                 # Gemma's norms scale by 1 + weight, the others by weight.
-                weight.copy_(0.1 * noise if spec.kind == "gemma2" else 1 + 0.1 * noise)
+                weight.copy_(0.1 * noise if spec.kind == "gemma3" else 1 + 0.1 * noise)
             elif weight.dim() == 1:
                 weight.copy_(0.1 * noise)
             elif "lm_head" in name or ("embed" in name and spec.tied):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 from tests.models import TinySpec, tiny_spec, write_hf_folder
+
+# Tiny models gain nothing from torch's threads, whose barriers spin when another process holds a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 FolderFactory = Callable[..., Path]
 

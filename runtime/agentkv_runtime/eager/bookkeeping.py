@@ -128,10 +128,8 @@ class ReferenceCells:
     def seq_cp(self, src: int, dst: int, p0: int = 0, p1: int = -1) -> None:
         """Shares src's cells over [p0, p1) with dst, which must hold none there; p1 < 0 means the end."""
         self._outside_a_step("seq_cp")
-        self._in_range(dst)
         shared = self._range(src, p0, p1)
-        if src == dst:
-            raise InvalidRange(f"sequence {src} cannot be copied onto itself")
+        self._in_range(dst)
         taken = set(self.held(dst)) & set(range(p0, self.seq_len(src) if p1 < 0 else p1))
         if taken:
             raise InvalidRange(f"sequence {dst} already holds positions {sorted(taken)}")
@@ -181,7 +179,7 @@ class ReferenceCells:
         if self._plan is None:
             expected = self.step_positions()
             if list(positions) != expected:
-                raise InvalidTensor(f"the program was fed positions {list(positions)}, the step takes {expected}")
+                raise InvalidStep(f"the program was fed positions {list(positions)}, the step takes {expected}")
             free = [index for index, cell in enumerate(self.cells) if not cell.owners]
             write_cells = tuple(free[: len(seq_ids)])
             visible = {cell for seq in seq_ids for cell in self.held(seq).values()} | set(write_cells)

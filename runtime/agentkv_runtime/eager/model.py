@@ -19,11 +19,16 @@ class EagerModel:
     """Any decoder-only model of transformers, with the forward of an exported program."""
 
     def __init__(
-        self, folder: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+        self, folder: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
     ) -> None:
-        """Loads a Hugging Face folder onto `device` in `dtype`; local files only."""
+        """Loads a Hugging Face folder onto `device`; local files only.
+
+        `dtype` defaults to float32 on the CPU, where halves are slow, and to the checkpoint's own elsewhere.
+        """
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         self.device = torch.device(device)
+        if dtype is None:
+            dtype = torch.float32 if self.device.type == "cpu" else config.dtype or torch.float32
         self.model = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
         )
@@ -49,4 +54,5 @@ class EagerModel:
         rows = torch.tensor(list(logits_indices) or [0], dtype=torch.int64, device=self.device)
         with active_cache(cache), feeding(position), cache.step([int(p) for p in positions]):
             output = self.model(input_ids=ids[None], position_ids=position[None], use_cache=False, logits_to_keep=rows)
-        return output.logits[0, : len(logits_indices)].float()
+        logits: torch.Tensor = output.logits[0, : len(logits_indices)]
+        return logits.float()

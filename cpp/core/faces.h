@@ -31,23 +31,30 @@ class SteppedCache : public Cache {
 
 class ContiguousCache : public SteppedCache {
  public:
+  // The next n tokens. Throws CacheFull, InvalidStep.
   virtual void begin_step(std::int32_t n) = 0;
   virtual Pos length() const = 0;
-  virtual void rewind(Pos length) = 0;
+  virtual void rewind(Pos length) = 0;  // throws InvalidRange unless 0 <= length <= length()
 };
 
+// Ids are 0 <= seq < max_sequences(), and an id that holds nothing is an empty sequence. The verbs refuse to read or
+// trim an empty one (UnknownSequence), refuse a range [p0, p1) outside [0, seq_len] (InvalidRange; p1 < 0 means the
+// end), and are refused inside a step (InvalidStep).
 class SeqCache : public SteppedCache {
  public:
   // Row i extends sequence seq_ids[i]; rows of one sequence take consecutive positions in row order. An unused id in
   // range starts an empty sequence. Throws CacheFull, UnknownSequence, InvalidStep.
   virtual void begin_step(std::span<const SeqId> seq_ids) = 0;
-  // dst must be empty over [p0, p1); p1 < 0 means the end. Shares cells, moves no bytes.
+  // dst must be empty over [p0, p1) (InvalidRange). Shares cells, moves no bytes.
   virtual void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) = 0;
-  virtual void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) = 0;
-  virtual void seq_keep(SeqId seq) = 0;
+  virtual void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) = 0;  // a cell frees only when no owner remains
+  virtual void seq_keep(SeqId seq) = 0;                         // forgets every other sequence
   virtual Pos seq_len(SeqId seq) const = 0;  // one past the last position held; 0 for an empty sequence
   virtual SeqId max_sequences() const = 0;
-  virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered
+  virtual SeqId live_sequences() const = 0;                     // sequences that hold something
+  virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered; valid until the next verb or commit
+  virtual Cell shared() const = 0;                             // cells that two sequences or more own
+  virtual Cell read_window() const = 0;                        // one past the highest owned cell
 };
 
 class TreeSeqCache : public SeqCache {

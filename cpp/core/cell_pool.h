@@ -25,9 +25,9 @@ class CellPool {
   // Fills `out` with the lowest free cells, ascending, and leaves the pool as it is. Needs out.size() <= free().
   void lowest_free(std::span<Cell> out) const;
 
-  void take(Cell cell) noexcept;                    // a free cell gets its first owner
-  void share(Cell first, Cell count) noexcept;      // each of these owned cells gets one owner more
-  void release(Cell first, Cell count) noexcept;    // ... one owner less; free when none remains
+  void take(Cell cell) noexcept;                  // a free cell gets its first owner
+  void share(Cell first, Cell count) noexcept;    // each of these owned cells gets one owner more
+  void release(Cell first, Cell count) noexcept;  // ... one owner less; free when none remains
   void clear() noexcept;
 
  private:

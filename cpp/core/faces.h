@@ -51,7 +51,7 @@ class SeqCache : public SteppedCache {
   virtual void seq_keep(SeqId seq) = 0;                         // forgets every other sequence
   virtual Pos seq_len(SeqId seq) const = 0;  // one past the last position held; 0 for an empty sequence
   virtual SeqId max_sequences() const = 0;
-  virtual SeqId live_sequences() const = 0;                     // sequences that hold something
+  virtual SeqId live_sequences() const = 0;                    // sequences that hold something
   virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered; valid until the next verb or commit
   virtual Cell shared() const = 0;                             // cells that two sequences or more own
   virtual Cell read_window() const = 0;                        // one past the highest owned cell

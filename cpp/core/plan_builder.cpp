@@ -40,8 +40,8 @@ void PlanBuilder::finish() {
   for (const Run& run : plan_.runs) read_len = std::max(read_len, run.cell + run.length);
   for (const Run& run : plan_.tails) read_len = std::max(read_len, run.cell + run.length);
   plan_.read_len = read_len;
-  const bool contiguous =
-      plan_.n_views() == 1 && plan_.tails.empty() && plan_.runs.size() == 1 && plan_.runs[0].position == plan_.runs[0].cell;
+  const bool contiguous = plan_.n_views() == 1 && plan_.tails.empty() && plan_.runs.size() == 1 &&
+                          plan_.runs[0].position == plan_.runs[0].cell;
   plan_.kind = contiguous && plan_.runs[0].cell == 0 ? StepPlan::Kind::SingleContiguous : StepPlan::Kind::Explicit;
 }
 

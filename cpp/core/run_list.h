@@ -14,7 +14,8 @@ using RunList = std::vector<Run>;
 inline Pos end_position(const Run& run) { return run.position + run.length; }
 inline Pos end_position(std::span<const Run> runs) { return runs.empty() ? 0 : end_position(runs.back()); }
 
-// Appends a run that begins at or after the end of runs[first:], merging it with the last of them where it continues it.
+// Appends a run that begins at or after the end of runs[first:], merging it with the last of them where it continues
+// it.
 inline void append_run(RunList& runs, Run run, std::size_t first = 0) {
   if (run.length == 0) return;
   if (runs.size() > first) {

@@ -31,7 +31,7 @@ class SeqTable {
   // Throws UnknownSequence for an id out of range or a sequence that holds nothing.
   void check_live(SeqId seq) const;
 
-  void reserve(SeqId seq, std::size_t tokens);             // so that as many appends cannot throw
+  void reserve(SeqId seq, std::size_t tokens);               // so that as many appends cannot throw
   void append(SeqId seq, Pos position, Cell cell) noexcept;  // a free cell becomes seq's; position >= length(seq)
 
   // Cells that belong to no list of runs yet: draft nodes.

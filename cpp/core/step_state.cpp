@@ -31,8 +31,8 @@ void StepState::check_fed(std::span<const std::int64_t> fed, std::span<const Pos
 void check_step_size(std::int64_t rows, Cell free, Cell capacity) {
   if (rows < 1) throw InvalidStep(error_text("a step of ", rows, " rows; it must have at least 1"));
   if (rows > free) {
-    throw CacheFull(error_text("a step of ", rows, " rows needs as many free cells; ", free, " of ", capacity,
-                               " are free"));
+    throw CacheFull(
+        error_text("a step of ", rows, " rows needs as many free cells; ", free, " of ", capacity, " are free"));
   }
 }
 

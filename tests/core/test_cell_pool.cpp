@@ -1,7 +1,6 @@
-#include "core/cell_pool.h"
-
 #include <vector>
 
+#include "core/cell_pool.h"
 #include "core/errors.h"
 #include "cpp/check.h"
 

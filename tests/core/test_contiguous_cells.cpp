@@ -1,8 +1,7 @@
-#include "core/contiguous_cells.h"
-
 #include <string>
 #include <vector>
 
+#include "core/contiguous_cells.h"
 #include "core/errors.h"
 #include "core/steps.h"
 #include "cpp/check.h"

@@ -1,9 +1,8 @@
-#include "core/seq_cells.h"
-
 #include <string>
 #include <vector>
 
 #include "core/errors.h"
+#include "core/seq_cells.h"
 #include "core/steps.h"
 #include "cpp/check.h"
 

@@ -1,5 +1,3 @@
-#include "core/session.h"
-
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -8,6 +6,7 @@
 
 #include "core/contiguous_cells.h"
 #include "core/seq_cells.h"
+#include "core/session.h"
 #include "cpp/check.h"
 
 using namespace agentkv;
@@ -36,15 +35,14 @@ void register_builders() {
                                 std::make_shared<NoBytes>()};
   });
   builders.add<ContiguousCache>("NoBytes", [](const CacheConfig& config) {
-    return BuiltCache<ContiguousCache>{std::make_shared<ContiguousCells>(config.capacity),
-                                       std::make_shared<NoBytes>()};
+    return BuiltCache<ContiguousCache>{std::make_shared<ContiguousCells>(config.capacity), std::make_shared<NoBytes>()};
   });
 }
 
 void test_builders() {
   auto& builders = CacheBuilderRegistry::instance();
-  CHECK(builders.keys() == (std::vector<std::pair<std::string, std::string>>{{"NoBytes", "contiguous"},
-                                                                             {"NoBytes", "seq"}}));
+  CHECK(builders.keys() ==
+        (std::vector<std::pair<std::string, std::string>>{{"NoBytes", "contiguous"}, {"NoBytes", "seq"}}));
   CHECK_THROWS(make_tree_session("NoBytes", config(8), mint_cache_key()), RegistryError, "NoBytes", "tree");
   CHECK_THROWS(make_seq_session("Absent", config(8), mint_cache_key()), RegistryError, "Absent", "seq");
   CHECK_THROWS(make_seq_session("NoBytes", config(0), mint_cache_key()), InvalidRange, "capacity is 0");

@@ -28,35 +28,36 @@ std::string shown(const Value& value) {
 
 }  // namespace agentkv::testing
 
-#define CHECK(condition)                                                                  \
-  do {                                                                                    \
+#define CHECK(condition)                                                                   \
+  do {                                                                                     \
     if (!(condition)) agentkv::testing::fail(__FILE__, __LINE__, "CHECK(" #condition ")"); \
   } while (false)
 
-#define CHECK_EQ(a, b)                                                                                          \
-  do {                                                                                                          \
-    const auto& check_a = (a);                                                                                  \
-    const auto& check_b = (b);                                                                                  \
-    if (!(check_a == check_b)) {                                                                                \
-      agentkv::testing::fail(__FILE__, __LINE__,                                                                \
-                             "CHECK_EQ(" #a ", " #b "): " + agentkv::testing::shown(check_a) + " vs " +         \
-                                 agentkv::testing::shown(check_b));                                             \
-    }                                                                                                           \
+#define CHECK_EQ(a, b)                                                                                  \
+  do {                                                                                                  \
+    const auto& check_a = (a);                                                                          \
+    const auto& check_b = (b);                                                                          \
+    if (!(check_a == check_b)) {                                                                        \
+      agentkv::testing::fail(__FILE__, __LINE__,                                                        \
+                             "CHECK_EQ(" #a ", " #b "): " + agentkv::testing::shown(check_a) + " vs " + \
+                                 agentkv::testing::shown(check_b));                                     \
+    }                                                                                                   \
   } while (false)
 
 // The expression throws Exception, and its message contains every part of `...` (string literals).
-#define CHECK_THROWS(expression, Exception, ...)                                                               \
-  do {                                                                                                         \
-    bool check_thrown = false;                                                                                 \
-    try {                                                                                                      \
-      (void)(expression);                                                                                      \
-    } catch (const Exception& error) {                                                                         \
-      check_thrown = true;                                                                                     \
-      for (const std::string& part : std::initializer_list<std::string>{__VA_ARGS__}) {                        \
-        if (std::string(error.what()).find(part) == std::string::npos) {                                       \
-          agentkv::testing::fail(__FILE__, __LINE__, "message '" + std::string(error.what()) + "' lacks '" + part + "'"); \
-        }                                                                                                      \
-      }                                                                                                        \
-    }                                                                                                          \
-    if (!check_thrown) agentkv::testing::fail(__FILE__, __LINE__, #expression " did not throw " #Exception);  \
+#define CHECK_THROWS(expression, Exception, ...)                                                             \
+  do {                                                                                                       \
+    bool check_thrown = false;                                                                               \
+    try {                                                                                                    \
+      (void)(expression);                                                                                    \
+    } catch (const Exception& error) {                                                                       \
+      check_thrown = true;                                                                                   \
+      for (const std::string& part : std::initializer_list<std::string>{__VA_ARGS__}) {                      \
+        if (std::string(error.what()).find(part) == std::string::npos) {                                     \
+          agentkv::testing::fail(__FILE__, __LINE__,                                                         \
+                                 "message '" + std::string(error.what()) + "' lacks '" + part + "'");        \
+        }                                                                                                    \
+      }                                                                                                      \
+    }                                                                                                        \
+    if (!check_thrown) agentkv::testing::fail(__FILE__, __LINE__, #expression " did not throw " #Exception); \
   } while (false)

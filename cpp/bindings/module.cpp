@@ -3,6 +3,7 @@
 
 namespace nb = nanobind;
 
+void bind_core(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_program_face(nb::module_& m);
@@ -11,6 +12,7 @@ void bind_python_program(nb::module_& m);
 NB_MODULE(_core, m) {
   m.doc() = "Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs.";
   bind_errors(m);
+  bind_core(m);
   bind_program_face(m);  // the base class of every program below
   bind_program(m);
   bind_python_program(m);

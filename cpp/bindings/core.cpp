@@ -62,16 +62,16 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("n_tokens", &StepPlan::n_tokens)
       .def_prop_ro(
           "positions", [](const StepPlan& p) { return vector_array<std::int64_t>(p.positions); },
-          "int64 [n_tokens]: the position of each row's token.")
+          nb::rv_policy::automatic, "int64 [n_tokens]: the position of each row's token.")
       .def_prop_ro(
           "write_cells", [](const StepPlan& p) { return vector_array<std::int64_t>(p.write_cells); },
-          "int64 [n_tokens]: the cell each row's K and V go to.")
+          nb::rv_policy::automatic, "int64 [n_tokens]: the cell each row's K and V go to.")
       .def_prop_ro(
           "row_view", [](const StepPlan& p) { return vector_array<std::int32_t>(p.row_view); },
-          "int32 [n_tokens]: index into `views`.")
+          nb::rv_policy::automatic, "int32 [n_tokens]: index into `views`.")
       .def_prop_ro(
           "row_limit", [](const StepPlan& p) { return vector_array<std::int64_t>(p.row_limit); },
-          "int64 [n_tokens]: the highest position of its view that a row sees.")
+          nb::rv_policy::automatic, "int64 [n_tokens]: the highest position of its view that a row sees.")
       .def_prop_ro(
           "views",
           [](const StepPlan& p) {

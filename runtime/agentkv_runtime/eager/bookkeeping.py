@@ -169,8 +169,8 @@ class ReferenceCells:
         self._step = tuple(seq_ids)
 
     def step_positions(self) -> list[int]:
-        """The position that each row of the open step takes."""
-        seq_ids = self._open_step("step_positions")
+        """The position that each row of the open step takes; empty without one."""
+        seq_ids = self._step or ()
         return [self.seq_len(seq) + seq_ids[:row].count(seq) for row, seq in enumerate(seq_ids)]
 
     def plan(self, positions: Sequence[int]) -> ReferencePlan:

@@ -4,6 +4,7 @@
 namespace nb = nanobind;
 
 void bind_core(nb::module_& m);
+void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_program_face(nb::module_& m);
@@ -14,6 +15,7 @@ NB_MODULE(_core, m) {
   bind_errors(m);
   bind_core(m);
   bind_program_face(m);  // the base class of every program below
+  bind_engine(m);
   bind_program(m);
   bind_python_program(m);
 }

@@ -61,9 +61,9 @@ class Batch {
   void clear();
   void set_prefill_budget(std::size_t rows) { prefill_left_ = rows; }
 
-  Cell free_cells() const;                                    // not yet spoken for by rows of this batch
+  Cell free_cells() const;                                      // not yet spoken for by rows of this batch
   std::size_t prefill_budget() const { return prefill_left_; }  // rows that prefill may still add
-  void add(const Feed& feed);                                 // needs feed.rows() <= free_cells()
+  void add(const Feed& feed);                                   // needs feed.rows() <= free_cells()
 
   std::size_t rows() const { return rows_; }
   std::size_t jobs() const;

@@ -27,7 +27,8 @@ Branch& BranchTable::at(BranchId id) {
 Branch& BranchTable::idle(BranchId id) {
   Branch& branch = at(id);
   if (branch.job) {
-    throw BranchBusy(error_text("branch ", id, " has a job that still runs: wait for it, cancel it, or fork the branch"));
+    throw BranchBusy(
+        error_text("branch ", id, " has a job that still runs: wait for it, cancel it, or fork the branch"));
   }
   return branch;
 }
@@ -103,10 +104,12 @@ Pos BranchTable::reuse_prefix(Branch& branch, std::span<const Token> tokens) {
   const Branch* best = nullptr;
   std::size_t longest = 0;
   for (const auto& [id, other] : branches_) {
-    const std::size_t limit = std::min(static_cast<std::size_t>(other->n_cached), tokens.empty() ? 0 : tokens.size() - 1);
+    const std::size_t limit =
+        std::min(static_cast<std::size_t>(other->n_cached), tokens.empty() ? 0 : tokens.size() - 1);
     if (limit <= longest) continue;
     const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(limit);
-    const auto same = static_cast<std::size_t>(std::mismatch(tokens.begin(), end, other->log.begin()).first - tokens.begin());
+    const auto same =
+        static_cast<std::size_t>(std::mismatch(tokens.begin(), end, other->log.begin()).first - tokens.begin());
     if (same > longest) {
       longest = same;
       best = other.get();

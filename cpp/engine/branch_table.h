@@ -22,8 +22,8 @@ class BranchTable {
   std::size_t size() const { return branches_.size(); }
   const std::map<BranchId, std::unique_ptr<Branch>>& all() const { return branches_; }
 
-  Branch& create();                // throws TooManyBranches
-  Branch& fork(Branch& parent);    // throws TooManyBranches
+  Branch& create();                                    // throws TooManyBranches
+  Branch& fork(Branch& parent);                        // throws TooManyBranches
   void rollback(Branch& branch, std::int64_t length);  // throws InvalidRollback
   void adopt(Branch& dst, const Branch& src);
   void close(Branch& branch) noexcept;

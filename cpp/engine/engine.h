@@ -21,6 +21,8 @@ class Engine {
  public:
   Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, Vocabulary vocabulary,
          EngineConfig config = {});
+  Engine(const Engine&) = delete;  // jobs point into their engine
+  Engine& operator=(const Engine&) = delete;
 
   // Verbs on branches. All but fork, close and the questions throw BranchBusy while a job runs on the branch.
   std::pair<BranchId, Pos> create(std::span<const Token> tokens = {});  // and how many tokens another branch lent

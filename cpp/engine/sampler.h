@@ -13,7 +13,7 @@ namespace agentkv {
 // Applied in this order: repetition penalty, temperature, top_k, top_p, min_p, draw. Tokens that tie with the last
 // one a filter keeps are kept too.
 struct Sampling {
-  float temperature = 0;  // 0: the highest logit after the penalty, lowest id on ties
+  float temperature = 0;   // 0: the highest logit after the penalty, lowest id on ties
   std::int32_t top_k = 0;  // 0: off
   float top_p = 1;
   float min_p = 0;

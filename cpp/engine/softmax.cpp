@@ -145,17 +145,17 @@ struct Kernels {
   void (*maxima)(const float*, std::size_t, float*);
 };
 
-#define AGENTKV_KERNELS(name, target)                                                                              \
-  struct name {                                                                                                    \
-    target static RowSummary summarise(const float* x, std::size_t n) { return summarise_body(x, n); }             \
-    target static void masses(const float* x, std::size_t n, float m, float t, float f, double* out) {             \
-      masses_body(x, n, m, t, f, out);                                                                             \
-    }                                                                                                              \
-    target static void terms(const float* x, std::size_t n, float m, float t, float f, float* out) {               \
-      terms_body(x, n, m, t, f, out);                                                                              \
-    }                                                                                                              \
-    target static void maxima(const float* x, std::size_t n, float* out) { maxima_body(x, n, out); }               \
-    static constexpr Kernels table() { return {summarise, masses, terms, maxima}; }                                \
+#define AGENTKV_KERNELS(name, target)                                                                  \
+  struct name {                                                                                        \
+    target static RowSummary summarise(const float* x, std::size_t n) { return summarise_body(x, n); } \
+    target static void masses(const float* x, std::size_t n, float m, float t, float f, double* out) { \
+      masses_body(x, n, m, t, f, out);                                                                 \
+    }                                                                                                  \
+    target static void terms(const float* x, std::size_t n, float m, float t, float f, float* out) {   \
+      terms_body(x, n, m, t, f, out);                                                                  \
+    }                                                                                                  \
+    target static void maxima(const float* x, std::size_t n, float* out) { maxima_body(x, n, out); }   \
+    static constexpr Kernels table() { return {summarise, masses, terms, maxima}; }                    \
   };
 
 AGENTKV_KERNELS(Baseline, )
@@ -184,8 +184,7 @@ const Kernels& kernels() {
 
 RowSummary summarise(std::span<const float> row) { return kernels().summarise(row.data(), row.size()); }
 
-void block_masses(std::span<const float> row, float max, float inv_temperature, float floor,
-                  std::span<double> masses) {
+void block_masses(std::span<const float> row, float max, float inv_temperature, float floor, std::span<double> masses) {
   kernels().masses(row.data(), row.size(), max, inv_temperature, floor, masses.data());
 }
 

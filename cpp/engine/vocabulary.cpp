@@ -31,8 +31,8 @@ Vocabulary::Vocabulary(Token size, std::span<const std::string_view> token_bytes
 void Vocabulary::check(std::span<const Token> tokens) const {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= size_) {
-      throw InvalidToken(
-          error_text("token id ", tokens[i], " at index ", i, " is not in the vocabulary: ids go from 0 to ", size_ - 1));
+      throw InvalidToken(error_text("token id ", tokens[i], " at index ", i,
+                                    " is not in the vocabulary: ids go from 0 to ", size_ - 1));
     }
   }
 }

@@ -110,7 +110,7 @@ nb::dict stats_of(Engine& engine) {
   d["tokens_reused"] = s.tokens_reused;
   d["branches"] = engine.branches().size();
   d["cells_used"] = engine.cells_used();
-  d["cells_shared"] = engine.branches().shared_cells();
+  d["cells_shared"] = engine.cells_shared();
   d["capacity"] = engine.capacity();
   d["native_forward_seconds"] = s.forward_seconds;
   d["native_overhead_seconds"] = s.overhead_seconds;

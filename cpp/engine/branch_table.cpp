@@ -154,19 +154,4 @@ void BranchTable::share(SeqId src, SeqId dst, Pos length) {
   if (length > 0) cache_->seq_cp(src, dst, 0, length);
 }
 
-Cell BranchTable::shared_cells() const {
-  std::vector<std::uint8_t> owners(static_cast<std::size_t>(cache_->capacity()), 0);
-  Cell shared = 0;
-  for (const auto& [id, branch] : branches_) {
-    if (branch->n_cached == 0) continue;
-    for (const Run& run : cache_->seq_runs(branch->seq)) {
-      for (Cell cell = run.cell; cell < run.cell + run.length; ++cell) {
-        std::uint8_t& count = owners[static_cast<std::size_t>(cell)];
-        if (count < 2 && ++count == 2) ++shared;
-      }
-    }
-  }
-  return shared;
-}
-
 }  // namespace agentkv

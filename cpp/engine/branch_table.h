@@ -47,7 +47,6 @@ class BranchTable {
 
   SeqCache& cache() { return *cache_; }
   Cell free_cells() const { return cache_->capacity() - cache_->used(); }
-  Cell shared_cells() const;  // cells that two or more branches own
 
  private:
   Branch& add(std::uint64_t stream);

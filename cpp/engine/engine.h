@@ -47,6 +47,7 @@ class Engine {
   const Vocabulary& vocabulary() const { return vocabulary_; }
   Cell capacity() { return branches_.cache().capacity(); }
   Cell cells_used() { return branches_.cache().used(); }
+  Cell cells_shared() { return branches_.cache().shared(); }
 
  private:
   template <class Kind, class... Args>

@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,29 +26,47 @@ namespace {
 
 using TokenArray = nb::ndarray<nb::numpy, Token, nb::ndim<1>>;
 
-Token token_of(long long id) {
-  if (id < 0 || id > INT32_MAX) throw InvalidToken(error_text("token id ", id, " is not in the vocabulary"));
+constexpr Token kAnyToken = std::numeric_limits<Token>::max();
+
+// Ids that do not fit a Token are refused here, the others by the engine, with the same words.
+Token token_of(long long id, nb::handle shown, Token vocab_size) {
+  if (id < std::numeric_limits<Token>::min() || id > kAnyToken) {
+    throw InvalidToken(error_text("token id ", nb::str(shown).c_str(), " is not in the vocabulary: ids go from 0 to ",
+                                  vocab_size - 1));
+  }
   return static_cast<Token>(id);
 }
 
 template <class Integer>
-bool tokens_of_array(nb::handle source, std::vector<Token>& tokens) {
+bool tokens_of_array(nb::handle source, std::vector<Token>& tokens, Token vocab_size) {
   nb::ndarray<const Integer, nb::ndim<1>, nb::c_contig, nb::device::cpu> array;
   if (!nb::try_cast(source, array, false)) return false;
   tokens.reserve(array.size());
-  for (std::size_t i = 0; i < array.size(); ++i) tokens.push_back(token_of(array.data()[i]));
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    tokens.push_back(token_of(array.data()[i], nb::int_(array.data()[i]), vocab_size));
+  }
   return true;
 }
 
-std::vector<Token> tokens_of(nb::handle source) {
+template <>
+bool tokens_of_array<Token>(nb::handle source, std::vector<Token>& tokens, Token) {
+  nb::ndarray<const Token, nb::ndim<1>, nb::c_contig, nb::device::cpu> array;
+  if (!nb::try_cast(source, array, false)) return false;
+  tokens.assign(array.data(), array.data() + array.size());
+  return true;
+}
+
+std::vector<Token> tokens_of(nb::handle source, Token vocab_size = kAnyToken) {
   std::vector<Token> tokens;
-  if (nb::isinstance<nb::list>(source) || nb::isinstance<nb::tuple>(source) ||
-      (!tokens_of_array<std::int32_t>(source, tokens) && !tokens_of_array<std::int64_t>(source, tokens))) {
-    for (const nb::handle item : source) {
-      int overflow = 0;
-      const long long id = PyLong_AsLongLongAndOverflow(nb::object(nb::int_(item)).ptr(), &overflow);
-      tokens.push_back(overflow ? token_of(-1) : token_of(id));
-    }
+  const bool sequence = nb::isinstance<nb::list>(source) || nb::isinstance<nb::tuple>(source);
+  if (!sequence && tokens_of_array<std::int32_t>(source, tokens, vocab_size)) return tokens;
+  if (!sequence && tokens_of_array<std::int64_t>(source, tokens, vocab_size)) return tokens;
+  for (const nb::handle item : source) {
+    const nb::object index = nb::steal(PyNumber_Index(item.ptr()));
+    if (!index.is_valid()) throw nb::python_error();
+    int overflow = 0;
+    const long long id = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    tokens.push_back(token_of(overflow ? std::numeric_limits<long long>::max() : id, index, vocab_size));
   }
   return tokens;
 }
@@ -71,6 +90,18 @@ Vocabulary vocabulary_of(const Program& program, nb::sequence token_bytes, nb::i
   }
   return Vocabulary(program.info().vocab_size, views, tokens_of(eos_ids), tokens_of(special_ids));
 }
+
+// A Python program may lead back to the engine: let Python's collector see the cycle. The program breaks it.
+int traverse_engine(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  Engine& engine = *nb::inst_ptr<Engine>(self);
+  const nb::handle program = nb::find(engine.program());
+  Py_VISIT(program.ptr());
+  return 0;
+}
+
+PyType_Slot engine_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_engine)}, {0, nullptr}};
 
 // A report whose lists are Python's, so that reading them twice costs and changes nothing.
 struct Report {
@@ -201,7 +232,7 @@ void bind_verbs(nb::class_<Engine>& engine) {
       .def(
           "create",
           [](Engine& self, nb::object tokens) {
-            return tokens.is_none() ? self.create() : self.create(tokens_of(tokens));
+            return tokens.is_none() ? self.create() : self.create(tokens_of(tokens, self.vocabulary().size()));
           },
           "tokens"_a = nb::none(),
           nb::sig("def create(self, tokens: collections.abc.Iterable[int] | None = None) -> tuple[int, int]"),
@@ -257,7 +288,10 @@ JobId generate(Engine& engine, BranchId branch, std::int64_t max_tokens, const s
 void bind_jobs(nb::class_<Engine>& engine) {
   engine
       .def(
-          "extend", [](Engine& self, BranchId id, nb::object tokens) { return self.extend(id, tokens_of(tokens)); },
+          "extend",
+          [](Engine& self, BranchId id, nb::object tokens) {
+            return self.extend(id, tokens_of(tokens, self.vocabulary().size()));
+          },
           "branch"_a, "tokens"_a,
           nb::sig("def extend(self, branch: int, tokens: collections.abc.Iterable[int]) -> int"),
           "Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. "
@@ -281,7 +315,7 @@ void bind_jobs(nb::class_<Engine>& engine) {
           "select",
           [](Engine& self, BranchId id, nb::sequence choices) {
             std::vector<std::vector<Token>> lists;
-            for (const nb::handle choice : choices) lists.push_back(tokens_of(choice));
+            for (const nb::handle choice : choices) lists.push_back(tokens_of(choice, self.vocabulary().size()));
             return self.select(id, std::move(lists));
           },
           "branch"_a, "choices"_a,

@@ -44,6 +44,7 @@ class Engine {
 
   const Stats& stats() const { return stats_; }
   const BranchTable& branches() const { return branches_; }
+  const std::shared_ptr<Program>& program() const { return program_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
   Cell capacity() { return branches_.cache().capacity(); }
   Cell cells_used() { return branches_.cache().used(); }

@@ -110,11 +110,12 @@ struct Report {
   nb::list finished;
 };
 
-Report step(Engine& engine) {
+template <StepReport (Engine::*kRun)()>
+Report run(Engine& engine) {
   Report report;
   {
     nb::gil_scoped_release release;
-    report.step = engine.step();
+    report.step = (engine.*kRun)();
   }
   for (Emitted& emitted : report.step.emitted) report.emitted.append(nb::cast(std::move(emitted)));
   for (Finished& finished : report.step.finished) report.finished.append(nb::cast(std::move(finished)));
@@ -362,7 +363,10 @@ void bind_engine(nb::module_& m) {
   bind_verbs(engine);
   bind_jobs(engine);
   engine
-      .def("step", &step,
+      .def("settle", &run<&Engine::settle>,
+           "What ends without a forward: cancelled jobs, and jobs whose logits are known. A step does the same first; "
+           "called on its own, those who wait for such jobs can join the step.")
+      .def("step", &run<&Engine::step>,
            "At most one merged forward (more only where the rows exceed what the program takes) over the next row of "
            "every "
            "generation and as many prefill rows as fit. Releases the GIL. Returns at once, idle, when nothing is "

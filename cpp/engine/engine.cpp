@@ -134,9 +134,7 @@ StepReport Engine::step() {
   report.finished.swap(settled_);
 
   batch_.clear();
-  for (const auto& job : jobs_) {
-    if (!job->paused) guarded(*job, [&] { job->prepare(); });
-  }
+  prepare_jobs();
   offer_rows();
   run_forwards(report);
   for (const auto& job : jobs_) job->end_step();
@@ -148,6 +146,22 @@ StepReport Engine::step() {
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   stats_.overhead_seconds += seconds - (stats_.forward_seconds - forward_before);
   return report;
+}
+
+StepReport Engine::settle() {
+  StepReport report;
+  report.finished.swap(settled_);
+  prepare_jobs();
+  sweep(report.finished);
+  report.emitted = std::exchange(shop_.emitted, {});
+  report.idle = report.emitted.empty() && report.finished.empty();
+  return report;
+}
+
+void Engine::prepare_jobs() {
+  for (const auto& job : jobs_) {
+    if (!job->paused) guarded(*job, [&] { job->prepare(); });
+  }
 }
 
 // What a job cannot do fails that job alone.

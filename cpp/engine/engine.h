@@ -41,6 +41,8 @@ class Engine {
   void pause(JobId job, bool paused);
 
   StepReport step();
+  // What ends without a forward: cancelled jobs, and those whose logits are known. Part of every step.
+  StepReport settle();
 
   const Stats& stats() const { return stats_; }
   const BranchTable& branches() const { return branches_; }
@@ -58,6 +60,7 @@ class Engine {
   template <class Action>
   void guarded(Job& job, Action&& action);
 
+  void prepare_jobs();
   void offer_rows();
   void run_forwards(StepReport& report);
   void retry_alone(StepReport& report, const std::string& reason);

@@ -2,10 +2,12 @@
 
 #include <executorch/runtime/core/function_ref.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "core/errors.h"
@@ -27,6 +29,11 @@ namespace {
 
 constexpr std::size_t kMaxThreads = 1024;
 
+std::shared_mutex& gate() {
+  static std::shared_mutex mutex;
+  return mutex;
+}
+
 }  // namespace
 
 std::size_t get_threads() {
@@ -38,6 +45,7 @@ void set_threads(std::size_t n) {
   if (n < 1 || n > kMaxThreads) {
     throw Error("set_threads: " + std::to_string(n) + " threads asked for; give 1 to " + std::to_string(kMaxThreads));
   }
+  const std::unique_lock lock(gate());
   auto* pool = executorch::extension::threadpool::get_threadpool();
   if (pool == nullptr) throw Error("set_threads: the process has no thread pool");
   if (pool->get_thread_count() == n) return;
@@ -71,5 +79,8 @@ void parallel_for(std::size_t n_tasks, const std::function<void(std::size_t)>& t
   executorch::extension::threadpool::get_threadpool()->run(drain, std::min(n_threads, n_tasks));
   if (error) std::rethrow_exception(error);
 }
+
+ForwardGate::ForwardGate() { gate().lock_shared(); }
+ForwardGate::~ForwardGate() { gate().unlock_shared(); }
 
 }  // namespace agentkv

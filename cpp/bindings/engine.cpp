@@ -15,7 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/message.h"
+#include "bindings/reports.h"
+#include "bindings/tokens.h"
 #include "engine/errors.h"
 
 namespace nb = nanobind;
@@ -26,58 +27,11 @@ namespace {
 
 using TokenArray = nb::ndarray<nb::numpy, Token, nb::ndim<1>>;
 
-constexpr Token kAnyToken = std::numeric_limits<Token>::max();
-
-// Ids that do not fit a Token are refused here, the others by the engine, with the same words.
-Token token_of(long long id, nb::handle shown, Token vocab_size) {
-  if (id < std::numeric_limits<Token>::min() || id > kAnyToken) {
-    throw InvalidToken(error_text("token id ", nb::str(shown).c_str(), " is not in the vocabulary: ids go from 0 to ",
-                                  vocab_size - 1));
-  }
-  return static_cast<Token>(id);
-}
-
-template <class Integer>
-bool tokens_of_array(nb::handle source, std::vector<Token>& tokens, Token vocab_size) {
-  nb::ndarray<const Integer, nb::ndim<1>, nb::c_contig, nb::device::cpu> array;
-  if (!nb::try_cast(source, array, false)) return false;
-  tokens.reserve(array.size());
-  for (std::size_t i = 0; i < array.size(); ++i) {
-    tokens.push_back(token_of(array.data()[i], nb::int_(array.data()[i]), vocab_size));
-  }
-  return true;
-}
-
-template <>
-bool tokens_of_array<Token>(nb::handle source, std::vector<Token>& tokens, Token) {
-  nb::ndarray<const Token, nb::ndim<1>, nb::c_contig, nb::device::cpu> array;
-  if (!nb::try_cast(source, array, false)) return false;
-  tokens.assign(array.data(), array.data() + array.size());
-  return true;
-}
-
-std::vector<Token> tokens_of(nb::handle source, Token vocab_size = kAnyToken) {
-  std::vector<Token> tokens;
-  const bool sequence = nb::isinstance<nb::list>(source) || nb::isinstance<nb::tuple>(source);
-  if (!sequence && tokens_of_array<std::int32_t>(source, tokens, vocab_size)) return tokens;
-  if (!sequence && tokens_of_array<std::int64_t>(source, tokens, vocab_size)) return tokens;
-  for (const nb::handle item : source) {
-    const nb::object index = nb::steal(PyNumber_Index(item.ptr()));
-    if (!index.is_valid()) throw nb::python_error();
-    int overflow = 0;
-    const long long id = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-    tokens.push_back(token_of(overflow ? std::numeric_limits<long long>::max() : id, index, vocab_size));
-  }
-  return tokens;
-}
-
 std::vector<std::string> byte_strings(const std::vector<nb::bytes>& source) {
   std::vector<std::string> strings;
   for (const nb::bytes& item : source) strings.emplace_back(item.c_str(), item.size());
   return strings;
 }
-
-nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 Vocabulary vocabulary_of(const Program& program, nb::sequence token_bytes, nb::iterable eos_ids,
                          nb::iterable special_ids) {
@@ -103,23 +57,14 @@ int traverse_engine(PyObject* self, visitproc visit, void* arg) {
 
 PyType_Slot engine_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_engine)}, {0, nullptr}};
 
-// A report whose lists are Python's, so that reading them twice costs and changes nothing.
-struct Report {
-  StepReport step;
-  nb::list emitted;
-  nb::list finished;
-};
-
 template <StepReport (Engine::*kRun)()>
 Report run(Engine& engine) {
-  Report report;
+  StepReport report;
   {
     nb::gil_scoped_release release;
-    report.step = (engine.*kRun)();
+    report = (engine.*kRun)();
   }
-  for (Emitted& emitted : report.step.emitted) report.emitted.append(nb::cast(std::move(emitted)));
-  for (Finished& finished : report.step.finished) report.finished.append(nb::cast(std::move(finished)));
-  return report;
+  return to_report(std::move(report));
 }
 
 nb::dict stats_of(Engine& engine) {
@@ -162,70 +107,6 @@ void bind_engine_errors(nb::module_& m) {
   nb::exception<InvalidSampling>(m, "InvalidSampling", value_error);
   nb::exception<InvalidChoices>(m, "InvalidChoices", value_error);
   nb::exception<InvalidEngine>(m, "InvalidEngine", value_error);
-}
-
-void bind_reports(nb::module_& m) {
-  nb::class_<Emitted>(m, "Emitted", "One token of a generation that was started with emit=True.")
-      .def_ro("job", &Emitted::job)
-      .def_ro("token", &Emitted::token)
-      .def_ro("logprob", &Emitted::logprob, "Under the model's own distribution, before any sampling filter.")
-      .def_prop_ro(
-          "text", [](const Emitted& e) { return bytes_of(e.text); },
-          "Bytes that may be shown now. Bytes that may begin a stop string are held back; the last token of a "
-          "generation that ends by itself releases them.");
-
-  nb::class_<Finished>(m, "Finished", "The end of a job. Its kind says which fields are filled.")
-      .def_ro("job", &Finished::job)
-      .def_prop_ro(
-          "kind", [](const Finished& f) { return f.kind; },
-          nb::sig("def kind(self) -> typing.Literal['extend', 'generate', 'logits', 'select']"))
-      .def_prop_ro(
-          "error",
-          [](const Finished& f) -> nb::object {
-            if (!f.error) return nb::none();
-            return nb::make_tuple(f.error->kind, f.error->message);
-          },
-          nb::sig("def error(self) -> tuple[str, str] | None"),
-          "(kind, message) when the job failed: kind is \"ContextFull\" or \"StepFailed\". The branch is as it was "
-          "before "
-          "the failed step; an extend is undone as a whole.")
-      .def_prop_ro(
-          "finish_reason", [](const Finished& f) { return f.finish_reason; },
-          nb::sig(
-              "def finish_reason(self) -> typing.Literal['eos', 'stop', 'length', 'context_full', 'cancelled'] | None"),
-          "Why a generation ended; \"cancelled\" for a cancelled job of any kind; else None.")
-      .def_ro("tokens", &Finished::tokens, "generate: the tokens added to the branch, also when it failed.")
-      .def_ro("logprobs", &Finished::logprobs, "generate: one per token, under the model's own distribution.")
-      .def_prop_ro(
-          "text", [](const Finished& f) { return bytes_of(f.text); },
-          "generate: the tokens' bytes without special tokens, cut before the stop string.")
-      .def_ro("prompt_tokens", &Finished::prompt_tokens, "generate: the branch's length when it began.")
-      .def_prop_ro(
-          "logits",
-          [](nb::handle_t<Finished> self) -> nb::object {
-            auto& logits = nb::cast<Finished&>(self).logits;
-            if (logits.empty()) return nb::none();
-            return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<1>>(logits.data(), {logits.size()}, self));
-          },
-          nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32] | None"), "logits: float32 [vocab_size].")
-      .def_ro("scores", &Finished::scores, "select: per choice, the sum of its tokens' log-probabilities.");
-
-  nb::class_<Report>(m, "StepReport", "What one step did.")
-      .def_prop_ro(
-          "idle", [](const Report& r) { return r.step.idle; },
-          "Nothing was runnable and nothing is reported: wait for a new job.")
-      .def_prop_ro(
-          "rows", [](const Report& r) { return r.step.rows; }, "Tokens fed.")
-      .def_prop_ro("decode_rows", [](const Report& r) { return r.step.decode_rows; })
-      .def_prop_ro("prefill_rows", [](const Report& r) { return r.step.prefill_rows; })
-      .def_prop_ro(
-          "branches", [](const Report& r) { return r.step.branches; }, "Branches that had rows in the step.")
-      .def_prop_ro(
-          "forwards", [](const Report& r) { return r.step.forwards; },
-          "1, or more where the rows exceed what the program takes or a failed forward was retried.")
-      .def_ro("emitted", &Report::emitted, nb::for_getter(nb::sig("def emitted(self) -> list[Emitted]")))
-      .def_ro("finished", &Report::finished, nb::for_getter(nb::sig("def finished(self) -> list[Finished]")),
-              "Jobs that ended in this step, or between it and the one before.");
 }
 
 void bind_verbs(nb::class_<Engine>& engine) {
@@ -337,9 +218,8 @@ void bind_jobs(nb::class_<Engine>& engine) {
 void bind_engine(nb::module_& m) {
   using namespace agentkv;
   bind_engine_errors(m);
-  bind_reports(m);
   nb::class_<Engine> engine(
-      m, "Engine",
+      m, "Engine", nb::type_slots(engine_slots),
       "The step loop over one program and one cache. Used by one thread. A verb checks everything "
       "before it changes anything; all but fork, close and the questions raise BranchBusy while a "
       "job runs on the branch.");

@@ -61,7 +61,7 @@ void CellPool::take(Cell cell) noexcept {
   ++used_;
 }
 
-void CellPool::share(Cell first, Cell count) noexcept {
+void CellPool::share_many(Cell first, Cell count) noexcept {
   std::uint16_t* owners = owners_.data() + first;
   Cell now_shared = 0;
   for (Cell i = 0; i < count; ++i) {
@@ -71,7 +71,7 @@ void CellPool::share(Cell first, Cell count) noexcept {
   shared_ += now_shared;
 }
 
-void CellPool::release(Cell first, Cell count) noexcept {
+void CellPool::release_many(Cell first, Cell count) noexcept {
   std::uint16_t* owners = owners_.data() + first;
   Cell freed = 0;
   Cell unshared = 0;

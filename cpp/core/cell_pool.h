@@ -25,12 +25,28 @@ class CellPool {
   // Fills `out` with the lowest free cells, ascending, and leaves the pool as it is. Needs out.size() <= free().
   void lowest_free(std::span<Cell> out) const;
 
-  void take(Cell cell) noexcept;                  // a free cell gets its first owner
-  void share(Cell first, Cell count) noexcept;    // each of these owned cells gets one owner more
-  void release(Cell first, Cell count) noexcept;  // ... one owner less; free when none remains
+  void take(Cell cell) noexcept;  // a free cell gets its first owner
+  // One owner more for each of these owned cells. Lockstep branches have runs of one cell: those skip the vector loop.
+  void share(Cell first, Cell count) noexcept {
+    if (count == 1) {
+      shared_ += ++owners_[static_cast<std::size_t>(first)] == 2;
+    } else {
+      share_many(first, count);
+    }
+  }
+  // One owner less; a cell without any is free.
+  void release(Cell first, Cell count) noexcept {
+    if (count == 1 && owners(first) > 1) {
+      shared_ -= --owners_[static_cast<std::size_t>(first)] == 1;
+    } else {
+      release_many(first, count);
+    }
+  }
   void clear() noexcept;
 
  private:
+  void share_many(Cell first, Cell count) noexcept;
+  void release_many(Cell first, Cell count) noexcept;
   void mark_free(Cell first, Cell count) noexcept;
 
   std::vector<std::uint16_t> owners_;  // [capacity]; contiguous, so that sharing a run is one vector loop

@@ -28,8 +28,18 @@ inline void append_run(RunList& runs, Run run, std::size_t first = 0) {
   runs.push_back(run);
 }
 
+// Appends a canonical list that begins at or after the end of `runs`.
+inline void append_runs(RunList& runs, std::span<const Run> more) {
+  if (more.empty()) return;
+  append_run(runs, more.front());
+  runs.insert(runs.end(), more.begin() + 1, more.end());
+}
+
 // Index of the first run that ends after `position`: the one that holds it, or the next one.
 std::size_t find_run(std::span<const Run> runs, Pos position);
+
+// The runs that hold something in [p0, p1).
+std::span<const Run> overlapping(std::span<const Run> runs, Pos p0, Pos p1);
 
 // The part of a run with positions in [p0, p1); length 0 when there is none.
 Run clip(const Run& run, Pos p0, Pos p1);

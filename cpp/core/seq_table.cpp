@@ -20,6 +20,15 @@ std::size_t checked_count(SeqId max_sequences) {
   return static_cast<std::size_t>(max_sequences);
 }
 
+// Calls use with what of each part lies in the range; only the first and the last part can reach out of it.
+template <class Range, class Use>
+void for_each_part(std::span<const Run> parts, const Range& range, Use use) {
+  use(clip(parts.front(), range.first, range.last));
+  if (parts.size() == 1) return;
+  for (const Run& part : parts.subspan(1, parts.size() - 2)) use(part);
+  use(clip(parts.back(), range.first, range.last));
+}
+
 }  // namespace
 
 SeqTable::SeqTable(Cell capacity, SeqId max_sequences) : pool_(capacity), sequences_(checked_count(max_sequences)) {}
@@ -60,52 +69,39 @@ void SeqTable::copy(SeqId src, SeqId dst, Pos p0, Pos p1) {
     throw InvalidRange(error_text("seq_cp to positions [", range.first, ", ", range.last, ") of sequence ", dst,
                                   ", which already holds position ", std::max(to[at].position, range.first)));
   }
-  const std::size_t begin = find_run(from, range.first);
-  std::size_t end = begin;
-  while (end < from.size() && from[end].position < range.last) ++end;
-  if (begin == end) return;  // nothing but a hole
+  const std::span<const Run> parts = overlapping(from, range.first, range.last);
+  if (parts.empty()) return;  // nothing but a hole
 
   scratch_.clear();
-  scratch_.reserve(to.size() + (end - begin));
-  scratch_.insert(scratch_.end(), to.begin(), to.begin() + static_cast<std::ptrdiff_t>(at));
-  for (std::size_t i = begin; i < end; ++i) {
-    const Run run = clip(from[i], range.first, range.last);
-    pool_.share(run.cell, run.length);
-    append_run(scratch_, run);
+  scratch_.reserve(to.size() + parts.size());
+  append_runs(scratch_, std::span(to).first(at));
+  append_run(scratch_, clip(parts.front(), range.first, range.last));
+  if (parts.size() > 1) {
+    append_runs(scratch_, parts.subspan(1, parts.size() - 2));
+    append_run(scratch_, clip(parts.back(), range.first, range.last));
   }
-  if (at < to.size()) {
-    append_run(scratch_, to[at]);
-    scratch_.insert(scratch_.end(), to.begin() + static_cast<std::ptrdiff_t>(at) + 1, to.end());
-  }
+  append_runs(scratch_, std::span(to).subspan(at));
+  for_each_part(parts, range, [this](const Run& part) { pool_.share(part.cell, part.length); });
   to.swap(scratch_);
 }
 
 void SeqTable::remove(SeqId seq, Pos p0, Pos p1) {
   const Range range = checked_range("seq_rm", seq, p0, p1);
   RunList& runs = sequences_[static_cast<std::size_t>(seq)];
-  const std::size_t begin = find_run(runs, range.first);
-  std::size_t end = begin;
-  while (end < runs.size() && runs[end].position < range.last) ++end;
-  if (begin == end || range.first == range.last) return;
+  reserve_more(runs, 1);  // a hole splits a run
+  const std::span<const Run> parts = overlapping(runs, range.first, range.last);
+  if (parts.empty()) return;
 
-  const Run before = clip(runs[begin], 0, range.first);
-  const Run after = clip(runs[end - 1], range.last, end_position(runs[end - 1]));
-  if (before.length > 0 && after.length > 0 && end - begin == 1) reserve_more(runs, 1);
-  for (std::size_t i = begin; i < end; ++i) {
-    const Run run = clip(runs[i], range.first, range.last);
-    pool_.release(run.cell, run.length);
-  }
+  const auto begin = static_cast<std::size_t>(parts.data() - runs.data());
+  std::size_t end = begin + parts.size();
+  const Run before = clip(parts.front(), 0, range.first);
+  const Run after = clip(parts.back(), range.last, end_position(parts.back()));
+  const bool splits = parts.size() == 1 && before.length > 0 && after.length > 0;
+  for_each_part(parts, range, [this](const Run& part) { pool_.release(part.cell, part.length); });
   std::size_t write = begin;
   if (before.length > 0) runs[write++] = before;
-  if (after.length > 0) {
-    if (write == end) {
-      runs.insert(runs.begin() + static_cast<std::ptrdiff_t>(write), after);
-      ++end;
-    } else {
-      runs[write] = after;
-    }
-    ++write;
-  }
+  if (splits) runs.insert(runs.begin() + static_cast<std::ptrdiff_t>(end++), after);
+  if (after.length > 0) runs[write++] = after;
   runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(write), runs.begin() + static_cast<std::ptrdiff_t>(end));
 }
 

@@ -107,17 +107,27 @@ ExecuTorchProgram::~ExecuTorchProgram() {
   CacheRegistry::instance().erase(cache_key_);
 }
 
-void ExecuTorchProgram::fail(const std::string& what) const { throw ProgramError(path_ + ": " + what); }
+void ExecuTorchProgram::fail(const std::string& what) const {
+  std::string text = what;  // may quote a damaged file
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  throw ProgramError(path_ + ": " + text);
+}
 
 std::vector<std::int64_t> ExecuTorchProgram::read_ints(const std::string& method) {
   const LogCapture log;
+  // Executing a method whose outputs refer to values that it does not have would stop the process.
+  const auto meta = module_->method_meta(method);
+  for (std::size_t i = 0; meta.ok() && i < meta->num_outputs(); ++i) {
+    if (const auto tag = meta->output_tag(i); !tag.ok() || *tag != executorch::runtime::Tag::Int) {
+      fail("its constant " + method + " is not made of integers. " + kReexport);
+    }
+  }
   auto result = module_->execute(method);
   if (!result.ok()) fail("its constant " + method + " cannot be read: " + because(result.error(), log));
   std::vector<std::int64_t> values;
-  for (const EValue& value : *result) {
-    if (!value.isInt()) fail("its constant " + method + " is not made of integers. " + kReexport);
-    values.push_back(value.toInt());
-  }
+  for (const EValue& value : *result) values.push_back(value.toInt());
   return values;
 }
 

@@ -27,7 +27,7 @@ _BYTES = _byte_of_character()
 
 
 class TokenBytes:
-    """Knows byte-level BPE and SentencePiece with byte fallback. Raises TokenizerError for a decoder of another kind."""
+    """Knows byte-level BPE and SentencePiece with byte fallback. Raises TokenizerError for another decoder."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self._added = {token["id"]: token["content"] for token in description.get("added_tokens", [])}

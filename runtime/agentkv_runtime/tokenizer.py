@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder: text to ids, ids to bytes, chat messages to ids. Needs neither torch nor transformers."""
+"""The tokenizer of a model folder: text to ids, ids to bytes, chat messages to ids. Needs no torch."""
 
 from __future__ import annotations
 

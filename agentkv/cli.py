@@ -68,8 +68,8 @@ def export(
     quant: Annotated[
         Quant, typer.Option(help="Weights: none (fp32), 8da8w (int8) or 8da4w (int4), with int8 activations.")
     ] = Quant.none,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Rows that one forward takes at most.")] = 512,
-    max_logits: Annotated[int, typer.Option(min=1, help="Logits rows that one forward returns at most.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
+    max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns at most.")] = 64,
 ) -> None:
     """Export a Hugging Face model to a model folder. Needs torch; running the result does not."""
     from agentkv_runtime.errors import ExportError, ModelFolderError

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
-
 from agentkv_runtime.errors import ModelFolderError
 from agentkv_runtime.manifest import FORMAT_VERSION, Manifest, read_manifest, write_manifest
+from pydantic import ValidationError
 
 MANIFEST = Manifest(
     source="tiny",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from agentkv_runtime.errors import UnknownSchemaError
 from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata, write_kv_cache_metadata
 

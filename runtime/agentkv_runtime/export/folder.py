@@ -44,8 +44,8 @@ def export_folder(
     tell = progress or (lambda _: None)
     _check_source(src)
     _check_target(out)
-    if max_tokens < 1 or max_logits < 1:
-        raise ExportError(f"max_tokens and max_logits must be at least 1, not {max_tokens} and {max_logits}")
+    if max_tokens < 2 or max_logits < 2:
+        raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
@@ -89,7 +89,10 @@ def _write(src: Path, folder: Path, quant: Quantization, max_tokens: int, max_lo
         ) from error
     tell("loading the model")
     model = load_model(src)
-    lowered = lower_model(model, quant=quant, max_tokens=max_tokens, max_logits=max_logits, progress=tell)
+    try:
+        lowered = lower_model(model, quant=quant, max_tokens=max_tokens, max_logits=max_logits, progress=tell)
+    except ValueError as error:  # what the model or the quantisation does not allow
+        raise ExportError(f"{src}: {error}") from error
     tell("writing the folder")
     lowered.write(folder / MODEL_NAME)
     for name in _COMPANIONS:

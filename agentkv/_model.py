@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._errors import InvalidInput, ModelError
+from ._errors import AgentKVError, InvalidInput, ModelError, from_native
 from ._inputs import checked_count
 from ._speculation import check_speculation
 
@@ -115,19 +115,18 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
     """Loads the model and makes the engine over it, on the calling thread. Raises ModelError."""
     from agentkv_runtime import folder
     from agentkv_runtime.engine import Engine
-    from agentkv_runtime.errors import ModelFolderError, TokenizerError
 
     try:
-        if options.threads is not None:
-            from agentkv_runtime.engine import set_threads
-
-            set_threads(options.threads)
         if options.backend == "torch" or folder.is_hf_folder(options.path):
             program, model = _open_torch(options)
         else:
             program, model = _open_exported(options)
-    except (ModelFolderError, TokenizerError, ImportError, ValueError, OSError) as error:
-        raise ModelError(str(error)) from error
+    except AgentKVError:
+        raise
+    except Exception as error:
+        known = isinstance(from_native(error), AgentKVError) or isinstance(error, ValueError | ImportError)
+        message = str(error) if known else f"{options.path} cannot be opened: {type(error).__name__}: {error}"
+        raise ModelError(message) from error
     tokenizer = model.tokenizer
     engine = Engine(
         program,
@@ -150,17 +149,19 @@ def _open_torch(options: Options) -> tuple[Any, OpenModel]:
             f"`agentkv export {options.path} OUT`, or leave backend out to run it on torch"
         )
     tokenizer = Tokenizer.from_folder(options.path)
+    if options.threads is not None:
+        set_torch_threads(options.threads)
     session = open_torch_session(
         options.path, capacity=options.capacity, kv_dtype=options.kv_dtype, device=options.device
     )
     info = ModelInfo(
         path=options.path,
         backend="torch",
-        vocab_size=session.info.vocab_size,
-        max_tokens=session.info.max_tokens,
+        vocab_size=session.vocab_size,
+        max_tokens=session.max_tokens,
         n_layers=session.model.n_layers,
-        n_kv_heads=0,
-        head_dim=0,
+        n_kv_heads=session.model.n_kv_heads,
+        head_dim=session.model.head_dim,
         quantization="none",
         kv_dtype=options.kv_dtype,
         fingerprint="",
@@ -172,6 +173,11 @@ def _open_exported(options: Options) -> tuple[Any, OpenModel]:
     from agentkv_runtime.folder import read_model_folder
     from agentkv_runtime.programs import open_session
 
+    if options.threads is not None:
+        set_threads(options.threads)
+
+    if options.device is not None:
+        raise InvalidInput(f"device is {options.device!r}, but only the torch backend takes one; leave it out")
     folder = read_model_folder(options.path)
     manifest = folder.manifest
     if options.backend not in (None, manifest.backend):

@@ -1,0 +1,34 @@
+"""Fixtures of the SDK's tests: a tiny real model, under both event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentkv as kv
+
+OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def folder(tiny_exported_folder: Callable[..., Path]) -> Path:
+    return tiny_exported_folder("llama")
+
+
+@pytest.fixture
+def open_context(folder: Path) -> OpenContext:
+    """`kv.Context.open` of the tiny model, small."""
+
+    def open_context(capacity: int = 2048, **options: Any) -> AbstractAsyncContextManager[kv.Context]:
+        return kv.Context.open(folder, capacity=capacity, kv_dtype="fp32", **options)
+
+    return open_context

@@ -224,7 +224,7 @@ class Branch:
 
         Raises:
             InvalidInput: an argument out of range, or a branch without tokens.
-            StepFailed: a forward failed; the branch is as it was.
+            StepFailed: a forward failed; the branch keeps the tokens that were made before it.
         """
         start, finish = self._generation(max_tokens, stop, sampling, speculative, emit=False)
         return await self._loop.run(Job(start, finish))
@@ -390,13 +390,13 @@ class Branch:
             )
 
         def finish(finished: Finished) -> Generation:
+            tokens = finished.tokens
+            history.extend(tokens)  # also those that were made before a failure
             check_finished(finished)
-            tokens = list(finished.tokens)
-            history.extend(tokens)
             return Generation(
                 text=finished.text.decode("utf-8", "replace"),
                 tokens=tokens,
-                logprobs=list(finished.logprobs),
+                logprobs=finished.logprobs,
                 finish_reason=finished.finish_reason,
                 usage=Usage(finished.prompt_tokens, len(tokens)),
                 seed=seed,

@@ -141,6 +141,7 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
 
 def _open_torch(options: Options) -> tuple[Any, OpenModel]:
     from agentkv_runtime.eager.session import open_torch_session
+    from agentkv_runtime.folder import is_hf_folder
     from agentkv_runtime.tokenizer import Tokenizer
 
     if options.backend not in (None, "torch"):
@@ -148,12 +149,19 @@ def _open_torch(options: Options) -> tuple[Any, OpenModel]:
             f"{options.path} is a Hugging Face folder, which backend {options.backend!r} cannot run; export it with "
             f"`agentkv export {options.path} OUT`, or leave backend out to run it on torch"
         )
+    if not is_hf_folder(options.path):
+        raise ModelError(
+            f"{options.path} is not a Hugging Face folder (it has no config.json), which is what backend 'torch' runs; "
+            "give that folder, or leave backend out to run an exported model"
+        )
     tokenizer = Tokenizer.from_folder(options.path)
-    if options.threads is not None:
-        set_torch_threads(options.threads)
     session = open_torch_session(
         options.path, capacity=options.capacity, kv_dtype=options.kv_dtype, device=options.device
     )
+    if options.threads is not None:
+        import torch
+
+        torch.set_num_threads(options.threads)
     info = ModelInfo(
         path=options.path,
         backend="torch",
@@ -170,11 +178,9 @@ def _open_torch(options: Options) -> tuple[Any, OpenModel]:
 
 
 def _open_exported(options: Options) -> tuple[Any, OpenModel]:
+    from agentkv_runtime.engine import set_threads
     from agentkv_runtime.folder import read_model_folder
     from agentkv_runtime.programs import open_session
-
-    if options.threads is not None:
-        set_threads(options.threads)
 
     if options.device is not None:
         raise InvalidInput(f"device is {options.device!r}, but only the torch backend takes one; leave it out")
@@ -185,6 +191,8 @@ def _open_exported(options: Options) -> tuple[Any, OpenModel]:
             f"{options.path} was exported for backend {manifest.backend!r}, not {options.backend!r}; leave backend "
             "out, or export the model again"
         )
+    if options.threads is not None:
+        set_threads(options.threads)
     session = open_session(folder, capacity=options.capacity, kv_dtype=options.kv_dtype)
     info = ModelInfo(
         path=options.path,

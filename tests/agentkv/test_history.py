@@ -35,7 +35,8 @@ def test_a_mark_holds_while_its_history_was_never_rewritten(verbs: list) -> None
             else:
                 new = value
                 history.replace(array("i", value).tobytes())
-            kept = next((i for i, (a, b) in enumerate(zip(plain, new, strict=False)) if a != b), min(len(plain), len(new)))
+            kept = next((i for i, pair in enumerate(zip(plain, new, strict=False)) if len(set(pair)) > 1), None)
+            kept = min(len(plain), len(new)) if kept is None else kept
             for mark in marks:
                 mark[2] = mark[2] and mark[1] <= kept
             plain = list(new)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,15 +38,15 @@ def public_members() -> Iterator[tuple[str, object]]:
                     yield f"{name}.{member}", function
 
 
-@pytest.mark.parametrize(("name", "value"), public_members(), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(("name", "value"), list(public_members()), ids=lambda v: v if isinstance(v, str) else "")
 def test_everything_public_has_a_docstring(name: str, value: object) -> None:
     assert inspect.getdoc(value), name
 
 
-def test_the_nano_model_is_there_or_its_absence_is_explained() -> None:
-    try:
-        folder = kv.models.nano()
-    except kv.ModelError as error:
-        assert "agentkv export" in str(error)
-    else:
-        assert (folder / "model.pte").is_file()
+def test_a_missing_nano_model_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv.models, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(kv.ModelError, match="agentkv export"):
+        kv.models.nano()
+    (tmp_path / "nano").mkdir()
+    (tmp_path / "nano" / "agentkv.json").write_text("{}")
+    assert kv.models.nano() == tmp_path / "nano"

@@ -278,8 +278,8 @@ class Branch:
 
         def finish(finished: Finished) -> NDArray[np.float32]:
             check_finished(finished)
-            row: NDArray[np.float32] = finished.logits
-            return row
+            assert finished.logits is not None
+            return finished.logits
 
         return await self._loop.run(Job(lambda engine: engine.logits(self._id), finish))
 
@@ -393,6 +393,7 @@ class Branch:
             tokens = finished.tokens
             history.extend(tokens)  # also those that were made before a failure
             check_finished(finished)
+            assert finished.finish_reason is not None
             return Generation(
                 text=finished.text.decode("utf-8", "replace"),
                 tokens=tokens,

@@ -156,12 +156,12 @@ def _open_torch(options: Options) -> tuple[Any, OpenModel]:
         )
     tokenizer = Tokenizer.from_folder(options.path)
     session = open_torch_session(
-        options.path, capacity=options.capacity, kv_dtype=options.kv_dtype, device=options.device
+        options.path,
+        capacity=options.capacity,
+        kv_dtype=options.kv_dtype,
+        device=options.device,
+        threads=options.threads,
     )
-    if options.threads is not None:
-        import torch
-
-        torch.set_num_threads(options.threads)
     info = ModelInfo(
         path=options.path,
         backend="torch",
@@ -178,9 +178,8 @@ def _open_torch(options: Options) -> tuple[Any, OpenModel]:
 
 
 def _open_exported(options: Options) -> tuple[Any, OpenModel]:
-    from agentkv_runtime.engine import set_threads
     from agentkv_runtime.folder import read_model_folder
-    from agentkv_runtime.programs import open_session
+    from agentkv_runtime.programs import open_session, set_threads
 
     if options.device is not None:
         raise InvalidInput(f"device is {options.device!r}, but only the torch backend takes one; leave it out")

@@ -76,13 +76,14 @@ def open_torch_session(
     min_chunk: int = 256,
     device: str | None = None,
     dtype: str | None = None,
+    threads: int | None = None,
     max_tokens: int = 512,
     max_logits: int = 64,
 ) -> TorchSession:
     """Loads a Hugging Face folder and opens one cache over it.
 
     `device` defaults to the CPU. `dtype` is the weights' ("fp32", "fp16", "bf16"); by default float32 on the CPU and
-    what the checkpoint holds elsewhere. Raises TorchMissingError without torch and transformers, ValueError for a
+    what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is. Raises TorchMissingError without torch and transformers, ValueError for a
     dtype that torch pools do not have.
     """
     try:
@@ -98,6 +99,10 @@ def open_torch_session(
         if value is not None and value not in KV_DTYPES:
             raise ValueError(f"{name} {value!r} is not one of {', '.join(KV_DTYPES)}: what the torch backend has")
     weights: Any = KV_DTYPES[dtype] if dtype else None
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     model = EagerModel(folder, device=device or "cpu", dtype=weights)
     return TorchSession(
         model,

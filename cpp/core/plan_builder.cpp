@@ -35,6 +35,18 @@ void PlanBuilder::add_plain_row(std::int32_t row) {
   plan_.row_limit[i] = plan_.positions[i];
 }
 
+void PlanBuilder::add_node_row(std::int32_t row, Pos limit) {
+  const auto i = static_cast<std::size_t>(row);
+  plan_.row_view[i] = plan_.n_views() - 1;
+  plan_.row_limit[i] = limit;
+}
+
+void PlanBuilder::add_tail(std::span<const Run> tail) {
+  if (plan_.tail_offsets.empty()) plan_.tail_offsets.push_back(0);
+  plan_.tails.insert(plan_.tails.end(), tail.begin(), tail.end());
+  plan_.tail_offsets.push_back(static_cast<std::int32_t>(plan_.tails.size()));
+}
+
 void PlanBuilder::finish() {
   Cell read_len = 0;
   for (const Run& run : plan_.runs) read_len = std::max(read_len, run.cell + run.length);

@@ -19,6 +19,10 @@ class PlanBuilder {
   void extend_view(Run run);
   // A row that sees its view up to its own position; its cell joins the view.
   void add_plain_row(std::int32_t row);
+  // A row that sees its view below its sequence's draft nodes; it needs a tail.
+  void add_node_row(std::int32_t row, Pos limit);
+  // Tails of all rows, in row order, after the views; or none at all.
+  void add_tail(std::span<const Run> tail);
   // Read window and kind.
   void finish();
 

@@ -19,7 +19,8 @@ namespace agentkv {
 struct CacheSlot {
   std::shared_ptr<ByteLayer> layer;  // what the next execute sees; null: no session is active
   std::exception_ptr error;          // what a delegate caught, for the runner to rethrow
-  // A test aid: when set, the delegate calls it with the layer's index before it writes that layer's K and V. May throw.
+  // A test aid: when set, the delegate calls it with the layer's index before it writes that layer's K and V. May
+  // throw.
   std::function<void(int layer)> before_layer;
 };
 

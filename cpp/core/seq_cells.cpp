@@ -4,8 +4,6 @@
 
 namespace agentkv {
 
-SeqCells::SeqCells(Cell capacity, SeqId max_sequences) : table_(capacity, max_sequences), rows_(max_sequences) {}
-
 void SeqCells::clear() {
   step_.check_closed("clear");
   table_.clear();
@@ -58,10 +56,6 @@ void SeqCells::commit_step() {
     }
   }
   step_.end();
-}
-
-std::span<const Pos> SeqCells::step_positions() const {
-  return step_.open() ? std::span<const Pos>(plan_.positions) : std::span<const Pos>();
 }
 
 void SeqCells::seq_cp(SeqId src, SeqId dst, Pos p0, Pos p1) {

@@ -34,7 +34,7 @@ class SeqTable {
   void reserve(SeqId seq, std::size_t tokens);               // so that as many appends cannot throw
   void append(SeqId seq, Pos position, Cell cell) noexcept;  // a free cell becomes seq's; position >= length(seq)
 
-  // Cells that belong to no list of runs yet: draft nodes.
+  // Cells of no sequence's runs: draft nodes.
   void take(Cell cell) noexcept { pool_.take(cell); }
   void release(Cell cell) noexcept { pool_.release(cell, 1); }
 

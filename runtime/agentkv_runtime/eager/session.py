@@ -83,8 +83,9 @@ def open_torch_session(
     """Loads a Hugging Face folder and opens one cache over it.
 
     `device` defaults to the CPU. `dtype` is the weights' ("fp32", "fp16", "bf16"); by default float32 on the CPU and
-    what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is. Raises TorchMissingError without torch and transformers, ValueError for a
-    dtype that torch pools do not have.
+    what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is.
+
+    Raises TorchMissingError without torch and transformers, ValueError for a dtype that torch pools do not have.
     """
     try:
         from agentkv_runtime.eager.cache import KV_DTYPES

@@ -1,1 +1,59 @@
-"""Agents on forked KV-cache branches."""
+"""Agents on forked KV-cache branches, on your own model and machine.
+
+import agentkv as kv
+
+async with kv.Context.open("path/of/a/model/folder") as ctx:
+    trunk = await ctx.branch("Once upon a time")
+    kids = await trunk.fork(4)
+    outs = await kv.gather(*(kid.generate(max_tokens=32) for kid in kids))
+"""
+
+from . import models
+from ._branch import Branch, Mark
+from ._context import Context
+from ._errors import (
+    AgentKVError,
+    BranchBusy,
+    BranchClosed,
+    ContextClosed,
+    ContextFull,
+    ForeignBranch,
+    InvalidInput,
+    InvalidRollback,
+    ModelError,
+    StepFailed,
+    TooManyBranches,
+)
+from ._gather import gather
+from ._generation import Choice, Generation, Token, Usage
+from ._model import ModelInfo
+from ._sampling import Sampling
+from ._stats import Stats
+from ._stream import TokenStream
+
+__all__ = [
+    "AgentKVError",
+    "Branch",
+    "BranchBusy",
+    "BranchClosed",
+    "Choice",
+    "Context",
+    "ContextClosed",
+    "ContextFull",
+    "ForeignBranch",
+    "Generation",
+    "InvalidInput",
+    "InvalidRollback",
+    "Mark",
+    "ModelError",
+    "ModelInfo",
+    "Sampling",
+    "Stats",
+    "StepFailed",
+    "Token",
+    "TokenStream",
+    "TooManyBranches",
+    "Usage",
+    "gather",
+    "models",
+]

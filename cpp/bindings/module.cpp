@@ -3,4 +3,21 @@
 
 namespace nb = nanobind;
 
-NB_MODULE(_core, m) { m.doc() = "Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs."; }
+void bind_core(nb::module_& m);
+void bind_engine(nb::module_& m);
+void bind_errors(nb::module_& m);
+void bind_program(nb::module_& m);
+void bind_program_face(nb::module_& m);
+void bind_python_program(nb::module_& m);
+void bind_reports(nb::module_& m);
+
+NB_MODULE(_core, m) {
+  m.doc() = "Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs.";
+  bind_errors(m);
+  bind_core(m);
+  bind_program_face(m);  // the base class of every program below
+  bind_reports(m);
+  bind_engine(m);
+  bind_program(m);
+  bind_python_program(m);
+}

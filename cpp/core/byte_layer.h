@@ -25,7 +25,7 @@ class ByteLayer {
  public:
   virtual ~ByteLayer() = default;
   virtual std::string_view backend_id() const = 0;
-  virtual std::size_t bytes() const = 0;   // K and V bytes allocated now, all layers
+  virtual std::size_t bytes() const = 0;  // K and V bytes allocated now, all layers
   virtual Cell allocated_cells() const = 0;
   // Copies cell src[i] to dst[i] in every layer (compaction after a draft tree was accepted).
   virtual void move_cells(const Cell* src, const Cell* dst, std::size_t n) = 0;

@@ -31,32 +31,50 @@ class SteppedCache : public Cache {
 
 class ContiguousCache : public SteppedCache {
  public:
+  // The next n tokens. Throws CacheFull, InvalidStep.
   virtual void begin_step(std::int32_t n) = 0;
   virtual Pos length() const = 0;
-  virtual void rewind(Pos length) = 0;
+  virtual void rewind(Pos length) = 0;  // throws InvalidRange unless 0 <= length <= length()
 };
 
+// Ids are 0 <= seq < max_sequences(), and an id that holds nothing is an empty sequence. The verbs refuse to read or
+// trim an empty one (UnknownSequence), refuse a range [p0, p1) outside [0, seq_len] (InvalidRange; p1 < 0 means the
+// end), and are refused inside a step (InvalidStep).
 class SeqCache : public SteppedCache {
  public:
   // Row i extends sequence seq_ids[i]; rows of one sequence take consecutive positions in row order. An unused id in
   // range starts an empty sequence. Throws CacheFull, UnknownSequence, InvalidStep.
   virtual void begin_step(std::span<const SeqId> seq_ids) = 0;
-  // dst must be empty over [p0, p1); p1 < 0 means the end. Shares cells, moves no bytes.
+  // dst must be empty over [p0, p1) (InvalidRange). Shares cells, moves no bytes.
   virtual void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) = 0;
-  virtual void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) = 0;
-  virtual void seq_keep(SeqId seq) = 0;
+  virtual void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) = 0;  // a cell frees only when no owner remains
+  virtual void seq_keep(SeqId seq) = 0;                         // forgets every other sequence
   virtual Pos seq_len(SeqId seq) const = 0;  // one past the last position held; 0 for an empty sequence
   virtual SeqId max_sequences() const = 0;
-  virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered
+  virtual SeqId live_sequences() const = 0;                    // sequences that hold something
+  virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered; valid until the next verb or commit
+  virtual Cell shared() const = 0;                             // cells that two sequences or more own
+  virtual Cell read_window() const = 0;                        // one past the highest owned cell
 };
 
+// A sequence may have a frontier: draft nodes that hang from its last committed token. A node is named by its index in
+// the frontier, in the order of proposal, and its position is its parent's plus one. Rows of a step that belong to a
+// sequence with proposed nodes are, in row order, plain rows first and then all of those nodes. Levels may be proposed
+// and stepped one after another; plain rows are refused once a frontier holds cells (InvalidStep). abort_step, inside
+// a step or outside, also withdraws every proposal that no committed step has run. seq_len and seq_runs speak of
+// committed tokens alone; seq_cp shares no nodes and is refused into a sequence that has some (InvalidTree); seq_rm of
+// the last committed token drops the frontier.
 class TreeSeqCache : public SeqCache {
  public:
-  // Adds n draft nodes to seq's frontier in the next step; parents[i] is a node index of the frontier (< its own
-  // index) or -1 for the last committed token.
+  // Proposes n nodes for the next step that has rows of seq. parents[i] is the index of an earlier node, or -1 for the
+  // last committed token. Throws InvalidTree, InvalidStep.
   virtual void propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq = 0) = 0;
-  // Keeps the chain of accepted nodes (each the parent of the next) and frees the rest of the frontier.
+  // Keeps the accepted chain, len nodes from a root down, each the parent of the next, and frees the rest of the
+  // frontier; len 0 drops it all. Cells may move, so that the chain continues the sequence's last run. Throws
+  // InvalidTree, InvalidStep; what the byte layer throws while it moves cells is passed on, and the frontier is then
+  // dropped.
   virtual void commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq = 0) = 0;
+  virtual std::int32_t frontier_size(SeqId seq) const = 0;  // nodes, proposed ones included
 };
 
 // What a byte layer holds of the bookkeeping: the plan of the open step.

@@ -34,9 +34,7 @@ struct StepPlan {
   std::vector<Run> tails;
 
   std::int32_t n_tokens() const { return static_cast<std::int32_t>(positions.size()); }
-  std::int32_t n_views() const {
-    return view_offsets.empty() ? 0 : static_cast<std::int32_t>(view_offsets.size()) - 1;
-  }
+  std::int32_t n_views() const { return view_offsets.empty() ? 0 : static_cast<std::int32_t>(view_offsets.size()) - 1; }
   std::span<const Run> view(std::int32_t v) const {
     return {runs.data() + view_offsets[v], runs.data() + view_offsets[v + 1]};
   }

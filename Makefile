@@ -1,0 +1,107 @@
+# Needs Python 3.11 or newer, a C++20 compiler and make; everything else goes into .venv. `make help` lists the targets.
+PYTHON ?= python3
+VENV   ?= .venv
+JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
+
+PY    := $(VENV)/bin/python
+PIP   := $(PY) -m pip install --quiet --disable-pip-version-check
+DONE  := $(VENV)/done
+CPP   := $(shell find cpp -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) CMakeLists.txt
+CPP_FORMATTED := $(filter %.cpp %.h,$(CPP)) $(shell find tests -name '*.cpp' -o -name '*.h')
+# cmake and ninja come from pip; builds outside pip must find them too.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+.PHONY: help demo test pytest ctest bench asan lint format stub install clean
+.DEFAULT_GOAL := help
+
+help: ## Lists the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(DONE)/install ## Installs agentkv without torch and runs examples/desk_agent.py
+	@echo "==> Running examples/desk_agent.py"
+	@$(PY) examples/desk_agent.py
+
+test: ctest pytest ## Runs every test: C++ and Python (downloads torch on the first run)
+
+pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
+	@echo "==> Running the Python tests"
+	@$(PY) -m pytest -q
+
+ctest: $(DONE)/tools ## Builds and runs the C++ tests
+	@echo "==> Building the C++ tests"
+	@cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON --log-level=WARNING >/dev/null
+	@cmake --build build/tests
+	@echo "==> Running the C++ tests"
+	@ctest --test-dir build/tests --output-on-failure --progress --no-tests=error
+
+asan: $(DONE)/tools ## Builds and runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@echo "==> Building the C++ tests with sanitizers"
+	@cmake -S . -B build/asan -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON \
+		-DAGENTKV_SANITIZE=ON --log-level=WARNING >/dev/null
+	@cmake --build build/asan
+	@echo "==> Running the C++ tests with sanitizers"
+	@ctest --test-dir build/asan --output-on-failure --progress --no-tests=error
+
+bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after another
+	@for file in tests/benchmarks/bench_*.py; do echo "==> $$file"; $(PY) $$file || exit 1; done
+
+lint: $(DONE)/lint-deps ## Checks style and types
+	@echo "==> ruff"
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --check --quiet .
+	@echo "==> mypy --strict"
+	@$(PY) -m mypy
+	@echo "==> clang-format"
+	@clang-format --dry-run -Werror $(CPP_FORMATTED)
+
+format: $(DONE)/lint-deps ## Formats every source file
+	@$(PY) -m ruff check --quiet --fix .
+	@$(PY) -m ruff format --quiet .
+	@clang-format -i $(CPP_FORMATTED)
+
+stub: $(DONE)/install ## Writes runtime/agentkv_runtime/_core.pyi anew from the native module
+	@$(PY) -m nanobind.stubgen -q -m agentkv_runtime._core -o runtime/agentkv_runtime/_core.pyi
+	@echo "==> Wrote runtime/agentkv_runtime/_core.pyi"
+
+install: $(DONE)/install ## Builds the native module and installs the package into .venv
+
+clean: ## Removes the builds and .venv
+	rm -rf build $(VENV)
+
+$(DONE)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "agentkv needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "==> Making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(DONE)
+	@touch $@
+
+# executorch's own requirements weigh hundreds of MB and serve its exporter alone: the build needs only its libraries.
+$(DONE)/tools: $(DONE)/venv pyproject.toml
+	@echo "==> Installing the build tools"
+	@$(PIP) 'scikit-build-core>=0.11' nanobind==3.1.0 'cmake>=3.28' ninja
+	@$(PIP) --no-deps executorch==1.5.1
+	@touch $@
+
+# Editable: Python sources are used in place, so only a change of C++ comes through here.
+$(DONE)/install: $(DONE)/tools $(CPP)
+	@echo "==> Building the native module and installing agentkv (a minute or two)"
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+# torch comes first and alone: together with looser requirements another build of it might be chosen.
+$(DONE)/torch: $(DONE)/venv
+	@echo "==> Installing torch (a large download)"
+	@$(PIP) torch==2.13.0
+	@touch $@
+
+$(DONE)/test-deps: $(DONE)/torch $(DONE)/install
+	@echo "==> Installing what export and tests need"
+	@$(PIP) --no-build-isolation --editable '.[export,test]'
+	@touch $@
+
+$(DONE)/lint-deps: $(DONE)/test-deps
+	@echo "==> Installing the linters"
+	@$(PIP) ruff mypy clang-format
+	@touch $@

@@ -1,0 +1,411 @@
+"""One line of history over the shared cache: tokens, KV and sampler state together."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, overload
+
+import anyio
+import numpy as np
+from numpy.typing import NDArray
+
+from ._commands import Call, Job, check_finished
+from ._errors import BranchClosed, InvalidInput, InvalidRollback
+from ._generation import Choice, Generation, Usage
+from ._history import History
+from ._inputs import Prompt, checked_count, checked_sampling, checked_stop, text_of
+from ._speculation import INHERIT, Inherit, check_speculation
+from ._stream import DEFAULT_BUFFER, TokenStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentkv_runtime.engine import Engine, Finished
+
+    from ._context import Context
+    from ._sampling import Sampling
+
+MAX_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point in a branch's history to roll back to. Made by `Branch.mark`.
+
+    It holds as long as the branch still has the history before it: rolling back behind it, or adopting a history that
+    differs before it, makes it invalid for good.
+
+    Attributes:
+        branch_id: the branch that it belongs to.
+        length: tokens before it.
+    """
+
+    branch_id: int
+    length: int
+    _owner: object  # tells branches of different Contexts apart
+    _time: int
+
+    def __repr__(self) -> str:
+        return f"Mark(branch {self.branch_id}, {self.length} tokens)"
+
+
+class Closing:
+    """What `Branch.close` returns. The branch is closed already; awaiting this waits until its cells are free."""
+
+    __slots__ = ("_released",)
+
+    def __init__(self, released: anyio.Event | None) -> None:
+        self._released = released
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        if self._released is not None:
+            await self._released.wait()
+
+
+class Branch:
+    """One line of history. Made by `Context.branch` and `Branch.fork`.
+
+    A branch does one thing at a time: a verb on a branch that still runs something raises BranchBusy (`fork`, `mark`
+    and `close` do not mind). Every verb raises BranchClosed after `close` and ContextClosed after the Context was left.
+    A cancelled verb is settled before the cancellation goes on: a cancelled `extend` leaves the branch as it was, a
+    cancelled `generate` keeps the tokens it made.
+
+    A branch that is no longer referenced is closed.
+    """
+
+    __slots__ = ("__weakref__", "_closed", "_context", "_finalizer", "_history", "_id", "_loop", "_parent")
+
+    def __init__(self, context: Context, engine_id: int, history: History, parent: Branch | None) -> None:
+        self._context = context
+        self._loop = context._loop
+        self._id = engine_id
+        self._history = history
+        self._parent = None if parent is None else weakref.ref(parent)
+        self._closed = False
+        self._finalizer = weakref.finalize(self, self._loop.release, engine_id)
+        self._finalizer.atexit = False
+        context._register(self)
+
+    @property
+    def id(self) -> int:
+        """Number of the branch within its Context; never reused."""
+        return self._id
+
+    @property
+    def context(self) -> Context:
+        """The Context that it lives in."""
+        return self._context
+
+    @property
+    def parent(self) -> Branch | None:
+        """The branch that it was forked from; None for a root, and once the parent is gone."""
+        return None if self._parent is None else self._parent()
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed?"""
+        return self._closed or not self._loop.is_open
+
+    @property
+    def tokens(self) -> list[int]:
+        """Every token of the history, including the last sampled one; as of the last verb that ended."""
+        return self._history.log.tolist()
+
+    @property
+    def text(self) -> str:
+        """The tokens as text, special tokens included."""
+        return self._context.tokenizer.decode(self.tokens)
+
+    def __len__(self) -> int:
+        return len(self._history)
+
+    def __bool__(self) -> bool:
+        return True  # an empty branch is still a branch
+
+    def __repr__(self) -> str:
+        return f"<Branch {self._id}: {len(self)} tokens{', closed' if self.closed else ''}>"
+
+    async def extend(self, prompt: Prompt) -> None:
+        """Adds text, token ids or chat messages to the history and prefills them.
+
+        All or nothing: on any error, and when cancelled, the branch is as it was.
+
+        Raises:
+            InvalidInput: nothing to add, or not text, ids or messages.
+            ContextFull: fewer cells are free than tokens were given.
+        """
+        self._check()
+        tokens = self._context._encode(prompt, after=self)
+        history = self._history
+
+        def finish(finished: Finished) -> None:
+            check_finished(finished)
+            history.extend(tokens)
+
+        await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), finish))
+
+    def mark(self) -> Mark:
+        """The present end of the history, to roll back to. Synchronous and free."""
+        self._check()
+        return Mark(self._id, len(self._history), self._history.owner, self._history.time)
+
+    async def rollback(self, to: Mark | int) -> None:
+        """Forgets everything after a mark, or after the first `to` tokens. Moves no bytes.
+
+        Raises:
+            InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.
+        """
+        self._check()
+        length = self._rollback_length(to)
+        history = self._history
+        await self._loop.call(lambda engine: engine.rollback(self._id, length), then=lambda _: history.truncate(length))
+
+    @overload
+    async def fork(self) -> Branch: ...
+    @overload
+    async def fork(self, n: int) -> list[Branch]: ...
+
+    async def fork(self, n: int | None = None) -> Branch | list[Branch]:
+        """A child with the same history, or a list of `n`. Shares the cache; copies no keys or values.
+
+        A branch that still generates can be forked: the child has the tokens made so far.
+
+        Raises:
+            TooManyBranches: more live branches than the cache was built for; then none is made.
+        """
+        self._check()
+        count = 1 if n is None else checked_count(n, "n", 1)
+        children: list[Branch] = []
+
+        def fork(engine: Engine) -> tuple[list[int], bytes]:
+            ids: list[int] = []
+            try:
+                for _ in range(count):
+                    ids.append(engine.fork(self._id))
+            except Exception:
+                for child in ids:
+                    engine.close(child)
+                raise
+            return ids, engine.tokens(ids[0]).tobytes()
+
+        def adopt_children(made: tuple[list[int], bytes]) -> None:
+            ids, log = made
+            for child in ids:
+                children.append(Branch(self._context, child, History(log), self))
+
+        def undo(_: object) -> None:
+            for child in children:
+                child.close()
+
+        await self._loop.call(fork, then=adopt_children, undo=undo)
+        return children[0] if n is None else children
+
+    async def generate(
+        self,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        sampling: Sampling | None = None,
+        speculative: Inherit | None = INHERIT,
+    ) -> Generation:
+        """Samples tokens until something ends it. They all enter the history.
+
+        Args:
+            max_tokens: at most this many tokens, at least 1.
+            stop: strings that end the generation; the text leaves them out, the history keeps them.
+            sampling: how tokens are drawn; None is greedy.
+            speculative: a speculation strategy, or None for none; left out, as the Context does.
+
+        Raises:
+            InvalidInput: an argument out of range, or a branch without tokens.
+            StepFailed: a forward failed; the branch keeps the tokens that were made before it.
+        """
+        start, finish = self._generation(max_tokens, stop, sampling, speculative, emit=False)
+        return await self._loop.run(Job(start, finish))
+
+    def stream(
+        self,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        sampling: Sampling | None = None,
+        speculative: Inherit | None = INHERIT,
+        buffer: int = DEFAULT_BUFFER,
+    ) -> TokenStream:
+        """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
+
+        Leaving the block stops the generation. A reader that falls `buffer` tokens behind pauses its own branch only.
+        """
+        limit = checked_count(buffer, "buffer", 1)
+        start, finish = self._generation(max_tokens, stop, sampling, speculative, emit=True)
+        return TokenStream(self._loop, start, finish, limit)
+
+    async def select(self, choices: Sequence[str]) -> Choice:
+        """The most likely of `choices` as a continuation, with the log-probability of each; the branch is unchanged.
+
+        A choice is scored by the sum over its tokens, so a longer one competes with all of its tokens.
+
+        Raises:
+            InvalidInput: no choices, an empty one, or a branch without tokens.
+            ContextFull: fewer cells are free than the choices have tokens.
+        """
+        self._check_started("select")
+        if isinstance(choices, str | bytes) or not isinstance(choices, Sequence) or not choices:
+            raise InvalidInput(f"choices is {choices!r}, but it must be a list of at least one str")
+        texts = [self._choice_text(choice) for choice in choices]
+        encoded = [self._context._encode_text(text) for text in texts]
+
+        def finish(finished: Finished) -> list[float]:
+            check_finished(finished)
+            return list(finished.scores)
+
+        scores = await self._loop.run(Job(lambda engine: engine.select(self._id, encoded), finish))
+        return Choice(texts[int(np.argmax(scores))], int(np.argmax(scores)), scores)
+
+    async def logits(self) -> NDArray[np.float32]:
+        """The next-token logits, float32 [vocab_size]. Costs a forward only where they are not known yet.
+
+        Raises:
+            InvalidInput: a branch without tokens.
+        """
+        self._check_started("logits")
+
+        def finish(finished: Finished) -> NDArray[np.float32]:
+            check_finished(finished)
+            assert finished.logits is not None
+            return finished.logits
+
+        return await self._loop.run(Job(lambda engine: engine.logits(self._id), finish))
+
+    async def adopt(self, other: Branch) -> None:
+        """Takes over the history of another branch of the same Context, which stays as it is.
+
+        Marks of this branch hold as far as the two histories agree.
+
+        Raises:
+            ForeignBranch: `other` lives in another Context.
+        """
+        self._check()
+        if not isinstance(other, Branch):
+            raise InvalidInput(f"other is {other!r}, but it must be a Branch")
+        other._check()
+        self._context._check_owns(other)
+        history = self._history
+
+        def adopt(engine: Engine) -> bytes:
+            engine.adopt(self._id, other._id)
+            return engine.tokens(self._id).tobytes()
+
+        await self._loop.call(adopt, then=lambda log: history.replace(log))
+
+    def close(self) -> Closing:
+        """Frees the branch; what it runs is cancelled. Synchronous and idempotent.
+
+        `await branch.close()` also waits until its cells are free.
+        """
+        self._context._unregister(self)
+        if self._closed or not self._loop.is_open:
+            self._closed = True
+            return Closing(None)
+        self._closed = True
+        self._finalizer.detach()
+        release: Call[None] = Call(lambda engine: engine.close(self._id))
+        self._loop.submit(release)
+        return Closing(release.settled)
+
+    async def __aenter__(self) -> Branch:
+        self._check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        closing = self.close()
+        with anyio.CancelScope(shield=True):
+            await closing
+
+    def _check(self) -> None:
+        self._loop.check_open()
+        if self._closed:
+            raise BranchClosed(f"branch {self._id} is closed; use a live branch, or fork before closing")
+
+    def _check_started(self, verb: str) -> None:
+        self._check()
+        if not len(self._history):
+            raise InvalidInput(f"{verb} on branch {self._id}, which has no tokens; extend it first")
+
+    def _rollback_length(self, to: Mark | int) -> int:
+        if not isinstance(to, Mark):
+            length = checked_count(to, "the length to roll back to", 0)
+        else:
+            length = to.length
+            if to._owner is not self._history.owner:
+                raise InvalidRollback(f"{to} does not belong to branch {self._id}; use a mark of this branch")
+            kept = self._history.kept_since(to._time)
+            if kept is not None and kept < length:
+                raise InvalidRollback(
+                    f"{to} is of history that was rewritten: since then branch {self._id} kept only {kept} tokens of "
+                    "it; take a new mark"
+                )
+        if length > len(self):
+            raise InvalidRollback(
+                f"cannot roll branch {self._id} back to {length} tokens: it has {len(self)}; pass at most that"
+            )
+        return length
+
+    def _generation(
+        self,
+        max_tokens: int,
+        stop: str | Sequence[str] | None,
+        sampling: Sampling | None,
+        speculative: Inherit | None,
+        emit: bool,
+    ) -> tuple[Callable[[Engine], int], Callable[[Finished], Generation]]:
+        self._check_started("generate")
+        check_speculation(speculative)
+        limit = checked_count(max_tokens, "max_tokens", 1, MAX_TOKENS)
+        stops = checked_stop(stop)
+        sampling = checked_sampling(sampling)
+        seed = sampling.drawn_seed()
+        history = self._history
+
+        def start(engine: Engine) -> int:
+            return engine.generate(
+                self._id,
+                max_tokens=limit,
+                stop=stops,
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
+                top_p=sampling.top_p,
+                min_p=sampling.min_p,
+                repetition_penalty=sampling.repetition_penalty,
+                seed=seed or 0,
+                emit=emit,
+            )
+
+        def finish(finished: Finished) -> Generation:
+            tokens = finished.tokens
+            history.extend(tokens)  # also those that were made before a failure
+            check_finished(finished)
+            assert finished.finish_reason is not None
+            return Generation(
+                text=finished.text.decode("utf-8", "replace"),
+                tokens=tokens,
+                logprobs=finished.logprobs,
+                finish_reason=finished.finish_reason,
+                usage=Usage(finished.prompt_tokens, len(tokens)),
+                seed=seed,
+            )
+
+        return start, finish
+
+    def _choice_text(self, choice: object) -> str:
+        if not isinstance(choice, str | bytes) or not choice:
+            raise InvalidInput(f"choices has {choice!r}, but each must be a str with at least 1 character")
+        return text_of(choice, "choices")

@@ -1,0 +1,217 @@
+"""A model, its cache and the step loop, for the length of an `async with` block."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._branch import Branch
+from ._chat import begin_chat, continue_chat
+from ._commands import Job, check_finished
+from ._errors import ForeignBranch, InvalidInput
+from ._history import History
+from ._inputs import Message, Prompt, checked_ids, checked_messages, is_messages, text_of
+from ._loop import StepLoop
+from ._model import ModelInfo, OpenModel, Options, Session, open_model
+from ._stats import Stats, stats_of
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Engine, Finished
+    from agentkv_runtime.tokenizer import Tokenizer
+
+
+class Context:
+    """One model and one KV cache, shared by any number of branches. Made by `Context.open`."""
+
+    def __init__(self, loop: StepLoop, model: OpenModel) -> None:
+        """Private: use `Context.open`."""
+        self._loop = loop
+        self._model = model
+        self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        model: str | Path,
+        capacity: int = 8192,
+        kv_dtype: str = "fp16",
+        max_batch_tokens: int = 512,
+        threads: int | None = None,
+        speculative: None = None,
+        backend: str | None = None,
+        device: str | None = None,
+    ) -> AsyncIterator[Context]:
+        """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
+
+        Args:
+            model: path of a model folder, or of a Hugging Face folder (run by torch, without export).
+            capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
+            kv_dtype: of keys and values: "fp32", "fp16", "bf16", "int8" or "int4", as far as the backend has them.
+            max_batch_tokens: rows of one step; longer prefills are cut into chunks.
+            threads: of the process-wide pool; None leaves it as it is.
+            speculative: a speculation strategy for all generations; None for none.
+            backend: "cpu", "mlx" or "torch"; None takes the folder's own.
+            device: of the torch backend, such as "cuda"; None is the CPU.
+
+        Raises:
+            InvalidInput: an argument out of range.
+            ModelError: a folder that is missing, damaged, or needs something that is not installed.
+        """
+        options = Options.checked(
+            model,
+            capacity=capacity,
+            kv_dtype=kv_dtype,
+            max_batch_tokens=max_batch_tokens,
+            threads=threads,
+            speculative=speculative,
+            backend=backend,
+            device=device,
+        )
+        opened: list[OpenModel] = []
+
+        def open_session() -> Session:
+            session, model = open_model(options)
+            opened.append(model)
+            return session
+
+        loop = StepLoop()
+        await loop.start(open_session)
+        context = cls(loop, opened[0])
+        try:
+            yield context
+        finally:
+            await loop.stop()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer: `encode`, `decode`, `apply_chat`, `eos_ids`, `vocab_size`."""
+        return self._model.tokenizer
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """Facts of the model."""
+        return self._model.info
+
+    @property
+    def stats(self) -> Stats:
+        """What was done and is held, as of the last verb that ended; streams refresh it a few times a second."""
+        return stats_of(self._loop.stats)
+
+    @property
+    def branches(self) -> list[Branch]:
+        """The live branches, oldest first."""
+        return [branch for _, branch in sorted(self._branches.items())]
+
+    def __repr__(self) -> str:
+        state = f"{len(self._branches)} branches" if self._loop.is_open else "closed"
+        return f"<Context {self.model_info.path.name}: {state}>"
+
+    async def branch(self, prompt: Prompt | None = None, *, tools: Sequence[Mapping[str, Any]] | None = None) -> Branch:
+        """A new root branch that holds `prompt`, prefilled; without one, an empty branch.
+
+        What a live branch already has in the cache of the same tokens is shared, not computed again.
+
+        Args:
+            prompt: text, token ids, or chat messages (mappings with a `role` and a `content`, spelled out by the
+                model's chat template).
+            tools: tool definitions for the chat template; only with messages.
+
+        Raises:
+            InvalidInput: an empty prompt, text without a UTF-8 form, ids outside the vocabulary, malformed messages.
+            ContextFull: fewer cells are free than the prompt needs.
+            TooManyBranches: more live branches than the cache was built for.
+        """
+        self._loop.check_open()
+        if prompt is None:
+            return await self._empty_branch()
+        tokens = self._encode(prompt, tools=tools)
+        created: list[int] = []
+
+        def create(engine: Engine) -> int:
+            branch, reused = engine.create(tokens)
+            try:
+                job = engine.extend(branch, tokens[reused:])
+            except Exception:
+                engine.close(branch)
+                raise
+            created.append(branch)
+            return job
+
+        def finish(finished: Finished) -> Branch:
+            try:
+                check_finished(finished)
+            except Exception:
+                self._loop.release(created[0])
+                raise
+            history = History()
+            history.extend(tokens)
+            return Branch(self, created[0], history, None)
+
+        return await self._loop.run(Job(create, finish), undo=lambda branch: branch.close())
+
+    async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
+        """Closes every other branch of this Context and waits until their cells are free."""
+        kept: set[int] = set()
+        for item in branches:
+            for branch in [item] if isinstance(item, Branch) else list(item):
+                if not isinstance(branch, Branch):
+                    raise InvalidInput(f"keep was given {branch!r}, but it takes branches")
+                self._check_owns(branch)
+                branch._check()
+                kept.add(branch.id)
+        self._loop.check_open()
+        for branch in self.branches:
+            if branch.id not in kept:
+                branch.close()
+        await self._loop.call(lambda _: None)  # verbs apply in order: the branches are free after this one
+
+    async def _empty_branch(self) -> Branch:
+        made: list[Branch] = []
+
+        def then(created: tuple[int, int]) -> None:
+            made.append(Branch(self, created[0], History(), None))
+
+        await self._loop.call(lambda engine: engine.create(), then, undo=lambda _: made[0].close())
+        return made[0]
+
+    def _register(self, branch: Branch) -> None:
+        self._branches[branch.id] = branch
+
+    def _unregister(self, branch: Branch) -> None:
+        self._branches.pop(branch.id, None)
+
+    def _check_owns(self, branch: Branch) -> None:
+        if branch.context is not self:
+            raise ForeignBranch(f"branch {branch.id} lives in another Context; open both branches in one")
+
+    def _encode(
+        self,
+        prompt: Prompt,
+        *,
+        after: Branch | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Tokens of a prompt: of a new branch, or to come `after` what one holds. At least one."""
+        begins = after is None or not len(after)
+        if tools is not None and not is_messages(prompt):
+            raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
+        if isinstance(prompt, str | bytes):
+            tokens = self._encode_text(text_of(prompt, "the prompt"), begins)
+        elif is_messages(prompt):
+            messages: list[Message] = checked_messages(prompt)  # type: ignore[arg-type]
+            if begins:
+                tokens = begin_chat(self.tokenizer, messages, tools)
+            else:
+                tokens = continue_chat(self.tokenizer, messages, after.tokens)  # type: ignore[union-attr]
+        else:
+            tokens = checked_ids(prompt, self.model_info.vocab_size)
+        if not tokens:
+            raise InvalidInput("the prompt is empty; give at least one token, or make an empty branch with `branch()`")
+        return tokens
+
+    def _encode_text(self, text: str, begins: bool = False) -> list[int]:
+        return self.tokenizer.encode(text, bos=begins) if text else []

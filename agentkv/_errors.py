@@ -1,0 +1,93 @@
+"""The errors of agentkv, as a tree under `AgentKVError`.
+
+Every message says what was asked, which bound it broke and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class AgentKVError(Exception):
+    """Base of every error that agentkv raises on purpose."""
+
+
+class InvalidInput(AgentKVError, ValueError):
+    """An argument of the wrong type, shape or range; nothing was changed."""
+
+
+class InvalidRollback(InvalidInput):
+    """A mark of another branch, a mark of history that was rewritten, or a length the branch does not have."""
+
+
+class ForeignBranch(InvalidInput):
+    """A branch of one Context was given to another."""
+
+
+class BranchClosed(AgentKVError):
+    """The branch was closed, by `close`, by leaving its block, or by `Context.keep`."""
+
+
+class BranchBusy(AgentKVError):
+    """The branch already runs something; a branch does one thing at a time."""
+
+
+class ContextFull(AgentKVError):
+    """The cache has fewer free cells than the request needs; the branch is as it was."""
+
+
+class TooManyBranches(AgentKVError):
+    """More live branches than the cache was built for."""
+
+
+class ContextClosed(AgentKVError):
+    """The Context was left, or its step loop ended."""
+
+
+class ModelError(AgentKVError):
+    """A model that is missing, damaged, foreign, or needs something that is not installed."""
+
+
+class StepFailed(AgentKVError):
+    """A forward failed while this request rode in it; tokens and cache are as they were before it."""
+
+
+# Failures of the native module by class name: our class, and what to do where the message does not say it.
+_KINDS: dict[str, tuple[type[AgentKVError], str]] = {
+    "BranchBusy": (BranchBusy, ""),
+    "BranchClosed": (BranchClosed, ""),
+    "ContextFull": (ContextFull, ""),
+    "EmptyBranch": (InvalidInput, ""),
+    "InvalidChoices": (InvalidInput, ""),
+    "InvalidRollback": (InvalidRollback, ""),
+    "InvalidSampling": (InvalidInput, ""),
+    "InvalidToken": (InvalidInput, ""),
+    "InvalidEngine": (InvalidInput, ""),
+    "StepFailed": (StepFailed, ""),
+    "TooManyBranches": (TooManyBranches, ""),
+    "CacheFull": (ContextFull, "close branches, or open the Context with a larger capacity"),
+    "TooManySequences": (TooManyBranches, "close branches you no longer need"),
+    "InvalidRange": (InvalidInput, "pass a length that the branch has"),
+    "UnknownSequence": (BranchClosed, "use a live branch"),
+    "InvalidTensor": (ModelError, "export the model again"),
+    "ProgramError": (ModelError, "export the model again with `agentkv export`"),
+    "RegistryError": (ModelError, "export the model again with `agentkv export`"),
+    "ForwardFailed": (StepFailed, "try again; if it fails again, the message above says why"),
+    "InvalidStep": (StepFailed, "open the Context again"),
+    "InvalidTree": (StepFailed, "open the Context again"),
+}
+
+
+def from_kind(kind: str, message: str) -> AgentKVError:
+    """The error for a failure that the engine reported as (kind, message)."""
+    error, advice = _KINDS.get(kind, (AgentKVError, ""))
+    return error(f"{message.rstrip('.')}; {advice}" if advice else message)
+
+
+def from_native(error: BaseException) -> BaseException:
+    """The error for an exception that native code raised; exceptions that are not its own pass through."""
+    if not isinstance(error, AgentKVError):
+        for base in type(error).__mro__:
+            if base.__name__ in _KINDS and base.__module__.startswith("agentkv_runtime"):
+                translated = from_kind(base.__name__, str(error))
+                translated.__cause__ = error
+                return translated
+    return error

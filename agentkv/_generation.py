@@ -1,0 +1,100 @@
+"""What verbs give back: generations, streamed tokens, choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["eos", "stop", "length", "context_full", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that a generation took.
+
+    Attributes:
+        prompt_tokens: tokens that the branch held before the generation.
+        completion_tokens: tokens that were generated, including an end-of-text token and those of a stop string.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """prompt_tokens + completion_tokens."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one `Branch.generate` made.
+
+    Attributes:
+        text: the generated text; the stop string and special tokens are left out, bytes that are not UTF-8 replaced.
+        tokens: every token that entered the branch, including end of text and those of a stop string.
+        logprobs: natural logarithm of the model's own probability of each token, one per token.
+        finish_reason: "eos", "stop" (a stop string), "length" (max_tokens), "context_full" or "cancelled".
+        usage: token counts.
+        seed: the seed that was used; None when nothing was drawn at random and none was given.
+    """
+
+    text: str
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: FinishReason
+    usage: Usage
+    seed: int | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One item of a stream.
+
+    Attributes:
+        id: the token; -1 for text that was held back (a possible stop string, an unfinished character) and
+            released by the end of the generation without a further token.
+        text: what it adds to the text; may be empty. The texts of a stream add up to `Generation.text`.
+        logprob: natural logarithm of the model's own probability of the token.
+        index: 0 for the first token of the generation.
+    """
+
+    id: int
+    text: str
+    logprob: float
+    index: int
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Choice(str):
+    """What `Branch.select` picked: a str, with its scores.
+
+    Attributes:
+        text: the choice itself, as a plain str.
+        index: its place among the choices.
+        logprob: natural logarithm of its probability as a continuation of the branch (summed over its tokens).
+        logprobs: the same for every choice, in the order given.
+    """
+
+    __slots__ = ("index", "logprob", "logprobs")
+
+    index: int  # type: ignore[assignment]  # str.index is of no use on a choice
+    logprob: float
+    logprobs: list[float]
+
+    def __new__(cls, text: str, index: int, logprobs: list[float]) -> Choice:
+        choice = super().__new__(cls, text)
+        choice.index = index
+        choice.logprobs = logprobs
+        choice.logprob = logprobs[index]
+        return choice
+
+    @property
+    def text(self) -> str:
+        """The choice as a plain str."""
+        return str.__str__(self)

@@ -1,0 +1,64 @@
+"""The event loop that a Context lives on, as what its step loop needs of it: run soon, from here or from a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+from anyio.lowlevel import current_token
+
+if TYPE_CHECKING:
+    import trio.lowlevel
+
+
+class Host(Protocol):
+    """An event loop."""
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Runs `callback` on the next tick of the loop; called on the loop's own thread."""
+        ...
+
+    def post(self, callback: Callable[[], None]) -> bool:
+        """Runs `callback` on the loop, from any thread; False when the loop is gone."""
+        ...
+
+
+class _AsyncioHost:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def post(self, callback: Callable[[], None]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the loop is closed
+            return False
+        return True
+
+
+class _TrioHost:
+    def __init__(self, token: trio.lowlevel.TrioToken) -> None:
+        self._token = token
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self._token.run_sync_soon(callback)
+
+    def post(self, callback: Callable[[], None]) -> bool:
+        import trio
+
+        try:
+            self._token.run_sync_soon(callback)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+
+def current_host() -> Host:
+    """The event loop that runs the caller; RuntimeError outside of one."""
+    native = current_token().native_token
+    if isinstance(native, asyncio.AbstractEventLoop):
+        return _AsyncioHost(native)
+    return _TrioHost(cast("trio.lowlevel.TrioToken", native))

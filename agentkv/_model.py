@@ -1,0 +1,208 @@
+"""Opening a model: a model folder on its own backend, or a Hugging Face folder on torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._errors import AgentKVError, InvalidInput, ModelError, from_native
+from ._inputs import checked_count
+from ._speculation import check_speculation
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Engine
+    from agentkv_runtime.tokenizer import Tokenizer
+
+KV_DTYPES = ("fp32", "fp16", "bf16", "int8", "int4")
+BACKENDS = ("cpu", "mlx", "torch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `Context.open` was asked for, checked."""
+
+    path: Path
+    capacity: int
+    kv_dtype: str
+    max_batch_tokens: int
+    threads: int | None
+    backend: str | None
+    device: str | None
+
+    @classmethod
+    def checked(
+        cls,
+        model: object,
+        *,
+        capacity: object,
+        kv_dtype: object,
+        max_batch_tokens: object,
+        threads: object,
+        speculative: object,
+        backend: object,
+        device: object,
+    ) -> Options:
+        """Raises InvalidInput for anything out of range."""
+        check_speculation(speculative)
+        if not isinstance(model, str | Path) or not str(model):
+            raise InvalidInput(f"model is {model!r}, but it must be the path of a model folder")
+        if kv_dtype not in KV_DTYPES:
+            raise InvalidInput(f"kv_dtype is {kv_dtype!r}, but it must be one of {', '.join(KV_DTYPES)}")
+        if backend is not None and backend not in BACKENDS:
+            raise InvalidInput(f"backend is {backend!r}, but it must be None or one of {', '.join(BACKENDS)}")
+        if device is not None and not isinstance(device, str):
+            raise InvalidInput(f"device is {device!r}, but it must be None or a device name of torch, such as 'cuda'")
+        return cls(
+            path=Path(model).expanduser(),
+            capacity=checked_count(capacity, "capacity", 1, 2**31 - 1),
+            kv_dtype=str(kv_dtype),
+            max_batch_tokens=checked_count(max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
+            threads=None if threads is None else checked_count(threads, "threads", 1, 1024),
+            backend=None if backend is None else str(backend),
+            device=device,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Facts of an open model; frozen.
+
+    Attributes:
+        path: the folder that was opened.
+        backend: what runs it: "cpu", "mlx" or "torch".
+        vocab_size: columns of the logits.
+        max_tokens: rows that one forward takes at most; larger steps take several forwards.
+        n_layers, n_kv_heads, head_dim: shape of the cache.
+        quantization: of the weights.
+        kv_dtype: of keys and values in the cache.
+        fingerprint: SHA-256 of the program; empty where there is none.
+    """
+
+    path: Path
+    backend: str
+    vocab_size: int
+    max_tokens: int
+    n_layers: int
+    n_kv_heads: int
+    head_dim: int
+    quantization: str
+    kv_dtype: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """What the event loop keeps of an open model."""
+
+    info: ModelInfo
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What stays with the thread that opened the model."""
+
+    engine: Engine
+    program: Any
+
+    def stats(self) -> dict[str, Any]:
+        """Statistics of the engine and its cache."""
+        return {**self.engine.stats(), "kv_bytes": self.program.kv_bytes}
+
+
+def open_model(options: Options) -> tuple[Session, OpenModel]:
+    """Loads the model and makes the engine over it, on the calling thread. Raises ModelError."""
+    from agentkv_runtime import folder
+    from agentkv_runtime.engine import Engine
+
+    try:
+        if options.backend == "torch" or folder.is_hf_folder(options.path):
+            program, model = _open_torch(options)
+        else:
+            program, model = _open_exported(options)
+    except AgentKVError:
+        raise
+    except Exception as error:
+        known = isinstance(from_native(error), AgentKVError) or isinstance(error, ValueError | ImportError)
+        message = str(error) if known else f"{options.path} cannot be opened: {type(error).__name__}: {error}"
+        raise ModelError(message) from error
+    tokenizer = model.tokenizer
+    engine = Engine(
+        program,
+        program.cache,
+        token_bytes=tokenizer.token_bytes(model.info.vocab_size),
+        eos_ids=tokenizer.eos_ids,
+        special_ids=tokenizer.special_ids,
+        max_batch_tokens=options.max_batch_tokens,
+    )
+    return Session(engine, program), model
+
+
+def _open_torch(options: Options) -> tuple[Any, OpenModel]:
+    from agentkv_runtime.eager.session import open_torch_session
+    from agentkv_runtime.folder import is_hf_folder
+    from agentkv_runtime.tokenizer import Tokenizer
+
+    if options.backend not in (None, "torch"):
+        raise ModelError(
+            f"{options.path} is a Hugging Face folder, which backend {options.backend!r} cannot run; export it with "
+            f"`agentkv export {options.path} OUT`, or leave backend out to run it on torch"
+        )
+    if not is_hf_folder(options.path):
+        raise ModelError(
+            f"{options.path} is not a Hugging Face folder (it has no config.json), which is what backend 'torch' runs; "
+            "give that folder, or leave backend out to run an exported model"
+        )
+    tokenizer = Tokenizer.from_folder(options.path)
+    session = open_torch_session(
+        options.path,
+        capacity=options.capacity,
+        kv_dtype=options.kv_dtype,
+        device=options.device,
+        threads=options.threads,
+    )
+    info = ModelInfo(
+        path=options.path,
+        backend="torch",
+        vocab_size=session.vocab_size,
+        max_tokens=session.max_tokens,
+        n_layers=session.model.n_layers,
+        n_kv_heads=session.model.n_kv_heads,
+        head_dim=session.model.head_dim,
+        quantization="none",
+        kv_dtype=options.kv_dtype,
+        fingerprint="",
+    )
+    return session, OpenModel(info, tokenizer)
+
+
+def _open_exported(options: Options) -> tuple[Any, OpenModel]:
+    from agentkv_runtime.folder import read_model_folder
+    from agentkv_runtime.programs import open_session, set_threads
+
+    if options.device is not None:
+        raise InvalidInput(f"device is {options.device!r}, but only the torch backend takes one; leave it out")
+    folder = read_model_folder(options.path)
+    manifest = folder.manifest
+    if options.backend not in (None, manifest.backend):
+        raise ModelError(
+            f"{options.path} was exported for backend {manifest.backend!r}, not {options.backend!r}; leave backend "
+            "out, or export the model again"
+        )
+    if options.threads is not None:
+        set_threads(options.threads)
+    session = open_session(folder, capacity=options.capacity, kv_dtype=options.kv_dtype)
+    info = ModelInfo(
+        path=options.path,
+        backend=manifest.backend,
+        vocab_size=manifest.vocab_size,
+        max_tokens=manifest.max_tokens,
+        n_layers=manifest.n_layers,
+        n_kv_heads=manifest.n_kv_heads,
+        head_dim=manifest.head_dim,
+        quantization=manifest.quantization,
+        kv_dtype=options.kv_dtype,
+        fingerprint=manifest.fingerprint,
+    )
+    return session, OpenModel(info, folder.tokenizer)

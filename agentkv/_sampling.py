@@ -1,0 +1,71 @@
+"""How tokens are drawn."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ._errors import InvalidInput
+
+_SEED_BITS = 63
+
+
+class Sampling(BaseModel):
+    """How the next token is drawn; frozen.
+
+    Applied in this order: repetition penalty, temperature, top_k, top_p, min_p, draw.
+
+    Attributes:
+        temperature: 0 takes the most likely token (greedy); above 0 logits are divided by it before the draw.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the fewest tokens whose probabilities sum to at least this; 1 keeps all.
+        min_p: keep tokens at least this fraction as likely as the most likely one; 0 keeps all.
+        repetition_penalty: above 1, tokens that the branch already holds become less likely; 1 leaves them.
+        seed: 0 <= seed < 2**63. None draws one, reported as `Generation.seed`. The draw at a position depends on the
+            seed, the branch and the position, so a replay repeats it and siblings differ.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    seed: Annotated[int, Field(ge=0, lt=2**_SEED_BITS)] | None = None
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        try:
+            super().__init__(
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                repetition_penalty=repetition_penalty,
+                seed=seed,
+            )
+        except ValidationError as error:
+            refused = "; ".join(f"{e['loc'][0]}={e['input']!r}: {e['msg']}" for e in error.errors())
+            raise InvalidInput(f"Sampling refused {refused}") from None
+
+    @property
+    def greedy(self) -> bool:
+        """Is the most likely token always taken?"""
+        return self.temperature == 0
+
+    def drawn_seed(self) -> int | None:
+        """The seed that a generation uses: the given one, a fresh one when it draws at random, else None."""
+        if self.seed is not None or self.greedy:
+            return self.seed
+        return secrets.randbits(_SEED_BITS)

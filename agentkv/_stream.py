@@ -1,0 +1,124 @@
+"""Tokens of one generation as they come."""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from ._commands import StreamJob
+from ._errors import AgentKVError, BranchBusy
+from ._generation import Generation, Token
+from ._loop import StepLoop
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Emitted, Engine, Finished
+
+DEFAULT_BUFFER = 64
+
+
+class TokenStream:
+    """An async context manager and iterator of `Token`, made by `Branch.stream`.
+
+    The generation runs at most `buffer` tokens ahead of the reader, then its branch (and no other) pauses.
+    Leaving the block stops it, with finish reason "cancelled"; what it made stays in the branch. Afterwards, and once
+    the iterator has ended, `generation` holds the whole of it.
+    """
+
+    def __init__(
+        self,
+        loop: StepLoop,
+        start: Callable[[Engine], int],
+        finish: Callable[[Finished], Generation],
+        buffer: int,
+    ) -> None:
+        self._loop = loop
+        self._finish = finish
+        self._job: StreamJob[Generation] = StreamJob(start, self._end, self._feed, buffer)
+        self._entered = False
+        self._tokens: deque[Token] = deque()
+        self._count = 0
+        self._shown = 0  # characters in the texts of the tokens so far
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._wakeup: anyio.Event | None = None
+
+    async def __aenter__(self) -> TokenStream:
+        if self._entered:
+            raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
+        self._entered = True
+        self._loop.submit(self._job)
+        try:
+            await self._job.started.wait()
+        except BaseException:
+            await self._loop.cancel(self._job)
+            raise
+        if self._job.failed:
+            self._job.result()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._loop.cancel(self._job)
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> Token:
+        """The next token; raises what ended the generation, if it was an error."""
+        if not self._entered:
+            raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")
+        if self._tokens:
+            await checkpoint()
+        while not self._tokens:
+            if self._job.settled.is_set():
+                self._job.result()
+                raise StopAsyncIteration
+            if self._wakeup is not None:
+                raise BranchBusy("two tasks read one stream; give each its own branch")
+            self._wakeup = anyio.Event()
+            try:
+                await self._wakeup.wait()
+            finally:
+                self._wakeup = None
+        job = self._job
+        job.taken += 1
+        if job.paused and job.drained:
+            self._loop.resume(job)
+        return self._tokens.popleft()
+
+    @property
+    def generation(self) -> Generation:
+        """The whole generation, once the stream has ended; AgentKVError before, or the error that ended it."""
+        if not self._job.settled.is_set():
+            raise AgentKVError("the generation still runs; read the stream to its end or leave its block first")
+        return self._job.result()
+
+    def _feed(self, items: list[Emitted]) -> None:
+        for item in items:
+            text = self._decoder.decode(item.text)
+            self._tokens.append(Token(item.token, text, item.logprob, self._count))
+            self._count += 1
+            self._shown += len(text)
+        self._wake()
+
+    def _end(self, finished: Finished) -> Generation:
+        self._wake()
+        generation = self._finish(finished)
+        held_back = generation.text[self._shown :]
+        if held_back and self._tokens:
+            last = self._tokens.pop()
+            self._tokens.append(replace(last, text=last.text + held_back))
+        elif held_back:
+            self._tokens.append(Token(-1, held_back, 0.0, self._count))
+        return generation
+
+    def _wake(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.set()

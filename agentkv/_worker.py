@@ -1,0 +1,215 @@
+"""The thread side of the step loop: owns the engine, drains commands between forwards, steps, reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from ._commands import Command, Job, StreamJob
+from ._errors import ContextClosed, StepFailed
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Emitted, Engine, StepReport
+
+    from ._model import Session
+
+COME_BACK_S = 0.002  # how long a forward waits for the tasks that the last post woke
+STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
+
+_log = structlog.get_logger("agentkv")
+
+
+class Batch:
+    """Commands of one flush, and the last waking post that the event loop had seen by then."""
+
+    __slots__ = ("commands", "seen")
+
+    def __init__(self, commands: list[Command], seen: int) -> None:
+        self.commands = commands
+        self.seen = seen
+
+
+class Post:
+    """Outcomes of one round: tokens of streams, then settlements. `sequence` counts posts that wake tasks."""
+
+    __slots__ = ("sequence", "settlements", "streamed")
+
+    def __init__(
+        self,
+        sequence: int,
+        settlements: list[Callable[[], None]],
+        streamed: dict[StreamJob[Any], list[Emitted]],
+    ) -> None:
+        self.sequence = sequence
+        self.settlements = settlements
+        self.streamed = streamed
+
+
+class Stop(Command):
+    """The last command."""
+
+    __slots__ = ()
+
+
+class EngineWorker:
+    """What the thread of a step loop runs.
+
+    Args:
+        queue: batches, and single commands that cannot wait for a flush.
+        post: hands a Post to the event loop; False when that is gone.
+    """
+
+    def __init__(self, queue: SimpleQueue[Batch | Command], post: Callable[[Post], bool]) -> None:
+        self.engine: Engine
+        self._session: Session | None = None
+        self.jobs: dict[int, Job[Any]] = {}
+        self.stats: dict[str, Any] = {}
+        self.answers = False  # does a waking post need an answer? read by the event loop
+        self._queue = queue
+        self._post = post
+        self._settlements: list[Callable[[], None]] = []
+        self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
+        self._sequence = 0  # of the last post that woke tasks
+        self._seen = 0  # the last of them that the event loop answered
+        self._stats_at = 0.0
+        self._stopping = False
+
+    def report(self, settle: Callable[[], None]) -> None:
+        """Has `settle` run on the event loop with the next post."""
+        self._settlements.append(settle)
+
+    def run(
+        self,
+        open_session: Callable[[], Session],
+        opened: Callable[[BaseException | None], None],
+        ended: Callable[[], None],
+    ) -> None:
+        """Opens the engine, serves until Stop, and frees everything on the thread that made it.
+
+        On the event loop, `opened` gets the error if there was one, and `ended` is the last thing to run.
+        """
+        try:
+            self._session = open_session()
+            self.engine = self._session.engine
+            self.stats = self._session.stats()
+        except BaseException as error:
+            self.report(partial(opened, error))
+        else:
+            self.report(partial(opened, None))
+            self._publish()
+            self._run_engine()
+        self.report(ended)
+        self._publish()
+
+    def _run_engine(self) -> None:
+        try:
+            self._serve()
+            ending: BaseException = ContextClosed("the Context was left while this was under way; keep it open longer")
+        except BaseException as error:
+            _log.error("step loop failed", exc_info=True)
+            ending = StepFailed(f"the step loop failed: {error!r}; open the Context again")
+            ending.__cause__ = error
+        self._end(ending)
+
+    def _serve(self) -> None:
+        idle = True
+        while True:
+            self._collect(idle)
+            if self._stopping:
+                return
+            report = self.engine.step()
+            idle = report.idle
+            self._absorb(report)
+
+    def _collect(self, idle: bool) -> None:
+        """Applies what came in and answers what needs no forward, until a forward is due.
+
+        Waits for work when there is none, and a little for tasks that the last posts woke.
+        """
+        queue = self._queue
+        deadline: float | None = None
+        while True:
+            self._publish()
+            if idle or not self.jobs:
+                self._take(queue.get())
+                idle = False
+            while not queue.empty():
+                self._take(queue.get())
+            if self._stopping:
+                return
+            self._absorb(self.engine.settle())
+            self._publish()
+            if not self.jobs:
+                continue
+            if self._seen >= self._sequence:
+                return
+            now = perf_counter()
+            deadline = deadline or now + COME_BACK_S
+            try:
+                self._take(queue.get(timeout=max(deadline - now, 0)))
+            except Empty:
+                self._seen = self._sequence
+                return
+
+    def _take(self, item: Batch | Command) -> None:
+        if isinstance(item, Batch):
+            self._seen = max(self._seen, item.seen)
+            for command in item.commands:
+                command.apply(self)
+        elif isinstance(item, Stop):
+            self._stopping = True
+        else:
+            item.apply(self)
+
+    def _absorb(self, report: StepReport) -> None:
+        for emitted in report.emitted:
+            job = self.jobs[emitted.job]
+            assert isinstance(job, StreamJob)
+            self._streamed.setdefault(job, []).append(emitted)
+            job.sent += 1
+        for finished in report.finished:
+            ended = self.jobs.pop(finished.job)
+            self.report(partial(ended.end, finished))
+        for job in self._streamed:
+            job.throttle(self)
+
+    def _publish(self) -> None:
+        if not self._settlements and not self._streamed:
+            return
+        now = perf_counter()
+        if self._settlements:
+            self._sequence += 1
+            self._refresh_stats(now)
+        elif now - self._stats_at > STATS_EVERY_S:
+            self._refresh_stats(now)
+        self.answers = bool(self.jobs)
+        if not self._post(Post(self._sequence, self._settlements, self._streamed)):
+            self._stopping = True
+        self._settlements = []
+        self._streamed = {}
+
+    def _refresh_stats(self, now: float) -> None:
+        if self._session is not None:
+            self.stats = self._session.stats()
+            self._stats_at = now
+
+    def _end(self, ending: BaseException) -> None:
+        """Fails what is under way and what still comes, until Stop; then lets the engine go."""
+        for job in self.jobs.values():
+            job.refuse(self, ending)
+        self.jobs.clear()
+        self._publish()
+        while not self._stopping:
+            item = self._queue.get()
+            if isinstance(item, Stop):
+                self._stopping = True
+            for command in item.commands if isinstance(item, Batch) else [item]:
+                command.refuse(self, ending)
+            self._publish()
+        self._session = None
+        del self.engine

@@ -1,0 +1,157 @@
+"""The `agentkv` command: export a model, look at an exported one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+app = typer.Typer(
+    help="Agents on forked KV-cache branches, on your own model and machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console()
+_err = Console(stderr=True)
+
+KV_DTYPES = ("fp32", "fp16", "bf16")
+
+
+class Quant(StrEnum):
+    """Quantisation of the linear layers."""
+
+    none = "none"
+    int8 = "8da8w"
+    int4 = "8da4w"
+
+
+def _fail(message: object) -> NoReturn:
+    _err.print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True)
+    raise typer.Exit(1)
+
+
+def _escaped(text: object) -> str:
+    return str(text).replace("[", r"\[")
+
+
+def _print_version(asked: bool) -> None:
+    if not asked:
+        return
+    try:
+        version = importlib.metadata.version("agentkv-sdk")
+    except importlib.metadata.PackageNotFoundError:
+        version = "(not installed)"
+    _out.print(f"agentkv {version}", highlight=False)
+    raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Agents on forked KV-cache branches, on your own model and machine."""
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(metavar="SRC_FOLDER", help="Folder of a Hugging Face model.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Model folder to write.")],
+    quant: Annotated[
+        Quant, typer.Option(help="Weights: none (fp32), 8da8w (int8) or 8da4w (int4), with int8 activations.")
+    ] = Quant.none,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
+    max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns at most.")] = 64,
+) -> None:
+    """Export a Hugging Face model to a model folder. Needs torch; running the result does not."""
+    from agentkv_runtime.errors import ExportError, ModelFolderError
+    from agentkv_runtime.export.folder import export_folder
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=_err, transient=True) as progress:
+            task = progress.add_task("starting", total=None)
+            folder = export_folder(
+                source,
+                target,
+                quant=quant.value,
+                max_tokens=max_tokens,
+                max_logits=max_logits,
+                progress=lambda what: progress.update(task, description=what),
+            )
+    except (ExportError, ModelFolderError) as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        _err.print("stopped; nothing was written")
+        raise typer.Exit(130) from None
+    size = _bytes_text(folder.manifest.model_bytes)
+    _out.print(f"Wrote {_escaped(folder.path)} ({size}). Look at it with: agentkv inspect {_escaped(folder.path)}")
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Exported model folder.")],
+    verify: Annotated[bool, typer.Option(help="Compare the program with its fingerprint.")] = True,
+) -> None:
+    """Print what an exported model is: architecture, sizes, bounds, bytes per cached token."""
+    from agentkv_runtime.errors import ModelFolderError, TokenizerError
+    from agentkv_runtime.folder import read_model_folder
+    from agentkv_runtime.metadata import KvCacheMetadata
+
+    try:
+        model = read_model_folder(folder)
+        if verify:
+            model.verify()
+        tokenizer = model.tokenizer
+        tokens, chat = tokenizer.vocab_size, tokenizer.has_chat_template
+    except (ModelFolderError, TokenizerError) as error:
+        _fail(error)
+    facts = model.manifest
+    cache = KvCacheMetadata(
+        n_layers=facts.n_layers, n_kv_heads=facts.n_kv_heads, head_dim=facts.head_dim, windows=facts.windows
+    )
+    table = Table(show_header=False, title=_escaped(folder), title_justify="left", box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    windowed = sum(1 for window in facts.windows if window)
+    rows: list[tuple[str, str]] = [
+        ("source", facts.source),
+        ("architecture", facts.model_type),
+        ("backend", facts.backend),
+        ("quantisation", facts.quantization),
+        ("program", _bytes_text(facts.model_bytes)),
+        ("layers", f"{facts.n_layers}" + (f", {windowed} of them with a sliding window" if windowed else "")),
+        ("K/V heads", f"{facts.n_kv_heads} of {facts.head_dim}"),
+        ("vocabulary", f"{facts.vocab_size} logits, {tokens} tokens"),
+        ("positions", str(facts.max_positions or "not said")),
+        ("one forward", f"up to {facts.max_tokens} rows, logits of up to {facts.max_logits}"),
+        *((f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype))) for dtype in KV_DTYPES),
+        ("chat template", "yes" if chat else "no"),
+        ("draft head", "yes" if model.draft_path else "no"),
+        ("fingerprint", facts.fingerprint),
+        ("exported with", ", ".join(f"{name} {version}" for name, version in facts.exported_with.items())),
+    ]
+    for name, value in rows:
+        table.add_row(name, _escaped(value))
+    _out.print(table)
+
+
+def _bytes_text(n: int) -> str:
+    value = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,170 @@
+// Bookkeeping: cells, plans, and what can be seen of the registries.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/builders.h"
+#include "core/contiguous_cells.h"
+#include "core/registry.h"
+#include "core/seq_cells.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace agentkv {
+namespace {
+
+using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using RunTuple = std::tuple<Pos, Cell, Cell>;
+
+// A NumPy array that owns the vector.
+template <class T, class Shape, std::size_t N, class Stored>
+nb::ndarray<nb::numpy, T, Shape> array_of(std::vector<Stored> values, const std::size_t (&shape)[N]) {
+  static_assert(sizeof(T) == sizeof(Stored));
+  auto* kept = new std::vector<Stored>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<Stored>*>(p); });
+  return {kept->data(), N, shape, owner};
+}
+
+template <class T, class From>
+nb::object vector_array(const From& from) {
+  return nb::cast(array_of<T, nb::ndim<1>>(std::vector<T>(from.begin(), from.end()), {from.size()}));
+}
+
+std::vector<RunTuple> run_tuples(std::span<const Run> runs) {
+  std::vector<RunTuple> out;
+  out.reserve(runs.size());
+  for (const Run& run : runs) out.emplace_back(run.position, run.cell, run.length);
+  return out;
+}
+
+nb::ndarray<nb::numpy, bool, nb::ndim<2>> mask(const StepPlan& plan, Pos window, Pos sinks) {
+  return array_of<bool, nb::ndim<2>>(
+      plan.mask(window, sinks), {static_cast<std::size_t>(plan.n_tokens()), static_cast<std::size_t>(plan.read_len)});
+}
+
+void bind_plan(nb::module_& m) {
+  auto plan = nb::class_<StepPlan>(m, "StepPlan", "What a byte layer is told about one step; a snapshot.");
+  nb::enum_<StepPlan::Kind>(plan, "Kind")
+      .value("SingleContiguous", StepPlan::Kind::SingleContiguous)
+      .value("Explicit", StepPlan::Kind::Explicit);
+  plan.def_ro("kind", &StepPlan::kind)
+      .def_ro("read_len", &StepPlan::read_len, "Every visible cell is below it.")
+      .def_prop_ro("n_tokens", &StepPlan::n_tokens)
+      .def_prop_ro(
+          "positions", [](const StepPlan& p) { return vector_array<std::int64_t>(p.positions); },
+          nb::rv_policy::automatic, "int64 [n_tokens]: the position of each row's token.")
+      .def_prop_ro(
+          "write_cells", [](const StepPlan& p) { return vector_array<std::int64_t>(p.write_cells); },
+          nb::rv_policy::automatic, "int64 [n_tokens]: the cell each row's K and V go to.")
+      .def_prop_ro(
+          "row_view", [](const StepPlan& p) { return vector_array<std::int32_t>(p.row_view); },
+          nb::rv_policy::automatic, "int32 [n_tokens]: index into `views`.")
+      .def_prop_ro(
+          "row_limit", [](const StepPlan& p) { return vector_array<std::int64_t>(p.row_limit); },
+          nb::rv_policy::automatic, "int64 [n_tokens]: the highest position of its view that a row sees.")
+      .def_prop_ro(
+          "views",
+          [](const StepPlan& p) {
+            std::vector<std::vector<RunTuple>> views;
+            for (std::int32_t v = 0; v < p.n_views(); ++v) views.push_back(run_tuples(p.view(v)));
+            return views;
+          },
+          "Per view, position-ordered (position, cell, length) runs.")
+      .def_prop_ro(
+          "tails",
+          [](const StepPlan& p) {
+            std::vector<std::vector<RunTuple>> tails;
+            for (std::int32_t row = 0; row < p.n_tokens(); ++row) tails.push_back(run_tuples(p.tail(row)));
+            return tails;
+          },
+          "Per row, the runs that it sees beyond its view; empty for plain rows.")
+      .def("mask", &mask, "window"_a = 0, "sinks"_a = 0,
+           "bool [n_tokens, read_len], True where visible. window > 0 hides positions <= the row's - window, except "
+           "the first `sinks`. Raises InvalidRange for negative arguments.");
+}
+
+void bind_faces(nb::module_& m) {
+  nb::class_<Cache>(m, "Cache", "What every cache can say of its cells.")
+      .def("can_extend", &Cache::can_extend, "n"_a, "Are n more cells free?")
+      .def_prop_ro("capacity", &Cache::capacity)
+      .def_prop_ro("used", &Cache::used, "Cells that some sequence owns.")
+      .def("clear", &Cache::clear, "Forgets everything. Raises InvalidStep inside a step.");
+  nb::class_<SteppedCache, Cache>(m, "SteppedCache", "A cache whose steps are transactions.")
+      .def("commit_step", &SteppedCache::commit_step,
+           "Publishes the cells and lengths of the open step. Raises InvalidStep unless the step was planned.")
+      .def("abort_step", &SteppedCache::abort_step, "Returns every cell of the open step; harmless without one.")
+      .def(
+          "step_positions", [](const SteppedCache& c) { return vector_array<std::int64_t>(c.step_positions()); },
+          "int64 [n_tokens]: the positions that the rows of the open step take; empty without one.");
+  nb::class_<ContiguousCache, SteppedCache>(m, "ContiguousCache", "One sequence at the start of its pool.")
+      .def("begin_step", &ContiguousCache::begin_step, "n"_a, "Raises CacheFull, InvalidStep.")
+      .def("__len__", &ContiguousCache::length)
+      .def("rewind", &ContiguousCache::rewind, "length"_a, "Raises InvalidRange unless 0 <= length <= len(self).");
+  nb::class_<SeqCache, SteppedCache>(m, "SeqCache", "Sequences that share cells.")
+      .def(
+          "begin_step", [](SeqCache& c, const std::vector<SeqId>& seq_ids) { c.begin_step(seq_ids); }, "seq_ids"_a,
+          "Row i extends sequence seq_ids[i]. Raises CacheFull, UnknownSequence, InvalidStep.")
+      .def("seq_cp", &SeqCache::seq_cp, "src"_a, "dst"_a, "p0"_a = 0, "p1"_a = -1,
+           "Shares src's cells over [p0, p1) with dst, which must hold none there; p1 < 0 means the end. Raises "
+           "UnknownSequence, InvalidRange, InvalidStep.")
+      .def("seq_rm", &SeqCache::seq_rm, "seq"_a, "p0"_a = 0, "p1"_a = -1,
+           "Drops seq's claim on [p0, p1). Raises UnknownSequence, InvalidRange, InvalidStep.")
+      .def("seq_keep", &SeqCache::seq_keep, "seq"_a,
+           "Forgets every other sequence. Raises UnknownSequence, InvalidStep.")
+      .def("seq_len", &SeqCache::seq_len, "seq"_a, "One past the last position held; 0 for an empty sequence.")
+      .def(
+          "seq_runs", [](const SeqCache& c, SeqId seq) { return run_tuples(c.seq_runs(seq)); }, "seq"_a,
+          "Position-ordered (position, cell, length) runs.")
+      .def_prop_ro("max_sequences", &SeqCache::max_sequences)
+      .def_prop_ro("live_sequences", &SeqCache::live_sequences, "Sequences that hold something.")
+      .def_prop_ro("shared", &SeqCache::shared, "Cells that two sequences or more own.")
+      .def_prop_ro("read_window", &SeqCache::read_window, "One past the highest owned cell.");
+}
+
+// `plan` for one bookkeeping; nanobind knows a single base class per type, so StepPlanner is not bound.
+template <class Cells, class Class>
+void def_plan(Class& cls) {
+  cls.def(
+         "plan", [](Cells& c, const Int64Array& p) { return StepPlan(c.plan({p.data(), p.size()})); }, "positions"_a,
+         "Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], "
+         "equal to step_positions(). Raises InvalidStep.")
+      .def("plan", [](Cells& c, const std::vector<std::int64_t>& p) { return StepPlan(c.plan(p)); }, "positions"_a);
+}
+
+void bind_cells(nb::module_& m) {
+  auto contiguous = nb::class_<ContiguousCells, ContiguousCache>(m, "ContiguousCells", "Position p lies in cell p.")
+                        .def(nb::init<Cell>(), "capacity"_a, "Raises InvalidRange unless capacity >= 1.");
+  def_plan<ContiguousCells>(contiguous);
+  auto seq = nb::class_<SeqCells, SeqCache>(m, "SeqCells", "A pool of cells, each owned by any number of sequences.")
+                 .def(nb::init<Cell, SeqId>(), "capacity"_a, "max_sequences"_a = kDefaultMaxSequences,
+                      "Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.");
+  def_plan<SeqCells>(seq);
+}
+
+void bind_registries(nb::module_& m) {
+  m.def("mint_cache_key", &mint_cache_key, "A key that nothing in this process has used before.");
+  m.def("cache_keys", [] { return CacheRegistry::instance().keys(); }, "Keys of the caches installed now, sorted.");
+  m.def(
+      "cache_builders", [] { return CacheBuilderRegistry::instance().keys(); },
+      "(backend_id, kind) of every cache that can be built, sorted.");
+}
+
+}  // namespace
+}  // namespace agentkv
+
+void bind_core(nb::module_& m) {
+  agentkv::bind_plan(m);
+  agentkv::bind_faces(m);
+  agentkv::bind_cells(m);
+  agentkv::bind_registries(m);
+}

@@ -1,0 +1,260 @@
+// The step loop: branches, jobs, reports.
+#include "engine/engine.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/reports.h"
+#include "bindings/tokens.h"
+#include "engine/errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace agentkv {
+namespace {
+
+using TokenArray = nb::ndarray<nb::numpy, Token, nb::ndim<1>>;
+
+std::vector<std::string> byte_strings(const std::vector<nb::bytes>& source) {
+  std::vector<std::string> strings;
+  for (const nb::bytes& item : source) strings.emplace_back(item.c_str(), item.size());
+  return strings;
+}
+
+Vocabulary vocabulary_of(const Program& program, nb::sequence token_bytes, nb::iterable eos_ids,
+                         nb::iterable special_ids) {
+  std::vector<nb::object> held;
+  std::vector<std::string_view> views;
+  for (const nb::handle item : token_bytes) {
+    held.push_back(nb::borrow(item));
+    const auto bytes = nb::cast<nb::bytes>(item);
+    views.emplace_back(bytes.c_str(), bytes.size());
+  }
+  return Vocabulary(program.info().vocab_size, views, tokens_of(eos_ids), tokens_of(special_ids));
+}
+
+// A Python program may lead back to the engine: let Python's collector see the cycle. The program breaks it.
+int traverse_engine(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  Engine& engine = *nb::inst_ptr<Engine>(self);
+  const nb::handle program = nb::find(engine.program());
+  Py_VISIT(program.ptr());
+  return 0;
+}
+
+PyType_Slot engine_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_engine)}, {0, nullptr}};
+
+template <StepReport (Engine::*kRun)()>
+Report run(Engine& engine) {
+  StepReport report;
+  {
+    nb::gil_scoped_release release;
+    report = (engine.*kRun)();
+  }
+  return to_report(std::move(report));
+}
+
+nb::dict stats_of(Engine& engine) {
+  const Stats& s = engine.stats();
+  nb::dict histogram;
+  for (std::size_t rows = 0; rows < s.steps_by_rows.size(); ++rows) {
+    if (s.steps_by_rows[rows]) histogram[nb::int_(rows)] = s.steps_by_rows[rows];
+  }
+  nb::dict d;
+  d["steps"] = s.steps;
+  d["forwards"] = s.forwards;
+  d["failed_forwards"] = s.failed_forwards;
+  d["retries"] = s.retries;
+  d["rows"] = s.rows;
+  d["decode_rows"] = s.decode_rows;
+  d["prefill_rows"] = s.prefill_rows;
+  d["rows_per_step"] = histogram;
+  d["tokens_generated"] = s.tokens_generated;
+  d["tokens_prefilled"] = s.tokens_prefilled;
+  d["tokens_reused"] = s.tokens_reused;
+  d["branches"] = engine.branches().size();
+  d["cells_used"] = engine.cells_used();
+  d["cells_shared"] = engine.cells_shared();
+  d["capacity"] = engine.capacity();
+  d["native_forward_seconds"] = s.forward_seconds;
+  d["native_overhead_seconds"] = s.overhead_seconds;
+  return d;
+}
+
+void bind_engine_errors(nb::module_& m) {
+  const nb::object base = m.attr("Error");
+  const nb::tuple value_error = nb::make_tuple(base, nb::borrow(PyExc_ValueError));
+  nb::exception<BranchBusy>(m, "BranchBusy", base);
+  nb::exception<BranchClosed>(m, "BranchClosed", base);
+  nb::exception<TooManyBranches>(m, "TooManyBranches", base);
+  nb::exception<EmptyBranch>(m, "EmptyBranch", base);
+  nb::exception<ContextFull>(m, "ContextFull", base);
+  nb::exception<InvalidRollback>(m, "InvalidRollback", value_error);
+  nb::exception<InvalidToken>(m, "InvalidToken", value_error);
+  nb::exception<InvalidSampling>(m, "InvalidSampling", value_error);
+  nb::exception<InvalidChoices>(m, "InvalidChoices", value_error);
+  nb::exception<InvalidEngine>(m, "InvalidEngine", value_error);
+}
+
+void bind_verbs(nb::class_<Engine>& engine) {
+  engine
+      .def(
+          "create",
+          [](Engine& self, nb::object tokens) {
+            return tokens.is_none() ? self.create() : self.create(tokens_of(tokens, self.vocabulary().size()));
+          },
+          "tokens"_a = nb::none(),
+          nb::sig("def create(self, tokens: collections.abc.Iterable[int] | None = None) -> tuple[int, int]"),
+          "A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the "
+          "longest prefix of them that a live branch has in the cache, all but the last token; extend it by the rest. "
+          "Raises TooManyBranches, InvalidToken.")
+      .def("fork", &Engine::fork, "branch"_a,
+           "A branch with the same history. Shares cells and copies no bytes; takes a branch with a running job as it "
+           "is "
+           "now. Raises BranchClosed, TooManyBranches.")
+      .def("rollback", &Engine::rollback, "branch"_a, "length"_a,
+           "Forgets the tokens from `length` on. Raises BranchClosed, BranchBusy, InvalidRollback.")
+      .def("adopt", &Engine::adopt, "dst"_a, "src"_a,
+           "dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.")
+      .def("close", &Engine::close, "branch"_a, "Cancels the branch's job and frees its cells. Idempotent.")
+      .def(
+          "tokens",
+          [](Engine& self, BranchId id) {
+            auto* copy = new std::vector<Token>(self.branch(id).log);
+            nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<Token>*>(p); });
+            return TokenArray(copy->data(), {copy->size()}, owner);
+          },
+          "branch"_a, "The branch's tokens, a copy: int32 [length]. Raises BranchClosed.")
+      .def(
+          "length", [](Engine& self, BranchId id) { return self.branch(id).length(); }, "branch"_a,
+          "Raises BranchClosed.")
+      .def(
+          "n_cached", [](Engine& self, BranchId id) { return self.branch(id).n_cached; }, "branch"_a,
+          "How many of its tokens the cache holds: all, or all but the last. Raises BranchClosed.")
+      .def(
+          "stream", [](Engine& self, BranchId id) { return self.branch(id).stream; }, "branch"_a,
+          "The key of the branch's random numbers. Raises BranchClosed.");
+}
+
+JobId generate(Engine& engine, BranchId branch, std::int64_t max_tokens, const std::vector<nb::bytes>& stop,
+               float temperature, std::int64_t top_k, float top_p, float min_p, float repetition_penalty, nb::int_ seed,
+               bool ignore_eos, bool emit) {
+  const auto bounded = [](std::int64_t n) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(n, -1, INT32_MAX));
+  };
+  return engine.generate(branch, {.max_tokens = bounded(max_tokens),
+                                  .stop = byte_strings(stop),
+                                  .sampling = {.temperature = temperature,
+                                               .top_k = bounded(top_k),
+                                               .top_p = top_p,
+                                               .min_p = min_p,
+                                               .repetition_penalty = repetition_penalty},
+                                  .seed = PyLong_AsUnsignedLongLongMask(seed.ptr()),
+                                  .ignore_eos = ignore_eos,
+                                  .emit = emit});
+}
+
+void bind_jobs(nb::class_<Engine>& engine) {
+  engine
+      .def(
+          "extend",
+          [](Engine& self, BranchId id, nb::object tokens) {
+            return self.extend(id, tokens_of(tokens, self.vocabulary().size()));
+          },
+          "branch"_a, "tokens"_a,
+          nb::sig("def extend(self, branch: int, tokens: collections.abc.Iterable[int]) -> int"),
+          "Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. "
+          "Raises "
+          "BranchClosed, BranchBusy, InvalidToken, ContextFull.")
+      .def("generate", &generate, "branch"_a, nb::kw_only(), "max_tokens"_a, "stop"_a = std::vector<nb::bytes>(),
+           "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f, "repetition_penalty"_a = 1.0f,
+           "seed"_a = 0, "ignore_eos"_a = false, "emit"_a = false,
+           nb::sig(
+               "def generate(self, branch: int, *, max_tokens: int, stop: collections.abc.Sequence[bytes] = (), "
+               "temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, "
+               "repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False) -> int"),
+           "Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. "
+           "Draws "
+           "depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With "
+           "emit, "
+           "each token appears in StepReport.emitted. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling.")
+      .def("logits", &Engine::logits, "branch"_a,
+           "The next-token logits. Raises BranchClosed, BranchBusy, EmptyBranch.")
+      .def(
+          "select",
+          [](Engine& self, BranchId id, nb::sequence choices) {
+            std::vector<std::vector<Token>> lists;
+            for (const nb::handle choice : choices) lists.push_back(tokens_of(choice, self.vocabulary().size()));
+            return self.select(id, std::move(lists));
+          },
+          "branch"_a, "choices"_a,
+          nb::sig("def select(self, branch: int, "
+                  "choices: collections.abc.Sequence[collections.abc.Iterable[int]]) -> int"),
+          "Scores each choice as a continuation, in one forward where they fit. The branch keeps its tokens. Raises "
+          "BranchClosed, BranchBusy, EmptyBranch, InvalidToken, InvalidChoices.")
+      .def("cancel", &Engine::cancel, "job"_a,
+           "Ends a job at once, with finish_reason \"cancelled\" in the next report. Nothing happens to one that has "
+           "ended.")
+      .def("pause", &Engine::pause, "job"_a, "paused"_a,
+           "A paused job takes no part in steps. Nothing happens to one that has ended.");
+}
+
+}  // namespace
+}  // namespace agentkv
+
+void bind_engine(nb::module_& m) {
+  using namespace agentkv;
+  bind_engine_errors(m);
+  nb::class_<Engine> engine(
+      m, "Engine", nb::type_slots(engine_slots),
+      "The step loop over one program and one cache. Used by one thread. A verb checks everything "
+      "before it changes anything; all but fork, close and the questions raise BranchBusy while a "
+      "job runs on the branch.");
+  engine.def(
+      "__init__",
+      [](Engine* self, std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, nb::sequence token_bytes,
+         nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens, std::int32_t max_branches) {
+        Vocabulary vocabulary = vocabulary_of(*program, token_bytes, eos_ids, special_ids);
+        new (self) Engine(std::move(program), std::move(cache), std::move(vocabulary),
+                          {.max_batch_tokens = max_batch_tokens, .max_branches = max_branches});
+      },
+      "program"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
+      "max_branches"_a = kDefaultMaxSequences,
+      nb::sig("def __init__(self, program: Program, cache: SeqCache, *, token_bytes: collections.abc.Sequence[bytes], "
+              "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
+              "max_batch_tokens: int = 512, max_branches: int = 256) -> None"),
+      "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
+      "max_branches: "
+      "live branches; the cache must have as many sequences, and those it has more let select score more choices at "
+      "once. Raises InvalidEngine.");
+  bind_verbs(engine);
+  bind_jobs(engine);
+  engine
+      .def("settle", &run<&Engine::settle>,
+           "What ends without a forward: cancelled jobs, and jobs whose logits are known. A step does the same first; "
+           "called on its own, those who wait for such jobs can join the step.")
+      .def("step", &run<&Engine::step>,
+           "At most one merged forward (more only where the rows exceed what the program takes) over the next row of "
+           "every "
+           "generation and as many prefill rows as fit. Releases the GIL. Returns at once, idle, when nothing is "
+           "runnable.")
+      .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, typing.Any]"),
+           "Counters since the engine was made, and what the cache holds now: steps, forwards, failed_forwards, "
+           "retries, "
+           "rows, decode_rows, prefill_rows, rows_per_step {rows: steps}, tokens_generated, tokens_prefilled, "
+           "tokens_reused, branches, cells_used, cells_shared, capacity, native_forward_seconds, "
+           "native_overhead_seconds.");
+}

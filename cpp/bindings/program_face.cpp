@@ -1,0 +1,48 @@
+// The face of every program: what the step loop runs and what tests drive directly.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <vector>
+
+#include "engine/program.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace agentkv {
+namespace {
+
+using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const std::int64_t> span_of(const Int64Array& array) { return {array.data(), array.size()}; }
+
+nb::object forward(Program& program, const Int64Array& tokens, const Int64Array& positions,
+                   const Int64Array& logits_indices) {
+  auto* rows = new std::vector<float>;
+  nb::capsule owner(rows, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
+  {
+    nb::gil_scoped_release release;
+    std::span<const float> logits = program.forward(span_of(tokens), span_of(positions), span_of(logits_indices));
+    rows->assign(logits.begin(), logits.end());
+  }
+  std::size_t vocab = static_cast<std::size_t>(program.info().vocab_size);
+  return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(rows->data(), {rows->size() / vocab, vocab}, owner));
+}
+
+}  // namespace
+}  // namespace agentkv
+
+void bind_program_face(nb::module_& m) {
+  using namespace agentkv;
+  nb::class_<Program>(m, "Program", "One forward over the rows of its cache's open step.")
+      .def_prop_ro(
+          "vocab_size", [](Program& p) { return p.info().vocab_size; }, "Logits per row.")
+      .def_prop_ro(
+          "max_tokens", [](Program& p) { return p.info().max_tokens; }, "Rows that one forward takes at most.")
+      .def_prop_ro(
+          "max_logits", [](Program& p) { return p.info().max_logits; }, "Logits rows that one forward returns at most.")
+      .def(
+          "forward", &forward, "tokens"_a, "positions"_a, "logits_indices"_a,
+          "tokens [T], positions [T], logits_indices [N]: int64. Returns float32 [N, vocab_size] of those rows. Raises "
+          "ForwardFailed; abort the step then.");
+}

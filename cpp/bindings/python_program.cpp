@@ -1,0 +1,109 @@
+// A program whose forward is a Python callable: how a torch model runs under the native step loop.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <vector>
+
+#include "core/errors.h"
+#include "engine/program.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace agentkv {
+namespace {
+
+class PythonProgram final : public Program {
+ public:
+  PythonProgram(nb::callable forward, std::int32_t vocab_size, std::int32_t max_tokens, std::int32_t max_logits)
+      : info_{vocab_size, max_tokens, max_logits}, callable_(std::move(forward)) {
+    if (vocab_size < 1 || max_tokens < 1 || max_logits < 1) {
+      throw ProgramError("vocab_size, max_tokens and max_logits must be at least 1; got " + std::to_string(vocab_size) +
+                         ", " + std::to_string(max_tokens) + " and " + std::to_string(max_logits));
+    }
+  }
+
+  const ProgramInfo& info() const override { return info_; }
+
+  std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
+                                 std::span<const std::int64_t> logits_indices) override {
+    nb::gil_scoped_acquire gil;
+    try {
+      nb::object returned = callable_(array_of(tokens), array_of(positions), array_of(logits_indices));
+      take(returned, logits_indices.size());
+    } catch (nb::python_error& error) {
+      // Made into text here, where the GIL is held: the exception outlives this scope, its Python part must not.
+      throw ForwardFailed(describe(error));
+    }
+    return logits_;
+  }
+
+  nb::callable& callable() { return callable_; }
+
+ private:
+  // Copies: the callable may keep its arguments for longer than the step loop keeps its rows.
+  static nb::object array_of(std::span<const std::int64_t> values) {
+    auto* copy = new std::vector<std::int64_t>(values.begin(), values.end());
+    nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(copy->data(), {copy->size()}, owner));
+  }
+
+  static std::string describe(const nb::python_error& error) {
+    std::string name = nb::cast<std::string>(error.type().attr("__name__"));
+    try {
+      std::string text = nb::cast<std::string>(nb::str(error.value()));
+      return text.empty() ? name : name + ": " + text;
+    } catch (nb::python_error&) {
+      return name;  // its own __str__ raises
+    }
+  }
+
+  void take(const nb::object& returned, std::size_t rows) {
+    nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> array;
+    if (!nb::try_cast(returned, array, false)) {
+      throw ForwardFailed("forward returned " + nb::cast<std::string>(nb::str(returned.type().attr("__name__"))) +
+                          ", not a contiguous float32 array of 2 dimensions");
+    }
+    if (array.shape(0) != rows || array.shape(1) != static_cast<std::size_t>(info_.vocab_size)) {
+      throw ForwardFailed("forward returned logits [" + std::to_string(array.shape(0)) + ", " +
+                          std::to_string(array.shape(1)) + "], not [" + std::to_string(rows) + ", " +
+                          std::to_string(info_.vocab_size) + "]");
+    }
+    logits_.assign(array.data(), array.data() + array.size());
+  }
+
+  ProgramInfo info_;
+  nb::callable callable_;
+  std::vector<float> logits_;
+};
+
+// The callable usually is a method of an object that holds this program: let Python's collector see the cycle.
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  Py_VISIT(nb::inst_ptr<PythonProgram>(self)->callable().ptr());
+  return 0;
+}
+
+int clear(PyObject* self) {
+  nb::inst_ptr<PythonProgram>(self)->callable().reset();
+  return 0;
+}
+
+PyType_Slot slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
+
+}  // namespace
+}  // namespace agentkv
+
+void bind_python_program(nb::module_& m) {
+  using namespace agentkv;
+  nb::class_<PythonProgram, Program>(m, "PythonProgram", nb::type_slots(slots),
+                                     "A program whose forward is a Python callable.")
+      .def(nb::init<nb::callable, std::int32_t, std::int32_t, std::int32_t>(), "forward"_a, nb::kw_only(),
+           "vocab_size"_a, "max_tokens"_a = 512, "max_logits"_a = 64,
+           "`forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it "
+           "raises becomes ForwardFailed.");
+}

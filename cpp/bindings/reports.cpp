@@ -1,0 +1,91 @@
+#include "bindings/reports.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace agentkv {
+namespace {
+
+nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+}  // namespace
+
+Report to_report(StepReport step) {
+  Report report{std::move(step), {}, {}};
+  for (Emitted& emitted : report.step.emitted) report.emitted.append(nb::cast(std::move(emitted)));
+  for (Finished& finished : report.step.finished) report.finished.append(nb::cast(std::move(finished)));
+  return report;
+}
+
+}  // namespace agentkv
+
+void bind_reports(nb::module_& m) {
+  using namespace agentkv;
+  nb::class_<Emitted>(m, "Emitted", "One token of a generation that was started with emit=True.")
+      .def_ro("job", &Emitted::job)
+      .def_ro("token", &Emitted::token)
+      .def_ro("logprob", &Emitted::logprob, "Under the model's own distribution, before any sampling filter.")
+      .def_prop_ro(
+          "text", [](const Emitted& e) { return bytes_of(e.text); },
+          "Bytes that may be shown now. Bytes that may begin a stop string are held back; the last token of a "
+          "generation that ends by itself releases them.");
+
+  nb::class_<Finished>(m, "Finished", "The end of a job. Its kind says which fields are filled.")
+      .def_ro("job", &Finished::job)
+      .def_prop_ro(
+          "kind", [](const Finished& f) { return f.kind; },
+          nb::sig("def kind(self) -> typing.Literal['extend', 'generate', 'logits', 'select']"))
+      .def_prop_ro(
+          "error",
+          [](const Finished& f) -> nb::object {
+            if (!f.error) return nb::none();
+            return nb::make_tuple(f.error->kind, f.error->message);
+          },
+          nb::sig("def error(self) -> tuple[str, str] | None"),
+          "(kind, message) when the job failed: kind is \"ContextFull\" or \"StepFailed\". The branch is as it was "
+          "before "
+          "the failed step; an extend is undone as a whole.")
+      .def_prop_ro(
+          "finish_reason", [](const Finished& f) { return f.finish_reason; },
+          nb::sig(
+              "def finish_reason(self) -> typing.Literal['eos', 'stop', 'length', 'context_full', 'cancelled'] | None"),
+          "Why a generation ended; \"cancelled\" for a cancelled job of any kind; else None.")
+      .def_ro("tokens", &Finished::tokens, "generate: the tokens added to the branch, also when it failed.")
+      .def_ro("logprobs", &Finished::logprobs, "generate: one per token, under the model's own distribution.")
+      .def_prop_ro(
+          "text", [](const Finished& f) { return bytes_of(f.text); },
+          "generate: the tokens' bytes without special tokens, cut before the stop string.")
+      .def_ro("prompt_tokens", &Finished::prompt_tokens, "generate: the branch's length when it began.")
+      .def_prop_ro(
+          "logits",
+          [](nb::handle_t<Finished> self) -> nb::object {
+            auto& logits = nb::cast<Finished&>(self).logits;
+            if (logits.empty()) return nb::none();
+            return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<1>>(logits.data(), {logits.size()}, self));
+          },
+          nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32] | None"), "logits: float32 [vocab_size].")
+      .def_ro("scores", &Finished::scores, "select: per choice, the sum of its tokens' log-probabilities.");
+
+  nb::class_<Report>(m, "StepReport", "What one step did.")
+      .def_prop_ro(
+          "idle", [](const Report& r) { return r.step.idle; },
+          "Nothing was runnable and nothing is reported: wait for a new job.")
+      .def_prop_ro(
+          "rows", [](const Report& r) { return r.step.rows; }, "Tokens fed.")
+      .def_prop_ro("decode_rows", [](const Report& r) { return r.step.decode_rows; })
+      .def_prop_ro("prefill_rows", [](const Report& r) { return r.step.prefill_rows; })
+      .def_prop_ro(
+          "branches", [](const Report& r) { return r.step.branches; }, "Branches that had rows in the step.")
+      .def_prop_ro(
+          "forwards", [](const Report& r) { return r.step.forwards; },
+          "1, or more where the rows exceed what the program takes or a failed forward was retried.")
+      .def_ro("emitted", &Report::emitted, nb::for_getter(nb::sig("def emitted(self) -> list[Emitted]")))
+      .def_ro("finished", &Report::finished, nb::for_getter(nb::sig("def finished(self) -> list[Finished]")),
+              "Jobs that ended in this step, or between it and the one before.");
+}

@@ -1,0 +1,106 @@
+#include "core/cell_pool.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/errors.h"
+#include "core/message.h"
+
+namespace agentkv {
+namespace {
+
+constexpr std::size_t kWordBits = 64;
+
+// Bits [low, low + count) of a word; count in [1, 64].
+std::uint64_t bit_span(std::size_t low, std::size_t count) { return (~std::uint64_t{0} >> (kWordBits - count)) << low; }
+
+std::size_t checked_capacity(Cell capacity) {
+  if (capacity < 1) throw InvalidRange(error_text("capacity is ", capacity, "; it must be at least 1 cell"));
+  return static_cast<std::size_t>(capacity);
+}
+
+}  // namespace
+
+CellPool::CellPool(Cell capacity)
+    : owners_(checked_capacity(capacity), 0), free_((owners_.size() + kWordBits - 1) / kWordBits, 0) {
+  clear();
+}
+
+void CellPool::clear() noexcept {
+  std::fill(owners_.begin(), owners_.end(), std::uint16_t{0});
+  std::fill(free_.begin(), free_.end(), std::uint64_t{0});
+  mark_free(0, capacity());
+  used_ = 0;
+  shared_ = 0;
+}
+
+Cell CellPool::window() const {
+  for (std::size_t word = free_.size(); word-- > 0;) {
+    const std::size_t first = word * kWordBits;
+    const std::uint64_t valid = bit_span(0, std::min(kWordBits, owners_.size() - first));
+    const std::uint64_t owned = ~free_[word] & valid;
+    if (owned != 0) return static_cast<Cell>(first + static_cast<std::size_t>(std::bit_width(owned)));
+  }
+  return 0;
+}
+
+void CellPool::lowest_free(std::span<Cell> out) const {
+  std::size_t n = 0;
+  for (std::size_t word = hint_; n < out.size(); ++word) {
+    for (std::uint64_t bits = free_[word]; bits != 0 && n < out.size(); bits &= bits - 1) {
+      out[n++] = static_cast<Cell>(word * kWordBits + static_cast<std::size_t>(std::countr_zero(bits)));
+    }
+  }
+}
+
+void CellPool::take(Cell cell) noexcept {
+  const auto index = static_cast<std::size_t>(cell);
+  owners_[index] = 1;
+  free_[index / kWordBits] &= ~bit_span(index % kWordBits, 1);
+  while (hint_ < free_.size() && free_[hint_] == 0) ++hint_;
+  ++used_;
+}
+
+void CellPool::share_many(Cell first, Cell count) noexcept {
+  std::uint16_t* owners = owners_.data() + first;
+  Cell now_shared = 0;
+  for (Cell i = 0; i < count; ++i) {
+    now_shared += owners[i] == 1;
+    ++owners[i];
+  }
+  shared_ += now_shared;
+}
+
+void CellPool::release_many(Cell first, Cell count) noexcept {
+  std::uint16_t* owners = owners_.data() + first;
+  Cell freed = 0;
+  Cell unshared = 0;
+  for (Cell i = 0; i < count; ++i) {
+    --owners[i];
+    freed += owners[i] == 0;
+    unshared += owners[i] == 1;
+  }
+  used_ -= freed;
+  shared_ -= unshared;
+  if (freed == count) {
+    mark_free(first, count);
+  } else if (freed > 0) {
+    for (Cell i = 0; i < count; ++i) {
+      if (owners[i] == 0) mark_free(first + i, 1);
+    }
+  }
+}
+
+void CellPool::mark_free(Cell first, Cell count) noexcept {
+  auto index = static_cast<std::size_t>(first);
+  const std::size_t end = index + static_cast<std::size_t>(count);
+  if (index < end) hint_ = std::min(hint_, index / kWordBits);
+  while (index < end) {
+    const std::size_t low = index % kWordBits;
+    const std::size_t n = std::min(kWordBits - low, end - index);
+    free_[index / kWordBits] |= bit_span(low, n);
+    index += n;
+  }
+}
+
+}  // namespace agentkv

@@ -1,0 +1,46 @@
+// The rendezvous of a loaded program with its cache: the program's delegate looks its slot up by key when it is
+// loaded, and finds in the slot the byte layer of whichever session runs it next.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/byte_layer.h"
+
+namespace agentkv {
+
+// Belongs to one loaded program and is guarded by whatever serialises that program's executes: `layer` is swapped
+// between them, never during one. Registry, session and delegate share its ownership.
+struct CacheSlot {
+  std::shared_ptr<ByteLayer> layer;  // what the next execute sees; null: no session is active
+  std::exception_ptr error;          // what a delegate caught, for the runner to rethrow
+  // A test aid: when set, the delegate calls it with the layer's index before it writes that layer's K and V. May
+  // throw.
+  std::function<void(int layer)> before_layer;
+};
+
+// Process-wide, from any thread.
+class CacheRegistry {
+ public:
+  static CacheRegistry& instance();
+
+  void install(const std::string& key, std::shared_ptr<CacheSlot> slot);  // throws RegistryError on a key in use
+  void erase(const std::string& key) noexcept;                            // harmless for an unknown key
+  std::shared_ptr<CacheSlot> find(const std::string& key) const;          // throws RegistryError on an unknown key
+  bool contains(const std::string& key) const;
+  std::vector<std::string> keys() const;  // sorted
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<CacheSlot>> slots_;
+};
+
+// A key that nothing in this process has used before.
+std::string mint_cache_key();
+
+}  // namespace agentkv

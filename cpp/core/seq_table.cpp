@@ -1,0 +1,130 @@
+#include "core/seq_table.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/errors.h"
+#include "core/message.h"
+
+namespace agentkv {
+namespace {
+
+// Owner counts are 16 bits wide.
+constexpr SeqId kMostSequences = std::numeric_limits<std::uint16_t>::max();
+
+std::size_t checked_count(SeqId max_sequences) {
+  if (max_sequences < 1 || max_sequences > kMostSequences) {
+    throw InvalidRange(error_text("max_sequences is ", max_sequences, "; it must be in [1, ", kMostSequences, "]"));
+  }
+  return static_cast<std::size_t>(max_sequences);
+}
+
+// Calls use with what of each part lies in the range; only the first and the last part can reach out of it.
+template <class Range, class Use>
+void for_each_part(std::span<const Run> parts, const Range& range, Use use) {
+  use(clip(parts.front(), range.first, range.last));
+  if (parts.size() == 1) return;
+  for (const Run& part : parts.subspan(1, parts.size() - 2)) use(part);
+  use(clip(parts.back(), range.first, range.last));
+}
+
+}  // namespace
+
+SeqTable::SeqTable(Cell capacity, SeqId max_sequences) : pool_(capacity), sequences_(checked_count(max_sequences)) {}
+
+std::size_t SeqTable::checked(SeqId seq) const {
+  if (seq < 0 || seq >= max_sequences()) {
+    throw UnknownSequence(error_text("sequence ", seq, " is out of range [0, ", max_sequences(), ")"));
+  }
+  return static_cast<std::size_t>(seq);
+}
+
+void SeqTable::check_live(SeqId seq) const {
+  if (sequences_[checked(seq)].empty()) throw UnknownSequence(error_text("sequence ", seq, " holds nothing"));
+}
+
+SeqTable::Range SeqTable::checked_range(const char* verb, SeqId seq, Pos p0, Pos p1) const {
+  check_live(seq);
+  const Pos length = end_position(sequences_[static_cast<std::size_t>(seq)]);
+  const Pos last = p1 < 0 ? length : p1;
+  if (p0 < 0 || p0 > last || last > length) {
+    throw InvalidRange(error_text(verb, " of positions [", p0, ", ", last, ") of sequence ", seq,
+                                  ", which holds positions below ", length));
+  }
+  return {p0, last};
+}
+
+SeqId SeqTable::live_sequences() const {
+  return static_cast<SeqId>(
+      std::count_if(sequences_.begin(), sequences_.end(), [](const RunList& runs) { return !runs.empty(); }));
+}
+
+void SeqTable::copy(SeqId src, SeqId dst, Pos p0, Pos p1) {
+  const Range range = checked_range("seq_cp", src, p0, p1);
+  RunList& to = sequences_[checked(dst)];
+  const RunList& from = sequences_[static_cast<std::size_t>(src)];
+  const std::size_t at = find_run(to, range.first);
+  if (at < to.size() && range.first < range.last && to[at].position < range.last) {
+    throw InvalidRange(error_text("seq_cp to positions [", range.first, ", ", range.last, ") of sequence ", dst,
+                                  ", which already holds position ", std::max(to[at].position, range.first)));
+  }
+  const std::span<const Run> parts = overlapping(from, range.first, range.last);
+  if (parts.empty()) return;  // nothing but a hole
+
+  scratch_.clear();
+  scratch_.reserve(to.size() + parts.size());
+  append_runs(scratch_, std::span(to).first(at));
+  append_run(scratch_, clip(parts.front(), range.first, range.last));
+  if (parts.size() > 1) {
+    append_runs(scratch_, parts.subspan(1, parts.size() - 2));
+    append_run(scratch_, clip(parts.back(), range.first, range.last));
+  }
+  append_runs(scratch_, std::span(to).subspan(at));
+  for_each_part(parts, range, [this](const Run& part) { pool_.share(part.cell, part.length); });
+  to.swap(scratch_);
+}
+
+void SeqTable::remove(SeqId seq, Pos p0, Pos p1) {
+  const Range range = checked_range("seq_rm", seq, p0, p1);
+  RunList& runs = sequences_[static_cast<std::size_t>(seq)];
+  reserve_more(runs, 1);  // a hole splits a run
+  const std::span<const Run> parts = overlapping(runs, range.first, range.last);
+  if (parts.empty()) return;
+
+  const auto begin = static_cast<std::size_t>(parts.data() - runs.data());
+  std::size_t end = begin + parts.size();
+  const Run before = clip(parts.front(), 0, range.first);
+  const Run after = clip(parts.back(), range.last, end_position(parts.back()));
+  const bool splits = parts.size() == 1 && before.length > 0 && after.length > 0;
+  for_each_part(parts, range, [this](const Run& part) { pool_.release(part.cell, part.length); });
+  std::size_t write = begin;
+  if (before.length > 0) runs[write++] = before;
+  if (splits) runs.insert(runs.begin() + static_cast<std::ptrdiff_t>(end++), after);
+  if (after.length > 0) runs[write++] = after;
+  runs.erase(runs.begin() + static_cast<std::ptrdiff_t>(write), runs.begin() + static_cast<std::ptrdiff_t>(end));
+}
+
+void SeqTable::keep(SeqId seq) {
+  check_live(seq);
+  for (SeqId other = 0; other < max_sequences(); ++other) {
+    if (other == seq) continue;
+    RunList& runs = sequences_[static_cast<std::size_t>(other)];
+    for (const Run& run : runs) pool_.release(run.cell, run.length);
+    runs.clear();
+  }
+}
+
+void SeqTable::clear() noexcept {
+  for (RunList& runs : sequences_) runs.clear();
+  pool_.clear();
+}
+
+void SeqTable::reserve(SeqId seq, std::size_t tokens) { reserve_more(sequences_[checked(seq)], tokens); }
+
+void SeqTable::append(SeqId seq, Pos position, Cell cell) noexcept {
+  pool_.take(cell);
+  append_run(sequences_[static_cast<std::size_t>(seq)], {position, cell, 1});
+}
+
+}  // namespace agentkv

@@ -1,0 +1,55 @@
+// The sequences over one pool of cells: who holds which position in which cell. Knows nothing of steps.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/cell_pool.h"
+#include "core/run_list.h"
+#include "core/types.h"
+
+namespace agentkv {
+
+// Every verb validates its arguments in full before it changes anything.
+class SeqTable {
+ public:
+  SeqTable(Cell capacity, SeqId max_sequences);
+
+  const CellPool& pool() const { return pool_; }
+  SeqId max_sequences() const { return static_cast<SeqId>(sequences_.size()); }
+  SeqId live_sequences() const;  // sequences that hold something
+
+  std::span<const Run> runs(SeqId seq) const { return sequences_[checked(seq)]; }
+  Pos length(SeqId seq) const { return end_position(runs(seq)); }
+
+  void copy(SeqId src, SeqId dst, Pos p0, Pos p1);
+  void remove(SeqId seq, Pos p0, Pos p1);
+  void keep(SeqId seq);
+  void clear() noexcept;
+
+  void check_id(SeqId seq) const { checked(seq); }
+  // Throws UnknownSequence for an id out of range or a sequence that holds nothing.
+  void check_live(SeqId seq) const;
+
+  void reserve(SeqId seq, std::size_t tokens);               // so that as many appends cannot throw
+  void append(SeqId seq, Pos position, Cell cell) noexcept;  // a free cell becomes seq's; position >= length(seq)
+
+  // Cells of no sequence's runs: draft nodes.
+  void take(Cell cell) noexcept { pool_.take(cell); }
+  void release(Cell cell) noexcept { pool_.release(cell, 1); }
+
+ private:
+  struct Range {
+    Pos first;
+    Pos last;
+  };
+
+  std::size_t checked(SeqId seq) const;
+  Range checked_range(const char* verb, SeqId seq, Pos p0, Pos p1) const;
+
+  CellPool pool_;
+  std::vector<RunList> sequences_;  // [max_sequences]
+  RunList scratch_;                 // built, then swapped in
+};
+
+}  // namespace agentkv

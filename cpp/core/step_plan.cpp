@@ -1,0 +1,42 @@
+#include "core/step_plan.h"
+
+#include <algorithm>
+
+#include "core/errors.h"
+#include "core/message.h"
+#include "core/run_list.h"
+
+namespace agentkv {
+namespace {
+
+void show(std::uint8_t* row, const Run& run, Pos p0, Pos p1) {
+  const Run seen = clip(run, p0, p1);
+  std::fill_n(row + seen.cell, seen.length, std::uint8_t{1});
+}
+
+}  // namespace
+
+std::vector<std::uint8_t> StepPlan::mask(Pos window, Pos sinks) const {
+  if (window < 0 || sinks < 0) {
+    throw InvalidRange(error_text("mask with window ", window, " and ", sinks, " sinks; neither may be below 0"));
+  }
+  const auto width = static_cast<std::size_t>(read_len);
+  std::vector<std::uint8_t> out(positions.size() * width, 0);
+  for (std::int32_t row = 0; row < n_tokens(); ++row) {
+    const auto i = static_cast<std::size_t>(row);
+    std::uint8_t* seen = out.data() + i * width;
+    const Pos first = window > 0 ? std::max(0, positions[i] - window + 1) : 0;
+    const auto show_runs = [&](std::span<const Run> runs, Pos limit) {
+      for (const Run& run : runs) {
+        if (run.position > limit) break;
+        show(seen, run, first, limit + 1);
+        if (first > 0 && run.position < sinks) show(seen, run, 0, std::min(sinks, limit + 1));
+      }
+    };
+    show_runs(view(row_view[i]), row_limit[i]);
+    show_runs(tail(row), positions[i]);
+  }
+  return out;
+}
+
+}  // namespace agentkv

@@ -1,0 +1,110 @@
+#include "core/tree_cells.h"
+
+#include "core/errors.h"
+#include "core/message.h"
+
+namespace agentkv {
+
+TreeCells::TreeCells(Cell capacity, SeqId max_sequences)
+    : OverTable(capacity, max_sequences), rows_(max_sequences), frontiers_(static_cast<std::size_t>(max_sequences)) {}
+
+void TreeCells::set_layer(std::weak_ptr<ByteLayer> layer) {
+  mover_ = [layer = std::move(layer)](std::span<const Cell> src, std::span<const Cell> dst) {
+    if (const auto held = layer.lock()) held->move_cells(src.data(), dst.data(), src.size());
+  };
+}
+
+std::int32_t TreeCells::frontier_size(SeqId seq) const {
+  table_.check_id(seq);
+  return frontier(seq).size();
+}
+
+SeqId TreeCells::live_sequences() const {
+  SeqId live = table_.live_sequences();
+  for (SeqId seq = 0; seq < max_sequences(); ++seq) live += frontier(seq).live() > 0 && table_.runs(seq).empty();
+  return live;
+}
+
+void TreeCells::drop_frontier(SeqId seq) noexcept {
+  for (const Cell cell : frontier(seq).cells()) table_.release(cell);
+  frontier(seq).clear();
+}
+
+void TreeCells::clear() {
+  step_.check_closed("clear");
+  table_.clear();
+  for (Frontier& frontier : frontiers_) frontier.clear();
+}
+
+void TreeCells::seq_cp(SeqId src, SeqId dst, Pos p0, Pos p1) {
+  step_.check_closed("seq_cp");
+  if (const std::int32_t nodes = frontier_size(dst); nodes > 0) {
+    throw InvalidTree(
+        error_text("seq_cp into sequence ", dst, ", which has a frontier of ", nodes, " nodes; commit it first"));
+  }
+  table_.copy(src, dst, p0, p1);
+}
+
+void TreeCells::seq_rm(SeqId seq, Pos p0, Pos p1) {
+  step_.check_closed("seq_rm");
+  const Pos length = table_.length(seq);
+  if (length == 0 && frontier_size(seq) > 0 && p0 == 0 && p1 <= 0) {
+    drop_frontier(seq);
+    return;
+  }
+  table_.remove(seq, p0, p1);
+  if (table_.length(seq) < length) drop_frontier(seq);
+}
+
+void TreeCells::seq_keep(SeqId seq) {
+  step_.check_closed("seq_keep");
+  table_.keep(seq);
+  for (SeqId other = 0; other < max_sequences(); ++other) {
+    if (other != seq) drop_frontier(other);
+  }
+}
+
+void TreeCells::propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq) {
+  step_.check_closed("propose");
+  table_.check_id(seq);
+  if (n < 1 || static_cast<std::size_t>(n) > parents.size()) {
+    throw InvalidTree(error_text("propose of ", n, " nodes; it must be in [1, ", parents.size(), "]"));
+  }
+  frontier(seq).propose(parents.first(static_cast<std::size_t>(n)));
+}
+
+void TreeCells::commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq) {
+  step_.check_closed("commit");
+  table_.check_id(seq);
+  if (len < 0 || static_cast<std::size_t>(len) > accepted.size()) {
+    throw InvalidTree(error_text("commit of ", len, " nodes; it must be in [0, ", accepted.size(), "]"));
+  }
+  Frontier& nodes = frontier(seq);
+  if (len > 0 && nodes.proposed() > 0) {
+    throw InvalidStep(error_text("commit of sequence ", seq, ", of which ", nodes.proposed(),
+                                 " proposed nodes have not run; step them or abort_step first"));
+  }
+  const auto chain = accepted.first(static_cast<std::size_t>(len));
+  nodes.check_chain(chain);
+
+  std::vector<Cell> cells;
+  for (const std::int32_t node : chain) cells.push_back(nodes.cells()[static_cast<std::size_t>(node)]);
+  std::vector<Cell> target = cells;
+  table_.reserve(seq, chain.size());
+  const auto held = table_.runs(seq);
+  if (mover_ && len > 0) {
+    const Cell next = held.empty() ? 0 : held.back().cell + held.back().length;
+    const CellMoves moves = compact_chain(table_.pool(), nodes.cells(), cells, next, target);
+    try {
+      if (!moves.src.empty()) mover_(moves.src, moves.dst);
+    } catch (...) {
+      drop_frontier(seq);  // its bytes may be half moved
+      throw;
+    }
+  }
+  Pos position = table_.length(seq);
+  drop_frontier(seq);
+  for (const Cell cell : target) table_.append(seq, position++, cell);
+}
+
+}  // namespace agentkv

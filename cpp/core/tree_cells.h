@@ -1,0 +1,73 @@
+// The tree bookkeeping: the seq bookkeeping plus, per sequence, a frontier of draft nodes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/byte_layer.h"
+#include "core/compaction.h"
+#include "core/frontier.h"
+#include "core/over_table.h"
+#include "core/plan_builder.h"
+#include "core/step_rows.h"
+
+namespace agentkv {
+
+// Copies cell src[i] to dst[i], in this order, in every layer.
+using CellMover = std::function<void(std::span<const Cell> src, std::span<const Cell> dst)>;
+
+class TreeCells final : public OverTable<TreeSeqCache>, public StepPlanner {
+ public:
+  explicit TreeCells(Cell capacity, SeqId max_sequences = kDefaultMaxSequences);
+
+  // Without a mover an accepted chain stays in the cells that it was drafted in, which is right but not contiguous.
+  void set_mover(CellMover mover) { mover_ = std::move(mover); }
+  // Moves through a byte layer for as long as it lives. The layer owns this bookkeeping, so it is held weakly.
+  void set_layer(std::weak_ptr<ByteLayer> layer);
+
+  void clear() override;
+  SeqId live_sequences() const override;
+
+  void begin_step(std::span<const SeqId> seq_ids) override;
+  const StepPlan& plan(std::span<const std::int64_t> position) override;
+  void commit_step() override;
+  void abort_step() noexcept override;
+
+  void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) override;
+  void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) override;
+  void seq_keep(SeqId seq) override;
+
+  void propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq = 0) override;
+  void commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq = 0) override;
+  std::int32_t frontier_size(SeqId seq) const override;
+
+ private:
+  Frontier& frontier(SeqId seq) { return frontiers_[static_cast<std::size_t>(seq)]; }
+  const Frontier& frontier(SeqId seq) const { return frontiers_[static_cast<std::size_t>(seq)]; }
+  void drop_frontier(SeqId seq) noexcept;
+  void check_rows(SeqId seq, std::int32_t rows) const;
+  // Plain rows at the head of a group of rows; draft nodes follow them.
+  std::int32_t plain_rows(std::int32_t group) const;
+  // The cell of a node that has one, or gets one in the open step.
+  Cell cell_of(std::int32_t group, std::int32_t node) const;
+  void build_plan();
+  void build_view(PlanBuilder& builder, std::int32_t group);
+  void build_tails(PlanBuilder& builder);
+
+  // What a row of the open step is: a node of a branching frontier, or a row without a tail (node -1).
+  struct RowNode {
+    std::int32_t group = 0;
+    std::int32_t node = -1;
+  };
+
+  StepRows rows_;
+  std::vector<Frontier> frontiers_;  // [max_sequences]
+  std::vector<RowNode> row_nodes_;   // [n_tokens] of the open step; empty when no row has a tail
+  RunList tail_;                     // scratch
+  CellMover mover_;
+};
+
+}  // namespace agentkv

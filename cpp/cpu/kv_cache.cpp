@@ -1,0 +1,151 @@
+#include "cpu/kv_cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "core/errors.h"
+#include "cpu/convert.h"
+
+namespace agentkv::cpu {
+
+namespace {
+
+void check(bool ok, const std::string& what) {
+  if (!ok) throw InvalidTensor(what);
+}
+
+std::string shape(std::int32_t heads, std::int32_t tokens, std::int32_t dim) {
+  return "[" + std::to_string(heads) + ", " + std::to_string(tokens) + ", " + std::to_string(dim) + "]";
+}
+
+void check_shape(const char* name, std::int32_t heads, std::int32_t tokens, std::int32_t dim, std::int32_t want_heads,
+                 std::int64_t want_tokens, std::int32_t want_dim) {
+  if (heads == want_heads && tokens == want_tokens && dim == want_dim) return;
+  throw InvalidTensor(std::string(name) + " is " + shape(heads, tokens, dim) + "; expected [" +
+                      std::to_string(want_heads) + ", " + std::to_string(want_tokens) + ", " +
+                      std::to_string(want_dim) + "]");
+}
+
+}  // namespace
+
+KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for)
+    : n_kv_heads_(config.n_kv_heads),
+      head_dim_(config.head_dim),
+      capacity_(config.capacity),
+      min_chunk_(config.min_chunk),
+      dtype_(parse_kv_dtype(config.kv_dtype)),
+      planner_(std::move(planner)),
+      parallel_for_(std::move(parallel_for)) {
+  check(config.n_layers >= 1, "n_layers is " + std::to_string(config.n_layers) + "; at least 1");
+  check(n_kv_heads_ >= 1, "n_kv_heads is " + std::to_string(n_kv_heads_) + "; at least 1");
+  check(head_dim_ >= 8 && head_dim_ <= 256 && head_dim_ % 8 == 0,
+        "head_dim is " + std::to_string(head_dim_) + "; a multiple of 8 up to 256");
+  check(capacity_ >= 1, "capacity is " + std::to_string(capacity_) + "; at least 1");
+  check(min_chunk_ >= 1, "min_chunk is " + std::to_string(min_chunk_) + "; at least 1");
+  check(planner_ != nullptr, "the cache needs a StepPlanner");
+  if (!parallel_for_) {
+    parallel_for_ = [](std::size_t n, const std::function<void(std::size_t)>& task) {
+      for (std::size_t i = 0; i < n; ++i) task(i);
+    };
+  }
+  layers_.reserve(static_cast<std::size_t>(config.n_layers));
+  for (int i = 0; i < config.n_layers; ++i) {
+    layers_.push_back({Pool(n_kv_heads_, head_dim_, dtype_), Pool(n_kv_heads_, head_dim_, dtype_)});
+  }
+}
+
+std::size_t KvCache::bytes() const {
+  std::size_t total = 0;
+  for (const Layer& layer : layers_) total += layer.k.bytes() + layer.v.bytes();
+  return total;
+}
+
+Cell KvCache::allocated_cells() const {
+  Cell cells = 0;
+  for (const Layer& layer : layers_) cells = std::max(cells, layer.v.cells());
+  return cells;
+}
+
+void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
+  for (const Layer& layer : layers_) {
+    const Cell cells = layer.v.cells();
+    for (std::size_t i = 0; i < n && cells > 0; ++i) {
+      if (src[i] >= 0 && src[i] < cells && dst[i] >= 0 && dst[i] < cells) continue;
+      throw InvalidRange("cannot move cell " + std::to_string(src[i]) + " to " + std::to_string(dst[i]) + "; " +
+                         std::to_string(cells) + " are allocated");
+    }
+  }
+  for (Layer& layer : layers_) {
+    if (layer.v.cells() == 0) continue;
+    layer.k.move(src, dst, n);
+    layer.v.move(src, dst, n);
+  }
+}
+
+AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v) {
+  check(layer >= 0 && layer < n_layers(),
+        "layer " + std::to_string(layer) + " of a cache of " + std::to_string(n_layers()) + " layers");
+  const auto tokens = static_cast<std::int64_t>(position.size());
+  check_shape("k", k.heads, k.tokens, k.dim, n_kv_heads_, tokens, head_dim_);
+  check_shape("v", v.heads, v.tokens, v.dim, n_kv_heads_, tokens, head_dim_);
+
+  const StepPlan& plan = planner_->plan(position);
+  check(plan.n_tokens() == tokens, "the plan has " + std::to_string(plan.n_tokens()) + " rows; k and v have " +
+                                       std::to_string(tokens));
+  Cell needed = plan.read_len;
+  for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
+  Layer& l = layers_[static_cast<std::size_t>(layer)];
+  l.k.reserve(needed, min_chunk_, capacity_);
+  l.v.reserve(needed, min_chunk_, capacity_);
+  for (std::int32_t t = 0; t < tokens; ++t) {
+    const Cell cell = plan.write_cells[static_cast<std::size_t>(t)];
+    l.k.write(k, t, cell);
+    l.v.write(v, t, cell);
+  }
+  return {layer, l.k.view(), l.v.view(), &plan};
+}
+
+void KvCache::attend(const AttendSpec& spec, HeadsView q, float scale, Pos window, MutableHeadsView out, Pos sinks) {
+  check(spec.plan != nullptr, "attend needs the spec that update_and_fetch returned");
+  const StepPlan& plan = *spec.plan;
+  check(q.heads >= n_kv_heads_ && q.heads % n_kv_heads_ == 0,
+        "q has " + std::to_string(q.heads) + " heads; a multiple of " + std::to_string(n_kv_heads_));
+  check_shape("q", q.heads, q.tokens, q.dim, q.heads, plan.n_tokens(), head_dim_);
+  check_shape("out", out.heads, out.tokens, out.dim, q.heads, plan.n_tokens(), head_dim_);
+  check(window >= 0 && sinks >= 0, "window and sinks are " + std::to_string(window) + " and " + std::to_string(sinks) +
+                                       "; neither may be negative");
+  const int group = q.heads / n_kv_heads_;
+  parallel_for_(static_cast<std::size_t>(q.heads) * q.tokens, [&](std::size_t task) {
+    const int row = static_cast<int>(task) / q.heads, head = static_cast<int>(task) % q.heads;
+    const float* query = q.data + head * q.head_stride + row * q.token_stride;
+    std::vector<float> key(static_cast<std::size_t>(head_dim_)), value(key), sum(key.size(), 0.0f);
+    float peak = -std::numeric_limits<float>::infinity(), total = 0.0f;
+    const std::size_t head_offset = static_cast<std::size_t>(head / group) * spec.k.head_stride;
+    auto see = [&](Run run, Pos limit) {
+      for (Cell i = 0; i < run.length && run.position + i <= limit; ++i) {
+        const Pos p = run.position + i;
+        if (window > 0 && p <= plan.positions[row] - window && p >= sinks) continue;
+        const std::size_t offset = head_offset + static_cast<std::size_t>(run.cell + i) * spec.k.row_bytes;
+        load_row(dtype_, spec.k.data + offset, key.data(), head_dim_);
+        load_row(dtype_, spec.v.data + offset, value.data(), head_dim_);
+        float score = 0.0f;
+        for (int d = 0; d < head_dim_; ++d) score += query[d] * key[d];
+        score *= scale;
+        const float top = std::max(peak, score);
+        const float fade = std::exp(peak - top), weight = std::exp(score - top);
+        peak = top;
+        total = total * fade + weight;
+        for (int d = 0; d < head_dim_; ++d) sum[d] = sum[d] * fade + weight * value[d];
+      }
+    };
+    for (Run run : plan.view(plan.row_view[row])) see(run, plan.row_limit[row]);
+    for (Run run : plan.tail(row)) see(run, plan.positions[row]);
+    float* dst = out.data + head * out.head_stride + row * out.token_stride;
+    for (int d = 0; d < head_dim_; ++d) dst[d] = sum[d] / total;
+  });
+}
+
+}  // namespace agentkv::cpu

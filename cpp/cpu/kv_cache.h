@@ -1,0 +1,67 @@
+// The CPU byte layer: K and V pools in host memory and attention over them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/byte_layer.h"
+#include "core/faces.h"
+#include "core/step_plan.h"
+#include "cpu/heads_view.h"
+#include "cpu/pool.h"
+
+namespace agentkv::cpu {
+
+// What a layer's attention reads: the two pools and who sees which cells. Valid until the next update of the layer or
+// the end of the step.
+struct AttendSpec {
+  int layer = 0;
+  PoolView k, v;
+  const StepPlan* plan = nullptr;
+};
+
+// Not thread-safe: one thread calls it, and it spreads its own work over the ParallelFor it was given.
+class KvCache final : public ByteLayer {
+ public:
+  // n_layers, n_kv_heads, capacity and min_chunk at least 1; head_dim a multiple of 8 up to 256; kv_dtype fp32, fp16 or
+  // bf16. Throws InvalidTensor otherwise. Allocates nothing before the first update.
+  KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for);
+
+  std::string_view backend_id() const override { return "AgentKVCPU"; }
+  std::size_t bytes() const override;
+  Cell allocated_cells() const override;
+  void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
+
+  // Stores this step's K and V of one layer, [n_kv_heads, T, head_dim] with T == position.size(), into the cells that
+  // the plan gives them. Throws InvalidTensor before anything changes when a shape or the layer does not fit.
+  AttendSpec update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v);
+
+  // out = softmax(scale * q K^T) V over the cells that each row sees; q and out are [n_heads, T, head_dim], n_heads a
+  // multiple of n_kv_heads. window > 0 hides positions <= position - window, except those below `sinks`.
+  // Each row's bits depend on its own q and on the K and V at the positions it sees, on nothing else.
+  void attend(const AttendSpec& spec, HeadsView q, float scale, Pos window, MutableHeadsView out, Pos sinks = 0);
+
+  int n_layers() const { return static_cast<int>(layers_.size()); }
+  int n_kv_heads() const { return n_kv_heads_; }
+  int head_dim() const { return head_dim_; }
+  KvDtype dtype() const { return dtype_; }
+
+ private:
+  struct Layer {
+    Pool k, v;
+  };
+
+  int n_kv_heads_;
+  int head_dim_;
+  Cell capacity_;
+  Cell min_chunk_;
+  KvDtype dtype_;
+  std::shared_ptr<StepPlanner> planner_;
+  ParallelFor parallel_for_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace agentkv::cpu

@@ -1,0 +1,84 @@
+// The rows of one step: what the jobs offer, packed into as few forwards as the program's bounds allow.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/branch.h"
+#include "engine/program.h"
+#include "engine/types.h"
+
+namespace agentkv {
+
+class BranchTable;
+
+// Tokens that extend one sequence, in order. A forward may take any number of them from the front.
+struct Feed {
+  Job* job = nullptr;
+  SeqId seq = 0;
+  Branch* branch = nullptr;       // the branch whose n_cached grows; null for a borrowed sequence
+  std::span<const Token> tokens;  // stays valid until the step ends
+  std::size_t first_logits = 0;   // rows from here on want logits
+  std::size_t tag = 0;            // the job's own: which of its feeds this is
+  bool decode = false;
+
+  std::size_t rows() const { return tokens.size(); }
+};
+
+// Consecutive rows of one feed in one forward.
+struct Segment {
+  const Feed* feed;
+  std::size_t begin;
+  std::size_t count;
+
+  std::size_t first_logits() const { return feed->first_logits > begin ? feed->first_logits : begin; }
+  std::size_t logits_rows() const {
+    const std::size_t end = begin + count;
+    return first_logits() < end ? end - first_logits() : 0;
+  }
+};
+
+// What a job is told of a segment that went through.
+struct FedRows {
+  const Segment& segment;
+  std::span<const float> logits;  // [logits_rows, vocab]
+  std::size_t vocab;
+
+  std::span<const float> row(std::size_t feed_row) const {
+    return logits.subspan((feed_row - segment.first_logits()) * vocab, vocab);
+  }
+  bool has_row(std::size_t feed_row) const {
+    return feed_row >= segment.first_logits() && feed_row < segment.begin + segment.count;
+  }
+};
+
+class Batch {
+ public:
+  Batch(const BranchTable& branches, const ProgramInfo& info) : branches_(branches), info_(info) {}
+
+  void clear();
+  void set_prefill_budget(std::size_t rows) { prefill_left_ = rows; }
+
+  Cell free_cells() const;                                      // not yet spoken for by rows of this batch
+  std::size_t prefill_budget() const { return prefill_left_; }  // rows that prefill may still add
+  void add(const Feed& feed);                                   // needs feed.rows() <= free_cells()
+
+  std::size_t rows() const { return rows_; }
+  std::size_t jobs() const;
+
+  // Fills `segments` with the next forward's, skipping feeds of finished jobs. False when nothing is left.
+  bool next_forward(std::vector<Segment>& segments);
+
+ private:
+  const BranchTable& branches_;
+  const ProgramInfo& info_;
+  std::vector<Feed> feeds_;
+  std::size_t rows_ = 0;
+  std::size_t prefill_left_ = 0;
+  std::size_t feed_ = 0;  // cursor of next_forward
+  std::size_t row_ = 0;
+};
+
+}  // namespace agentkv

@@ -1,0 +1,157 @@
+#include "engine/branch_table.h"
+
+#include <algorithm>
+
+#include "core/message.h"
+#include "engine/errors.h"
+#include "engine/philox.h"
+
+namespace agentkv {
+
+BranchTable::BranchTable(std::shared_ptr<SeqCache> cache, std::int32_t max_branches) : cache_(std::move(cache)) {
+  if (!cache_) throw InvalidEngine("the engine needs a cache");
+  if (max_branches < 1 || max_branches > cache_->max_sequences()) {
+    throw InvalidEngine(error_text("max_branches is ", max_branches, ", but must be from 1 to the ",
+                                   cache_->max_sequences(), " sequences of the cache"));
+  }
+  max_branches_ = static_cast<std::size_t>(max_branches);
+  for (SeqId seq = cache_->max_sequences(); seq-- > 0;) free_.push_back(seq);
+}
+
+Branch& BranchTable::at(BranchId id) {
+  const auto found = branches_.find(id);
+  if (found == branches_.end()) throw BranchClosed(error_text("branch ", id, " is closed or never existed"));
+  return *found->second;
+}
+
+Branch& BranchTable::idle(BranchId id) {
+  Branch& branch = at(id);
+  if (branch.job) {
+    throw BranchBusy(
+        error_text("branch ", id, " has a job that still runs: wait for it, cancel it, or fork the branch"));
+  }
+  return branch;
+}
+
+Branch& BranchTable::add(std::uint64_t stream) {
+  if (branches_.size() >= max_branches_) {
+    throw TooManyBranches(
+        error_text(branches_.size(), " branches are live and ", max_branches_, " are allowed: close some first"));
+  }
+  auto branch = std::make_unique<Branch>();
+  branch->id = next_id_;
+  branch->stream = stream;
+  branch->seq = free_.back();
+  Branch& added = *branches_.emplace(next_id_, std::move(branch)).first->second;
+  free_.pop_back();
+  ++next_id_;
+  return added;
+}
+
+Branch& BranchTable::create() {
+  Branch& branch = add(roots_);
+  ++roots_;
+  return branch;
+}
+
+Branch& BranchTable::fork(Branch& parent) {
+  Branch& child = add(child_stream(parent.stream, parent.forks));
+  try {
+    child.log = parent.log;
+    share(parent.seq, child.seq, parent.n_cached);
+  } catch (...) {
+    close(child);
+    throw;
+  }
+  child.n_cached = parent.n_cached;
+  child.row = parent.row;
+  ++parent.forks;
+  return child;
+}
+
+void BranchTable::rollback(Branch& branch, std::int64_t length) {
+  if (length < 0 || length > branch.length()) {
+    throw InvalidRollback(error_text("cannot roll branch ", branch.id, " back to length ", length, ": it has ",
+                                     branch.length(), " tokens"));
+  }
+  if (length == branch.length()) return;
+  drop_cells(branch, static_cast<Pos>(length));
+  branch.log.resize(static_cast<std::size_t>(length));
+  branch.row.reset();
+}
+
+void BranchTable::adopt(Branch& dst, const Branch& src) {
+  if (&dst == &src) return;
+  std::vector<Token> log = src.log;
+  drop_cells(dst, 0);
+  dst.log.clear();
+  dst.row.reset();
+  share(src.seq, dst.seq, src.n_cached);
+  dst.log = std::move(log);
+  dst.n_cached = src.n_cached;
+  dst.row = src.row;
+  dst.stream = src.stream;
+  dst.forks = src.forks;
+}
+
+void BranchTable::close(Branch& branch) noexcept {
+  if (cache_->seq_len(branch.seq) > 0) cache_->seq_rm(branch.seq);
+  free_.push_back(branch.seq);  // has room: the constructor filled it with every sequence
+  branches_.erase(branch.id);
+}
+
+Pos BranchTable::reuse_prefix(Branch& branch, std::span<const Token> tokens) {
+  const Branch* best = nullptr;
+  std::size_t longest = 0;
+  for (const auto& [id, other] : branches_) {
+    const std::size_t limit =
+        std::min(static_cast<std::size_t>(other->n_cached), tokens.empty() ? 0 : tokens.size() - 1);
+    if (limit <= longest) continue;
+    const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(limit);
+    const auto same =
+        static_cast<std::size_t>(std::mismatch(tokens.begin(), end, other->log.begin()).first - tokens.begin());
+    if (same > longest) {
+      longest = same;
+      best = other.get();
+    }
+  }
+  if (!best) return 0;
+  branch.log.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(longest));
+  share(best->seq, branch.seq, static_cast<Pos>(longest));
+  branch.n_cached = static_cast<Pos>(longest);
+  return branch.n_cached;
+}
+
+std::span<const Token> BranchTable::refeed(Branch& branch) {
+  if (branch.n_cached == branch.length()) drop_cells(branch, branch.length() - 1);
+  return branch.pending();
+}
+
+void BranchTable::drop_cells(Branch& branch, Pos length) {
+  if (branch.n_cached <= length) return;
+  cache_->seq_rm(branch.seq, length);
+  branch.n_cached = length;
+}
+
+void BranchTable::trim(Branch& branch) {
+  if (cache_->seq_len(branch.seq) > branch.n_cached) cache_->seq_rm(branch.seq, branch.n_cached);
+}
+
+std::optional<SeqId> BranchTable::borrow(const Branch& branch) {
+  if (free_.empty()) return std::nullopt;
+  const SeqId seq = free_.back();
+  share(branch.seq, seq, branch.n_cached);
+  free_.pop_back();
+  return seq;
+}
+
+void BranchTable::give_back(SeqId seq) {
+  if (cache_->seq_len(seq) > 0) cache_->seq_rm(seq);
+  free_.push_back(seq);
+}
+
+void BranchTable::share(SeqId src, SeqId dst, Pos length) {
+  if (length > 0) cache_->seq_cp(src, dst, 0, length);
+}
+
+}  // namespace agentkv

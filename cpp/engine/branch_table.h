@@ -1,0 +1,63 @@
+// The live branches and their sequences in the cache.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/faces.h"
+#include "engine/branch.h"
+
+namespace agentkv {
+
+// Every verb checks before it changes anything.
+class BranchTable {
+ public:
+  BranchTable(std::shared_ptr<SeqCache> cache, std::int32_t max_branches);
+
+  Branch& at(BranchId id);    // throws BranchClosed
+  Branch& idle(BranchId id);  // throws BranchClosed, BranchBusy
+  std::size_t size() const { return branches_.size(); }
+  const std::map<BranchId, std::unique_ptr<Branch>>& all() const { return branches_; }
+
+  Branch& create();                                    // throws TooManyBranches
+  Branch& fork(Branch& parent);                        // throws TooManyBranches
+  void rollback(Branch& branch, std::int64_t length);  // throws InvalidRollback
+  void adopt(Branch& dst, const Branch& src);
+  void close(Branch& branch) noexcept;
+  bool known(BranchId id) const { return branches_.contains(id); }
+
+  // Gives an empty branch the longest prefix of `tokens` that a live branch has in the cache, without its last token.
+  Pos reuse_prefix(Branch& branch, std::span<const Token> tokens);
+
+  // The tokens to feed for a row of logits at the branch's end: what is pending, or the last token once more.
+  std::span<const Token> refeed(Branch& branch);
+
+  // The cache keeps the first `length` tokens of the branch at most; its log stays.
+  void drop_cells(Branch& branch, Pos length);
+
+  // Drops the cells past n_cached: rows that were fed on the branch's sequence but are not its tokens.
+  void trim(Branch& branch);
+
+  // A sequence that shares the branch's cells until give_back(); none when every sequence is a branch's.
+  std::optional<SeqId> borrow(const Branch& branch);
+  void give_back(SeqId seq);
+
+  SeqCache& cache() { return *cache_; }
+  Cell free_cells() const { return cache_->capacity() - cache_->used(); }
+
+ private:
+  Branch& add(std::uint64_t stream);
+  void share(SeqId src, SeqId dst, Pos length);
+
+  std::shared_ptr<SeqCache> cache_;
+  std::size_t max_branches_;
+  std::map<BranchId, std::unique_ptr<Branch>> branches_;
+  std::vector<SeqId> free_;  // sequences that hold nothing
+  BranchId next_id_ = 0;
+  std::uint64_t roots_ = 0;
+};
+
+}  // namespace agentkv

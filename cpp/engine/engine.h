@@ -1,0 +1,85 @@
+// The step loop: branches, the jobs on them, and one merged forward per step.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/forward.h"
+#include "engine/jobs.h"
+
+namespace agentkv {
+
+struct EngineConfig {
+  std::int32_t max_batch_tokens = 512;  // rows of a step; prefill is cut to what decode rows leave of it
+  std::int32_t max_branches = kDefaultMaxSequences;
+};
+
+// Used by one thread. Verbs check everything before they change anything.
+class Engine {
+ public:
+  Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, Vocabulary vocabulary,
+         EngineConfig config = {});
+  Engine(const Engine&) = delete;  // jobs point into their engine
+  Engine& operator=(const Engine&) = delete;
+
+  // Verbs on branches. All but fork, close and the questions throw BranchBusy while a job runs on the branch.
+  std::pair<BranchId, Pos> create(std::span<const Token> tokens = {});  // and how many tokens another branch lent
+  BranchId fork(BranchId branch);
+  void rollback(BranchId branch, std::int64_t length);
+  void adopt(BranchId dst, BranchId src);
+  void close(BranchId branch);
+  const Branch& branch(BranchId id) { return branches_.at(id); }
+
+  // Jobs: one per branch at a time.
+  JobId extend(BranchId branch, std::span<const Token> tokens);
+  JobId generate(BranchId branch, const GenerateOptions& options);
+  JobId logits(BranchId branch);
+  JobId select(BranchId branch, std::vector<std::vector<Token>> choices);
+  void cancel(JobId job);  // a job that has ended is left as it is
+  void pause(JobId job, bool paused);
+
+  StepReport step();
+  // What ends without a forward: cancelled jobs, and those whose logits are known. Part of every step.
+  StepReport settle();
+
+  const Stats& stats() const { return stats_; }
+  const BranchTable& branches() const { return branches_; }
+  const std::shared_ptr<Program>& program() const { return program_; }
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+  Cell capacity() { return branches_.cache().capacity(); }
+  Cell cells_used() { return branches_.cache().used(); }
+  Cell cells_shared() { return branches_.cache().shared(); }
+
+ private:
+  template <class Kind, class... Args>
+  JobId start(Branch& branch, Args&&... args);
+  Branch& startable(BranchId id);  // idle, and not empty
+  Job* find(JobId id);
+  template <class Action>
+  void guarded(Job& job, Action&& action);
+
+  void prepare_jobs();
+  void offer_rows();
+  void run_forwards(StepReport& report);
+  void retry_alone(StepReport& report, const std::string& reason);
+  void deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report);
+  void sweep(std::vector<Finished>& finished);
+
+  const std::shared_ptr<Program> program_;
+  const ProgramInfo info_;
+  const Vocabulary vocabulary_;
+  const EngineConfig config_;
+  Stats stats_;
+  BranchTable branches_;
+  Workshop shop_;
+  Batch batch_;
+  Forward forward_;
+  std::vector<std::unique_ptr<Job>> jobs_;  // in the order they came
+  std::vector<Segment> segments_;
+  std::vector<Finished> settled_;  // ended between steps, reported by the next
+  JobId next_job_ = 0;
+};
+
+}  // namespace agentkv

@@ -1,0 +1,59 @@
+#include <algorithm>
+
+#include "engine/jobs.h"
+
+namespace agentkv {
+namespace {
+
+// So few rows ride with the decode rows: loops that extend token by token must not queue behind a long prefill.
+constexpr std::size_t kShort = 4;
+
+}  // namespace
+
+ExtendJob::ExtendJob(JobId id, Branch& branch, Workshop& shop, std::span<const Token> tokens)
+    : Job(id, branch, shop), n_pending_(branch.pending().size()), base_length_(branch.length()), base_row_(branch.row) {
+  if (tokens.empty()) return;
+  const auto pending = branch.pending();
+  tokens_.reserve(pending.size() + tokens.size());
+  tokens_.assign(pending.begin(), pending.end());
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+}
+
+bool ExtendJob::always_rides() const { return tokens_.size() - fed_ <= kShort; }
+
+void ExtendJob::prepare() {
+  if (tokens_.empty()) finish();
+}
+
+void ExtendJob::offer(Batch& batch) {
+  const std::size_t left = tokens_.size() - fed_;
+  // Looked at as a whole, so that a prompt which cannot fit does not eat the cells of those that can.
+  if (static_cast<Cell>(left) > batch.free_cells()) return no_room(static_cast<Cell>(left), batch.free_cells());
+  const std::size_t count = always_rides() ? left : std::min(left, batch.prefill_budget());
+  if (count == 0) return;
+  batch.add({.job = this,
+             .seq = branch_.seq,
+             .branch = &branch_,
+             .tokens = std::span(tokens_).subspan(fed_, count),
+             .first_logits = count == left ? count - 1 : count});
+}
+
+void ExtendJob::absorb(const FedRows& rows) {
+  const std::size_t end = fed_ + rows.segment.count;
+  const std::size_t fresh = std::max(fed_, n_pending_);  // the pending token is in the log already
+  branch_.row.reset();
+  branch_.log.insert(branch_.log.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(fresh),
+                     tokens_.begin() + static_cast<std::ptrdiff_t>(end));
+  shop_.stats.tokens_prefilled += end - fresh;
+  fed_ = end;
+  if (fed_ < tokens_.size()) return;
+  branch_.row = shop_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
+  finish();
+}
+
+void ExtendJob::restore() {
+  shop_.branches.rollback(branch_, base_length_);
+  if (base_row_) branch_.row = base_row_;
+}
+
+}  // namespace agentkv

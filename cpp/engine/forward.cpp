@@ -1,0 +1,66 @@
+#include "engine/forward.h"
+
+#include <chrono>
+
+#include "core/errors.h"
+#include "core/message.h"
+
+namespace agentkv {
+namespace {
+
+// Adds the time of its scope, also when the scope is left by an exception.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+std::span<const float> Forward::run(std::span<const Segment> segments) {
+  assemble(segments);
+  try {
+    cache_.begin_step(seq_ids_);
+    const auto logits = execute();
+    cache_.commit_step();
+    ++stats_.forwards;
+    return logits;
+  } catch (...) {
+    cache_.abort_step();
+    ++stats_.failed_forwards;
+    throw;
+  }
+}
+
+void Forward::assemble(std::span<const Segment> segments) {
+  seq_ids_.clear();
+  tokens_.clear();
+  logits_indices_.clear();
+  for (const Segment& segment : segments) {
+    const std::size_t shift = tokens_.size() - segment.begin;  // from a row of the feed to a row of the forward
+    const auto tokens = segment.feed->tokens.subspan(segment.begin, segment.count);
+    seq_ids_.insert(seq_ids_.end(), segment.count, segment.feed->seq);
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    for (std::size_t row = segment.first_logits(); row < segment.begin + segment.count; ++row) {
+      logits_indices_.push_back(static_cast<std::int64_t>(row + shift));
+    }
+  }
+}
+
+std::span<const float> Forward::execute() {
+  const auto positions = cache_.step_positions();
+  positions_.assign(positions.begin(), positions.end());
+  const Stopwatch watch(stats_.forward_seconds);
+  const auto logits = program_.forward(tokens_, positions_, logits_indices_);
+  const std::size_t wanted = logits_indices_.size() * static_cast<std::size_t>(program_.info().vocab_size);
+  if (logits.size() != wanted) {
+    throw ForwardFailed(error_text("the program returned ", logits.size(), " logits, but ", wanted, " were asked for"));
+  }
+  return logits;
+}
+
+}  // namespace agentkv

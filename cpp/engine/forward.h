@@ -1,0 +1,36 @@
+// Runs one forward over segments as a transaction on the cache.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/faces.h"
+#include "engine/batch.h"
+#include "engine/program.h"
+#include "engine/stats.h"
+
+namespace agentkv {
+
+class Forward {
+ public:
+  Forward(Program& program, SeqCache& cache, Stats& stats) : program_(program), cache_(cache), stats_(stats) {}
+
+  // The logits of all segments' logits rows, in order; valid until the next run. When it throws, the cache is as it
+  // was before.
+  std::span<const float> run(std::span<const Segment> segments);
+
+ private:
+  void assemble(std::span<const Segment> segments);
+  std::span<const float> execute();
+
+  Program& program_;
+  SeqCache& cache_;
+  Stats& stats_;
+  std::vector<SeqId> seq_ids_;
+  std::vector<std::int64_t> tokens_;
+  std::vector<std::int64_t> positions_;
+  std::vector<std::int64_t> logits_indices_;
+};
+
+}  // namespace agentkv

@@ -1,0 +1,39 @@
+#include "engine/job.h"
+
+#include <utility>
+
+#include "core/message.h"
+
+namespace agentkv {
+
+void Job::finish(const char* reason) {
+  done_ = true;
+  outcome_.finish_reason = reason;
+  end_step();
+  conclude();
+}
+
+void Job::cancel() {
+  end_step();
+  restore();
+  finish("cancelled");
+}
+
+void Job::fail(const char* kind, const std::string& message) {
+  end_step();
+  restore();
+  outcome_.error = Failure{kind, message};
+  finish();
+}
+
+void Job::no_room(Cell needed, Cell free) {
+  fail("ContextFull", error_text(kind(), " on branch ", branch_.id, " needs ", needed, " more cells, but ", free,
+                                 " are free: close or roll back branches, or open a larger cache"));
+}
+
+Finished Job::take_outcome() {
+  outcome_.kind = kind();
+  return std::move(outcome_);
+}
+
+}  // namespace agentkv

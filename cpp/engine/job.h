@@ -1,0 +1,74 @@
+// A piece of work on one branch. A job offers rows to each step and takes in what came of them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/branch_table.h"
+#include "engine/report.h"
+#include "engine/sampler.h"
+#include "engine/stats.h"
+#include "engine/vocabulary.h"
+
+namespace agentkv {
+
+// What the jobs of one engine share.
+struct Workshop {
+  BranchTable& branches;
+  const Vocabulary& vocabulary;
+  Stats& stats;
+  Sampler sampler = {};
+  RowPool rows = {};
+  std::vector<Emitted> emitted = {};
+};
+
+class Job {
+ public:
+  Job(JobId id, Branch& branch, Workshop& shop) : branch_(branch), shop_(shop) {
+    outcome_.job = id;
+    branch.job = this;
+  }
+  virtual ~Job() { branch_.job = nullptr; }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  virtual const char* kind() const = 0;
+  // Rides in every forward, before the budget for prefill is shared out.
+  virtual bool always_rides() const = 0;
+  // Does what needs no forward. Called once per step, before any rows are offered.
+  virtual void prepare() {}
+  virtual void offer(Batch& batch) = 0;
+  // A forward went through: `rows` tells which rows of which feed, and their logits.
+  virtual void absorb(const FedRows& rows) = 0;
+  // The cache has no cell for the next row.
+  virtual void no_room(Cell needed, Cell free);
+  // The step is over, or this job is: return what was borrowed for it.
+  virtual void end_step() {}
+
+  void cancel();
+  void fail(const char* kind, const std::string& message);
+
+  JobId id() const { return outcome_.job; }
+  bool done() const { return done_; }
+  Finished take_outcome();
+
+  bool paused = false;
+
+ protected:
+  // Takes the branch back to where it was before the job, for jobs that are all or nothing.
+  virtual void restore() {}
+  // Fills what the outcome carries however the job ended.
+  virtual void conclude() {}
+  void finish(const char* reason = nullptr);
+
+  Branch& branch_;
+  Workshop& shop_;
+  Finished outcome_;
+
+ private:
+  bool done_ = false;
+};
+
+}  // namespace agentkv

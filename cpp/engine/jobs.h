@@ -1,0 +1,109 @@
+// The kinds of job.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/job.h"
+#include "engine/stop_matcher.h"
+
+namespace agentkv {
+
+// Feeds tokens, in chunks, and keeps the logits after the last. All or nothing.
+class ExtendJob final : public Job {
+ public:
+  ExtendJob(JobId id, Branch& branch, Workshop& shop, std::span<const Token> tokens);
+
+  const char* kind() const override { return "extend"; }
+  bool always_rides() const override;
+  void prepare() override;
+  void offer(Batch& batch) override;
+  void absorb(const FedRows& rows) override;
+
+ private:
+  void restore() override;
+
+  std::vector<Token> tokens_;  // the branch's pending token, if any, and the new ones
+  std::size_t fed_ = 0;
+  const std::size_t n_pending_;
+  const Pos base_length_;
+  const LogitsRow base_row_;
+};
+
+// Makes sure that the branch has its row of logits, and returns it.
+class LogitsJob final : public Job {
+ public:
+  using Job::Job;
+
+  const char* kind() const override { return "logits"; }
+  bool always_rides() const override { return true; }
+  void prepare() override;
+  void offer(Batch& batch) override;
+  void absorb(const FedRows& rows) override;
+};
+
+struct GenerateOptions {
+  std::int32_t max_tokens = 0;
+  std::vector<std::string> stop;
+  Sampling sampling;
+  std::uint64_t seed = 0;
+  bool ignore_eos = false;
+  bool emit = false;
+
+  void validate() const;  // throws InvalidSampling
+};
+
+// Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.
+class GenerateJob final : public Job {
+ public:
+  GenerateJob(JobId id, Branch& branch, Workshop& shop, const GenerateOptions& options);
+
+  const char* kind() const override { return "generate"; }
+  bool always_rides() const override { return true; }
+  void prepare() override;
+  void offer(Batch& batch) override;
+  void absorb(const FedRows& rows) override;
+  void no_room(Cell needed, Cell free) override;
+
+ private:
+  void sample(std::span<const float> row);
+  const char* reason_to_end(Token token);  // null to go on
+  void conclude() override;
+
+  GenerateOptions options_;
+  StopMatcher matcher_;
+};
+
+// Scores each choice as a continuation, on borrowed sequences that live for one step. The branch's tokens stay.
+class SelectJob final : public Job {
+ public:
+  SelectJob(JobId id, Branch& branch, Workshop& shop, std::vector<std::vector<Token>> choices);
+
+  const char* kind() const override { return "select"; }
+  bool always_rides() const override { return false; }
+  void prepare() override;
+  void offer(Batch& batch) override;
+  void absorb(const FedRows& rows) override;
+  void end_step() override;
+
+ private:
+  bool offer_prime(Batch& batch);
+  bool offer_choice(Batch& batch, std::size_t n_pending);
+  void score_first_tokens(std::span<const float> row);
+  void finish_if_scored();
+
+  static constexpr std::size_t kPrime = ~std::size_t{0};  // tag of the branch's own row
+
+  const std::vector<std::vector<Token>> choices_;
+  std::vector<std::vector<Token>> feeds_;  // per choice: what is pending, then all its tokens but the last
+  std::vector<double> first_scores_;       // per choice: log-probability of its first token
+  std::vector<double> rest_scores_;        // per choice: of the others
+  bool primed_ = false;                    // the first tokens are scored
+  std::size_t next_ = 0;                   // choices before it were offered
+  std::size_t scored_ = 0;                 // choices of which every later token is scored
+  bool offered_ = false;                   // something rides in this step
+  std::vector<SeqId> borrowed_;            // for this step
+};
+
+}  // namespace agentkv

@@ -1,0 +1,52 @@
+// What a step hands back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/types.h"
+
+namespace agentkv {
+
+// One token of a generation that asked for them.
+struct Emitted {
+  JobId job;
+  Token token;
+  float logprob;
+  std::string text;  // bytes that may be shown now; those that may begin a stop string are held back
+};
+
+struct Failure {
+  std::string kind;  // the name of an error class
+  std::string message;
+};
+
+// The end of a job. Which of the later fields are filled depends on its kind.
+struct Finished {
+  JobId job = 0;
+  const char* kind = "";
+  std::optional<Failure> error;
+  const char* finish_reason = nullptr;  // of a generation, or "cancelled" for any job
+  // generate: also filled, up to where it came, when it failed or was cancelled
+  std::vector<Token> tokens;
+  std::vector<float> logprobs;
+  std::string text;
+  Pos prompt_tokens = 0;
+  std::vector<float> logits;   // logits: [vocab_size]
+  std::vector<double> scores;  // select
+};
+
+struct StepReport {
+  bool idle = true;  // nothing was runnable and nothing is reported
+  std::int32_t rows = 0;
+  std::int32_t decode_rows = 0;
+  std::int32_t prefill_rows = 0;
+  std::int32_t branches = 0;  // branches whose rows rode
+  std::int32_t forwards = 0;
+  std::vector<Emitted> emitted;
+  std::vector<Finished> finished;
+};
+
+}  // namespace agentkv

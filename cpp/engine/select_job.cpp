@@ -1,0 +1,108 @@
+#include <utility>
+
+#include "core/message.h"
+#include "engine/errors.h"
+#include "engine/jobs.h"
+
+namespace agentkv {
+
+SelectJob::SelectJob(JobId id, Branch& branch, Workshop& shop, std::vector<std::vector<Token>> choices)
+    : Job(id, branch, shop),
+      choices_(std::move(choices)),
+      feeds_(choices_.size()),
+      first_scores_(choices_.size()),
+      rest_scores_(choices_.size()) {}
+
+void SelectJob::prepare() {
+  offered_ = false;
+  if (!primed_ && branch_.row) score_first_tokens(*branch_.row);
+  while (next_ < choices_.size() && choices_[next_].size() == 1) ++next_, ++scored_;
+  finish_if_scored();
+}
+
+void SelectJob::offer(Batch& batch) {
+  if (batch.prefill_budget() == 0) return;
+  const auto pending = branch_.row ? std::span<const Token>() : shop_.branches.refeed(branch_);
+  if (!primed_ && !offer_prime(batch)) return;
+  for (; next_ < choices_.size(); ++next_) {
+    const auto& choice = choices_[next_];
+    if (choice.size() == 1) {
+      ++scored_;
+      continue;
+    }
+    auto& feed = feeds_[next_];
+    feed.assign(pending.begin(), pending.end());
+    feed.insert(feed.end(), choice.begin(), choice.end() - 1);
+    if (!offer_choice(batch, pending.size())) return;
+  }
+}
+
+// The branch's own row scores every first token, and stays with the branch.
+bool SelectJob::offer_prime(Batch& batch) {
+  if (batch.free_cells() < 1) {
+    no_room(1, batch.free_cells());
+    return false;
+  }
+  batch.add({.job = this, .seq = branch_.seq, .branch = &branch_, .tokens = branch_.pending(), .tag = kPrime});
+  offered_ = true;
+  return true;
+}
+
+// A choice is begun and ended in one step. The first of a step rides whatever the budget says.
+bool SelectJob::offer_choice(Batch& batch, std::size_t n_pending) {
+  const std::vector<Token>& feed = feeds_[next_];
+  if (offered_ && feed.size() > batch.prefill_budget()) return false;
+  if (static_cast<Cell>(feed.size()) > batch.free_cells()) {
+    if (!offered_) no_room(static_cast<Cell>(feed.size()), batch.free_cells());
+    return false;
+  }
+  auto seq = shop_.branches.borrow(branch_);
+  if (!seq && offered_) return false;
+  if (seq) borrowed_.push_back(*seq);
+  batch.add({.job = this,
+             .seq = seq.value_or(branch_.seq),  // with none to borrow the branch's own serves, one choice at a time
+             .tokens = feed,
+             .first_logits = n_pending,
+             .tag = next_});
+  offered_ = true;
+  return true;
+}
+
+void SelectJob::absorb(const FedRows& rows) {
+  const Feed& feed = *rows.segment.feed;
+  if (feed.tag == kPrime) {
+    branch_.row = shop_.rows.copy(rows.row(0));
+    score_first_tokens(*branch_.row);
+  } else {
+    const std::size_t end = rows.segment.begin + rows.segment.count;
+    const std::vector<Token>& choice = choices_[feed.tag];
+    for (std::size_t row = rows.segment.first_logits(); row < end; ++row) {
+      rest_scores_[feed.tag] += log_probability(rows.row(row), choice[row - feed.first_logits + 1]);
+    }
+    if (end == feed.rows()) ++scored_;
+  }
+  finish_if_scored();
+}
+
+void SelectJob::score_first_tokens(std::span<const float> row) {
+  const double normaliser = log_normaliser(row);
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    first_scores_[i] = static_cast<double>(row[static_cast<std::size_t>(choices_[i].front())]) - normaliser;
+  }
+  primed_ = true;
+}
+
+void SelectJob::finish_if_scored() {
+  if (!primed_ || scored_ < choices_.size()) return;
+  outcome_.scores.resize(choices_.size());
+  for (std::size_t i = 0; i < choices_.size(); ++i) outcome_.scores[i] = first_scores_[i] + rest_scores_[i];
+  finish();
+}
+
+void SelectJob::end_step() {
+  for (const SeqId seq : borrowed_) shop_.branches.give_back(seq);
+  borrowed_.clear();
+  shop_.branches.trim(branch_);
+}
+
+}  // namespace agentkv

@@ -1,0 +1,14 @@
+// The integers that the step loop adds to the core's.
+#pragma once
+
+#include <cstdint>
+
+#include "core/types.h"
+
+namespace agentkv {
+
+using Token = std::int32_t;
+using BranchId = std::int64_t;  // never reused, so a stale handle is recognised
+using JobId = std::int64_t;
+
+}  // namespace agentkv

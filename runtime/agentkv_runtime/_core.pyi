@@ -1,0 +1,526 @@
+"""
+Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+import enum
+from typing import Annotated, Any, Literal, overload
+
+import numpy
+import numpy.typing
+from numpy.typing import NDArray
+
+
+class Error(RuntimeError):
+    pass
+
+class CacheFull(Error):
+    pass
+
+class TooManySequences(Error):
+    pass
+
+class UnknownSequence(Error):
+    pass
+
+class InvalidRange(Error):
+    pass
+
+class InvalidStep(Error):
+    pass
+
+class InvalidTree(Error):
+    pass
+
+class InvalidTensor(Error):
+    pass
+
+class RegistryError(Error):
+    pass
+
+class ProgramError(Error):
+    pass
+
+class ForwardFailed(Error):
+    pass
+
+class StepPlan:
+    """What a byte layer is told about one step; a snapshot."""
+
+    class Kind(enum.Enum):
+        SingleContiguous = 0
+
+        Explicit = 1
+
+    @property
+    def kind(self) -> StepPlan.Kind: ...
+
+    @property
+    def read_len(self) -> int:
+        """Every visible cell is below it."""
+
+    @property
+    def n_tokens(self) -> int: ...
+
+    @property
+    def positions(self) -> object:
+        """int64 [n_tokens]: the position of each row's token."""
+
+    @property
+    def write_cells(self) -> object:
+        """int64 [n_tokens]: the cell each row's K and V go to."""
+
+    @property
+    def row_view(self) -> object:
+        """int32 [n_tokens]: index into `views`."""
+
+    @property
+    def row_limit(self) -> object:
+        """int64 [n_tokens]: the highest position of its view that a row sees."""
+
+    @property
+    def views(self) -> list[list[tuple[int, int, int]]]:
+        """Per view, position-ordered (position, cell, length) runs."""
+
+    @property
+    def tails(self) -> list[list[tuple[int, int, int]]]:
+        """Per row, the runs that it sees beyond its view; empty for plain rows."""
+
+    def mask(self, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.bool_], dict(shape=(None, None))]:
+        """
+        bool [n_tokens, read_len], True where visible. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidRange for negative arguments.
+        """
+
+class Cache:
+    """What every cache can say of its cells."""
+
+    def can_extend(self, n: int) -> bool:
+        """Are n more cells free?"""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def used(self) -> int:
+        """Cells that some sequence owns."""
+
+    def clear(self) -> None:
+        """Forgets everything. Raises InvalidStep inside a step."""
+
+class SteppedCache(Cache):
+    """A cache whose steps are transactions."""
+
+    def commit_step(self) -> None:
+        """
+        Publishes the cells and lengths of the open step. Raises InvalidStep unless the step was planned.
+        """
+
+    def abort_step(self) -> None:
+        """Returns every cell of the open step; harmless without one."""
+
+    def step_positions(self) -> object:
+        """
+        int64 [n_tokens]: the positions that the rows of the open step take; empty without one.
+        """
+
+class ContiguousCache(SteppedCache):
+    """One sequence at the start of its pool."""
+
+    def begin_step(self, n: int) -> None:
+        """Raises CacheFull, InvalidStep."""
+
+    def __len__(self) -> int: ...
+
+    def rewind(self, length: int) -> None:
+        """Raises InvalidRange unless 0 <= length <= len(self)."""
+
+class SeqCache(SteppedCache):
+    """Sequences that share cells."""
+
+    def begin_step(self, seq_ids: Sequence[int]) -> None:
+        """
+        Row i extends sequence seq_ids[i]. Raises CacheFull, UnknownSequence, InvalidStep.
+        """
+
+    def seq_cp(self, src: int, dst: int, p0: int = 0, p1: int = -1) -> None:
+        """
+        Shares src's cells over [p0, p1) with dst, which must hold none there; p1 < 0 means the end. Raises UnknownSequence, InvalidRange, InvalidStep.
+        """
+
+    def seq_rm(self, seq: int, p0: int = 0, p1: int = -1) -> None:
+        """
+        Drops seq's claim on [p0, p1). Raises UnknownSequence, InvalidRange, InvalidStep.
+        """
+
+    def seq_keep(self, seq: int) -> None:
+        """Forgets every other sequence. Raises UnknownSequence, InvalidStep."""
+
+    def seq_len(self, seq: int) -> int:
+        """One past the last position held; 0 for an empty sequence."""
+
+    def seq_runs(self, seq: int) -> list[tuple[int, int, int]]:
+        """Position-ordered (position, cell, length) runs."""
+
+    @property
+    def max_sequences(self) -> int: ...
+
+    @property
+    def live_sequences(self) -> int:
+        """Sequences that hold something."""
+
+    @property
+    def shared(self) -> int:
+        """Cells that two sequences or more own."""
+
+    @property
+    def read_window(self) -> int:
+        """One past the highest owned cell."""
+
+class ContiguousCells(ContiguousCache):
+    """Position p lies in cell p."""
+
+    def __init__(self, capacity: int) -> None:
+        """Raises InvalidRange unless capacity >= 1."""
+
+    @overload
+    def plan(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> StepPlan:
+        """
+        Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], equal to step_positions(). Raises InvalidStep.
+        """
+
+    @overload
+    def plan(self, positions: Sequence[int]) -> StepPlan: ...
+
+class SeqCells(SeqCache):
+    """A pool of cells, each owned by any number of sequences."""
+
+    def __init__(self, capacity: int, max_sequences: int = 256) -> None:
+        """
+        Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.
+        """
+
+    @overload
+    def plan(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> StepPlan:
+        """
+        Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], equal to step_positions(). Raises InvalidStep.
+        """
+
+    @overload
+    def plan(self, positions: Sequence[int]) -> StepPlan: ...
+
+def mint_cache_key() -> str:
+    """A key that nothing in this process has used before."""
+
+def cache_keys() -> list[str]:
+    """Keys of the caches installed now, sorted."""
+
+def cache_builders() -> list[tuple[str, str]]:
+    """(backend_id, kind) of every cache that can be built, sorted."""
+
+class Program:
+    """One forward over the rows of its cache's open step."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Logits per row."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Rows that one forward takes at most."""
+
+    @property
+    def max_logits(self) -> int:
+        """Logits rows that one forward returns at most."""
+
+    def forward(self, tokens: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
+        """
+        tokens [T], positions [T], logits_indices [N]: int64. Returns float32 [N, vocab_size] of those rows. Raises ForwardFailed; abort the step then.
+        """
+
+class Emitted:
+    """One token of a generation that was started with emit=True."""
+
+    @property
+    def job(self) -> int: ...
+
+    @property
+    def token(self) -> int: ...
+
+    @property
+    def logprob(self) -> float:
+        """Under the model's own distribution, before any sampling filter."""
+
+    @property
+    def text(self) -> bytes:
+        """
+        Bytes that may be shown now. Bytes that may begin a stop string are held back; the last token of a generation that ends by itself releases them.
+        """
+
+class Finished:
+    """The end of a job. Its kind says which fields are filled."""
+
+    @property
+    def job(self) -> int: ...
+
+    @property
+    def kind(self) -> Literal['extend', 'generate', 'logits', 'select']: ...
+
+    @property
+    def error(self) -> tuple[str, str] | None:
+        """
+        (kind, message) when the job failed: kind is "ContextFull" or "StepFailed". The branch is as it was before the failed step; an extend is undone as a whole.
+        """
+
+    @property
+    def finish_reason(self) -> Literal['eos', 'stop', 'length', 'context_full', 'cancelled'] | None:
+        """
+        Why a generation ended; "cancelled" for a cancelled job of any kind; else None.
+        """
+
+    @property
+    def tokens(self) -> list[int]:
+        """generate: the tokens added to the branch, also when it failed."""
+
+    @property
+    def logprobs(self) -> list[float]:
+        """generate: one per token, under the model's own distribution."""
+
+    @property
+    def text(self) -> bytes:
+        """
+        generate: the tokens' bytes without special tokens, cut before the stop string.
+        """
+
+    @property
+    def prompt_tokens(self) -> int:
+        """generate: the branch's length when it began."""
+
+    @property
+    def logits(self) -> numpy.typing.NDArray[numpy.float32] | None:
+        """logits: float32 [vocab_size]."""
+
+    @property
+    def scores(self) -> list[float]:
+        """select: per choice, the sum of its tokens' log-probabilities."""
+
+class StepReport:
+    """What one step did."""
+
+    @property
+    def idle(self) -> bool:
+        """Nothing was runnable and nothing is reported: wait for a new job."""
+
+    @property
+    def rows(self) -> int:
+        """Tokens fed."""
+
+    @property
+    def decode_rows(self) -> int: ...
+
+    @property
+    def prefill_rows(self) -> int: ...
+
+    @property
+    def branches(self) -> int:
+        """Branches that had rows in the step."""
+
+    @property
+    def forwards(self) -> int:
+        """
+        1, or more where the rows exceed what the program takes or a failed forward was retried.
+        """
+
+    @property
+    def emitted(self) -> list[Emitted]: ...
+
+    @property
+    def finished(self) -> list[Finished]:
+        """Jobs that ended in this step, or between it and the one before."""
+
+class BranchBusy(Error):
+    pass
+
+class BranchClosed(Error):
+    pass
+
+class TooManyBranches(Error):
+    pass
+
+class EmptyBranch(Error):
+    pass
+
+class ContextFull(Error):
+    pass
+
+class InvalidRollback(Error, ValueError):
+    pass
+
+class InvalidToken(Error, ValueError):
+    pass
+
+class InvalidSampling(Error, ValueError):
+    pass
+
+class InvalidChoices(Error, ValueError):
+    pass
+
+class InvalidEngine(Error, ValueError):
+    pass
+
+class Engine:
+    """
+    The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
+    """
+
+    def __init__(self, program: Program, cache: SeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256) -> None:
+        """
+        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. Raises InvalidEngine.
+        """
+
+    def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
+        """
+        A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the longest prefix of them that a live branch has in the cache, all but the last token; extend it by the rest. Raises TooManyBranches, InvalidToken.
+        """
+
+    def fork(self, branch: int) -> int:
+        """
+        A branch with the same history. Shares cells and copies no bytes; takes a branch with a running job as it is now. Raises BranchClosed, TooManyBranches.
+        """
+
+    def rollback(self, branch: int, length: int) -> None:
+        """
+        Forgets the tokens from `length` on. Raises BranchClosed, BranchBusy, InvalidRollback.
+        """
+
+    def adopt(self, dst: int, src: int) -> None:
+        """
+        dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.
+        """
+
+    def close(self, branch: int) -> None:
+        """Cancels the branch's job and frees its cells. Idempotent."""
+
+    def tokens(self, branch: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """The branch's tokens, a copy: int32 [length]. Raises BranchClosed."""
+
+    def length(self, branch: int) -> int:
+        """Raises BranchClosed."""
+
+    def n_cached(self, branch: int) -> int:
+        """
+        How many of its tokens the cache holds: all, or all but the last. Raises BranchClosed.
+        """
+
+    def stream(self, branch: int) -> int:
+        """The key of the branch's random numbers. Raises BranchClosed."""
+
+    def extend(self, branch: int, tokens: Iterable[int]) -> int:
+        """
+        Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. Raises BranchClosed, BranchBusy, InvalidToken, ContextFull.
+        """
+
+    def generate(self, branch: int, *, max_tokens: int, stop: Sequence[bytes] = (), temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False) -> int:
+        """
+        Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With emit, each token appears in StepReport.emitted. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling.
+        """
+
+    def logits(self, branch: int) -> int:
+        """The next-token logits. Raises BranchClosed, BranchBusy, EmptyBranch."""
+
+    def select(self, branch: int, choices: Sequence[Iterable[int]]) -> int:
+        """
+        Scores each choice as a continuation, in one forward where they fit. The branch keeps its tokens. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidToken, InvalidChoices.
+        """
+
+    def cancel(self, job: int) -> None:
+        """
+        Ends a job at once, with finish_reason "cancelled" in the next report. Nothing happens to one that has ended.
+        """
+
+    def pause(self, job: int, paused: bool) -> None:
+        """
+        A paused job takes no part in steps. Nothing happens to one that has ended.
+        """
+
+    def settle(self) -> StepReport:
+        """
+        What ends without a forward: cancelled jobs, and jobs whose logits are known. A step does the same first; called on its own, those who wait for such jobs can join the step.
+        """
+
+    def step(self) -> StepReport:
+        """
+        At most one merged forward (more only where the rows exceed what the program takes) over the next row of every generation and as many prefill rows as fit. Releases the GIL. Returns at once, idle, when nothing is runnable.
+        """
+
+    def stats(self) -> dict[str, Any]:
+        """
+        Counters since the engine was made, and what the cache holds now: steps, forwards, failed_forwards, retries, rows, decode_rows, prefill_rows, rows_per_step {rows: steps}, tokens_generated, tokens_prefilled, tokens_reused, branches, cells_used, cells_shared, capacity, native_forward_seconds, native_overhead_seconds.
+        """
+
+class ExecuTorchProgram:
+    """
+    A .pte loaded into this process. Its weights are loaded once, whatever number of sessions run over it; forwards of its sessions take turns.
+    """
+
+    def __init__(self, path: str, backend_id: str = 'AgentKVCPU') -> None:
+        """
+        Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, or made for a backend that is not here.
+        """
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def backend_id(self) -> str: ...
+
+    @property
+    def metadata(self) -> dict[str, int | list[int]]:
+        """The program's `kv_cache.*` constants: facts of the architecture."""
+
+    @property
+    def info(self) -> dict[str, int]:
+        """vocab_size, max_tokens and max_logits."""
+
+    def make_seq_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256) -> ExecuTorchSession:
+        """
+        A cache of `capacity` cells over this program. K and V are kept as `kv_dtype` (fp32, fp16 or bf16) and allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.
+        """
+
+class ExecuTorchSession(Program):
+    """One cache over a loaded program. Belongs to one thread at a time."""
+
+    @property
+    def cache(self) -> SeqCache:
+        """The bookkeeping: which sequence holds which cells."""
+
+    @property
+    def program(self) -> ExecuTorchProgram: ...
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes that K and V of all layers take now."""
+
+    @property
+    def allocated_cells(self) -> int:
+        """Cells that have memory now; grows by doubling up to the capacity."""
+
+    def fail_at(self, layer: int, after_forwards: int = 0) -> None:
+        """
+        A test aid: the forward after the next `after_forwards` ones fails before `layer` is written. Once.
+        """
+
+def get_threads() -> int:
+    """Number of threads of the process-wide pool."""
+
+def set_threads(n: int) -> None:
+    """
+    Replaces the process-wide pool by one of n threads, 1 to 1024, once the forwards that run now are done.
+    """
+
+class PythonProgram(Program):
+    """A program whose forward is a Python callable."""
+
+    def __init__(self, forward: Callable, *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None:
+        """
+        `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it raises becomes ForwardFailed.
+        """

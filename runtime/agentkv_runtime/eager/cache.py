@@ -1,0 +1,172 @@
+"""The torch byte layer: K and V pools on any device, and attention with an explicit mask.
+
+Every score is computed and the invisible ones are masked, so that what a row sees is the plan's dense mask and nothing
+else. It is the oracle of the other byte layers, and what `backend="torch"` runs on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy.typing as npt
+import torch
+
+from agentkv_runtime.eager.bookkeeping import InvalidTensor
+
+__all__ = ["KV_DTYPES", "Plan", "Planner", "TorchCache"]
+
+KV_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Plan(Protocol):
+    """What a byte layer reads of a plan; native or Python."""
+
+    @property
+    def write_cells(self) -> Sequence[int]:
+        """`[n_tokens]`: where each row's K and V go."""
+
+    @property
+    def read_len(self) -> int:
+        """Every visible cell is below it."""
+
+    def mask(self, window: int = 0, sinks: int = 0) -> npt.NDArray[Any]:
+        """`[n_tokens, read_len]`, true where visible."""
+
+
+class Planner(Protocol):
+    """The bookkeeping, native or Python."""
+
+    def plan(self, positions: Sequence[int]) -> Plan:
+        """The plan of the open step, the same one for every call of a step."""
+
+
+class _Step:
+    """A plan and its tensors on the device, made once and shared by all layers."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self.plan = plan
+        self.read_len = int(plan.read_len)
+        cells = [int(cell) for cell in plan.write_cells]
+        self.cells_needed = max(self.read_len, max(cells) + 1)
+        self.write_cells = torch.tensor(cells, dtype=torch.int64, device=device)
+        self._device = device
+        self._masks: dict[int, torch.Tensor] = {}
+
+    def mask(self, window: int) -> torch.Tensor:
+        """Bool `[n_tokens, read_len]` on the device."""
+        if window not in self._masks:
+            dense = torch.as_tensor(self.plan.mask(window, 0)).to(torch.bool)
+            self._masks[window] = dense.to(self._device)
+        return self._masks[window]
+
+
+class TorchCache:
+    """Pools `[1, n_kv_heads, cells, head_dim]` per layer, grown by doubling from `min_chunk` up to `capacity`."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        *,
+        n_layers: int,
+        capacity: int,
+        kv_dtype: str = "fp16",
+        min_chunk: int = 256,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if kv_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_dtype {kv_dtype!r} is not one of {sorted(KV_DTYPES)} on the torch backend")
+        self.planner = planner
+        self.capacity = capacity
+        self.dtype = KV_DTYPES[kv_dtype]
+        self.min_chunk = max(1, min(min_chunk, capacity))
+        self.device = torch.device(device)
+        self._pools: list[tuple[torch.Tensor, torch.Tensor] | None] = [None] * n_layers
+        self._step: _Step | None = None
+
+    @property
+    def kv_bytes(self) -> int:
+        """K and V bytes allocated now, all layers."""
+        return sum(tensor.nbytes for pools in self._pools if pools is not None for tensor in pools)
+
+    @property
+    def allocated_cells(self) -> int:
+        """Cells that the largest pool has room for."""
+        return max((pools[0].shape[2] for pools in self._pools if pools is not None), default=0)
+
+    @contextmanager
+    def step(self, positions: Sequence[int]) -> Iterator[None]:
+        """Plans once for every layer called inside; without it each call plans and waits for the device."""
+        self._step = _Step(self.planner.plan(positions), self.device)
+        try:
+            yield
+        finally:
+            self._step = None
+
+    def attend(
+        self,
+        layer_id: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        position: torch.Tensor,
+        scale: float,
+        window: int = 0,
+    ) -> torch.Tensor:
+        """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attends with q `[1, Hq, T, D]`, giving `[1, Hq, T, Dv]`.
+
+        A row sees the cells of its sequence at positions <= its own, and with window > 0 only those > its own - window.
+        Scores and sums are float32 whatever the pools hold. Raises InvalidTensor for shapes that do not fit.
+        """
+        step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
+        keys, values = self._write(layer_id, k, v, step)
+        kv_heads, rows, dim = k.shape[1:]
+        group = q.shape[1] // kv_heads
+        if q.shape[1] != group * kv_heads or q.shape[2] != rows or q.shape[3] != dim:
+            raise InvalidTensor(f"q {tuple(q.shape)} does not fit k {tuple(k.shape)}")
+        keys = keys[0, :, None, : step.read_len].float()
+        values = values[0, :, None, : step.read_len].float()
+        scores = (q[0].float().reshape(kv_heads, group, rows, dim) @ keys.transpose(-1, -2)) * scale
+        scores = scores.masked_fill(~step.mask(window), float("-inf"))
+        # Cells that no row may see can hold anything; 0 * inf must not reach the sum.
+        weights = torch.softmax(scores, dim=-1)
+        values = values.masked_fill(~step.mask(window).any(dim=0)[:, None], 0.0)
+        return (weights @ values).reshape(1, q.shape[1], rows, -1).to(q.dtype)
+
+    def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """Copies cell src[i] to dst[i] in every layer."""
+        for pools in self._pools:
+            for pool in pools or ():
+                pool[:, :, list(dst)] = pool[:, :, list(src)]
+
+    def _write(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, step: _Step) -> tuple[torch.Tensor, torch.Tensor]:
+        if not 0 <= layer_id < len(self._pools):
+            raise InvalidTensor(f"layer {layer_id} is outside [0, {len(self._pools)})")
+        if k.shape[2] != len(step.write_cells) or v.shape[:3] != k.shape[:3]:
+            raise InvalidTensor(
+                f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit a step of {len(step.write_cells)} rows"
+            )
+        pools = self._pools[layer_id]
+        if pools is not None and (pools[0].shape[1::2] != k.shape[1::2] or pools[1].shape[1::2] != v.shape[1::2]):
+            raise InvalidTensor(f"k {tuple(k.shape)} does not fit pools {tuple(pools[0].shape)} of layer {layer_id}")
+        keys, values = (self._grown(pools[i] if pools else None, new, step) for i, new in enumerate((k, v)))
+        self._pools[layer_id] = (keys, values)
+        keys.index_copy_(2, step.write_cells, k.to(self.dtype))
+        values.index_copy_(2, step.write_cells, v.to(self.dtype))
+        return keys, values
+
+    def _grown(self, pool: torch.Tensor | None, new: torch.Tensor, step: _Step) -> torch.Tensor:
+        have = 0 if pool is None else pool.shape[2]
+        if step.cells_needed <= have and pool is not None:
+            return pool
+        size = max(have, self.min_chunk)
+        while size < step.cells_needed:
+            size *= 2
+        size = min(size, self.capacity)
+        if size < step.cells_needed:
+            raise InvalidTensor(f"the plan needs {step.cells_needed} cells and the pools stop at {self.capacity}")
+        grown = torch.zeros((1, new.shape[1], size, new.shape[3]), dtype=self.dtype, device=self.device)
+        if pool is not None:
+            grown[:, :, :have] = pool
+        return grown

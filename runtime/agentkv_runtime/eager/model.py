@@ -1,0 +1,58 @@
+"""A Hugging Face model on a torch device, attending through an agentkv cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from agentkv_runtime.eager.cache import TorchCache
+from agentkv_runtime.export.attention import ATTENTION_NAME, feeding
+from agentkv_runtime.export.op import active_cache
+
+__all__ = ["EagerModel"]
+
+
+class EagerModel:
+    """Any decoder-only model of transformers, with the forward of an exported program."""
+
+    def __init__(
+        self, folder: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    ) -> None:
+        """Loads a Hugging Face folder onto `device`; local files only.
+
+        `dtype` defaults to float32 on the CPU, where halves are slow, and to the checkpoint's own elsewhere.
+        """
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        self.device = torch.device(device)
+        if dtype is None:
+            dtype = torch.float32 if self.device.type == "cpu" else config.dtype or torch.float32
+        self.model = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+        )
+        self.model.eval().requires_grad_(False).to(self.device)
+        text = config.get_text_config()
+        self.n_layers: int = text.num_hidden_layers
+        self.n_kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        self.vocab_size: int = text.vocab_size
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        cache: TorchCache,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        logits_indices: Sequence[int],
+    ) -> torch.Tensor:
+        """Runs tokens `[T]` at positions `[T]` of the cache's open step; float32 logits `[N, vocab]` of those rows."""
+        position = torch.tensor(list(positions), dtype=torch.int64, device=self.device)
+        ids = torch.tensor(list(tokens), dtype=torch.int64, device=self.device)
+        # An empty selection still needs the layers to run, and not every LM head takes zero rows.
+        rows = torch.tensor(list(logits_indices) or [0], dtype=torch.int64, device=self.device)
+        with active_cache(cache), feeding(position), cache.step([int(p) for p in positions]):
+            output = self.model(input_ids=ids[None], position_ids=position[None], use_cache=False, logits_to_keep=rows)
+        logits: torch.Tensor = output.logits[0, : len(logits_indices)]
+        return logits.float()

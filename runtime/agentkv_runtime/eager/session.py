@@ -1,0 +1,119 @@
+"""A Hugging Face folder as a session of the native step loop: `backend="torch"`, on any device torch has.
+
+Imports torch only when a session is opened, and says what to do where it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from agentkv_runtime import _core
+
+if TYPE_CHECKING:
+    from agentkv_runtime.eager.model import EagerModel
+
+__all__ = ["TorchMissingError", "TorchSession", "open_torch_session"]
+
+Rows = npt.NDArray[np.int64]
+
+
+class TorchMissingError(ImportError):
+    """backend="torch" was asked for where torch or transformers cannot be imported."""
+
+
+class TorchSession(_core.PythonProgram):
+    """One cache over a torch model: a program for the step loop, with the attributes of a native session."""
+
+    def __init__(
+        self,
+        model: EagerModel,
+        *,
+        capacity: int,
+        kv_dtype: str = "fp16",
+        min_chunk: int = 256,
+        max_tokens: int = 512,
+        max_logits: int = 64,
+    ) -> None:
+        from agentkv_runtime.eager.cache import TorchCache
+
+        super().__init__(self._run, vocab_size=model.vocab_size, max_tokens=max_tokens, max_logits=max_logits)
+        self.model = model
+        self.cache = _core.SeqCells(capacity)
+        self.layer = TorchCache(
+            self.cache,
+            n_layers=model.n_layers,
+            capacity=capacity,
+            kv_dtype=kv_dtype,
+            min_chunk=min_chunk,
+            device=model.device,
+        )
+
+    @property
+    def kv_bytes(self) -> int:
+        """K and V bytes allocated now, all layers."""
+        return self.layer.kv_bytes
+
+    @property
+    def allocated_cells(self) -> int:
+        """Cells that the pools have room for now."""
+        return self.layer.allocated_cells
+
+    def _run(self, tokens: Rows, positions: Rows, logits_indices: Rows) -> npt.NDArray[np.float32]:
+        logits = self.model.forward(self.layer, _list(tokens), _list(positions), _list(logits_indices))
+        return np.ascontiguousarray(logits.cpu().numpy())
+
+
+def open_torch_session(
+    folder: str | Path,
+    *,
+    capacity: int,
+    kv_dtype: str = "fp16",
+    min_chunk: int = 256,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    max_tokens: int = 512,
+    max_logits: int = 64,
+) -> TorchSession:
+    """Loads a Hugging Face folder and opens one cache over it.
+
+    `device` defaults to the CPU. `dtype` is the weights' ("fp32", "fp16", "bf16"); by default float32 on the CPU and
+    what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is.
+
+    Raises TorchMissingError without torch and transformers, ValueError for a dtype that torch pools do not have.
+    """
+    try:
+        from agentkv_runtime.eager.cache import KV_DTYPES
+        from agentkv_runtime.eager.model import EagerModel
+    except ImportError as error:
+        raise TorchMissingError(
+            f'{folder} is a Hugging Face folder: backend="torch" runs it with torch and transformers, but'
+            f" {error.name!r} cannot be imported. Install them (pip install 'agentkv-sdk[export]'), or export the model"
+            f" once on a machine that has them (agentkv export {folder} OUT) and open OUT, which needs neither."
+        ) from error
+    for name, value in (("kv_dtype", kv_dtype), ("dtype", dtype)):
+        if value is not None and value not in KV_DTYPES:
+            raise ValueError(f"{name} {value!r} is not one of {', '.join(KV_DTYPES)}: what the torch backend has")
+    weights: Any = KV_DTYPES[dtype] if dtype else None
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    model = EagerModel(folder, device=device or "cpu", dtype=weights)
+    return TorchSession(
+        model,
+        capacity=capacity,
+        kv_dtype=kv_dtype,
+        min_chunk=min_chunk,
+        max_tokens=max_tokens,
+        max_logits=max_logits,
+    )
+
+
+def _list(array: Rows) -> Sequence[int]:
+    return [int(value) for value in array]

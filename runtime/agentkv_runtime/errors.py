@@ -1,0 +1,19 @@
+"""What the Python half of the runtime raises. The native half raises the classes of `_core.Error`."""
+
+__all__ = ["ExportError", "ModelFolderError", "TokenizerError", "UnknownSchemaError"]
+
+
+class ModelFolderError(ValueError):
+    """A folder that is no model folder, lacks a file, or holds one that does not fit the others."""
+
+
+class TokenizerError(ValueError):
+    """A tokenizer or chat template that is missing, damaged, or refuses its input."""
+
+
+class UnknownSchemaError(ValueError):
+    """Cache metadata of a version that this runtime does not read."""
+
+
+class ExportError(RuntimeError):
+    """A model that could not be exported."""

@@ -1,0 +1,5 @@
+"""Ahead of time: Hugging Face models in, ExecuTorch programs out. Needs torch; the rest of the package does not."""
+
+from agentkv_runtime.export.folder import export_folder
+
+__all__ = ["export_folder"]

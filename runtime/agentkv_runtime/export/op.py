@@ -1,0 +1,126 @@
+"""The op that stands for "write this step's K and V, then attend": `agentkv::update_and_attend`.
+
+To the tracer it is functional and knows nothing of caches. Eager calls go to the cache that `active_cache` installed;
+in an exported program the `AgentKVCPU` delegate runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+import torch
+
+__all__ = ["AttendingCache", "NoActiveCacheError", "active_cache", "update_and_attend"]
+
+_LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
+_LIBRARY.define(
+    "update_and_attend(Tensor q, Tensor k, Tensor v, Tensor position, int layer_id, float scale,"
+    " ScalarType out_dtype, int window=0) -> Tensor"
+)
+
+
+class AttendingCache(Protocol):
+    """What the eager kernel asks of a cache."""
+
+    def attend(
+        self,
+        layer_id: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        position: torch.Tensor,
+        scale: float,
+        window: int,
+    ) -> torch.Tensor:
+        """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`, returns attention of q `[1, Hq, T, D]` as `[1, Hq, T, Dv]`.
+
+        A row at position p sees cached positions <= p of its sequence, and with window > 0 only those > p - window.
+        """
+        ...
+
+
+class NoActiveCacheError(RuntimeError):
+    """The op ran eagerly outside `active_cache`."""
+
+
+_active: ContextVar[AttendingCache | None] = ContextVar("agentkv_active_cache", default=None)
+
+
+@contextmanager
+def active_cache(cache: AttendingCache) -> Iterator[AttendingCache]:
+    """Makes `cache` the one that eager calls of the op write to and attend over, in this thread or task."""
+    token = _active.set(cache)
+    try:
+        yield cache
+    finally:
+        _active.reset(token)
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor, window: int) -> None:
+    torch._check(
+        q.dim() == 4 and k.dim() == 4 and v.dim() == 4,
+        lambda: f"update_and_attend takes q, k and v of 4 dimensions, not {q.dim()}, {k.dim()} and {v.dim()}",
+    )
+    torch._check(
+        q.shape[0] == 1 and k.shape[0] == 1 and v.shape[0] == 1,
+        lambda: f"update_and_attend takes a batch of 1, not {q.shape[0]}, {k.shape[0]} and {v.shape[0]}",
+    )
+    torch._check(
+        q.shape[1] % k.shape[1] == 0 and k.shape[1] == v.shape[1],
+        lambda: f"{q.shape[1]} query heads cannot share {k.shape[1]} key and {v.shape[1]} value heads evenly",
+    )
+    torch._check(
+        q.shape[3] == k.shape[3],
+        lambda: f"q and k differ in head_dim: {q.shape[3]} and {k.shape[3]}",
+    )
+    torch._check(
+        position.dim() == 1 and position.dtype == torch.int64,
+        lambda: f"position must be int64 of 1 dimension, not {position.dtype} of {position.dim()}",
+    )
+    for name, tensor in (("k", k), ("v", v)):
+        torch._check(
+            tensor.shape[2] == q.shape[2],
+            lambda name=name, tensor=tensor: f"{name} has {tensor.shape[2]} rows and q {q.shape[2]}",
+        )
+    torch._check(position.shape[0] == q.shape[2], lambda: f"position has {position.shape[0]} rows and q {q.shape[2]}")
+    torch._check(window >= 0, lambda: f"window must be 0 (none) or positive, not {window}")
+
+
+def _eager(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    position: torch.Tensor,
+    layer_id: int,
+    scale: float,
+    out_dtype: torch.dtype,
+    window: int = 0,
+) -> torch.Tensor:
+    _check(q, k, v, position, window)
+    cache = _active.get()
+    if cache is None:
+        raise NoActiveCacheError("agentkv::update_and_attend ran without a cache: wrap the call in active_cache(cache)")
+    return cache.attend(layer_id, q, k, v, position, scale, window).to(out_dtype)
+
+
+def _fake(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    position: torch.Tensor,
+    layer_id: int,
+    scale: float,
+    out_dtype: torch.dtype,
+    window: int = 0,
+) -> torch.Tensor:
+    _check(q, k, v, position, window)
+    return q.new_empty((1, q.shape[1], q.shape[2], v.shape[3]), dtype=out_dtype)
+
+
+_LIBRARY.impl("update_and_attend", _eager, "CompositeExplicitAutograd")
+torch.library.register_fake("agentkv::update_and_attend", _fake, lib=_LIBRARY)
+
+update_and_attend = torch.ops.agentkv.update_and_attend.default

@@ -1,0 +1,114 @@
+"""Model folders: the program, its tokenizer and its manifest, which users pass around as one thing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
+from agentkv_runtime.tokenizer import Tokenizer
+
+__all__ = ["MODEL_NAME", "ModelFolder", "file_fingerprint", "is_hf_folder", "is_model_folder", "read_model_folder"]
+
+MODEL_NAME = "model.pte"
+DRAFT_NAME = "draft.pte"
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """An exported model on disk. Nothing is loaded before it is asked for."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def model_path(self) -> Path:
+        """The program."""
+        return self.path / MODEL_NAME
+
+    @property
+    def draft_path(self) -> Path | None:
+        """The program of a draft head, where the folder has one."""
+        path = self.path / DRAFT_NAME
+        return path if path.is_file() else None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer, read once. Raises TokenizerError."""
+        return Tokenizer.from_folder(self.path)
+
+    @cached_property
+    def generation_config(self) -> dict[str, Any]:
+        """`generation_config.json`, or an empty dict."""
+        path = self.path / "generation_config.json"
+        if not path.is_file():
+            return {}
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelFolderError(f"{path}: cannot be read: {error}") from error
+        if not isinstance(config, dict):
+            raise ModelFolderError(f"{path}: not a JSON object")
+        return config
+
+    def verify(self) -> None:
+        """Reads the whole program and compares it with the manifest's fingerprint. Raises ModelFolderError."""
+        actual = file_fingerprint(self.model_path)
+        if actual != self.manifest.fingerprint:
+            raise ModelFolderError(
+                f"{self.model_path}: damaged or replaced: its fingerprint is {actual}, the manifest says "
+                f"{self.manifest.fingerprint}. Copy the folder again or export the model again"
+            )
+
+
+def is_model_folder(path: str | Path) -> bool:
+    """Whether `path` holds a manifest."""
+    return (Path(path) / MANIFEST_NAME).is_file()
+
+
+def is_hf_folder(path: str | Path) -> bool:
+    """Whether `path` looks like a Hugging Face model: a configuration and weights, and no manifest of ours."""
+    path = Path(path)
+    return (path / "config.json").is_file() and not is_model_folder(path)
+
+
+def file_fingerprint(path: str | Path) -> str:
+    """`sha256:` and the digest of a file's bytes."""
+    try:
+        with open(path, "rb") as file:
+            return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def read_model_folder(path: str | Path) -> ModelFolder:
+    """Reads a folder's manifest and checks that its files are there and of the right size; loads nothing.
+
+    Raises ModelFolderError that says what the path is instead and what to do.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ModelFolderError(f"{path}: no such folder. Give the folder that `agentkv export` wrote")
+    if not path.is_dir():
+        raise ModelFolderError(f"{path}: a file, not a model folder. Give the folder that holds it")
+    if is_hf_folder(path):
+        raise ModelFolderError(
+            f"{path}: a Hugging Face folder, not an exported one. Export it first: agentkv export {path} OUT_FOLDER"
+        )
+    if not is_model_folder(path):
+        raise ModelFolderError(f"{path}: not a model folder: it has no {MANIFEST_NAME}")
+    folder = ModelFolder(path, read_manifest(path / MANIFEST_NAME))
+    if not folder.model_path.is_file():
+        raise ModelFolderError(f"{path}: {MODEL_NAME} is missing. Copy the folder again or export the model again")
+    size = folder.model_path.stat().st_size
+    if size != folder.manifest.model_bytes:
+        raise ModelFolderError(
+            f"{folder.model_path}: truncated or replaced: {size} bytes, the manifest says "
+            f"{folder.manifest.model_bytes}. Copy the folder again or export the model again"
+        )
+    return folder

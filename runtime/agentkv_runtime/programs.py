@@ -1,0 +1,110 @@
+"""Programs loaded into this process. Opening a model twice shares one program, and with it one copy of the weights."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentkv_runtime import _core
+from agentkv_runtime._core import ExecuTorchProgram, ExecuTorchSession, get_threads, set_threads
+from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata
+
+__all__ = ["BACKEND_IDS", "get_threads", "load_program", "open_session", "set_threads"]
+
+BACKEND_IDS = {"cpu": "AgentKVCPU"}
+"""ExecuTorch's name of each backend that a manifest can name."""
+
+_Key = tuple[str, int, int, str]
+_loaded: weakref.WeakValueDictionary[_Key, ExecuTorchProgram] = weakref.WeakValueDictionary()
+_loading: dict[_Key, threading.Lock] = {}
+_lock = threading.Lock()
+
+
+def load_program(path: str | Path, backend_id: str = "AgentKVCPU") -> ExecuTorchProgram:
+    """The program of a .pte: the one already loaded while anything still uses it, else loaded now. From any thread.
+
+    A file that was replaced since counts as another one. Raises `_core.ProgramError`.
+    """
+    key = _key(Path(path), backend_id)
+    with _loading_alone(key):
+        program = _loaded.get(key)
+        if program is None:
+            program = ExecuTorchProgram(key[0], backend_id)
+            _loaded[key] = program
+        return program
+
+
+def open_session(
+    folder: ModelFolder,
+    *,
+    capacity: int,
+    kv_dtype: str = "fp16",
+    min_chunk: int = 256,
+    max_sequences: int = 256,
+    verify: bool = True,
+) -> ExecuTorchSession:
+    """A cache over a model folder's program: what an Engine runs. `session.cache` is its bookkeeping.
+
+    With `verify` the file is compared with the manifest's fingerprint the first time that it is loaded, which reads it
+    once: a damaged program can stop the process when it runs. Raises ModelFolderError for a folder or an option that
+    does not work.
+    """
+    backend_id = BACKEND_IDS.get(folder.manifest.backend)
+    if backend_id is None:
+        raise ModelFolderError(
+            f"{folder.path}: exported for backend {folder.manifest.backend!r}; this build runs {', '.join(BACKEND_IDS)}"
+        )
+    if verify and _key(folder.model_path, backend_id) not in _loaded:
+        folder.verify()
+    try:
+        program = load_program(folder.model_path, backend_id)
+        _check_agreement(folder, program)
+        return program.make_seq_session(
+            capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
+        )
+    except _core.ProgramError as error:
+        raise ModelFolderError(str(error)) from error
+    except _core.Error as error:
+        raise ModelFolderError(f"{folder.path}: no cache can be made: {error}") from error
+
+
+def _check_agreement(folder: ModelFolder, program: ExecuTorchProgram) -> None:
+    manifest = folder.manifest
+    metadata = read_kv_cache_metadata(program.metadata)
+    described = KvCacheMetadata(
+        n_layers=manifest.n_layers,
+        n_kv_heads=manifest.n_kv_heads,
+        head_dim=manifest.head_dim,
+        windows=manifest.windows,
+    )
+    declared = {name: getattr(manifest, name) for name in program.info}
+    if metadata != described or program.info != declared:
+        raise ModelFolderError(
+            f"{folder.path}: the manifest and the program describe different models ({declared}, {described} and "
+            f"{program.info}, {metadata}). Export the model again"
+        )
+
+
+def _key(path: Path, backend_id: str) -> _Key:
+    try:
+        real = path.resolve(strict=True)
+        status = real.stat()
+    except OSError:
+        return str(path), 0, 0, backend_id  # loading says what is wrong with it
+    return str(real), status.st_mtime_ns, status.st_size, backend_id
+
+
+@contextmanager
+def _loading_alone(key: _Key) -> Iterator[None]:
+    # Loads of different files go on at the same time; of one file, the second waits and finds it loaded.
+    with _lock:
+        lock = _loading.setdefault(key, threading.Lock())
+    with lock:
+        yield
+    with _lock:
+        _loading.pop(key, None)

@@ -1,0 +1,194 @@
+"""The tokenizer of a model folder: text to ids, ids to bytes, chat messages to ids. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as _Tokenizer
+
+from agentkv_runtime.chat import ChatTemplate
+from agentkv_runtime.errors import TokenizerError
+from agentkv_runtime.token_bytes import TokenBytes
+
+__all__ = ["Tokenizer"]
+
+_NAMED_SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+class Tokenizer:
+    """Built with `from_folder`. Immutable and safe to share between threads."""
+
+    def __init__(
+        self,
+        tokenizer: _Tokenizer,
+        *,
+        config: Mapping[str, Any] | None = None,
+        generation_config: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._config = dict(config or {})
+        self._generation_config = dict(generation_config or {})
+        self._template = ChatTemplate(chat_template, self._named_specials()) if chat_template else None
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> Tokenizer:
+        """Reads `tokenizer.json` and, where present, `tokenizer_config.json`, `generation_config.json` and
+        `chat_template.jinja`. Raises TokenizerError."""
+        path = Path(path)
+        file = path / "tokenizer.json"
+        if not file.is_file():
+            raise TokenizerError(
+                f"{path}: no tokenizer.json. A model that comes with tokenizer.model alone can be converted: load it "
+                "with transformers' AutoTokenizer and call save_pretrained"
+            )
+        try:
+            tokenizer = _Tokenizer.from_file(str(file))
+        except Exception as error:
+            raise TokenizerError(f"{file}: not a tokenizer: {error}") from error
+        # A saved tokenizer may carry the limits it was trained under.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        config = _read_object(path / "tokenizer_config.json")
+        return cls(
+            tokenizer,
+            config=config,
+            generation_config=_read_object(path / "generation_config.json"),
+            chat_template=_find_template(path, config),
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """One past the highest id, added tokens included. A model's logits may have more columns."""
+        return len(self._bytes)
+
+    @cached_property
+    def eos_ids(self) -> list[int]:
+        """Ids that end a generation: those of generation_config.json and the tokenizer's own end token."""
+        declared = self._generation_config.get("eos_token_id")
+        ids = declared if isinstance(declared, list) else [declared]
+        found = [i for i in ids if isinstance(i, int)]
+        own = self._id_of(self._named_specials().get("eos_token"))
+        return list(dict.fromkeys([*found, *([own] if own is not None else [])]))
+
+    @cached_property
+    def special_ids(self) -> list[int]:
+        """Ids that stand for no text: control tokens and ends."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return sorted({i for i, token in added.items() if token.special} | set(self.eos_ids))
+
+    @cached_property
+    def bos_ids(self) -> list[int]:
+        """What the model expects in front of a text, often one id, often nothing."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        framed = self._tokenizer.encode("a", add_special_tokens=True).ids
+        for start in range(len(framed) - len(bare) + 1):
+            if framed[start : start + len(bare)] == bare:
+                return framed[:start]
+        return []
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `apply_chat` works."""
+        return self._template is not None
+
+    def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
+        """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` a control token that is spelled out
+        in the text stays plain text, which is what untrusted input needs."""
+        if not parse_special:
+            return (self.bos_ids if bos else []) + self._encode_plain(text)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self.bos_ids + ids if bos and ids[: len(self.bos_ids)] != self.bos_ids else ids
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """Text of ids; bytes that are no UTF-8 become U+FFFD."""
+        skipped = set(self.special_ids) if skip_special else set()
+        ids = list(ids)
+        for i in ids:
+            if not 0 <= i < self.vocab_size:
+                raise TokenizerError(f"token id {i} is outside the vocabulary of {self.vocab_size}")
+        text: str = self._tokenizer.decode([i for i in ids if i not in skipped], skip_special_tokens=False)
+        return text
+
+    def token_bytes(self, size: int | None = None) -> list[bytes]:
+        """The bytes that each id stands for; joined, they are the text. `size` pads the list with empty entries up to
+        the model's vocabulary."""
+        table = self._bytes
+        return table + [b""] * ((size or 0) - len(table))
+
+    def apply_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
+        """Ids of a conversation under the model's chat template. `variables` go to the template, such as
+        `enable_thinking=False`. Raises TokenizerError when there is no template or it refuses the messages."""
+        return self.encode(self.render_chat(messages, tools, add_generation_prompt, **variables))
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The text that `apply_chat` encodes."""
+        if self._template is None:
+            raise TokenizerError("the model has no chat template: pass a string that spells the conversation out")
+        return self._template.render(messages, tools, add_generation_prompt, variables)
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        return TokenBytes(json.loads(self._tokenizer.to_str())).table(self._tokenizer.get_vocab(with_added_tokens=True))
+
+    @cached_property
+    def _plain(self) -> _Tokenizer:
+        plain = _Tokenizer.from_str(self._tokenizer.to_str())
+        plain.encode_special_tokens = True
+        return plain
+
+    def _encode_plain(self, text: str) -> list[int]:
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _named_specials(self) -> dict[str, str]:
+        named: dict[str, str] = {}
+        for name in _NAMED_SPECIALS:
+            token = self._config.get(name)
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                named[name] = token
+        return named
+
+    def _id_of(self, token: str | None) -> int | None:
+        found: int | None = self._tokenizer.token_to_id(token) if token else None
+        return found
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path}: not a JSON object")
+    return value
+
+
+def _find_template(path: Path, config: Mapping[str, Any]) -> str | None:
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several named templates
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None

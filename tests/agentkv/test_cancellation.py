@@ -1,0 +1,193 @@
+"""Cancelled verbs are settled where they were: tokens and cache agree, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+
+import anyio
+import numpy as np
+import pytest
+import trio
+from sniffio import current_async_library
+
+import agentkv as kv
+
+from .conftest import OpenContext, loop_threads
+
+pytestmark = pytest.mark.anyio
+
+ROUNDS = 125
+TASKS = 8
+
+
+async def test_a_cancelled_prefill_leaves_the_branch_as_it_was(open_context: OpenContext) -> None:
+    async with open_context(max_batch_tokens=16) as ctx:
+        branch = await ctx.branch("The quick")
+        before, row = branch.tokens, await branch.logits()
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(branch.extend, [50] * 1500)
+                while ctx.stats.tokens < 32:
+                    await anyio.sleep(0.001)
+                    await ctx._loop.call(lambda _: None)
+                scope.cancel()
+        assert scope.cancelled_caught
+        assert branch.tokens == before
+        assert ctx.stats.cells_used == len(before)
+        np.testing.assert_allclose(await branch.logits(), row, atol=1e-4)
+
+
+async def test_a_cancelled_first_prefill_leaves_no_branch(open_context: OpenContext) -> None:
+    async with open_context(max_batch_tokens=16) as ctx:
+        with anyio.move_on_after(0.02) as scope:
+            await ctx.branch([50] * 2000)
+        assert scope.cancelled_caught
+        assert ctx.branches == []
+        await ctx.branch("The")
+        assert (ctx.stats.branches, ctx.stats.cells_used) == (1, 1)
+
+
+async def test_a_cancelled_generation_keeps_what_it_made(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick")
+        before = branch.tokens
+        with anyio.move_on_after(0.03) as scope:
+            await branch.generate(max_tokens=1900, sampling=kv.Sampling(temperature=1, seed=8, repetition_penalty=0.1))
+        assert scope.cancelled_caught
+        assert len(branch) > len(before)
+        fresh = await ctx.branch(branch.tokens)
+        np.testing.assert_allclose(await branch.logits(), await fresh.logits(), atol=1e-4)
+
+
+async def test_a_cancelled_reader_ends_its_stream(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick")
+        with anyio.move_on_after(0.03) as scope:
+            async with branch.stream(max_tokens=1900, buffer=3) as stream:
+                async for _ in stream:
+                    await anyio.sleep(0.005)
+        assert scope.cancelled_caught
+        assert stream.generation.finish_reason == "cancelled"
+        assert branch.tokens[-len(stream.generation.tokens) :] == stream.generation.tokens
+        await branch.logits()
+
+
+async def test_cancelled_before_it_began(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The")
+        for verb in (branch.fork, branch.generate, branch.logits, lambda: branch.extend("x"), lambda: ctx.branch("y")):
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await verb()
+            assert scope.cancelled_caught
+        assert branch.text == "The"
+        assert ctx.branches == [branch]
+        await branch.logits()
+        assert (ctx.stats.branches, ctx.stats.cells_used) == (1, 1)
+
+
+async def test_closing_under_cancellation_frees_the_branch(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch("The")
+        with anyio.CancelScope() as scope:
+            async with await trunk.fork(), await trunk.fork():
+                assert len(ctx.branches) == 3
+                scope.cancel()
+                await anyio.sleep(1)
+        assert ctx.branches == [trunk]
+        assert ctx.stats.branches == 1
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_asyncio_tasks_can_be_cancelled_twice(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The")
+        task = asyncio.ensure_future(branch.generate(max_tokens=1900))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await branch.logits()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await branch.generate(max_tokens=1900)
+        await branch.logits()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_torn_down_coroutine_leaves_nothing_running(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The")
+        for verb in (branch.generate(max_tokens=1900), branch.fork()):
+            verb.send(None)
+            await asyncio.sleep(0.01)
+            verb.close()
+        await branch.extend("x")
+        gc.collect()
+        await branch.extend("y")
+        assert ctx.stats.branches == 1
+
+
+def live_tasks() -> int:
+    if current_async_library() == "asyncio":
+        return len(asyncio.all_tasks())
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def test_a_thousand_random_cancellations_leak_nothing(open_context: OpenContext) -> None:
+    rng = random.Random(5)
+    tasks = live_tasks()
+    async with open_context(capacity=4096, max_batch_tokens=32) as ctx:
+        trunk = await ctx.branch("The quick brown fox jumps over")
+        tokens, row = trunk.tokens, await trunk.logits()
+
+        async def stream(branch: kv.Branch) -> None:
+            async with branch.stream(max_tokens=400, buffer=rng.randint(1, 8)) as tokens:
+                async for _ in tokens:
+                    await anyio.sleep(rng.random() * 0.002)
+
+        async def fork(branch: kv.Branch) -> None:
+            kids = await branch.fork(3)
+            await kv.gather(*(kid.generate(max_tokens=400) for kid in kids))
+
+        async def prefill(branch: kv.Branch) -> None:
+            async with await ctx.branch([*tokens, *([rng.randrange(300)] * 200)]) as other:
+                await branch.adopt(other)
+                await branch.select(["yes", "no", "maybe so"])
+                await branch.logits()
+
+        async def extend(branch: kv.Branch) -> None:
+            mark = branch.mark()
+            await branch.extend([rng.randrange(300)] * 200)
+            await branch.rollback(mark)
+            await branch.generate(max_tokens=400)
+
+        async def one(delay: float) -> None:
+            with anyio.move_on_after(delay):
+                async with await trunk.fork() as branch:
+                    try:
+                        await rng.choice([stream, fork, prefill, extend])(branch)
+                    finally:
+                        with anyio.CancelScope(shield=True):  # whatever was cut short, both sides agree on the log
+                            held = await ctx._loop.call(lambda engine: engine.tokens(branch.id).tolist())
+                        assert held == branch.tokens
+
+        for _ in range(ROUNDS):
+            async with anyio.create_task_group() as group:
+                for _ in range(TASKS):
+                    group.start_soon(one, rng.random() ** 3 * 0.03)
+        gc.collect()
+        await ctx.keep(trunk)
+        await ctx._loop.call(lambda _: None)
+        stats = ctx.stats
+        assert (stats.branches, stats.cells_used) == (1, len(tokens))
+        assert ctx._loop._worker.jobs == {}
+        assert trunk.tokens == tokens
+        np.testing.assert_allclose(await trunk.logits(), row, atol=1e-4)
+        await trunk.extend([1] * (4096 - len(tokens)))
+    assert loop_threads() == []
+    assert live_tasks() == tasks

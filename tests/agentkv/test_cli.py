@@ -1,0 +1,87 @@
+"""The `agentkv` command: what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agentkv.cli import app
+from tests.runtime.folders import write_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+
+
+def test_help_and_version() -> None:
+    done = run("--help")
+    assert done.exit_code == 0
+    assert "export" in done.output
+    assert "inspect" in done.output
+    assert run().exit_code == 2
+    done = run("--version")
+    assert done.exit_code == 0
+    assert done.output.startswith("agentkv ")
+
+
+def test_inspect(tmp_path: Path) -> None:
+    done = run("inspect", write_folder(tmp_path / "model", source="tiny [draft]"))
+    assert done.exit_code == 0, done.output
+    for expected in ("tiny [draft]", "llama", "2, 1 of them with a sliding window", "up to 64 rows"):
+        assert expected in done.output
+    lines = dict(line.strip().rsplit("  ", 1) for line in done.output.splitlines() if "K/V per token" in line)
+    per_token = {name.strip().split()[-1]: value.strip() for name, value in lines.items()}
+    assert per_token == {"fp32": "512 B", "fp16": "256 B", "bf16": "256 B"}
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["export"]])
+def test_a_wrong_folder_is_an_error_without_a_traceback(tmp_path: Path, command: list[str]) -> None:
+    arguments = [*command, tmp_path / "nowhere", *([tmp_path / "out"] if command == ["export"] else [])]
+    done = run(*arguments)
+    assert done.exit_code == 1
+    assert "error:" in done.output
+    assert "no such folder" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_inspect_finds_damage_unless_told_not_to_look(tmp_path: Path) -> None:
+    path = write_folder(tmp_path, b"0123456789")
+    (path / "model.pte").write_bytes(b"012345678X")
+    assert run("inspect", path).exit_code == 1
+    assert run("inspect", path, "--no-verify").exit_code == 0
+
+
+def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
+    assert run("export", tmp_path, tmp_path / "out", "--quant", "q4").exit_code == 2
+    assert run("export", tmp_path, tmp_path / "out", "--max-tokens", "1").exit_code == 2
+
+
+def test_export_without_torch_says_how_to_install_it(tmp_path: Path) -> None:
+    src = tmp_path / "src"
+    src.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (src / name).write_text("{}")
+    # An installation that has everything but torch.
+    (tmp_path / "hide").mkdir()
+    (tmp_path / "hide" / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    path = os.pathsep.join([str(tmp_path / "hide"), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "agentkv.cli", "export", str(src), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "torch is not installed" in done.stderr
+    assert "pip install" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,52 @@
+"""What `import agentkv` offers."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agentkv as kv
+
+
+def test_all_is_sorted_and_names_everything_public() -> None:
+    assert list(kv.__all__) == sorted(kv.__all__)
+    public = {
+        name
+        for name, value in vars(kv).items()
+        if not name.startswith("_") and (not isinstance(value, types.ModuleType) or name == "models")
+    }
+    assert public == set(kv.__all__)
+
+
+def test_errors_are_one_tree() -> None:
+    errors = [value for value in vars(kv).values() if inspect.isclass(value) and issubclass(value, BaseException)]
+    assert len(errors) >= 10
+    assert all(issubclass(error, kv.AgentKVError) for error in errors)
+
+
+def public_members() -> Iterator[tuple[str, object]]:
+    for name in kv.__all__:
+        value = getattr(kv, name)
+        yield name, value
+        if inspect.isclass(value):
+            for member, function in vars(value).items():
+                if not member.startswith("_") and (inspect.isfunction(function) or isinstance(function, property)):
+                    yield f"{name}.{member}", function
+
+
+@pytest.mark.parametrize(("name", "value"), list(public_members()), ids=lambda v: v if isinstance(v, str) else "")
+def test_everything_public_has_a_docstring(name: str, value: object) -> None:
+    assert inspect.getdoc(value), name
+
+
+def test_a_missing_nano_model_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv.models, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(kv.ModelError, match="agentkv export"):
+        kv.models.nano()
+    (tmp_path / "nano").mkdir()
+    (tmp_path / "nano" / "agentkv.json").write_text("{}")
+    assert kv.models.nano() == tmp_path / "nano"

@@ -1,0 +1,56 @@
+"""Fixtures that every suite shares: tiny models, built once per session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models import TinySpec, tiny_spec, write_hf_folder
+
+# Tiny models gain nothing from torch's threads, whose barriers spin when another process holds a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+FolderFactory = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def tiny_hf_folder(tmp_path_factory: pytest.TempPathFactory) -> FolderFactory:
+    """`tiny_hf_folder(kind="llama", **fields of TinySpec) -> Path` of a Hugging Face folder, one per spec."""
+    root = tmp_path_factory.mktemp("hf")
+    built: dict[TinySpec, Path] = {}
+
+    def build(kind: str = "llama", **overrides: Any) -> Path:
+        spec = tiny_spec(kind, **overrides)
+        if spec not in built:
+            built[spec] = write_hf_folder(spec, root / spec.name)
+        return built[spec]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tiny_exported_folder(tmp_path_factory: pytest.TempPathFactory, tiny_hf_folder: FolderFactory) -> FolderFactory:
+    """`tiny_exported_folder(kind="llama", quant="none", max_tokens=64, **fields of TinySpec) -> Path`."""
+    root = tmp_path_factory.mktemp("exported")
+    built: dict[tuple[Any, ...], Path] = {}
+
+    def build(
+        kind: str = "llama", *, quant: str = "none", max_tokens: int = 64, max_logits: int = 64, **overrides: Any
+    ) -> Path:
+        from agentkv_runtime.export import export_folder
+
+        spec = tiny_spec(kind, **overrides)
+        key = (spec, quant, max_tokens, max_logits)
+        if key not in built:
+            out = root / f"{spec.name}-{quant}-t{max_tokens}n{max_logits}"
+            export_folder(
+                tiny_hf_folder(kind, **overrides), out, quant=quant, max_tokens=max_tokens, max_logits=max_logits
+            )
+            built[key] = out
+        return built[key]
+
+    return build

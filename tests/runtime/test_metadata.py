@@ -1,0 +1,59 @@
+"""Constant methods of a program: what is written is read back, and nothing else is accepted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agentkv_runtime.errors import UnknownSchemaError
+from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata, write_kv_cache_metadata
+
+SHAPE = {"n_layers": 2, "n_kv_heads": 3, "head_dim": 16}
+
+
+@pytest.mark.parametrize("windows", [(), (0, 8), (128, 128)])
+def test_what_is_written_is_read_back(windows: tuple[int, ...]) -> None:
+    constants = write_kv_cache_metadata(**SHAPE, windows=windows)
+    assert read_kv_cache_metadata(constants) == KvCacheMetadata(**SHAPE, windows=windows)
+
+
+def test_windows_that_bound_nothing_are_left_out() -> None:
+    assert "kv_cache.windows" not in write_kv_cache_metadata(**SHAPE, windows=[0, 0])
+
+
+def test_only_facts_of_the_architecture_are_written() -> None:
+    constants = write_kv_cache_metadata(**SHAPE)
+    assert set(constants) == {"kv_cache.schema_version", *(f"kv_cache.{name}" for name in SHAPE)}
+
+
+@pytest.mark.parametrize("bad", [{"n_layers": 0}, {"head_dim": -1}, {"windows": [1, -1]}, {"windows": [8]}])
+def test_impossible_facts_are_not_written(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\d"):
+        write_kv_cache_metadata(**{**SHAPE, **bad})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kv_cache.schema_version": 2}, "version 2; this runtime reads 1"),
+        ({"kv_cache.schema_version": None}, "did not export"),
+        ({"kv_cache.n_layers": None}, "n_layers"),
+        ({"kv_cache.head_dim": "16"}, "head_dim"),
+        ({"kv_cache.n_kv_heads": 0}, "n_kv_heads"),
+        ({"kv_cache.windows": [1]}, "1 windows for 2 layers"),
+        ({"kv_cache.windows": [1, "x"]}, "windows"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused(change: dict[str, Any], message: str) -> None:
+    constants: dict[str, Any] = {**write_kv_cache_metadata(**SHAPE), **change}
+    constants = {name: value for name, value in constants.items() if value is not None}
+    with pytest.raises(UnknownSchemaError, match=message):
+        read_kv_cache_metadata(constants)
+
+
+def test_bytes_per_token() -> None:
+    metadata = KvCacheMetadata(**SHAPE)
+    assert metadata.kv_bytes_per_token("fp32") == 2 * 2 * 3 * 16 * 4
+    assert metadata.kv_bytes_per_token("bf16") == metadata.kv_bytes_per_token("fp16") == 2 * 2 * 3 * 16 * 2
+    with pytest.raises(ValueError, match="fp64"):
+        metadata.kv_bytes_per_token("fp64")

@@ -1,0 +1,83 @@
+"""backend="torch" below the SDK: a Hugging Face folder as a session of the native step loop."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+from agentkv_runtime import _core
+from agentkv_runtime.eager.session import TorchSession, open_torch_session
+
+from tests.conftest import FolderFactory
+from tests.driver import Driver
+from tests.integration.scenario import run_scenario
+from tests.reference import Reference
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_over_the_native_bookkeeping(tiny_hf_folder: FolderFactory, kind: str) -> None:
+    folder = tiny_hf_folder(kind)
+    session = open_torch_session(folder, capacity=160, kv_dtype="fp32", min_chunk=16)
+    checked = run_scenario(Driver(session, session.cache), Reference(folder), session.vocab_size)
+    assert checked.worst <= 1e-4
+    assert session.allocated_cells == 128
+    assert session.kv_bytes == 2 * 2 * 2 * 128 * 16 * 4  # layers, K and V, heads, cells, head_dim, float32
+
+
+def test_it_is_a_program_with_a_cache(tiny_hf_folder: FolderFactory) -> None:
+    session = open_torch_session(tiny_hf_folder("llama"), capacity=40, max_tokens=8, max_logits=4)
+    assert isinstance(session, _core.Program)
+    assert isinstance(session.cache, _core.SeqCache)
+    assert (session.vocab_size, session.max_tokens, session.max_logits) == (384, 8, 4)
+    assert (session.cache.capacity, session.kv_bytes, session.allocated_cells) == (40, 0, 0)
+
+
+def test_a_forward_that_fails_leaves_the_cache(tiny_hf_folder: FolderFactory) -> None:
+    folder = tiny_hf_folder("llama")
+    session = open_torch_session(folder, capacity=40, kv_dtype="fp32")
+    driver = Driver(session, session.cache)
+    before = driver.feed(0, [5, 6, 7, 8])
+    with pytest.raises(_core.ForwardFailed, match="IndexError"):
+        driver.step([(0, 384)])
+    assert session.cache.used == 4
+    np.testing.assert_allclose(driver.step([(0, 9)])[0], Reference(folder).next_logits([5, 6, 7, 8, 9]), atol=1e-4)
+    driver.rollback(0, 2)
+    np.testing.assert_allclose(driver.feed(0, [7, 8]), before[2:], atol=1e-5)
+
+
+@pytest.mark.parametrize("choice", [{"kv_dtype": "int4"}, {"dtype": "float8"}])
+def test_unknown_dtypes_are_refused(tiny_hf_folder: FolderFactory, choice: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(choice.values()))}.*fp16"):
+        open_torch_session(tiny_hf_folder("llama"), capacity=40, **choice)
+
+
+def test_half_weights(tiny_hf_folder: FolderFactory) -> None:
+    folder = tiny_hf_folder("llama")
+    session = open_torch_session(folder, capacity=40, dtype="bf16", kv_dtype="bf16")
+    logits = Driver(session, session.cache).feed(0, [5, 6, 7, 8])
+    assert 1e-4 < np.abs(logits - Reference(folder).logits([5, 6, 7, 8])).max() < 0.5
+
+
+def test_a_dropped_session_is_collected(tiny_hf_folder: FolderFactory) -> None:
+    alive: weakref.ref[TorchSession] = weakref.ref(open_torch_session(tiny_hf_folder("llama"), capacity=40))
+    gc.collect()
+    assert alive() is None
+
+
+def test_without_torch_it_says_what_to_do() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from agentkv_runtime.eager.session import TorchMissingError, open_torch_session
+try:
+    open_torch_session("some-model", capacity=8)
+except TorchMissingError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for hint in ("some-model", "'torch'", "agentkv-sdk[export]", "agentkv export some-model"):
+        assert hint in run.stdout

@@ -1,0 +1,95 @@
+"""Dependencies point one way: agentkv -> agentkv_runtime -> cpp, and inside cpp down to core."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SDK = sorted((ROOT / "agentkv").rglob("*.py"))
+RUNTIME = sorted((ROOT / "runtime" / "agentkv_runtime").rglob("*.py"))
+CPP = sorted(path for path in (ROOT / "cpp").rglob("*") if path.suffix in (".h", ".cpp"))
+
+# What each directory of cpp may include of the others.
+ALLOWED = {
+    "core": set(),
+    "cpu": {"core"},
+    "mlx": {"core"},
+    "engine": {"core"},
+    "executorch": {"core", "cpu", "mlx", "engine"},
+    "bindings": {"core", "cpu", "mlx", "engine", "executorch"},
+}
+HEAVY = {"torch", "transformers", "torchao", "executorch", "safetensors"}
+# The parts of the runtime that may use torch: ahead of time, and the eager backend.
+HEAVY_PARTS = ("export", "eager")
+
+
+def imported(path: Path) -> set[str]:
+    """Absolute names of every module that a file imports, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def tops(names: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("path", SDK, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_sdk_reaches_neither_torch_nor_the_native_module(path: Path) -> None:
+    names = imported(path)
+    assert not tops(names) & HEAVY
+    assert not {name for name in names if name.startswith("agentkv_runtime._core")}
+
+
+@pytest.mark.parametrize("path", RUNTIME, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_runtime_does_not_know_the_sdk(path: Path) -> None:
+    names = imported(path)
+    assert "agentkv" not in tops(names)
+    if path.relative_to(ROOT / "runtime" / "agentkv_runtime").parts[0] not in HEAVY_PARTS:
+        assert not tops(names) & HEAVY
+
+
+@pytest.mark.parametrize("path", CPP, ids=lambda path: str(path.relative_to(ROOT)))
+def test_cpp_includes_point_down(path: Path) -> None:
+    part = path.relative_to(ROOT / "cpp").parts[0]
+    text = path.read_text(encoding="utf-8")
+    for included in re.findall(r'^\s*#include\s+"([^"]+)"', text, re.MULTILINE):
+        target = included.split("/")[0]
+        assert target in ALLOWED[part] | {part}, f"{path.name} includes {included}"
+    libraries = re.findall(r"^\s*#include\s+<([^>]+/[^>]+)>", text, re.MULTILINE)
+    for library in {name.split("/")[0] for name in libraries} - {"sys"}:
+        expected = {"nanobind": "bindings", "executorch": "executorch", "mlx": "mlx", "c10": "executorch"}
+        assert library in expected, f"{path.name} includes <{library}/...>"
+        assert part == expected[library], f"{path.name} of {part} includes <{library}/...>"
+
+
+def test_importing_the_sdk_and_the_runtime_loads_no_torch() -> None:
+    script = (
+        "import sys, agentkv, agentkv.cli, agentkv_runtime.programs, agentkv_runtime.export\n"
+        f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_source_was_looked_at() -> None:
+    assert len(SDK) > 5
+    assert len(RUNTIME) > 10
+    assert {path.relative_to(ROOT / "cpp").parts[0] for path in CPP} >= {
+        "core",
+        "cpu",
+        "engine",
+        "executorch",
+        "bindings",
+    }

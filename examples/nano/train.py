@@ -138,7 +138,7 @@ class Trainer:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the finished model.")] = Path("nano-hf"),
     checkpoint: Annotated[Path, typer.Option(help="Where to keep the state of the run.")] = Path("nano.ckpt"),
-    steps: Annotated[int, typer.Option(help="Updates in the whole run.")] = 3700,
+    steps: Annotated[int, typer.Option(help="Updates in the whole run.")] = 3730,
     minutes: Annotated[float, typer.Option(help="Finish earlier than --steps when this time is up.")] = 90.0,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the data, the tokenizer and the weights.")] = 0,

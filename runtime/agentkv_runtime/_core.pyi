@@ -176,6 +176,17 @@ class SeqCache(SteppedCache):
     def read_window(self) -> int:
         """One past the highest owned cell."""
 
+class TreeSeqCache(SeqCache):
+    """A SeqCache whose sequences can have draft nodes."""
+
+    def propose(self, parents: Sequence[int], seq: int = 0) -> None:
+        """
+        Proposes draft nodes for the next step that has rows of seq; each parent is the index of an earlier node, or -1 for the last committed token. Raises InvalidTree, InvalidStep, UnknownSequence.
+        """
+
+    def frontier_size(self, seq: int) -> int:
+        """Draft nodes of seq, proposed ones included."""
+
 class ContiguousCells(ContiguousCache):
     """Position p lies in cell p."""
 
@@ -197,6 +208,28 @@ class SeqCells(SeqCache):
     def __init__(self, capacity: int, max_sequences: int = 256) -> None:
         """
         Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.
+        """
+
+    @overload
+    def plan(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> StepPlan:
+        """
+        Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], equal to step_positions(). Raises InvalidStep.
+        """
+
+    @overload
+    def plan(self, positions: Sequence[int]) -> StepPlan: ...
+
+class TreeCells(TreeSeqCache):
+    """SeqCells with a frontier of draft nodes per sequence."""
+
+    def __init__(self, capacity: int, max_sequences: int = 256) -> None:
+        """
+        Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.
+        """
+
+    def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable | None = None) -> None:
+        """
+        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. move_cells(src, dst) copies cells in the byte layer, in order; without it no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
         """
 
     @overload

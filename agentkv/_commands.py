@@ -108,9 +108,13 @@ class Call(Awaited[T]):
             worker.report(lambda: self._settle(result))
 
     def _settle(self, result: T) -> None:
-        if self._then is not None:
-            self._then(result)
-        self.succeed(result)
+        try:
+            if self._then is not None:
+                self._then(result)
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.succeed(result)
 
 
 class Job(Awaited[T]):

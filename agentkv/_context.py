@@ -14,6 +14,7 @@ from ._commands import Job, check_finished
 from ._errors import ForeignBranch, InvalidInput
 from ._history import History
 from ._inputs import Message, Prompt, checked_ids, checked_messages, is_messages, text_of
+from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenModel, Options, Session, open_model
 from ._stats import Stats, stats_of
@@ -81,10 +82,12 @@ class Context:
         loop = StepLoop()
         await loop.start(open_session)
         context = cls(loop, opened[0])
+        log.debug("context opened", model=str(options.path), backend=context.model_info.backend)
         try:
             yield context
         finally:
             await loop.stop()
+            log.debug("context closed", model=str(options.path), steps=context.stats.steps)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -8,10 +8,9 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from ._commands import Command, Job, StreamJob
 from ._errors import ContextClosed, StepFailed
+from ._log import log
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Emitted, Engine, StepReport
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 COME_BACK_S = 0.002  # how long a forward waits for the tasks that the last post woke
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
-
-_log = structlog.get_logger("agentkv")
 
 
 class Batch:
@@ -111,7 +108,7 @@ class EngineWorker:
             self._serve()
             ending: BaseException = ContextClosed("the Context was left while this was under way; keep it open longer")
         except BaseException as error:
-            _log.error("step loop failed", exc_info=True)
+            log.error("step loop failed", exc_info=True)
             ending = StepFailed(f"the step loop failed: {error!r}; open the Context again")
             ending.__cause__ = error
         self._end(ending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,6 +116,18 @@ async def test_leaving_ends_everything(open_context: OpenContext) -> None:
         with pytest.raises(kv.ContextClosed):
             await verb()
     assert ctx.stats.capacity == 2048
+
+
+async def test_logs_are_silent_until_asked_for(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with open_context():
+        capfd.readouterr()
+    assert capfd.readouterr() == ("", "")
+    caplog.set_level(logging.DEBUG, "agentkv")
+    async with open_context():
+        assert "context opened" in caplog.text
+    assert "context closed" in caplog.text
 
 
 async def test_an_error_inside_the_block_goes_out_as_it_is(open_context: OpenContext) -> None:

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, PretrainedConfig
 
 from agentkv_runtime.export.op import update_and_attend
 
-__all__ = ["ATTENTION_NAME", "UnsupportedModelError", "agentkv_attention", "feeding", "layer_window"]
+__all__ = ["ATTENTION_NAME", "UnsupportedModelError", "agentkv_attention", "current_position", "feeding", "layer_window"]
 
 ATTENTION_NAME = "agentkv"
 
@@ -31,6 +31,11 @@ def feeding(position: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         _position.reset(token)
+
+
+def current_position() -> torch.Tensor | None:
+    """The positions that `feeding` announced, or None outside it."""
+    return _position.get()
 
 
 def layer_window(config: PretrainedConfig, layer_idx: int, sliding_window: int | None) -> int:

@@ -21,13 +21,13 @@ namespace agentkv {
 namespace {
 
 namespace et = ::executorch::runtime;
-using ::executorch::aten::ScalarType;
-using ::executorch::aten::Tensor;
 using delegate::Affine;
 using delegate::Blob;
 using delegate::DType;
 using delegate::Place;
 using delegate::View;
+using ::executorch::aten::ScalarType;
+using ::executorch::aten::Tensor;
 
 constexpr std::size_t kMaxRank = 8;
 
@@ -82,6 +82,7 @@ class Call {
                               ? "attention delegate: no cache session is active on this program"
                               : "attention delegate: the active cache belongs to another backend");
     }
+    if (handle_.slot->before_layer) handle_.slot->before_layer(op.layer);
     const auto spec = layer->update_and_fetch(op.layer, position(op.position), read(op.k), read(op.v));
     layer->attend(spec, read(op.q), op.scale, op.window, write(op.dst));
   }
@@ -141,8 +142,9 @@ class Call {
   }
 
   cpu::MutableHeadsView write(const View& view) const {
-    return {base(view) + view.offset.at(n_tokens_), view.heads, static_cast<std::int32_t>(n_tokens_), view.dim,
-            view.head_stride.at(n_tokens_), view.token_stride.constant};
+    return {base(view) + view.offset.at(n_tokens_), view.heads,
+            static_cast<std::int32_t>(n_tokens_),   view.dim,
+            view.head_stride.at(n_tokens_),         view.token_stride.constant};
   }
   cpu::HeadsView read(const View& view) const {
     const auto v = write(view);
@@ -187,8 +189,7 @@ class CpuDelegate final : public et::BackendInterface {
     }
   }
 
-  et::Error execute(et::BackendExecutionContext&, et::DelegateHandle* raw,
-                    et::Span<et::EValue*> args) const override {
+  et::Error execute(et::BackendExecutionContext&, et::DelegateHandle* raw, et::Span<et::EValue*> args) const override {
     auto& handle = *static_cast<Handle*>(raw);
     try {
       Call(handle, args).run();

@@ -204,7 +204,8 @@ class Checker {
   void position(std::uint32_t index) const {
     if (index >= blob_.inputs.size() || blob_.inputs[index].dtype != DType::kInt64) damaged("positions are no input");
     const auto& shape = blob_.inputs[index].shape;
-    if (shape.size() != 1 || shape[0].constant != 0 || shape[0].per_token != 1) damaged("positions are not one per row");
+    if (shape.size() != 1 || shape[0].constant != 0 || shape[0].per_token != 1)
+      damaged("positions are not one per row");
   }
   std::int64_t floats(const View& view, std::int64_t n_tokens) const {
     if (view.place == Place::kTemp) {
@@ -249,7 +250,8 @@ Blob parse_blob(const void* data, std::size_t size) {
   const auto version = header.read<std::uint32_t>();
   if (version != kBlobVersion) {
     throw ProgramError("attention delegate: blob version " + std::to_string(version) + ", this build reads version " +
-                       std::to_string(kBlobVersion) + "; export the model again, or install the agentkv that exported it");
+                       std::to_string(kBlobVersion) +
+                       "; export the model again, or install the agentkv that exported it");
   }
   const auto payload_size = header.read<std::uint32_t>();
   const auto checksum = header.read<std::uint32_t>();

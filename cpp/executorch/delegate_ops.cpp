@@ -17,7 +17,8 @@ constexpr std::int64_t kFloatsPerTask = 1 << 14;  // less is not worth waking an
 // does not matter to their bits.
 template <typename Row>
 void for_each_row(std::int32_t tokens, std::int64_t floats_per_row, const Row& row) {
-  const std::int64_t rows_per_task = std::max<std::int64_t>(1, kFloatsPerTask / std::max<std::int64_t>(1, floats_per_row));
+  const std::int64_t rows_per_task =
+      std::max<std::int64_t>(1, kFloatsPerTask / std::max<std::int64_t>(1, floats_per_row));
   if (rows_per_task >= tokens) {
     for (std::int32_t t = 0; t < tokens; ++t) row(t);
     return;

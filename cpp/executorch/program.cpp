@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "executorch/delegate.h"
 #include "executorch/log_capture.h"
 #include "executorch/pte_file.h"
 #include "executorch/threads.h"
@@ -76,6 +77,7 @@ std::string message_of(const std::exception_ptr& error) {
 ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
     : path_(std::move(path)), backend_id_(std::move(backend_id)), cache_key_(mint_cache_key()),
       slot_(std::make_shared<CacheSlot>()) {
+  register_cpu_delegate();
   check_pte_file(path_);
   install_log_capture();
   const LogCapture log;

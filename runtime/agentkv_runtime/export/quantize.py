@@ -9,13 +9,15 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from agentkv_runtime.errors import ExportError
+
 __all__ = ["GROUP_SIZE", "Quant", "QuantizationError", "quantize"]
 
 Quant = Literal["none", "8da8w", "8da4w"]
 GROUP_SIZE = 32
 
 
-class QuantizationError(ValueError):
+class QuantizationError(ExportError):
     """The model's layers do not fit the chosen quantisation."""
 
 

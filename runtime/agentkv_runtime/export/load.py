@@ -16,7 +16,7 @@ def load_model(src: str | Path) -> PreTrainedModel:
     """The causal language model in a local folder, in float32 and for inference.
 
     Raises ExportError for a folder without config.json, an architecture that transformers does not know or that is no
-    causal language model, and weights that are missing or damaged. Nothing is downloaded and no code of the folder runs.
+    causal language model, and weights that are missing or damaged. Nothing is downloaded; no code of the folder runs.
     """
     path = Path(src)
     if not (path / "config.json").is_file():

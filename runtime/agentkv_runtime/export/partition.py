@@ -79,8 +79,8 @@ def merge_by_level(
 ) -> list[list[fx.Node]]:
     """Merges groups of nodes into the fewest partitions that no path leaves and enters again.
 
-    A group's level is the largest number of times that a path to it has left such groups. Groups of one level can be one
-    partition: a path from one to another through other nodes would have raised the level of the second.
+    A group's level is the largest number of times that a path to it has left such groups. Groups of one level can be
+    one partition: a path from one to another through other nodes would have raised the level of the second.
     """
     unit: dict[fx.Node, int] = {}
     members = [*groups, *barriers]

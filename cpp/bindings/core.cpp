@@ -155,9 +155,11 @@ void def_plan(Class& cls) {
       .def("plan", [](Cells& c, const std::vector<std::int64_t>& p) { return StepPlan(c.plan(p)); }, "positions"_a);
 }
 
+using Mover = nb::typed<nb::callable, void(std::vector<Cell>, std::vector<Cell>)>;
+
 // The mover comes with each call: a stored one would tie the byte layer and its bookkeeping into a cycle.
 void commit(TreeCells& cells, const std::vector<std::int32_t>& accepted, SeqId seq,
-            const std::optional<nb::callable>& move_cells) {
+            const std::optional<Mover>& move_cells) {
   const struct Restore {
     TreeCells& cells;
     ~Restore() { cells.set_mover({}); }

@@ -227,7 +227,7 @@ class TreeCells(TreeSeqCache):
         Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.
         """
 
-    def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable | None = None) -> None:
+    def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None = None) -> None:
         """
         Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. move_cells(src, dst) copies cells in the byte layer, in order; without it no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
         """

@@ -10,8 +10,10 @@
 #include "core/byte_layer.h"
 #include "core/faces.h"
 #include "core/step_plan.h"
+#include "cpu/attention.h"
 #include "cpu/heads_view.h"
 #include "cpu/pool.h"
+#include "cpu/schedule.h"
 
 namespace agentkv::cpu {
 
@@ -53,6 +55,13 @@ class KvCache final : public ByteLayer {
   struct Layer {
     Pool k, v;
   };
+  // A schedule serves every layer of a step that has the same window and as many query heads.
+  struct KeptSchedule {
+    Pos window, sinks;
+    int group;
+    Schedule schedule;
+  };
+  const Schedule& schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group);
 
   int n_kv_heads_;
   int head_dim_;
@@ -62,6 +71,9 @@ class KvCache final : public ByteLayer {
   std::shared_ptr<StepPlanner> planner_;
   ParallelFor parallel_for_;
   std::vector<Layer> layers_;
+  StepPlan scheduled_;  // what schedules_ were made for
+  std::vector<KeptSchedule> schedules_;
+  AttentionScratch scratch_;
 };
 
 }  // namespace agentkv::cpu

@@ -78,14 +78,14 @@ $(DONE)/venv:
 	@touch $@
 
 # executorch's own requirements weigh hundreds of MB and serve its exporter alone: the build needs only its libraries.
-$(DONE)/tools: $(DONE)/venv pyproject.toml
+$(DONE)/tools: $(DONE)/venv
 	@echo "==> Installing the build tools"
 	@$(PIP) 'scikit-build-core>=0.11' nanobind==3.1.0 'cmake>=3.28' ninja
 	@$(PIP) --no-deps executorch==1.5.1
 	@touch $@
 
 # Editable: Python sources are used in place, so only a change of C++ comes through here.
-$(DONE)/install: $(DONE)/tools $(CPP)
+$(DONE)/install: $(DONE)/tools pyproject.toml $(CPP)
 	@echo "==> Building the native module and installing agentkv (a minute or two)"
 	@$(PIP) --no-build-isolation --editable .
 	@touch $@
@@ -96,7 +96,7 @@ $(DONE)/torch: $(DONE)/venv
 	@$(PIP) torch==2.13.0
 	@touch $@
 
-$(DONE)/test-deps: $(DONE)/torch $(DONE)/install
+$(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 	@echo "==> Installing what export and tests need"
 	@$(PIP) --no-build-isolation --editable '.[export,test]'
 	@touch $@

@@ -6,8 +6,10 @@ JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip install --quiet --disable-pip-version-check
 DONE  := $(VENV)/done
+EXTRAS := $(PY) -c 'import sys, tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*sum((e[name] for name in sys.argv[1:]), []))'
 CPP   := $(shell find cpp -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) CMakeLists.txt
 CPP_FORMATTED := $(filter %.cpp %.h,$(CPP)) $(shell find tests -name '*.cpp' -o -name '*.h')
+CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON --log-level=WARNING >/dev/null
 # cmake and ninja come from pip; builds outside pip must find them too.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -30,7 +32,7 @@ pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
 
 ctest: $(DONE)/tools ## Builds and runs the C++ tests
 	@echo "==> Building the C++ tests"
-	@cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON --log-level=WARNING >/dev/null
+	@$(CONFIGURE_TESTS)
 	@cmake --build build/tests
 	@echo "==> Running the C++ tests"
 	@ctest --test-dir build/tests --output-on-failure --progress --no-tests=error
@@ -43,7 +45,12 @@ asan: $(DONE)/tools ## Builds and runs the C++ tests under AddressSanitizer and 
 	@echo "==> Running the C++ tests with sanitizers"
 	@ctest --test-dir build/asan --output-on-failure --progress --no-tests=error
 
-bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after another
+bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, C++ and Python, one after another
+	@$(CONFIGURE_TESTS)
+	@for file in tests/benchmarks/bench_*.cpp; do \
+		name=$$(basename $$file .cpp); echo "==> $$name"; \
+		cmake --build build/tests --target $$name >/dev/null && $$(find build/tests -type f -name $$name) || exit 1; \
+	done
 	@for file in tests/benchmarks/bench_*.py; do echo "==> $$file"; $(PY) $$file || exit 1; done
 
 lint: $(DONE)/lint-deps ## Checks style and types
@@ -98,10 +105,10 @@ $(DONE)/torch: $(DONE)/venv
 
 $(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 	@echo "==> Installing what export and tests need"
-	@$(PIP) --no-build-isolation --editable '.[export,test]'
+	@$(PIP) $$($(EXTRAS) export test)
 	@touch $@
 
 $(DONE)/lint-deps: $(DONE)/test-deps
 	@echo "==> Installing the linters"
-	@$(PIP) ruff mypy clang-format
+	@$(PIP) $$($(EXTRAS) lint)
 	@touch $@

@@ -75,7 +75,9 @@ std::string message_of(const std::exception_ptr& error) {
 }  // namespace
 
 ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
-    : path_(std::move(path)), backend_id_(std::move(backend_id)), cache_key_(mint_cache_key()),
+    : path_(std::move(path)),
+      backend_id_(std::move(backend_id)),
+      cache_key_(mint_cache_key()),
       slot_(std::make_shared<CacheSlot>()) {
   register_cpu_delegate();
   check_pte_file(path_);
@@ -244,8 +246,7 @@ void ExecuTorchProgram::execute(const ForwardCache& cache, std::span<const std::
   auto tokens_view = rows_view(tokens);
   auto positions_view = rows_view(positions);
   auto indices_view = rows_view(logits_indices);
-  const auto result =
-      module_->execute(kForward, {tokens_view.value(), positions_view.value(), indices_view.value()});
+  const auto result = module_->execute(kForward, {tokens_view.value(), positions_view.value(), indices_view.value()});
   if (slot_->error) {
     const std::exception_ptr error = std::exchange(slot_->error, nullptr);
     throw ForwardFailed("forward of " + std::to_string(tokens.size()) + " tokens: " + message_of(error));

@@ -52,9 +52,9 @@ class ExecuTorchProgram {
   const KvArchitecture& architecture() const { return architecture_; }
   const ProgramInfo& info() const { return info_; }
 
-  // Runs the model over tokens and positions [n_tokens] with `cache` in place of the program's own slot and writes the logits of the rows
-  // logits_indices [n_logits], 1 <= n_logits <= max_logits, to out, which must hold max_logits x vocab_size floats.
-  // Throws ForwardFailed with what the delegate or a kernel had to say.
+  // Runs the model over tokens and positions [n_tokens] with `cache` in place of the program's own slot and writes the
+  // logits of the rows logits_indices [n_logits], 1 <= n_logits <= max_logits, to out, which must hold max_logits x
+  // vocab_size floats. Throws ForwardFailed with what the delegate or a kernel had to say.
   void execute(const ForwardCache& cache, std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                std::span<const std::int64_t> logits_indices, float* out);
 

@@ -519,6 +519,9 @@ class ExecuTorchProgram:
         A cache of `capacity` cells over this program. K and V are kept as `kv_dtype` (fp32, fp16 or bf16) and allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.
         """
 
+    def make_tree_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256) -> ExecuTorchSession:
+        """The same with a TreeSeqCache, whose sequences can have draft nodes."""
+
 class ExecuTorchSession(Program):
     """One cache over a loaded program. Belongs to one thread at a time."""
 

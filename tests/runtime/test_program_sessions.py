@@ -210,6 +210,13 @@ def test_a_step_may_want_no_logits(folder: ModelFolder) -> None:
     assert equal(rest, driver(folder).feed(0, TOKENS)[6:])
 
 
+def test_a_tree_session_is_a_seq_session_with_drafts(folder: ModelFolder) -> None:
+    tree = load_program(folder.model_path).make_tree_session(capacity=64, kv_dtype="fp32")
+    assert isinstance(tree.cache, _core.TreeSeqCache)
+    assert not isinstance(open_session(folder, capacity=64).cache, _core.TreeSeqCache)
+    assert equal(Driver(tree, tree.cache).feed(0, TOKENS, [1, 4]), driver(folder).feed(0, TOKENS))
+
+
 def test_memory_grows_with_use_up_to_the_capacity(folder: ModelFolder) -> None:
     mine = driver(folder, capacity=48, min_chunk=16, kv_dtype="fp16")
     assert mine.program.kv_bytes == 0

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.exir import EdgeCompileConfig, ExecutorchProgramManager, to_edge_transform_and_lower
+from executorch.exir import (
+    EdgeCompileConfig,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.passes import MemoryPlanningPass
 from torch.export import Dim, ExportedProgram
 from transformers import PreTrainedModel
 
@@ -173,5 +179,10 @@ def lower_model(
     )
     calls = _delegate_calls(edge.exported_program())
     tell("planning memory and serialising")
-    program = edge.to_executorch()
+    # The runner owns inputs and logits: no copies, and none of the planned memory goes to their upper bounds.
+    program = edge.to_executorch(
+        ExecutorchBackendConfig(
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+        )
+    )
     return LoweredProgram(program, metadata, config.vocab_size, max_tokens, max_logits, calls)

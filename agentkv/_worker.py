@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ._model import Session
 
-COME_BACK_S = 0.002  # how long a forward waits for the tasks that the last post woke
+COME_BACK_S = 0.005  # how long a forward waits at most for the tasks that the last posts woke
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
 
 

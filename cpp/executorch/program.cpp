@@ -90,7 +90,7 @@ ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
       options_map.set_options(backend_id_.c_str(), options.view()) != et::Error::Ok) {
     fail("backend id '" + backend_id_ + "' or cache key '" + cache_key_ + "' cannot be passed to ExecuTorch");
   }
-  et::Error error = module_->load(options_map, et::Program::Verification::InternalConsistency);
+  const et::Error error = module_->load(options_map, et::Program::Verification::InternalConsistency);
   if (error != et::Error::Ok) {
     fail("damaged: " + because(error, log) + ". Copy it again or export the model again");
   }
@@ -98,12 +98,23 @@ ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
   check_forward();
   check_backends();
   CacheRegistry::instance().install(cache_key_, slot_);
-  error = module_->load_method(kForward);
+  try {
+    const ForwardGate gate;
+    load_forward();
+  } catch (...) {
+    CacheRegistry::instance().erase(cache_key_);
+    throw;
+  }
+}
+
+void ExecuTorchProgram::load_forward() {
+  const LogCapture log;
+  const et::Error error = module_->load_method(kForward);
   if (error != et::Error::Ok) {
     const std::string reason = slot_->error ? message_of(std::exchange(slot_->error, nullptr)) : because(error, log);
-    CacheRegistry::instance().erase(cache_key_);
     fail("its forward cannot be loaded: " + reason + ". " + kReexport);
   }
+  pool_generation_ = pool_generation();
 }
 
 ExecuTorchProgram::~ExecuTorchProgram() {
@@ -227,6 +238,10 @@ void ExecuTorchProgram::execute(const ForwardCache& cache, std::span<const std::
                                 float* out) {
   const std::lock_guard lock(mutex_);
   const ForwardGate gate;
+  if (pool_generation_ != pool_generation()) {
+    module_->unload_method(kForward);
+    load_forward();
+  }
   const LogCapture log;
   struct SlotGuard {
     CacheSlot& slot;

@@ -66,6 +66,7 @@ class ExecuTorchProgram {
   std::vector<std::int64_t> read_ints(const std::string& method);
   void check_forward();
   void check_backends();
+  void load_forward();  // throws ProgramError; under a ForwardGate
 
   std::string path_;
   std::string backend_id_;
@@ -74,6 +75,7 @@ class ExecuTorchProgram {
   std::unique_ptr<Module> module_;
   KvArchitecture architecture_;
   ProgramInfo info_;
+  std::uint64_t pool_generation_ = 0;  // of the thread pool that forward was loaded under
   bool output_is_planned_ = true;  // the program has memory of its own for the logits, so they must be copied out
   std::mutex mutex_;
 };

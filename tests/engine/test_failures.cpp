@@ -37,7 +37,7 @@ void a_failed_forward_is_retried_branch_by_branch() {
     CHECK(!rig.finished.at(jobs[i]).error);
     CHECK_EQ(rig.finished.at(jobs[i]).tokens.size(), std::size_t{8});
   }
-  CHECK_EQ(rig.generate(branches[2], 3).tokens.size(), std::size_t{3});  // it can go on
+  CHECK(rig.generate(branches[2], 3).tokens == rig.expected(before, 3));  // it can go on
 }
 
 void a_passing_fault_ends_nobody() {
@@ -130,7 +130,7 @@ void an_extend_that_cannot_fit_is_refused_at_once() {
   const BranchId other = rig.engine.create().first;
   const JobId late = rig.engine.extend(other, prompt_tokens(6, 3));  // the cells are free still, but spoken for
   CHECK(!rig.run(fits).error);
-  CHECK_EQ(rig.run(late).error->kind, "ContextFull");
+  CHECK(rig.run(late).error->kind == "ContextFull");
   CHECK(rig.log(other).empty());
   CHECK_EQ(rig.cells->used(), 20);
   CHECK(rig.log(branch) == joined(before, prompt_tokens(11)));
@@ -149,7 +149,7 @@ void a_full_cache_fails_logits_and_keeps_the_branch() {
   // After a rollback the last token is fed again, and its old cell is another branch's too.
   const BranchId twin = rig.engine.fork(branch);
   rig.engine.rollback(branch, 6);
-  CHECK_EQ(rig.run(rig.engine.logits(branch)).error->kind, "ContextFull");
+  CHECK(rig.run(rig.engine.logits(branch)).error->kind == "ContextFull");
   CHECK_EQ(std::string(rig.generate(branch, 2).finish_reason), "context_full");
   CHECK_EQ(rig.log(branch).size(), std::size_t{6});
   rig.engine.close(twin);

@@ -11,10 +11,10 @@ namespace {
 
 struct Running {
   BranchId branch;
-  Tokens before;  // the branch's log when the job began
-  Tokens added;   // what an extend adds
-  GenerateOptions options;
-  std::uint64_t stream;
+  Tokens before;      // the branch's log when the job began
+  Tokens added = {};  // what an extend adds
+  GenerateOptions options = {};
+  std::uint64_t stream = 0;
 };
 
 class Session {
@@ -35,7 +35,12 @@ class Session {
     while (!rig_.step().idle) check_finished();
     check_finished();
     CHECK(running_.empty());
+    outcomes["retried"] += static_cast<int>(rig_.engine.stats().retries);
+    outcomes["reused"] += static_cast<int>(rig_.engine.stats().tokens_reused);
   }
+
+  // What came of the jobs of all sessions, so that a run which tries too little is noticed.
+  static inline std::map<std::string, int> outcomes;
 
  private:
   static RigOptions options(unsigned seed) {
@@ -143,6 +148,7 @@ class Session {
 
   void check(const Running& r, const Finished& f) {
     const std::string kind = f.kind;
+    ++outcomes[kind + " " + (f.error ? f.error->kind : f.finish_reason ? f.finish_reason : "done")];
     if (kind == "generate") {
       Tokens expected = rig_.expected(r.before, r.options.max_tokens, r.options.sampling, r.options.seed, r.stream);
       const std::string reason = f.finish_reason ? f.finish_reason : "";
@@ -173,4 +179,11 @@ class Session {
 
 int main() {
   for (unsigned seed = 0; seed < 60; ++seed) Session(seed).run(150);
+  for (const char* outcome :
+       {"extend done", "extend ContextFull", "extend StepFailed", "extend cancelled", "generate eos", "generate length",
+        "generate context_full", "generate StepFailed", "generate cancelled", "logits done", "logits StepFailed",
+        "select done", "select StepFailed", "select cancelled", "retried", "reused"}) {
+    std::printf("%s: %d\n", outcome, Session::outcomes[outcome]);
+    CHECK(Session::outcomes[outcome] >= 5);
+  }
 }

@@ -82,7 +82,6 @@ void branches_that_fill_every_sequence_leave_select_working() {
   const Tokens history = rig.log(branch);
   for (int i = 0; i < 3; ++i) rig.engine.fork(branch);
   check_scores(rig, rig.run(rig.engine.select(branch, kChoices)).scores, history, kChoices);
-  rig.engine.close(rig.engine.create().first + 100);
   CHECK(rig.log(branch) == history);
 }
 
@@ -131,7 +130,7 @@ void failures_and_cancellation_leave_the_branch() {
   rig.generate(branch, 2);
   const Tokens history = rig.log(branch);
   rig.program->fault = [](std::span<const std::int64_t>) { throw ForwardFailed("no"); };
-  CHECK_EQ(rig.run(rig.engine.select(branch, kChoices)).error->kind, "StepFailed");
+  CHECK(rig.run(rig.engine.select(branch, kChoices)).error->kind == "StepFailed");
   CHECK(rig.log(branch) == history);
   rig.program->fault = [](std::span<const std::int64_t> tokens) {  // only one choice's rows
     if (std::find(tokens.begin(), tokens.end(), 8) != tokens.end()) throw ForwardFailed("no 8");

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.feed_forward import replace_feed_forward
 from agentkv_runtime.export.load import load_model
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.op import update_and_attend
@@ -158,6 +159,7 @@ def lower_model(
     config = model.config.get_text_config()
     with _attention_restored(model), own_rotary(model, max_context):
         replace_norms(model, config.hidden_size)
+        replace_feed_forward(model)
         if quant != "none":
             tell(f"quantising to {quant}")
         quantize(model, quant)

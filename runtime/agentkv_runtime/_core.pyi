@@ -556,7 +556,7 @@ def set_threads(n: int) -> None:
 class PythonProgram(Program):
     """A program whose forward is a Python callable."""
 
-    def __init__(self, forward: Callable, *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None:
+    def __init__(self, forward: Callable[..., numpy.typing.NDArray[numpy.float32]], *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None:
         """
         `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it raises becomes ForwardFailed.
         """

@@ -31,6 +31,7 @@ from ._model import ModelInfo
 from ._sampling import Sampling
 from ._stats import Stats
 from ._stream import TokenStream
+from ._trace import StepRecord
 
 __all__ = [
     "AgentKVError",
@@ -51,6 +52,7 @@ __all__ = [
     "Sampling",
     "Stats",
     "StepFailed",
+    "StepRecord",
     "Token",
     "TokenStream",
     "TooManyBranches",

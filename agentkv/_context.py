@@ -18,6 +18,7 @@ from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenModel, Options, Session, open_model
 from ._stats import Stats, stats_of
+from ._trace import StepRecord
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine, Finished
@@ -103,6 +104,11 @@ class Context:
     def stats(self) -> Stats:
         """What was done and is held, as of the last verb that ended; streams refresh it a few times a second."""
         return stats_of(self._loop.stats)
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """What each of the last 4,096 steps merged, oldest first."""
+        return self._loop.steps
 
     @property
     def branches(self) -> list[Branch]:

@@ -26,6 +26,7 @@ import anyio
 from ._commands import Awaited, Call, Cancel, Command, Job, Release, Resume, StreamJob
 from ._errors import ContextClosed, from_native
 from ._host import current_host
+from ._trace import StepRecord
 from ._worker import Batch, EngineWorker, Post, Stop
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class StepLoop:
     def stats(self) -> dict[str, Any]:
         """The engine's statistics as of the last post."""
         return self._worker.stats
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """The last steps, oldest first."""
+        return self._worker.trace.records()
 
     async def start(self, open_session: Callable[[], Session]) -> None:
         """Starts the thread and has it open the engine; raises what that raised.

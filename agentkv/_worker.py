@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._commands import Command, Job, StreamJob
 from ._errors import ContextClosed, StepFailed
 from ._log import log
+from ._trace import StepTrace
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Emitted, Engine, StepReport
@@ -66,6 +67,7 @@ class EngineWorker:
         self._session: Session | None = None
         self.jobs: dict[int, Job[Any]] = {}
         self.stats: dict[str, Any] = {}
+        self.trace = StepTrace()
         self.answers = False  # does a waking post need an answer? read by the event loop
         self._queue = queue
         self._post = post
@@ -121,6 +123,7 @@ class EngineWorker:
                 return
             report = self.engine.step()
             idle = report.idle
+            self.trace.add(report)
             self._absorb(report)
 
     def _collect(self, idle: bool) -> None:

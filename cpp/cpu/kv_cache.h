@@ -32,6 +32,9 @@ class KvCache final : public ByteLayer {
   // bf16. Throws InvalidTensor otherwise. Allocates nothing before the first update.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for);
 
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
   std::string_view backend_id() const override { return "AgentKVCPU"; }
   std::size_t bytes() const override;
   Cell allocated_cells() const override;

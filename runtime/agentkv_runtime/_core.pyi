@@ -250,6 +250,50 @@ def cache_keys() -> list[str]:
 def cache_builders() -> list[tuple[str, str]]:
     """(backend_id, kind) of every cache that can be built, sorted."""
 
+class CpuCache:
+    """
+    K and V pools in host memory, and attention over the plans of a bookkeeping.
+    """
+
+    @overload
+    def __init__(self, cells: SeqCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
+        """
+        head_dim: a multiple of 8 up to 256; kv_dtype: "fp32", "fp16" or "bf16". Raises InvalidTensor.
+        """
+
+    @overload
+    def __init__(self, cells: TreeCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None: ...
+
+    def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+        """
+        Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
+        """
+
+    def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """
+        Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.
+        """
+
+    @property
+    def bytes(self) -> int:
+        """K and V bytes allocated now, all layers."""
+
+    @property
+    def allocated_cells(self) -> int: ...
+
+def cpu_isas() -> list[str]:
+    """
+    Instruction sets that this build and this machine both have, best first.
+    """
+
+def get_cpu_isa() -> str:
+    """The instruction set in use."""
+
+def set_cpu_isa(isa: str) -> None:
+    """
+    Uses another of cpu_isas() from now on; the environment variable AGENTKV_CPU_ISA sets the first. Raises InvalidTensor.
+    """
+
 class Program:
     """One forward over the rows of its cache's open step."""
 

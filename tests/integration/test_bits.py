@@ -20,6 +20,7 @@ from tests.integration.configs import CONFIGS
 
 VOCAB = 384
 TRUNK, TAIL, BRANCHES = 64, 24, 64
+LONG = 1100  # crosses the attention's segments of 512 positions twice
 MODELS: dict[str, tuple[str, str]] = {
     "llama-none": ("llama-gqa2-d64", "none"),
     "llama-8da4w": ("llama-gqa2-d64", "8da4w"),
@@ -45,6 +46,9 @@ class Bits:
         alone = self.driver()
         for token in self.trunk:
             self.learn(alone, token)
+        self.long = self.trunk + [rng.randrange(3, VOCAB) for _ in range(LONG - TRUNK)]
+        for token in self.long[TRUNK:]:
+            self.learn(alone, token)
         for tail in self.tails:
             # A sequence of its own each time: nothing is shared, nothing lies out of order.
             alone = self.driver()
@@ -56,7 +60,7 @@ class Bits:
         row = alone.step([(0, token)])[0]
         self.want[tuple(alone.logs[0])] = row
 
-    def driver(self, capacity: int = 1024) -> Driver:
+    def driver(self, capacity: int = 2048) -> Driver:
         return native_driver(self.program, capacity=capacity, kv_dtype=self.kv_dtype)
 
     def check(self, log: list[int], logits: Logits) -> None:
@@ -171,6 +175,32 @@ def test_rollbacks_and_holes(bits: Bits) -> None:
     for branch in range(5):
         have = len(driver.logs.get(branch, ()))
         bits.advance(driver, {branch: (bits.trunk + bits.tails[branch])[have : have + 40]})
+    bits.agree()
+
+
+def test_long_histories(bits: Bits) -> None:
+    """Forks at any depth of a long history decode in one step, over cells that lie together and over scattered ones."""
+    depths = [1, 63, 64, 65, 130, 500, 511, 512, 513, 700, 1023, 1024, 1030, LONG - 8]
+    for scattered in (False, True):
+        driver = bits.driver(capacity=2 * LONG)
+        rng = random.Random(5)
+        while len(driver.logs.get(100, ())) < LONG:
+            at = len(driver.logs.get(100, ()))
+            pieces = {100: bits.long[at : at + rng.choice([1, 3, 31] if scattered else [33, 48])]}
+            if scattered:
+                at = len(driver.logs.get(101, ()))
+                pieces[101] = bits.long[at : at + rng.randrange(1, 8)]
+            bits.advance(driver, {seq: piece for seq, piece in pieces.items() if piece}, rng if scattered else None)
+        for seq, depth in enumerate(depths):
+            driver.fork(100, seq)
+            driver.rollback(seq, depth)
+        for _ in range(4):
+            size = rng.choice([1, 1, 2])
+            pieces = {seq: bits.long[len(driver.logs[seq]) :][:size] for seq in range(len(depths))}
+            bits.advance(driver, pieces, rng)
+        bits.advance(driver, {5: bits.long[len(driver.logs[5]) :][:60]})
+        for _ in range(8):  # one row alone: what may be split over threads
+            bits.advance(driver, {10: bits.long[len(driver.logs[10]) :][:1]})
     bits.agree()
 
 

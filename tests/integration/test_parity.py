@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from agentkv_runtime import _core
 
@@ -38,6 +39,18 @@ def test_exported(tiny_hf_folder: FolderFactory, tiny_exported_folder: FolderFac
     checked = run_scenario(native_driver(program, capacity=CAPACITY), Reference(tiny_hf_folder(kind, **fields)), 384)
     report(name, "exported", checked)
     assert checked.worst <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama-gqa2-d64", "mistral-gqa8-d80-w8", "gemma3-gqa2-d64-w8-tied"])
+def test_long_context(tiny_hf_folder: FolderFactory, tiny_exported_folder: FolderFactory, name: str) -> None:
+    kind, fields = CONFIGS[name]
+    program = _core.ExecuTorchProgram(str(tiny_exported_folder(kind, **fields) / "model.pte"))
+    driver = native_driver(program, capacity=1200)
+    tokens = np.random.default_rng(7).integers(3, 384, 1100).tolist()
+    logits = driver.feed(0, tokens, [64, 7, *[61] * 17])
+    worst = float(np.abs(logits - Reference(tiny_hf_folder(kind, **fields)).logits(tokens)).max())
+    print(f"\n{name} exported, {len(tokens)} tokens: max abs logit error {worst:.2e}")
+    assert worst <= TOLERANCE
 
 
 @pytest.mark.parametrize(("kv_dtype", "unit"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])

@@ -140,7 +140,9 @@ def test_emitted_tokens_are_those_of_the_generation(folder: Path) -> None:
     assert engine.step().idle
 
 
-@pytest.mark.parametrize("as_", [list, tuple, iter, np.array, lambda t: np.array(t, np.int32), lambda t: map(np.int64, t)])
+@pytest.mark.parametrize(
+    "as_", [list, tuple, iter, np.array, lambda t: np.array(t, np.int32), lambda t: map(np.int64, t)]
+)
 def test_tokens_may_be_any_integers(folder: Path, as_: Callable[[list[int]], Any]) -> None:
     engine = engine_over(session(folder))
     branch, _ = engine.create()

@@ -124,7 +124,14 @@ class Branch:
             check_finished(finished)
             history.extend(tokens)
 
-        await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), finish))
+        length = len(history)
+
+        def undo(_: None) -> Call[None]:
+            rollback = Call(lambda engine: engine.rollback(self._id, length), then=lambda _: history.truncate(length))
+            self._loop.submit(rollback)
+            return rollback
+
+        await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), finish), undo)
 
     def mark(self) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free."""
@@ -175,9 +182,8 @@ class Branch:
             for child in ids:
                 children.append(Branch(self._context, child, History(log), self))
 
-        def undo(_: object) -> None:
-            for child in children:
-                child.close()
+        def undo(_: object) -> Call[None] | None:
+            return [child._release() for child in children][-1]
 
         await self._loop.call(fork, then=adopt_children, undo=undo)
         return children[0] if n is None else children
@@ -303,15 +309,8 @@ class Branch:
 
         `await branch.close()` also waits until its cells are free.
         """
-        self._context._unregister(self)
-        if self._closed or not self._loop.is_open:
-            self._closed = True
-            return Closing(None)
-        self._closed = True
-        self._finalizer.detach()
-        release: Call[None] = Call(lambda engine: engine.close(self._id))
-        self._loop.submit(release)
-        return Closing(release.settled)
+        release = self._release()
+        return Closing(None if release is None else release.settled)
 
     async def __aenter__(self) -> Branch:
         self._check()
@@ -323,6 +322,18 @@ class Branch:
         closing = self.close()
         with anyio.CancelScope(shield=True):
             await closing
+
+    def _release(self) -> Call[None] | None:
+        """Closes, and returns what there is to wait for."""
+        self._context._unregister(self)
+        if self._closed or not self._loop.is_open:
+            self._closed = True
+            return None
+        self._closed = True
+        self._finalizer.detach()
+        release: Call[None] = Call(lambda engine: engine.close(self._id))
+        self._loop.submit(release)
+        return release
 
     def _check(self) -> None:
         self._loop.check_open()

@@ -160,7 +160,7 @@ class Context:
             history.extend(tokens)
             return Branch(self, created[0], history, None)
 
-        return await self._loop.run(Job(create, finish), undo=lambda branch: branch.close())
+        return await self._loop.run(Job(create, finish), undo=lambda branch: branch._release())
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
         """Closes every other branch of this Context and waits until their cells are free."""
@@ -184,7 +184,7 @@ class Context:
         def then(created: tuple[int, int]) -> None:
             made.append(Branch(self, created[0], History(), None))
 
-        await self._loop.call(lambda engine: engine.create(), then, undo=lambda _: made[0].close())
+        await self._loop.call(lambda engine: engine.create(), then, undo=lambda _: made[0]._release())
         return made[0]
 
     def _register(self, branch: Branch) -> None:

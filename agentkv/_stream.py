@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ._commands import StreamJob
 from ._errors import AgentKVError, BranchBusy
@@ -52,6 +52,7 @@ class TokenStream:
         if self._entered:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
         self._entered = True
+        await checkpoint_if_cancelled()
         self._loop.submit(self._job)
         try:
             await self._job.started.wait()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import numpy as np
 import pytest
 
 import agentkv as kv
@@ -196,6 +197,22 @@ async def test_what_is_no_model_is_refused_and_said(tmp_path: Path) -> None:
         async with kv.Context.open(3):  # type: ignore[arg-type]
             pytest.fail("opened")
     assert loop_threads() == []
+
+
+async def test_a_hugging_face_folder_runs_on_torch(
+    folder: Path, open_context: OpenContext, tiny_hf_folder: Callable[..., Path]
+) -> None:
+    async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", threads=1) as ctx:
+        assert (ctx.model_info.backend, ctx.model_info.fingerprint) == ("torch", "")
+        trunk = await ctx.branch("The quick brown fox")
+        kids = await trunk.fork(2)
+        outs = await kv.gather(*(kid.generate(max_tokens=8) for kid in kids))
+        row = await kids[0].logits()
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick brown fox")
+        gen = await branch.generate(max_tokens=8)
+        assert gen.tokens == outs[0].tokens == outs[1].tokens
+        np.testing.assert_allclose(await branch.logits(), row, atol=1e-3)
 
 
 async def test_a_hugging_face_folder_is_not_for_other_backends(tiny_hf_folder: Callable[..., Path]) -> None:

@@ -1,13 +1,16 @@
 # Needs Python 3.11 or newer, a C++20 compiler and make; everything else goes into .venv. `make help` lists the targets.
 PYTHON ?= python3
 VENV   ?= .venv
+MODEL  ?=
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip install --quiet --disable-pip-version-check
 DONE  := $(VENV)/done
+EXTRAS := $(PY) -c 'import sys, tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*sum((e[name] for name in sys.argv[1:]), []))'
 CPP   := $(shell find cpp -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) CMakeLists.txt
 CPP_FORMATTED := $(filter %.cpp %.h,$(CPP)) $(shell find tests -name '*.cpp' -o -name '*.h')
+CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON --log-level=WARNING >/dev/null
 # cmake and ninja come from pip; builds outside pip must find them too.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -30,7 +33,7 @@ pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
 
 ctest: $(DONE)/tools ## Builds and runs the C++ tests
 	@echo "==> Building the C++ tests"
-	@cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON --log-level=WARNING >/dev/null
+	@$(CONFIGURE_TESTS)
 	@cmake --build build/tests
 	@echo "==> Running the C++ tests"
 	@ctest --test-dir build/tests --output-on-failure --progress --no-tests=error
@@ -43,8 +46,16 @@ asan: $(DONE)/tools ## Builds and runs the C++ tests under AddressSanitizer and 
 	@echo "==> Running the C++ tests with sanitizers"
 	@ctest --test-dir build/asan --output-on-failure --progress --no-tests=error
 
-bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after another
-	@for file in tests/benchmarks/bench_*.py; do echo "==> $$file"; $(PY) $$file || exit 1; done
+bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks; those of whole models on the folder in MODEL=
+	@$(CONFIGURE_TESTS)
+	@for file in tests/benchmarks/*.cpp; do \
+		name=$$(basename $$file .cpp); echo "==> $$name"; \
+		cmake --build build/tests --target $$name >/dev/null && $$(find build/tests -type f -name $$name) || exit 1; \
+	done
+	@test -n "$(MODEL)" || echo "==> No model was given: make bench MODEL=folder runs the rest"
+	@test -z "$(MODEL)" || for file in tests/benchmarks/bench_*.py; do \
+		echo "==> $$file"; $(PY) $$file $(MODEL) || exit 1; \
+	done
 
 lint: $(DONE)/lint-deps ## Checks style and types
 	@echo "==> ruff"
@@ -78,14 +89,14 @@ $(DONE)/venv:
 	@touch $@
 
 # executorch's own requirements weigh hundreds of MB and serve its exporter alone: the build needs only its libraries.
-$(DONE)/tools: $(DONE)/venv pyproject.toml
+$(DONE)/tools: $(DONE)/venv
 	@echo "==> Installing the build tools"
 	@$(PIP) 'scikit-build-core>=0.11' nanobind==3.1.0 'cmake>=3.28' ninja
 	@$(PIP) --no-deps executorch==1.5.1
 	@touch $@
 
 # Editable: Python sources are used in place, so only a change of C++ comes through here.
-$(DONE)/install: $(DONE)/tools $(CPP)
+$(DONE)/install: $(DONE)/tools pyproject.toml $(CPP)
 	@echo "==> Building the native module and installing agentkv (a minute or two)"
 	@$(PIP) --no-build-isolation --editable .
 	@touch $@
@@ -96,12 +107,12 @@ $(DONE)/torch: $(DONE)/venv
 	@$(PIP) torch==2.13.0
 	@touch $@
 
-$(DONE)/test-deps: $(DONE)/torch $(DONE)/install
+$(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 	@echo "==> Installing what export and tests need"
-	@$(PIP) --no-build-isolation --editable '.[export,test]'
+	@$(PIP) $$($(EXTRAS) export test)
 	@touch $@
 
 $(DONE)/lint-deps: $(DONE)/test-deps
 	@echo "==> Installing the linters"
-	@$(PIP) ruff mypy clang-format
+	@$(PIP) $$($(EXTRAS) lint)
 	@touch $@

@@ -9,7 +9,7 @@ async with kv.Context.open("path/of/a/model/folder") as ctx:
 """
 
 from . import models
-from ._branch import Branch, Mark
+from ._branch import Branch
 from ._context import Context
 from ._errors import (
     AgentKVError,
@@ -26,10 +26,12 @@ from ._errors import (
 )
 from ._gather import gather
 from ._generation import Choice, Generation, Token, Usage
+from ._mark import Mark
 from ._model import ModelInfo
 from ._sampling import Sampling
 from ._stats import Stats
 from ._stream import TokenStream
+from ._trace import StepRecord
 
 __all__ = [
     "AgentKVError",
@@ -50,6 +52,7 @@ __all__ = [
     "Sampling",
     "Stats",
     "StepFailed",
+    "StepRecord",
     "Token",
     "TokenStream",
     "TooManyBranches",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -13,43 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._commands import Call, Job, check_finished
-from ._errors import BranchClosed, InvalidInput, InvalidRollback
-from ._generation import Choice, Generation, Usage
+from ._errors import BranchClosed, InvalidInput
+from ._generation import Choice, Generation
 from ._history import History
-from ._inputs import Prompt, checked_count, checked_sampling, checked_stop, text_of
-from ._speculation import INHERIT, Inherit, check_speculation
+from ._inputs import Prompt, checked_count, text_of
+from ._mark import Mark, length_at, make_mark
+from ._request import GenerationRequest
+from ._speculation import INHERIT, Inherit
 from ._stream import DEFAULT_BUFFER, TokenStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentkv_runtime.engine import Engine, Finished
 
     from ._context import Context
     from ._sampling import Sampling
-
-MAX_TOKENS = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A point in a branch's history to roll back to. Made by `Branch.mark`.
-
-    It holds as long as the branch still has the history before it: rolling back behind it, or adopting a history that
-    differs before it, makes it invalid for good.
-
-    Attributes:
-        branch_id: the branch that it belongs to.
-        length: tokens before it.
-    """
-
-    branch_id: int
-    length: int
-    _owner: object  # tells branches of different Contexts apart
-    _time: int
-
-    def __repr__(self) -> str:
-        return f"Mark(branch {self.branch_id}, {self.length} tokens)"
 
 
 class Closing:
@@ -148,12 +124,19 @@ class Branch:
             check_finished(finished)
             history.extend(tokens)
 
-        await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), finish))
+        length = len(history)
+
+        def undo(_: None) -> Call[None]:
+            rollback = Call(lambda engine: engine.rollback(self._id, length), then=lambda _: history.truncate(length))
+            self._loop.submit(rollback)
+            return rollback
+
+        await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), finish), undo)
 
     def mark(self) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free."""
         self._check()
-        return Mark(self._id, len(self._history), self._history.owner, self._history.time)
+        return make_mark(self._id, self._history)
 
     async def rollback(self, to: Mark | int) -> None:
         """Forgets everything after a mark, or after the first `to` tokens. Moves no bytes.
@@ -162,7 +145,7 @@ class Branch:
             InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.
         """
         self._check()
-        length = self._rollback_length(to)
+        length = length_at(to, self._id, self._history)
         history = self._history
         await self._loop.call(lambda engine: engine.rollback(self._id, length), then=lambda _: history.truncate(length))
 
@@ -199,9 +182,8 @@ class Branch:
             for child in ids:
                 children.append(Branch(self._context, child, History(log), self))
 
-        def undo(_: object) -> None:
-            for child in children:
-                child.close()
+        def undo(_: object) -> Call[None] | None:
+            return [child._release() for child in children][-1]
 
         await self._loop.call(fork, then=adopt_children, undo=undo)
         return children[0] if n is None else children
@@ -226,8 +208,17 @@ class Branch:
             InvalidInput: an argument out of range, or a branch without tokens.
             StepFailed: a forward failed; the branch keeps the tokens that were made before it.
         """
-        start, finish = self._generation(max_tokens, stop, sampling, speculative, emit=False)
-        return await self._loop.run(Job(start, finish))
+        self._check_started("generate")
+        request = GenerationRequest.checked(
+            self._id,
+            self._history,
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            speculative=speculative,
+            emit=False,
+        )
+        return await self._loop.run(Job(request.start, request.finish))
 
     def stream(
         self,
@@ -242,9 +233,18 @@ class Branch:
 
         Leaving the block stops the generation. A reader that falls `buffer` tokens behind pauses its own branch only.
         """
+        self._check_started("stream")
         limit = checked_count(buffer, "buffer", 1)
-        start, finish = self._generation(max_tokens, stop, sampling, speculative, emit=True)
-        return TokenStream(self._loop, start, finish, limit)
+        request = GenerationRequest.checked(
+            self._id,
+            self._history,
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            speculative=speculative,
+            emit=True,
+        )
+        return TokenStream(self._loop, request, limit)
 
     async def select(self, choices: Sequence[str]) -> Choice:
         """The most likely of `choices` as a continuation, with the log-probability of each; the branch is unchanged.
@@ -309,15 +309,8 @@ class Branch:
 
         `await branch.close()` also waits until its cells are free.
         """
-        self._context._unregister(self)
-        if self._closed or not self._loop.is_open:
-            self._closed = True
-            return Closing(None)
-        self._closed = True
-        self._finalizer.detach()
-        release: Call[None] = Call(lambda engine: engine.close(self._id))
-        self._loop.submit(release)
-        return Closing(release.settled)
+        release = self._release()
+        return Closing(None if release is None else release.settled)
 
     async def __aenter__(self) -> Branch:
         self._check()
@@ -330,6 +323,18 @@ class Branch:
         with anyio.CancelScope(shield=True):
             await closing
 
+    def _release(self) -> Call[None] | None:
+        """Closes, and returns what there is to wait for."""
+        self._context._unregister(self)
+        if self._closed or not self._loop.is_open:
+            self._closed = True
+            return None
+        self._closed = True
+        self._finalizer.detach()
+        release: Call[None] = Call(lambda engine: engine.close(self._id))
+        self._loop.submit(release)
+        return release
+
     def _check(self) -> None:
         self._loop.check_open()
         if self._closed:
@@ -339,71 +344,6 @@ class Branch:
         self._check()
         if not len(self._history):
             raise InvalidInput(f"{verb} on branch {self._id}, which has no tokens; extend it first")
-
-    def _rollback_length(self, to: Mark | int) -> int:
-        if not isinstance(to, Mark):
-            length = checked_count(to, "the length to roll back to", 0)
-        else:
-            length = to.length
-            if to._owner is not self._history.owner:
-                raise InvalidRollback(f"{to} does not belong to branch {self._id}; use a mark of this branch")
-            kept = self._history.kept_since(to._time)
-            if kept is not None and kept < length:
-                raise InvalidRollback(
-                    f"{to} is of history that was rewritten: since then branch {self._id} kept only {kept} tokens of "
-                    "it; take a new mark"
-                )
-        if length > len(self):
-            raise InvalidRollback(
-                f"cannot roll branch {self._id} back to {length} tokens: it has {len(self)}; pass at most that"
-            )
-        return length
-
-    def _generation(
-        self,
-        max_tokens: int,
-        stop: str | Sequence[str] | None,
-        sampling: Sampling | None,
-        speculative: Inherit | None,
-        emit: bool,
-    ) -> tuple[Callable[[Engine], int], Callable[[Finished], Generation]]:
-        self._check_started("generate")
-        check_speculation(speculative)
-        limit = checked_count(max_tokens, "max_tokens", 1, MAX_TOKENS)
-        stops = checked_stop(stop)
-        sampling = checked_sampling(sampling)
-        seed = sampling.drawn_seed()
-        history = self._history
-
-        def start(engine: Engine) -> int:
-            return engine.generate(
-                self._id,
-                max_tokens=limit,
-                stop=stops,
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                min_p=sampling.min_p,
-                repetition_penalty=sampling.repetition_penalty,
-                seed=seed or 0,
-                emit=emit,
-            )
-
-        def finish(finished: Finished) -> Generation:
-            tokens = finished.tokens
-            history.extend(tokens)  # also those that were made before a failure
-            check_finished(finished)
-            assert finished.finish_reason is not None
-            return Generation(
-                text=finished.text.decode("utf-8", "replace"),
-                tokens=tokens,
-                logprobs=finished.logprobs,
-                finish_reason=finished.finish_reason,
-                usage=Usage(finished.prompt_tokens, len(tokens)),
-                seed=seed,
-            )
-
-        return start, finish
 
     def _choice_text(self, choice: object) -> str:
         if not isinstance(choice, str | bytes) or not choice:

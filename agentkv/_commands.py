@@ -7,7 +7,7 @@ event loop. Whoever awaits it waits for `settled`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
 
@@ -46,20 +46,21 @@ class Command:
 class Awaited(Command, Generic[T]):
     """A command with a result, or an error, that a task awaits."""
 
-    __slots__ = ("_error", "_result", "abandoned", "settled", "undo")
+    __slots__ = ("_error", "_result", "abandoned", "settled", "undo", "undoing")
 
     def __init__(self) -> None:
         self.settled = anyio.Event()
         self.abandoned = False  # the awaiting task was cancelled
-        self.undo: Callable[[T], object] | None = None  # what to do with a result that nobody receives
+        self.undo: Undo[T] | None = None  # what to do with a result that nobody receives
+        self.undoing: Awaited[Any] | None = None  # what that takes, if anything
         self._result: T | None = None
         self._error: BaseException | None = None
 
     def succeed(self, result: T) -> None:
         """Settles with a result; on the event loop."""
         self._result = result
-        if self.abandoned and self.undo is not None:
-            self.undo(result)
+        if self.abandoned:
+            self.take_back()
         self.settled.set()
 
     def fail(self, error: BaseException) -> None:
@@ -69,6 +70,11 @@ class Awaited(Command, Generic[T]):
 
     def refuse(self, worker: Worker, error: BaseException) -> None:
         worker.report(lambda: self.fail(error))
+
+    def take_back(self) -> None:
+        """Undoes what succeeded for nobody; on the event loop."""
+        if self.undo is not None and self._error is None:
+            self.undoing = self.undo(self._result)  # type: ignore[arg-type]
 
     @property
     def failed(self) -> bool:
@@ -80,6 +86,9 @@ class Awaited(Command, Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
+
+
+Undo: TypeAlias = Callable[[T], Awaited[Any] | None]
 
 
 class Call(Awaited[T]):
@@ -108,9 +117,13 @@ class Call(Awaited[T]):
             worker.report(lambda: self._settle(result))
 
     def _settle(self, result: T) -> None:
-        if self._then is not None:
-            self._then(result)
-        self.succeed(result)
+        try:
+            if self._then is not None:
+                self._then(result)
+        except Exception as error:
+            self.fail(error)
+        else:
+            self.succeed(result)
 
 
 class Job(Awaited[T]):

@@ -14,9 +14,11 @@ from ._commands import Job, check_finished
 from ._errors import ForeignBranch, InvalidInput
 from ._history import History
 from ._inputs import Message, Prompt, checked_ids, checked_messages, is_messages, text_of
+from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenModel, Options, Session, open_model
 from ._stats import Stats, stats_of
+from ._trace import StepRecord
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine, Finished
@@ -81,10 +83,12 @@ class Context:
         loop = StepLoop()
         await loop.start(open_session)
         context = cls(loop, opened[0])
+        log.debug("context opened", model=str(options.path), backend=context.model_info.backend)
         try:
             yield context
         finally:
             await loop.stop()
+            log.debug("context closed", model=str(options.path), steps=context.stats.steps)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -100,6 +104,11 @@ class Context:
     def stats(self) -> Stats:
         """What was done and is held, as of the last verb that ended; streams refresh it a few times a second."""
         return stats_of(self._loop.stats)
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """What each of the last 4,096 steps merged, oldest first."""
+        return self._loop.steps
 
     @property
     def branches(self) -> list[Branch]:
@@ -151,7 +160,7 @@ class Context:
             history.extend(tokens)
             return Branch(self, created[0], history, None)
 
-        return await self._loop.run(Job(create, finish), undo=lambda branch: branch.close())
+        return await self._loop.run(Job(create, finish), undo=lambda branch: branch._release())
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
         """Closes every other branch of this Context and waits until their cells are free."""
@@ -175,7 +184,7 @@ class Context:
         def then(created: tuple[int, int]) -> None:
             made.append(Branch(self, created[0], History(), None))
 
-        await self._loop.call(lambda engine: engine.create(), then, undo=lambda _: made[0].close())
+        await self._loop.call(lambda engine: engine.create(), then, undo=lambda _: made[0]._release())
         return made[0]
 
     def _register(self, branch: Branch) -> None:

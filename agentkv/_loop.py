@@ -22,10 +22,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
-from ._commands import Awaited, Call, Cancel, Command, Job, Release, Resume, StreamJob
+from ._commands import Awaited, Call, Cancel, Command, Job, Release, Resume, StreamJob, Undo
 from ._errors import ContextClosed, from_native
 from ._host import current_host
+from ._trace import StepRecord
 from ._worker import Batch, EngineWorker, Post, Stop
 
 if TYPE_CHECKING:
@@ -62,6 +64,11 @@ class StepLoop:
     def stats(self) -> dict[str, Any]:
         """The engine's statistics as of the last post."""
         return self._worker.stats
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """The last steps, oldest first."""
+        return self._worker.trace.records()
 
     async def start(self, open_session: Callable[[], Session]) -> None:
         """Starts the thread and has it open the engine; raises what that raised.
@@ -127,21 +134,24 @@ class StepLoop:
         self,
         verb: Callable[[Engine], T],
         then: Callable[[T], None] | None = None,
-        undo: Callable[[T], object] | None = None,
+        undo: Undo[T] | None = None,
     ) -> T:
         """Runs a verb between two forwards.
 
         `then` runs on the event loop in the order of the verbs. A cancelled call is settled before the cancellation
         goes on: it was not applied, or it was and `undo` gets the result that nobody receives.
         """
-        command = Call(verb, then)
+        return await self.run(Call(verb, then), undo)
+
+    async def run(self, command: Awaited[T], undo: Undo[T] | None = None) -> T:
+        """Runs a command to its end. Nothing begins in a scope that is cancelled already.
+
+        A cancelled job is settled at the step boundary before the cancellation goes on, and `undo` gets the result of
+        one that had succeeded by then.
+        """
+        await checkpoint_if_cancelled()
         self.submit(command)
         return await self.wait(command, undo)
-
-    async def run(self, job: Job[T], undo: Callable[[T], object] | None = None) -> T:
-        """Runs a job to its end. A cancelled job is settled at the step boundary before the cancellation goes on."""
-        self.submit(job)
-        return await self.wait(job, undo)
 
     def submit(self, command: Command) -> None:
         """Sends a command with the next flush."""
@@ -151,7 +161,7 @@ class StepLoop:
         if not self._ticking:
             self._await_quiet()
 
-    async def wait(self, command: Awaited[T], undo: Callable[[T], object] | None = None) -> T:
+    async def wait(self, command: Awaited[T], undo: Undo[T] | None = None) -> T:
         """Waits until a submitted command is settled, and returns its result."""
         try:
             await command.settled.wait()
@@ -161,6 +171,8 @@ class StepLoop:
         except BaseException:
             self._abandon(command, undo)
             await _settled(command.settled)
+            if command.undoing is not None:
+                await _settled(command.undoing.settled)
             raise
         return command.result()
 
@@ -169,13 +181,12 @@ class StepLoop:
         self._abandon(job, None)
         await _settled(job.settled)
 
-    def _abandon(self, command: Awaited[T], undo: Callable[[T], object] | None) -> None:
+    def _abandon(self, command: Awaited[T], undo: Undo[T] | None) -> None:
+        command.undo = undo
         if command.settled.is_set():
-            if undo is not None and not command.failed:
-                undo(command.result())
+            command.take_back()
             return
         command.abandoned = True
-        command.undo = undo
         if self._open:
             if isinstance(command, Job):
                 self._outbox.append(Cancel(command))

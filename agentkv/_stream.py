@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import anyio
-from anyio.lowlevel import checkpoint
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ._commands import StreamJob
 from ._errors import AgentKVError, BranchBusy
@@ -18,7 +17,9 @@ from ._generation import Generation, Token
 from ._loop import StepLoop
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Emitted, Engine, Finished
+    from agentkv_runtime.engine import Emitted, Finished
+
+    from ._request import GenerationRequest
 
 DEFAULT_BUFFER = 64
 
@@ -34,13 +35,12 @@ class TokenStream:
     def __init__(
         self,
         loop: StepLoop,
-        start: Callable[[Engine], int],
-        finish: Callable[[Finished], Generation],
+        request: GenerationRequest,
         buffer: int,
     ) -> None:
         self._loop = loop
-        self._finish = finish
-        self._job: StreamJob[Generation] = StreamJob(start, self._end, self._feed, buffer)
+        self._request = request
+        self._job: StreamJob[Generation] = StreamJob(request.start, self._end, self._feed, buffer)
         self._entered = False
         self._tokens: deque[Token] = deque()
         self._count = 0
@@ -52,6 +52,7 @@ class TokenStream:
         if self._entered:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
         self._entered = True
+        await checkpoint_if_cancelled()
         self._loop.submit(self._job)
         try:
             await self._job.started.wait()
@@ -110,7 +111,7 @@ class TokenStream:
 
     def _end(self, finished: Finished) -> Generation:
         self._wake()
-        generation = self._finish(finished)
+        generation = self._request.finish(finished)
         held_back = generation.text[self._shown :]
         if held_back and self._tokens:
             last = self._tokens.pop()

@@ -8,20 +8,18 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from ._commands import Command, Job, StreamJob
 from ._errors import ContextClosed, StepFailed
+from ._log import log
+from ._trace import StepTrace
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Emitted, Engine, StepReport
 
     from ._model import Session
 
-COME_BACK_S = 0.002  # how long a forward waits for the tasks that the last post woke
+COME_BACK_S = 0.005  # how long a forward waits at most for the tasks that the last posts woke
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
-
-_log = structlog.get_logger("agentkv")
 
 
 class Batch:
@@ -69,6 +67,7 @@ class EngineWorker:
         self._session: Session | None = None
         self.jobs: dict[int, Job[Any]] = {}
         self.stats: dict[str, Any] = {}
+        self.trace = StepTrace()
         self.answers = False  # does a waking post need an answer? read by the event loop
         self._queue = queue
         self._post = post
@@ -111,7 +110,7 @@ class EngineWorker:
             self._serve()
             ending: BaseException = ContextClosed("the Context was left while this was under way; keep it open longer")
         except BaseException as error:
-            _log.error("step loop failed", exc_info=True)
+            log.error("step loop failed", exc_info=True)
             ending = StepFailed(f"the step loop failed: {error!r}; open the Context again")
             ending.__cause__ = error
         self._end(ending)
@@ -124,6 +123,7 @@ class EngineWorker:
                 return
             report = self.engine.step()
             idle = report.idle
+            self.trace.add(report)
             self._absorb(report)
 
     def _collect(self, idle: bool) -> None:

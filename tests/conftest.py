@@ -34,8 +34,12 @@ def tiny_hf_folder(tmp_path_factory: pytest.TempPathFactory) -> FolderFactory:
 
 @pytest.fixture(scope="session")
 def tiny_exported_folder(tmp_path_factory: pytest.TempPathFactory, tiny_hf_folder: FolderFactory) -> FolderFactory:
-    """`tiny_exported_folder(kind="llama", quant="none", max_tokens=64, **fields of TinySpec) -> Path`."""
-    root = tmp_path_factory.mktemp("exported")
+    """`tiny_exported_folder(kind="llama", quant="none", max_tokens=64, **fields of TinySpec) -> Path`.
+
+    AGENTKV_TEST_EXPORTS names a folder that keeps exports between sessions, for work on anything but export.
+    """
+    kept = os.environ.get("AGENTKV_TEST_EXPORTS")
+    root = Path(kept) if kept else tmp_path_factory.mktemp("exported")
     built: dict[tuple[Any, ...], Path] = {}
 
     def build(
@@ -47,9 +51,10 @@ def tiny_exported_folder(tmp_path_factory: pytest.TempPathFactory, tiny_hf_folde
         key = (spec, quant, max_tokens, max_logits)
         if key not in built:
             out = root / f"{spec.name}-{quant}-t{max_tokens}n{max_logits}"
-            export_folder(
-                tiny_hf_folder(kind, **overrides), out, quant=quant, max_tokens=max_tokens, max_logits=max_logits
-            )
+            if not (kept and out.exists()):
+                export_folder(
+                    tiny_hf_folder(kind, **overrides), out, quant=quant, max_tokens=max_tokens, max_logits=max_logits
+                )
             built[key] = out
         return built[key]
 

@@ -1,6 +1,7 @@
 // Bookkeeping: cells, plans, and what can be seen of the registries.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "core/contiguous_cells.h"
 #include "core/registry.h"
 #include "core/seq_cells.h"
+#include "core/tree_cells.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -129,6 +132,17 @@ void bind_faces(nb::module_& m) {
       .def_prop_ro("live_sequences", &SeqCache::live_sequences, "Sequences that hold something.")
       .def_prop_ro("shared", &SeqCache::shared, "Cells that two sequences or more own.")
       .def_prop_ro("read_window", &SeqCache::read_window, "One past the highest owned cell.");
+  nb::class_<TreeSeqCache, SeqCache>(m, "TreeSeqCache", "A SeqCache whose sequences can have draft nodes.")
+      .def(
+          "propose",
+          [](TreeSeqCache& c, const std::vector<std::int32_t>& parents, SeqId seq) {
+            c.propose(parents, static_cast<std::int32_t>(parents.size()), seq);
+          },
+          "parents"_a, "seq"_a = 0,
+          "Proposes draft nodes for the next step that has rows of seq; each parent is the index of an earlier node, "
+          "or "
+          "-1 for the last committed token. Raises InvalidTree, InvalidStep, UnknownSequence.")
+      .def("frontier_size", &TreeSeqCache::frontier_size, "seq"_a, "Draft nodes of seq, proposed ones included.");
 }
 
 // `plan` for one bookkeeping; nanobind knows a single base class per type, so StepPlanner is not bound.
@@ -141,6 +155,23 @@ void def_plan(Class& cls) {
       .def("plan", [](Cells& c, const std::vector<std::int64_t>& p) { return StepPlan(c.plan(p)); }, "positions"_a);
 }
 
+using Mover = nb::typed<nb::callable, void(std::vector<Cell>, std::vector<Cell>)>;
+
+// The mover comes with each call: a stored one would tie the byte layer and its bookkeeping into a cycle.
+void commit(TreeCells& cells, const std::vector<std::int32_t>& accepted, SeqId seq,
+            const std::optional<Mover>& move_cells) {
+  const struct Restore {
+    TreeCells& cells;
+    ~Restore() { cells.set_mover({}); }
+  } restore{cells};
+  if (move_cells) {
+    cells.set_mover([&move_cells](std::span<const Cell> src, std::span<const Cell> dst) {
+      (*move_cells)(std::vector<Cell>(src.begin(), src.end()), std::vector<Cell>(dst.begin(), dst.end()));
+    });
+  }
+  cells.commit(accepted, static_cast<std::int32_t>(accepted.size()), seq);
+}
+
 void bind_cells(nb::module_& m) {
   auto contiguous = nb::class_<ContiguousCells, ContiguousCache>(m, "ContiguousCells", "Position p lies in cell p.")
                         .def(nb::init<Cell>(), "capacity"_a, "Raises InvalidRange unless capacity >= 1.");
@@ -149,6 +180,16 @@ void bind_cells(nb::module_& m) {
                  .def(nb::init<Cell, SeqId>(), "capacity"_a, "max_sequences"_a = kDefaultMaxSequences,
                       "Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.");
   def_plan<SeqCells>(seq);
+  auto tree =
+      nb::class_<TreeCells, TreeSeqCache>(m, "TreeCells", "SeqCells with a frontier of draft nodes per sequence.")
+          .def(nb::init<Cell, SeqId>(), "capacity"_a, "max_sequences"_a = kDefaultMaxSequences,
+               "Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.")
+          .def("commit", &commit, "accepted"_a, "seq"_a = 0, "move_cells"_a = nb::none(),
+               "Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. "
+               "move_cells(src, dst) copies cells in the byte layer, in order; without it no cell moves, and the "
+               "chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. "
+               "Raises InvalidTree, InvalidStep, UnknownSequence.");
+  def_plan<TreeCells>(tree);
 }
 
 void bind_registries(nb::module_& m) {

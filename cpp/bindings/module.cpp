@@ -4,6 +4,7 @@
 namespace nb = nanobind;
 
 void bind_core(nb::module_& m);
+void bind_cpu(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_program(nb::module_& m);
@@ -15,6 +16,7 @@ NB_MODULE(_core, m) {
   m.doc() = "Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs.";
   bind_errors(m);
   bind_core(m);
+  bind_cpu(m);
   bind_program_face(m);  // the base class of every program below
   bind_reports(m);
   bind_engine(m);

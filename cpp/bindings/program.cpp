@@ -1,4 +1,6 @@
 // ExecuTorch programs, the sessions over them, and the thread pool that they share.
+#include "executorch/program.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,7 +10,6 @@
 
 #include "executorch/cpu_builders.h"
 #include "executorch/log_capture.h"
-#include "executorch/program.h"
 #include "executorch/session.h"
 #include "executorch/threads.h"
 
@@ -41,30 +42,34 @@ nb::dict info(const ExecuTorchProgram& program) {
   return out;
 }
 
-std::shared_ptr<ExecuTorchSession> make_seq_session(std::shared_ptr<ExecuTorchProgram> program, Cell capacity,
-                                                    std::string kv_dtype, Cell min_chunk, SeqId max_sequences) {
-  return std::make_shared<ExecuTorchSession>(
-      std::move(program), SessionOptions{capacity, std::move(kv_dtype), min_chunk, max_sequences});
+template <class Face>
+std::shared_ptr<ExecuTorchSession> make_session(std::shared_ptr<ExecuTorchProgram> program, Cell capacity,
+                                                std::string kv_dtype, Cell min_chunk, SeqId max_sequences) {
+  return ExecuTorchSession::make<Face>(std::move(program),
+                                       SessionOptions{capacity, std::move(kv_dtype), min_chunk, max_sequences});
 }
 
 void bind_loaded_program(nb::module_& m) {
   nb::class_<ExecuTorchProgram>(m, "ExecuTorchProgram", nb::is_weak_referenceable(),
                                 "A .pte loaded into this process. Its weights are loaded once, whatever number of "
                                 "sessions run over it; forwards of its sessions take turns.")
-      .def(nb::init<std::string, std::string>(), "path"_a, "backend_id"_a = "AgentKVCPU",
-           nb::call_guard<nb::gil_scoped_release>(),
-           "Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, or made for "
-           "a backend that is not here.")
+      .def(
+          nb::init<std::string, std::string>(), "path"_a, "backend_id"_a = "AgentKVCPU",
+          nb::call_guard<nb::gil_scoped_release>(),
+          "Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, or made for "
+          "a backend that is not here.")
       .def_prop_ro("path", &ExecuTorchProgram::path)
       .def_prop_ro("backend_id", &ExecuTorchProgram::backend_id)
       .def_prop_ro("metadata", &metadata, nb::sig("def metadata(self) -> dict[str, int | list[int]]"),
                    "The program's `kv_cache.*` constants: facts of the architecture.")
-      .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, int]"),
-                   "vocab_size, max_tokens and max_logits.")
-      .def("make_seq_session", &make_seq_session, nb::kw_only(), "capacity"_a, "kv_dtype"_a = "fp16",
+      .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, int]"), "vocab_size, max_tokens and max_logits.")
+      .def("make_seq_session", &make_session<SeqCache>, nb::kw_only(), "capacity"_a, "kv_dtype"_a = "fp16",
            "min_chunk"_a = 256, "max_sequences"_a = kDefaultMaxSequences,
            "A cache of `capacity` cells over this program. K and V are kept as `kv_dtype` (fp32, fp16 or bf16) and "
-           "allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.");
+           "allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.")
+      .def("make_tree_session", &make_session<TreeSeqCache>, nb::kw_only(), "capacity"_a, "kv_dtype"_a = "fp16",
+           "min_chunk"_a = 256, "max_sequences"_a = kDefaultMaxSequences,
+           "The same with a TreeSeqCache, whose sequences can have draft nodes.");
 }
 
 void bind_session(nb::module_& m) {

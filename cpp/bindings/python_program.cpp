@@ -104,6 +104,8 @@ void bind_python_program(nb::module_& m) {
                                      "A program whose forward is a Python callable.")
       .def(nb::init<nb::callable, std::int32_t, std::int32_t, std::int32_t>(), "forward"_a, nb::kw_only(),
            "vocab_size"_a, "max_tokens"_a = 512, "max_logits"_a = 64,
+           nb::sig("def __init__(self, forward: collections.abc.Callable[..., numpy.typing.NDArray[numpy.float32]], *, "
+                   "vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None"),
            "`forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it "
            "raises becomes ForwardFailed.");
 }

@@ -1,13 +1,10 @@
 #include "cpu/kv_cache.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "core/errors.h"
-#include "cpu/convert.h"
 
 namespace agentkv::cpu {
 
@@ -93,17 +90,28 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   check_shape("v", v.heads, v.tokens, v.dim, n_kv_heads_, tokens, head_dim_);
 
   const StepPlan& plan = planner_->plan(position);
-  check(plan.n_tokens() == tokens, "the plan has " + std::to_string(plan.n_tokens()) + " rows; k and v have " +
-                                       std::to_string(tokens));
+  check(plan.n_tokens() == tokens,
+        "the plan has " + std::to_string(plan.n_tokens()) + " rows; k and v have " + std::to_string(tokens));
   Cell needed = plan.read_len;
   for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   Layer& l = layers_[static_cast<std::size_t>(layer)];
   l.k.reserve(needed, min_chunk_, capacity_);
   l.v.reserve(needed, min_chunk_, capacity_);
-  for (std::int32_t t = 0; t < tokens; ++t) {
-    const Cell cell = plan.write_cells[static_cast<std::size_t>(t)];
-    l.k.write(k, t, cell);
-    l.v.write(v, t, cell);
+  // Few rows are not worth waking threads for.
+  constexpr std::int64_t tokens_per_task = 64;
+  const auto chunks = static_cast<std::size_t>((tokens + tokens_per_task - 1) / tokens_per_task);
+  const auto store = [&](std::size_t chunk) {
+    const auto begin = static_cast<std::int64_t>(chunk) * tokens_per_task;
+    for (std::int64_t t = begin; t < std::min(tokens, begin + tokens_per_task); ++t) {
+      const Cell cell = plan.write_cells[static_cast<std::size_t>(t)];
+      l.k.write(k, static_cast<std::int32_t>(t), cell);
+      l.v.write(v, static_cast<std::int32_t>(t), cell);
+    }
+  };
+  if (chunks == 1) {
+    store(0);
+  } else {
+    parallel_for_(chunks, store);
   }
   return {layer, l.k.view(), l.v.view(), &plan};
 }
@@ -117,35 +125,20 @@ void KvCache::attend(const AttendSpec& spec, HeadsView q, float scale, Pos windo
   check_shape("out", out.heads, out.tokens, out.dim, q.heads, plan.n_tokens(), head_dim_);
   check(window >= 0 && sinks >= 0, "window and sinks are " + std::to_string(window) + " and " + std::to_string(sinks) +
                                        "; neither may be negative");
-  const int group = q.heads / n_kv_heads_;
-  parallel_for_(static_cast<std::size_t>(q.heads) * q.tokens, [&](std::size_t task) {
-    const int row = static_cast<int>(task) / q.heads, head = static_cast<int>(task) % q.heads;
-    const float* query = q.data + head * q.head_stride + row * q.token_stride;
-    std::vector<float> key(static_cast<std::size_t>(head_dim_)), value(key), sum(key.size(), 0.0f);
-    float peak = -std::numeric_limits<float>::infinity(), total = 0.0f;
-    const std::size_t head_offset = static_cast<std::size_t>(head / group) * spec.k.head_stride;
-    auto see = [&](Run run, Pos limit) {
-      for (Cell i = 0; i < run.length && run.position + i <= limit; ++i) {
-        const Pos p = run.position + i;
-        if (window > 0 && p <= plan.positions[row] - window && p >= sinks) continue;
-        const std::size_t offset = head_offset + static_cast<std::size_t>(run.cell + i) * spec.k.row_bytes;
-        load_row(dtype_, spec.k.data + offset, key.data(), head_dim_);
-        load_row(dtype_, spec.v.data + offset, value.data(), head_dim_);
-        float score = 0.0f;
-        for (int d = 0; d < head_dim_; ++d) score += query[d] * key[d];
-        score *= scale;
-        const float top = std::max(peak, score);
-        const float fade = std::exp(peak - top), weight = std::exp(score - top);
-        peak = top;
-        total = total * fade + weight;
-        for (int d = 0; d < head_dim_; ++d) sum[d] = sum[d] * fade + weight * value[d];
-      }
-    };
-    for (Run run : plan.view(plan.row_view[row])) see(run, plan.row_limit[row]);
-    for (Run run : plan.tail(row)) see(run, plan.positions[row]);
-    float* dst = out.data + head * out.head_stride + row * out.token_stride;
-    for (int d = 0; d < head_dim_; ++d) dst[d] = sum[d] / total;
-  });
+  cpu::attend(schedule_for(plan, window, sinks, q.heads / n_kv_heads_), spec.k, spec.v, q, n_kv_heads_, scale, out,
+              parallel_for_, scratch_);
+}
+
+const Schedule& KvCache::schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group) {
+  if (!same_visibility(plan, scheduled_)) {
+    scheduled_ = plan;
+    schedules_.clear();
+  }
+  for (const KeptSchedule& kept : schedules_) {
+    if (kept.window == window && kept.sinks == sinks && kept.group == group) return kept.schedule;
+  }
+  schedules_.push_back({window, sinks, group, Schedule(plan, window, sinks, std::max(1, kTileQueries / group))});
+  return schedules_.back().schedule;
 }
 
 }  // namespace agentkv::cpu

@@ -10,8 +10,10 @@
 #include "core/byte_layer.h"
 #include "core/faces.h"
 #include "core/step_plan.h"
+#include "cpu/attention.h"
 #include "cpu/heads_view.h"
 #include "cpu/pool.h"
+#include "cpu/schedule.h"
 
 namespace agentkv::cpu {
 
@@ -29,6 +31,9 @@ class KvCache final : public ByteLayer {
   // n_layers, n_kv_heads, capacity and min_chunk at least 1; head_dim a multiple of 8 up to 256; kv_dtype fp32, fp16 or
   // bf16. Throws InvalidTensor otherwise. Allocates nothing before the first update.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for);
+
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
 
   std::string_view backend_id() const override { return "AgentKVCPU"; }
   std::size_t bytes() const override;
@@ -53,6 +58,13 @@ class KvCache final : public ByteLayer {
   struct Layer {
     Pool k, v;
   };
+  // A schedule serves every layer of a step that has the same window and as many query heads.
+  struct KeptSchedule {
+    Pos window, sinks;
+    int group;
+    Schedule schedule;
+  };
+  const Schedule& schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group);
 
   int n_kv_heads_;
   int head_dim_;
@@ -62,6 +74,9 @@ class KvCache final : public ByteLayer {
   std::shared_ptr<StepPlanner> planner_;
   ParallelFor parallel_for_;
   std::vector<Layer> layers_;
+  StepPlan scheduled_;  // what schedules_ were made for
+  std::vector<KeptSchedule> schedules_;
+  AttentionScratch scratch_;
 };
 
 }  // namespace agentkv::cpu

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #endif
 
-#include "cpu/convert.h"
+#include "cpu/dispatch.h"
 
 namespace agentkv::cpu {
 
@@ -64,10 +64,11 @@ void Pool::reserve(Cell cells, Cell min_chunk, Cell capacity) {
 }
 
 void Pool::write(const HeadsView& rows, std::int32_t token, Cell cell) {
+  const auto store_row = kernels().store_row[static_cast<int>(dtype_)];
   for (int h = 0; h < n_kv_heads_; ++h) {
     const float* src = rows.data + h * rows.head_stride + token * rows.token_stride;
     std::byte* dst = data_.get() + head_stride() * h + row_bytes_ * cell;
-    store_row(dtype_, src, dst, head_dim_);
+    store_row(src, dst, head_dim_);
   }
 }
 

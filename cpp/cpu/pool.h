@@ -25,8 +25,8 @@ class Pool {
   // Makes room for `cells` cells, keeping what is there: doubles from min_chunk, never beyond capacity.
   // Throws CacheFull when cells > capacity, std::bad_alloc when memory ends; unchanged then.
   void reserve(Cell cells, Cell min_chunk, Cell capacity);
-  // Stores row `token` of `rows` for each head into `cell`, rounding to nearest even. fp16 saturates at +-65504, so that
-  // one outlier cannot turn a whole row into NaN.
+  // Stores row `token` of `rows` for each head into `cell`, rounding to nearest even. fp16 saturates at +-65504, so
+  // that one outlier cannot turn a whole row into NaN.
   void write(const HeadsView& rows, std::int32_t token, Cell cell);
   // Row i goes from src[i] to dst[i] as if all were read before any is written. The cells must be allocated.
   void move(const Cell* src, const Cell* dst, std::size_t n);

@@ -10,6 +10,7 @@ namespace agentkv {
 void Batch::clear() {
   feeds_.clear();
   rows_ = prefill_left_ = feed_ = row_ = 0;
+  returning_ = 0;
 }
 
 Cell Batch::free_cells() const { return branches_.free_cells() - static_cast<Cell>(rows_); }
@@ -17,6 +18,7 @@ Cell Batch::free_cells() const { return branches_.free_cells() - static_cast<Cel
 void Batch::add(const Feed& feed) {
   feeds_.push_back(feed);
   rows_ += feed.rows();
+  if (!feed.branch) returning_ += static_cast<Cell>(feed.rows());
   if (!feed.decode) prefill_left_ -= std::min(prefill_left_, feed.rows());
 }
 

@@ -62,6 +62,7 @@ class Batch {
   void set_prefill_budget(std::size_t rows) { prefill_left_ = rows; }
 
   Cell free_cells() const;                                      // not yet spoken for by rows of this batch
+  Cell returning_cells() const { return returning_; }           // spoken for, but free again when the step ends
   std::size_t prefill_budget() const { return prefill_left_; }  // rows that prefill may still add
   void add(const Feed& feed);                                   // needs feed.rows() <= free_cells()
 
@@ -76,6 +77,7 @@ class Batch {
   const ProgramInfo& info_;
   std::vector<Feed> feeds_;
   std::size_t rows_ = 0;
+  Cell returning_ = 0;
   std::size_t prefill_left_ = 0;
   std::size_t feed_ = 0;  // cursor of next_forward
   std::size_t row_ = 0;

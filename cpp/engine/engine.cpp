@@ -40,7 +40,7 @@ Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache
       vocabulary_(std::move(vocabulary)),
       config_(checked_config(config)),
       branches_(std::move(cache), config.max_branches),
-      shop_{.branches = branches_, .vocabulary = vocabulary_, .stats = stats_},
+      context_{.branches = branches_, .vocabulary = vocabulary_, .stats = stats_},
       batch_(branches_, info_),
       forward_(*program_, branches_.cache(), stats_) {}
 
@@ -70,7 +70,7 @@ void Engine::close(BranchId id) {
 
 template <class Kind, class... Args>
 JobId Engine::start(Branch& branch, Args&&... args) {
-  jobs_.push_back(std::make_unique<Kind>(next_job_, branch, shop_, std::forward<Args>(args)...));
+  jobs_.push_back(std::make_unique<Kind>(next_job_, branch, context_, std::forward<Args>(args)...));
   return next_job_++;
 }
 
@@ -139,7 +139,7 @@ StepReport Engine::step() {
   run_forwards(report);
   for (const auto& job : jobs_) job->end_step();
   sweep(report.finished);
-  report.emitted = std::exchange(shop_.emitted, {});
+  report.emitted = std::exchange(context_.emitted, {});
 
   report.idle = report.forwards == 0 && report.emitted.empty() && report.finished.empty();
   if (!report.idle) stats_.count_step(static_cast<std::size_t>(report.rows));
@@ -153,7 +153,7 @@ StepReport Engine::settle() {
   report.finished.swap(settled_);
   prepare_jobs();
   sweep(report.finished);
-  report.emitted = std::exchange(shop_.emitted, {});
+  report.emitted = std::exchange(context_.emitted, {});
   report.idle = report.emitted.empty() && report.finished.empty();
   return report;
 }

@@ -73,7 +73,7 @@ class Engine {
   const EngineConfig config_;
   Stats stats_;
   BranchTable branches_;
-  Workshop shop_;
+  JobContext context_;
   Batch batch_;
   Forward forward_;
   std::vector<std::unique_ptr<Job>> jobs_;  // in the order they came

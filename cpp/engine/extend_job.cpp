@@ -10,8 +10,11 @@ constexpr std::size_t kShort = 4;
 
 }  // namespace
 
-ExtendJob::ExtendJob(JobId id, Branch& branch, Workshop& shop, std::span<const Token> tokens)
-    : Job(id, branch, shop), n_pending_(branch.pending().size()), base_length_(branch.length()), base_row_(branch.row) {
+ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens)
+    : Job(id, branch, context),
+      n_pending_(branch.pending().size()),
+      base_length_(branch.length()),
+      base_row_(branch.row) {
   if (tokens.empty()) return;
   const auto pending = branch.pending();
   tokens_.reserve(pending.size() + tokens.size());
@@ -28,7 +31,9 @@ void ExtendJob::prepare() {
 void ExtendJob::offer(Batch& batch) {
   const std::size_t left = tokens_.size() - fed_;
   // Looked at as a whole, so that a prompt which cannot fit does not eat the cells of those that can.
-  if (static_cast<Cell>(left) > batch.free_cells()) return no_room(static_cast<Cell>(left), batch.free_cells());
+  const auto needed = static_cast<Cell>(left);
+  if (needed > batch.free_cells() + batch.returning_cells()) return no_room(needed, batch.free_cells());
+  if (needed > batch.free_cells()) return;
   const std::size_t count = always_rides() ? left : std::min(left, batch.prefill_budget());
   if (count == 0) return;
   batch.add({.job = this,
@@ -44,15 +49,15 @@ void ExtendJob::absorb(const FedRows& rows) {
   branch_.row.reset();
   branch_.log.insert(branch_.log.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(fresh),
                      tokens_.begin() + static_cast<std::ptrdiff_t>(end));
-  shop_.stats.tokens_prefilled += end - fresh;
+  context_.stats.tokens_prefilled += end - fresh;
   fed_ = end;
   if (fed_ < tokens_.size()) return;
-  branch_.row = shop_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
+  branch_.row = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
   finish();
 }
 
 void ExtendJob::restore() {
-  shop_.branches.rollback(branch_, base_length_);
+  context_.branches.rollback(branch_, base_length_);
   if (base_row_) branch_.row = base_row_;
 }
 

@@ -15,7 +15,7 @@
 namespace agentkv {
 
 // What the jobs of one engine share.
-struct Workshop {
+struct JobContext {
   BranchTable& branches;
   const Vocabulary& vocabulary;
   Stats& stats;
@@ -26,7 +26,7 @@ struct Workshop {
 
 class Job {
  public:
-  Job(JobId id, Branch& branch, Workshop& shop) : branch_(branch), shop_(shop) {
+  Job(JobId id, Branch& branch, JobContext& context) : branch_(branch), context_(context) {
     outcome_.job = id;
     branch.job = this;
   }
@@ -64,7 +64,7 @@ class Job {
   void finish(const char* reason = nullptr);
 
   Branch& branch_;
-  Workshop& shop_;
+  JobContext& context_;
   Finished outcome_;
 
  private:

@@ -13,7 +13,7 @@ namespace agentkv {
 // Feeds tokens, in chunks, and keeps the logits after the last. All or nothing.
 class ExtendJob final : public Job {
  public:
-  ExtendJob(JobId id, Branch& branch, Workshop& shop, std::span<const Token> tokens);
+  ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens);
 
   const char* kind() const override { return "extend"; }
   bool always_rides() const override;
@@ -45,8 +45,8 @@ class LogitsJob final : public Job {
 
 struct GenerateOptions {
   std::int32_t max_tokens = 0;
-  std::vector<std::string> stop;
-  Sampling sampling;
+  std::vector<std::string> stop = {};
+  Sampling sampling = {};
   std::uint64_t seed = 0;
   bool ignore_eos = false;
   bool emit = false;
@@ -57,7 +57,7 @@ struct GenerateOptions {
 // Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.
 class GenerateJob final : public Job {
  public:
-  GenerateJob(JobId id, Branch& branch, Workshop& shop, const GenerateOptions& options);
+  GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options);
 
   const char* kind() const override { return "generate"; }
   bool always_rides() const override { return true; }
@@ -78,7 +78,7 @@ class GenerateJob final : public Job {
 // Scores each choice as a continuation, on borrowed sequences that live for one step. The branch's tokens stay.
 class SelectJob final : public Job {
  public:
-  SelectJob(JobId id, Branch& branch, Workshop& shop, std::vector<std::vector<Token>> choices);
+  SelectJob(JobId id, Branch& branch, JobContext& context, std::vector<std::vector<Token>> choices);
 
   const char* kind() const override { return "select"; }
   bool always_rides() const override { return false; }

@@ -9,13 +9,13 @@ void LogitsJob::prepare() {
 }
 
 void LogitsJob::offer(Batch& batch) {
-  const auto tokens = shop_.branches.refeed(branch_);
+  const auto tokens = context_.branches.refeed(branch_);
   if (batch.free_cells() < 1) return no_room(1, batch.free_cells());
   batch.add({.job = this, .seq = branch_.seq, .branch = &branch_, .tokens = tokens, .decode = true});
 }
 
 void LogitsJob::absorb(const FedRows& rows) {
-  branch_.row = shop_.rows.copy(rows.row(0));
+  branch_.row = context_.rows.copy(rows.row(0));
   outcome_.logits = *branch_.row;
   finish();
 }

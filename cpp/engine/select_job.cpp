@@ -6,8 +6,8 @@
 
 namespace agentkv {
 
-SelectJob::SelectJob(JobId id, Branch& branch, Workshop& shop, std::vector<std::vector<Token>> choices)
-    : Job(id, branch, shop),
+SelectJob::SelectJob(JobId id, Branch& branch, JobContext& context, std::vector<std::vector<Token>> choices)
+    : Job(id, branch, context),
       choices_(std::move(choices)),
       feeds_(choices_.size()),
       first_scores_(choices_.size()),
@@ -22,7 +22,7 @@ void SelectJob::prepare() {
 
 void SelectJob::offer(Batch& batch) {
   if (batch.prefill_budget() == 0) return;
-  const auto pending = branch_.row ? std::span<const Token>() : shop_.branches.refeed(branch_);
+  const auto pending = branch_.row ? std::span<const Token>() : context_.branches.refeed(branch_);
   if (!primed_ && !offer_prime(batch)) return;
   for (; next_ < choices_.size(); ++next_) {
     const auto& choice = choices_[next_];
@@ -56,7 +56,7 @@ bool SelectJob::offer_choice(Batch& batch, std::size_t n_pending) {
     if (!offered_) no_room(static_cast<Cell>(feed.size()), batch.free_cells());
     return false;
   }
-  auto seq = shop_.branches.borrow(branch_);
+  auto seq = context_.branches.borrow(branch_);
   if (!seq && offered_) return false;
   if (seq) borrowed_.push_back(*seq);
   batch.add({.job = this,
@@ -71,7 +71,7 @@ bool SelectJob::offer_choice(Batch& batch, std::size_t n_pending) {
 void SelectJob::absorb(const FedRows& rows) {
   const Feed& feed = *rows.segment.feed;
   if (feed.tag == kPrime) {
-    branch_.row = shop_.rows.copy(rows.row(0));
+    branch_.row = context_.rows.copy(rows.row(0));
     score_first_tokens(*branch_.row);
   } else {
     const std::size_t end = rows.segment.begin + rows.segment.count;
@@ -100,9 +100,9 @@ void SelectJob::finish_if_scored() {
 }
 
 void SelectJob::end_step() {
-  for (const SeqId seq : borrowed_) shop_.branches.give_back(seq);
+  for (const SeqId seq : borrowed_) context_.branches.give_back(seq);
   borrowed_.clear();
-  shop_.branches.trim(branch_);
+  context_.branches.trim(branch_);
 }
 
 }  // namespace agentkv

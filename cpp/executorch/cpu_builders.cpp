@@ -6,6 +6,7 @@
 #include "core/builders.h"
 #include "core/contiguous_cells.h"
 #include "core/seq_cells.h"
+#include "core/tree_cells.h"
 #include "cpu/kv_cache.h"
 #include "executorch/threads.h"
 
@@ -29,6 +30,12 @@ void register_cpu_builders() {
   });
   registry.add<SeqCache>(kBackendId, [](const CacheConfig& config) {
     return build<SeqCache>(std::make_shared<SeqCells>(config.capacity, config.max_sequences), config);
+  });
+  registry.add<TreeSeqCache>(kBackendId, [](const CacheConfig& config) {
+    const auto cells = std::make_shared<TreeCells>(config.capacity, config.max_sequences);
+    auto built = build<TreeSeqCache>(cells, config);
+    cells->set_layer(built.layer);
+    return built;
   });
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "executorch/delegate.h"
 #include "executorch/log_capture.h"
 #include "executorch/pte_file.h"
 #include "executorch/threads.h"
@@ -74,8 +75,11 @@ std::string message_of(const std::exception_ptr& error) {
 }  // namespace
 
 ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
-    : path_(std::move(path)), backend_id_(std::move(backend_id)), cache_key_(mint_cache_key()),
+    : path_(std::move(path)),
+      backend_id_(std::move(backend_id)),
+      cache_key_(mint_cache_key()),
       slot_(std::make_shared<CacheSlot>()) {
+  register_cpu_delegate();
   check_pte_file(path_);
   install_log_capture();
   const LogCapture log;
@@ -86,7 +90,7 @@ ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
       options_map.set_options(backend_id_.c_str(), options.view()) != et::Error::Ok) {
     fail("backend id '" + backend_id_ + "' or cache key '" + cache_key_ + "' cannot be passed to ExecuTorch");
   }
-  et::Error error = module_->load(options_map, et::Program::Verification::InternalConsistency);
+  const et::Error error = module_->load(options_map, et::Program::Verification::InternalConsistency);
   if (error != et::Error::Ok) {
     fail("damaged: " + because(error, log) + ". Copy it again or export the model again");
   }
@@ -94,12 +98,23 @@ ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
   check_forward();
   check_backends();
   CacheRegistry::instance().install(cache_key_, slot_);
-  error = module_->load_method(kForward);
+  try {
+    const ForwardGate gate;
+    load_forward();
+  } catch (...) {
+    CacheRegistry::instance().erase(cache_key_);
+    throw;
+  }
+}
+
+void ExecuTorchProgram::load_forward() {
+  const LogCapture log;
+  const et::Error error = module_->load_method(kForward);
   if (error != et::Error::Ok) {
     const std::string reason = slot_->error ? message_of(std::exchange(slot_->error, nullptr)) : because(error, log);
-    CacheRegistry::instance().erase(cache_key_);
     fail("its forward cannot be loaded: " + reason + ". " + kReexport);
   }
+  pool_generation_ = pool_generation();
 }
 
 ExecuTorchProgram::~ExecuTorchProgram() {
@@ -223,6 +238,10 @@ void ExecuTorchProgram::execute(const ForwardCache& cache, std::span<const std::
                                 float* out) {
   const std::lock_guard lock(mutex_);
   const ForwardGate gate;
+  if (pool_generation_ != pool_generation()) {
+    module_->unload_method(kForward);
+    load_forward();
+  }
   const LogCapture log;
   struct SlotGuard {
     CacheSlot& slot;
@@ -242,8 +261,7 @@ void ExecuTorchProgram::execute(const ForwardCache& cache, std::span<const std::
   auto tokens_view = rows_view(tokens);
   auto positions_view = rows_view(positions);
   auto indices_view = rows_view(logits_indices);
-  const auto result =
-      module_->execute(kForward, {tokens_view.value(), positions_view.value(), indices_view.value()});
+  const auto result = module_->execute(kForward, {tokens_view.value(), positions_view.value(), indices_view.value()});
   if (slot_->error) {
     const std::exception_ptr error = std::exchange(slot_->error, nullptr);
     throw ForwardFailed("forward of " + std::to_string(tokens.size()) + " tokens: " + message_of(error));

@@ -52,9 +52,9 @@ class ExecuTorchProgram {
   const KvArchitecture& architecture() const { return architecture_; }
   const ProgramInfo& info() const { return info_; }
 
-  // Runs the model over tokens and positions [n_tokens] with `cache` in place of the program's own slot and writes the logits of the rows
-  // logits_indices [n_logits], 1 <= n_logits <= max_logits, to out, which must hold max_logits x vocab_size floats.
-  // Throws ForwardFailed with what the delegate or a kernel had to say.
+  // Runs the model over tokens and positions [n_tokens] with `cache` in place of the program's own slot and writes the
+  // logits of the rows logits_indices [n_logits], 1 <= n_logits <= max_logits, to out, which must hold max_logits x
+  // vocab_size floats. Throws ForwardFailed with what the delegate or a kernel had to say.
   void execute(const ForwardCache& cache, std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                std::span<const std::int64_t> logits_indices, float* out);
 
@@ -66,6 +66,7 @@ class ExecuTorchProgram {
   std::vector<std::int64_t> read_ints(const std::string& method);
   void check_forward();
   void check_backends();
+  void load_forward();  // throws ProgramError; under a ForwardGate
 
   std::string path_;
   std::string backend_id_;
@@ -74,6 +75,7 @@ class ExecuTorchProgram {
   std::unique_ptr<Module> module_;
   KvArchitecture architecture_;
   ProgramInfo info_;
+  std::uint64_t pool_generation_ = 0;  // of the thread pool that forward was loaded under
   bool output_is_planned_ = true;  // the program has memory of its own for the logits, so they must be copied out
   std::mutex mutex_;
 };

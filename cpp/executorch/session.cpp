@@ -1,14 +1,11 @@
 #include "executorch/session.h"
 
-#include <utility>
-
 #include "core/errors.h"
 #include "core/message.h"
 
 namespace agentkv {
-namespace {
 
-CacheConfig config_of(const ExecuTorchProgram& program, const SessionOptions& options) {
+CacheConfig ExecuTorchSession::config_of(const ExecuTorchProgram& program, const SessionOptions& options) {
   const KvArchitecture& model = program.architecture();
   CacheConfig config;
   config.n_layers = model.n_layers;
@@ -21,11 +18,9 @@ CacheConfig config_of(const ExecuTorchProgram& program, const SessionOptions& op
   return config;
 }
 
-}  // namespace
-
-ExecuTorchSession::ExecuTorchSession(std::shared_ptr<ExecuTorchProgram> program, const SessionOptions& options)
+ExecuTorchSession::ExecuTorchSession(std::shared_ptr<ExecuTorchProgram> program, BuiltCache<SeqCache> built)
     : program_(std::move(program)),
-      built_(CacheBuilderRegistry::instance().build<SeqCache>(program_->backend_id(), config_of(*program_, options))),
+      built_(std::move(built)),
       logits_(new float[static_cast<std::size_t>(info().max_logits) * static_cast<std::size_t>(info().vocab_size)]) {}
 
 void ExecuTorchSession::check(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
@@ -60,8 +55,8 @@ std::span<const float> ExecuTorchSession::forward(std::span<const std::int64_t> 
   // Programs are exported for at least one row of logits; a step that wants none drops it.
   static constexpr std::int64_t kFirstRow[] = {0};
   const bool none = logits_indices.empty();
-  program_->execute({built_.layer, faults_.next_forward()}, tokens, positions, none ? std::span(kFirstRow) : logits_indices,
-                    logits_.get());
+  program_->execute({built_.layer, faults_.next_forward()}, tokens, positions,
+                    none ? std::span(kFirstRow) : logits_indices, logits_.get());
   return {logits_.get(), logits_indices.size() * static_cast<std::size_t>(info().vocab_size)};
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "core/builders.h"
 #include "executorch/fault_injector.h"
@@ -24,9 +25,18 @@ struct SessionOptions {
 // belongs to one thread, different sessions may belong to different threads.
 class ExecuTorchSession final : public Program {
  public:
-  // Throws RegistryError when the program's backend builds no seq cache, InvalidRange or InvalidTensor for options out
-  // of range.
-  ExecuTorchSession(std::shared_ptr<ExecuTorchProgram> program, const SessionOptions& options);
+  // A session whose cache has the given face, SeqCache or TreeSeqCache. Throws RegistryError when the program's backend
+  // builds no such cache, InvalidRange or InvalidTensor for options out of range.
+  template <class Face>
+  static std::shared_ptr<ExecuTorchSession> make(std::shared_ptr<ExecuTorchProgram> program,
+                                                 const SessionOptions& options) {
+    const CacheConfig config = config_of(*program, options);
+    auto built = CacheBuilderRegistry::instance().build<Face>(program->backend_id(), config);
+    return std::make_shared<ExecuTorchSession>(std::move(program),
+                                               BuiltCache<SeqCache>{std::move(built.cache), std::move(built.layer)});
+  }
+
+  ExecuTorchSession(std::shared_ptr<ExecuTorchProgram> program, BuiltCache<SeqCache> built);
 
   const ProgramInfo& info() const override { return program_->info(); }
 
@@ -40,6 +50,7 @@ class ExecuTorchSession final : public Program {
   FaultInjector& faults() { return faults_; }
 
  private:
+  static CacheConfig config_of(const ExecuTorchProgram& program, const SessionOptions& options);
   void check(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
              std::span<const std::int64_t> logits_indices) const;
 

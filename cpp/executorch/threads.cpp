@@ -34,7 +34,14 @@ std::shared_mutex& gate() {
   return mutex;
 }
 
+std::atomic<std::uint64_t>& generation() {
+  static std::atomic<std::uint64_t> count{0};
+  return count;
+}
+
 }  // namespace
+
+std::uint64_t pool_generation() { return generation().load(); }
 
 std::size_t get_threads() {
   auto* pool = executorch::extension::threadpool::get_threadpool();
@@ -49,6 +56,7 @@ void set_threads(std::size_t n) {
   auto* pool = executorch::extension::threadpool::get_threadpool();
   if (pool == nullptr) throw Error("set_threads: the process has no thread pool");
   if (pool->get_thread_count() == n) return;
+  generation().fetch_add(1);  // also when it fails: the old pool may be gone
   if (!pool->_unsafe_reset_threadpool(static_cast<std::uint32_t>(n))) {
     throw Error("set_threads: a pool of " + std::to_string(n) + " threads could not be made");
   }

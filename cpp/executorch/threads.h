@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace agentkv {
@@ -11,6 +12,10 @@ std::size_t get_threads();
 
 // Replaces the pool by one of n threads (1 <= n <= 1024), once the forwards that run now are done. Throws Error.
 void set_threads(std::size_t n);
+
+// Counts the pools that came after the first. XNNPACK keeps the pool that a method was loaded under, so a method of an
+// older generation must be loaded again before it runs. Constant while a ForwardGate is held.
+std::uint64_t pool_generation();
 
 // Runs task(0) ... task(n_tasks - 1) on the pool: each thread takes the next task when it is done with its last, so a
 // thread that another process slows down does not hold up the rest. Returns when all are done. The first exception

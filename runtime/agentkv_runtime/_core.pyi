@@ -176,6 +176,17 @@ class SeqCache(SteppedCache):
     def read_window(self) -> int:
         """One past the highest owned cell."""
 
+class TreeSeqCache(SeqCache):
+    """A SeqCache whose sequences can have draft nodes."""
+
+    def propose(self, parents: Sequence[int], seq: int = 0) -> None:
+        """
+        Proposes draft nodes for the next step that has rows of seq; each parent is the index of an earlier node, or -1 for the last committed token. Raises InvalidTree, InvalidStep, UnknownSequence.
+        """
+
+    def frontier_size(self, seq: int) -> int:
+        """Draft nodes of seq, proposed ones included."""
+
 class ContiguousCells(ContiguousCache):
     """Position p lies in cell p."""
 
@@ -208,6 +219,28 @@ class SeqCells(SeqCache):
     @overload
     def plan(self, positions: Sequence[int]) -> StepPlan: ...
 
+class TreeCells(TreeSeqCache):
+    """SeqCells with a frontier of draft nodes per sequence."""
+
+    def __init__(self, capacity: int, max_sequences: int = 256) -> None:
+        """
+        Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.
+        """
+
+    def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None = None) -> None:
+        """
+        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. move_cells(src, dst) copies cells in the byte layer, in order; without it no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
+        """
+
+    @overload
+    def plan(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> StepPlan:
+        """
+        Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], equal to step_positions(). Raises InvalidStep.
+        """
+
+    @overload
+    def plan(self, positions: Sequence[int]) -> StepPlan: ...
+
 def mint_cache_key() -> str:
     """A key that nothing in this process has used before."""
 
@@ -216,6 +249,50 @@ def cache_keys() -> list[str]:
 
 def cache_builders() -> list[tuple[str, str]]:
     """(backend_id, kind) of every cache that can be built, sorted."""
+
+class CpuCache:
+    """
+    K and V pools in host memory, and attention over the plans of a bookkeeping.
+    """
+
+    @overload
+    def __init__(self, cells: SeqCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
+        """
+        head_dim: a multiple of 8 up to 256; kv_dtype: "fp32", "fp16" or "bf16". Raises InvalidTensor.
+        """
+
+    @overload
+    def __init__(self, cells: TreeCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None: ...
+
+    def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+        """
+        Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
+        """
+
+    def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """
+        Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.
+        """
+
+    @property
+    def bytes(self) -> int:
+        """K and V bytes allocated now, all layers."""
+
+    @property
+    def allocated_cells(self) -> int: ...
+
+def cpu_isas() -> list[str]:
+    """
+    Instruction sets that this build and this machine both have, best first.
+    """
+
+def get_cpu_isa() -> str:
+    """The instruction set in use."""
+
+def set_cpu_isa(isa: str) -> None:
+    """
+    Uses another of cpu_isas() from now on; the environment variable AGENTKV_CPU_ISA sets the first. Raises InvalidTensor.
+    """
 
 class Program:
     """One forward over the rows of its cache's open step."""
@@ -486,6 +563,9 @@ class ExecuTorchProgram:
         A cache of `capacity` cells over this program. K and V are kept as `kv_dtype` (fp32, fp16 or bf16) and allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.
         """
 
+    def make_tree_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256) -> ExecuTorchSession:
+        """The same with a TreeSeqCache, whose sequences can have draft nodes."""
+
 class ExecuTorchSession(Program):
     """One cache over a loaded program. Belongs to one thread at a time."""
 
@@ -520,7 +600,7 @@ def set_threads(n: int) -> None:
 class PythonProgram(Program):
     """A program whose forward is a Python callable."""
 
-    def __init__(self, forward: Callable, *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None:
+    def __init__(self, forward: Callable[..., numpy.typing.NDArray[numpy.float32]], *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None:
         """
         `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it raises becomes ForwardFailed.
         """

@@ -37,8 +37,8 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
-        """Reads `tokenizer.json` and, where present, `tokenizer_config.json`, `generation_config.json` and
-        `chat_template.jinja`. Raises TokenizerError."""
+        """Reads `tokenizer.json` and, where present, `tokenizer_config.json`, `generation_config.json` (else
+        `config.json`) and `chat_template.jinja`. Raises TokenizerError."""
         path = Path(path)
         file = path / "tokenizer.json"
         if not file.is_file():
@@ -57,7 +57,7 @@ class Tokenizer:
         return cls(
             tokenizer,
             config=config,
-            generation_config=_read_object(path / "generation_config.json"),
+            generation_config=_read_object(path / "generation_config.json") or _read_object(path / "config.json"),
             chat_template=_find_template(path, config),
         )
 

@@ -27,8 +27,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def folder(tiny_hf_folder: Callable[..., Path]) -> Path:
-    return tiny_hf_folder("llama")
+def folder(tiny_exported_folder: Callable[..., Path]) -> Path:
+    return tiny_exported_folder("llama")
 
 
 @pytest.fixture

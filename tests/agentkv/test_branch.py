@@ -39,7 +39,7 @@ async def test_an_empty_branch_can_be_filled(open_context: OpenContext) -> None:
         await empty.extend(PROMPT)
         full = await ctx.branch(PROMPT)
         assert empty.tokens == full.tokens
-        np.testing.assert_allclose(await empty.logits(), await full.logits(), atol=1e-4)
+        np.testing.assert_array_equal(await empty.logits(), await full.logits())
 
 
 async def test_generation_enters_the_history(open_context: OpenContext) -> None:
@@ -72,7 +72,7 @@ async def test_marks_and_rollback(open_context: OpenContext) -> None:
         gen = await trunk.generate(max_tokens=8)
         await trunk.rollback(mark)
         assert trunk.tokens == ctx.tokenizer.encode(PROMPT)
-        np.testing.assert_allclose(await trunk.logits(), row, atol=1e-4)
+        np.testing.assert_array_equal(await trunk.logits(), row)
         assert (await trunk.generate(max_tokens=8)).tokens == gen.tokens
         await trunk.rollback(mark)  # a mark holds as long as its history does
         await trunk.rollback(2)
@@ -120,8 +120,8 @@ async def test_a_fork_after_a_generation_has_the_token_that_is_not_in_the_cache_
         assert child.tokens == trunk.tokens
         fresh = await ctx.branch(trunk.tokens)
         expected = await fresh.logits()
-        np.testing.assert_allclose(await child.logits(), expected, atol=1e-4)
-        np.testing.assert_allclose(await trunk.logits(), expected, atol=1e-4)
+        np.testing.assert_array_equal(await child.logits(), expected)
+        np.testing.assert_array_equal(await trunk.logits(), expected)
 
 
 async def test_adopt(open_context: OpenContext) -> None:
@@ -134,7 +134,7 @@ async def test_adopt(open_context: OpenContext) -> None:
         gen = await child.generate(max_tokens=6)
         await trunk.adopt(child)
         assert trunk.tokens == child.tokens == ctx.tokenizer.encode(PROMPT) + gen.tokens
-        np.testing.assert_allclose(await trunk.logits(), await child.logits(), atol=1e-4)
+        np.testing.assert_array_equal(await trunk.logits(), await child.logits())
         with pytest.raises(kv.InvalidRollback, match="rewritten"):
             await trunk.rollback(beyond)
         await trunk.rollback(shared)

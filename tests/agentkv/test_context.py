@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import anyio
+import numpy as np
 import pytest
 
 import agentkv as kv
@@ -117,6 +119,18 @@ async def test_leaving_ends_everything(open_context: OpenContext) -> None:
     assert ctx.stats.capacity == 2048
 
 
+async def test_logs_are_silent_until_asked_for(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with open_context():
+        capfd.readouterr()
+    assert capfd.readouterr() == ("", "")
+    caplog.set_level(logging.DEBUG, "agentkv")
+    async with open_context():
+        assert "context opened" in caplog.text
+    assert "context closed" in caplog.text
+
+
 async def test_an_error_inside_the_block_goes_out_as_it_is(open_context: OpenContext) -> None:
     async def fail() -> None:
         async with open_context() as ctx:
@@ -183,6 +197,22 @@ async def test_what_is_no_model_is_refused_and_said(tmp_path: Path) -> None:
         async with kv.Context.open(3):  # type: ignore[arg-type]
             pytest.fail("opened")
     assert loop_threads() == []
+
+
+async def test_a_hugging_face_folder_runs_on_torch(
+    folder: Path, open_context: OpenContext, tiny_hf_folder: Callable[..., Path]
+) -> None:
+    async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", threads=1) as ctx:
+        assert (ctx.model_info.backend, ctx.model_info.fingerprint) == ("torch", "")
+        trunk = await ctx.branch("The quick brown fox")
+        kids = await trunk.fork(2)
+        outs = await kv.gather(*(kid.generate(max_tokens=8) for kid in kids))
+        row = await kids[0].logits()
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick brown fox")
+        gen = await branch.generate(max_tokens=8)
+        assert gen.tokens == outs[0].tokens == outs[1].tokens
+        np.testing.assert_allclose(await branch.logits(), row, atol=1e-3)
 
 
 async def test_a_hugging_face_folder_is_not_for_other_backends(tiny_hf_folder: Callable[..., Path]) -> None:

@@ -50,7 +50,7 @@ async def test_leaving_the_block_stops_the_generation(open_context: OpenContext)
         trunk = await ctx.branch("The quick brown fox")
         before = len(trunk)
         seen = []
-        async with trunk.stream(max_tokens=1000) as stream:
+        async with trunk.stream(max_tokens=1000, buffer=4) as stream:
             with pytest.raises(kv.AgentKVError, match="still runs"):
                 _ = stream.generation
             async for token in stream:

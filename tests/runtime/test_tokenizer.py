@@ -195,6 +195,11 @@ def test_from_folder(tmp_path: Path) -> None:
     assert Tokenizer.from_folder(tmp_path).render_chat([]) == "J"
 
 
+def test_older_models_say_their_ends_in_config_json(tmp_path: Path) -> None:
+    assert Tokenizer.from_folder(saved(tmp_path, config={"eos_token_id": 5})).eos_ids == [5]
+    assert Tokenizer.from_folder(saved(tmp_path, generation_config={"eos_token_id": 6})).eos_ids == [6]
+
+
 def test_limits_of_training_do_not_apply(tmp_path: Path) -> None:
     backend = byte_level()
     backend.enable_truncation(max_length=2)

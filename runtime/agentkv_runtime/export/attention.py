@@ -10,16 +10,24 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PretrainedConfig
 
+from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.op import update_and_attend
 
-__all__ = ["ATTENTION_NAME", "UnsupportedModelError", "agentkv_attention", "feeding", "layer_window"]
+__all__ = [
+    "ATTENTION_NAME",
+    "UnsupportedModelError",
+    "agentkv_attention",
+    "current_position",
+    "feeding",
+    "layer_window",
+]
 
 ATTENTION_NAME = "agentkv"
 
 _position: ContextVar[torch.Tensor | None] = ContextVar("agentkv_position", default=None)
 
 
-class UnsupportedModelError(ValueError):
+class UnsupportedModelError(ExportError):
     """The model's attention needs something that the cached attention does not compute."""
 
 
@@ -31,6 +39,11 @@ def feeding(position: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         _position.reset(token)
+
+
+def current_position() -> torch.Tensor | None:
+    """The positions that `feeding` announced, or None outside it."""
+    return _position.get()
 
 
 def layer_window(config: PretrainedConfig, layer_idx: int, sliding_window: int | None) -> int:

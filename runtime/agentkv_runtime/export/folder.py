@@ -99,7 +99,15 @@ def _write(src: Path, folder: Path, quant: Quantization, max_tokens: int, max_lo
         if (src / name).is_file():
             shutil.copyfile(src / name, folder / name)
     config = json.loads((src / "config.json").read_text(encoding="utf-8"))
+    _keep_ends(folder / "generation_config.json", config)
     write_manifest(_manifest(src, folder, config, lowered, quant, max_tokens, max_logits), folder / MANIFEST_NAME)
+
+
+def _keep_ends(path: Path, config: dict[str, Any]) -> None:
+    # Older models say in config.json alone which tokens end a generation.
+    ends = config.get("eos_token_id")
+    if ends is not None and not path.is_file():
+        path.write_text(json.dumps({"eos_token_id": ends}) + "\n", encoding="utf-8")
 
 
 def _manifest(
@@ -115,7 +123,7 @@ def _manifest(
         vocab_size=lowered.vocab_size,
         max_tokens=max_tokens,
         max_logits=max_logits,
-        max_positions=config.get("max_position_embeddings"),
+        max_positions=config.get("text_config", config).get("max_position_embeddings"),
         n_layers=metadata.n_layers,
         n_kv_heads=metadata.n_kv_heads,
         head_dim=metadata.head_dim,

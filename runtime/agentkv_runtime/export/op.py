@@ -35,7 +35,7 @@ class AttendingCache(Protocol):
         scale: float,
         window: int,
     ) -> torch.Tensor:
-        """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`, returns attention of q `[1, Hq, T, D]` as `[1, Hq, T, Dv]`.
+        """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attention of q `[1, Hq, T, D]` as `[1, Hq, T, Dv]`.
 
         A row at position p sees cached positions <= p of its sequence, and with window > 0 only those > p - window.
         """

@@ -1,10 +1,9 @@
-#include "cpu/convert.h"
+#include "convert.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
-namespace agentkv::cpu {
+namespace agentkv::cpu::testing {
 
 std::uint16_t fp16_from_float(float x) {
   const std::uint32_t sign = (std::bit_cast<std::uint32_t>(x) >> 16) & 0x8000u;
@@ -35,30 +34,4 @@ std::uint16_t bf16_from_float(float x) {
   return static_cast<std::uint16_t>(u >> 16);
 }
 
-void store_row(KvDtype dtype, const float* src, std::byte* dst, std::int32_t n) {
-  if (dtype == KvDtype::fp32) {
-    std::memcpy(dst, src, sizeof(float) * static_cast<std::size_t>(n));
-    return;
-  }
-  auto* out = reinterpret_cast<std::uint16_t*>(dst);
-  if (dtype == KvDtype::fp16) {
-    for (std::int32_t i = 0; i < n; ++i) out[i] = fp16_from_float(src[i]);
-  } else {
-    for (std::int32_t i = 0; i < n; ++i) out[i] = bf16_from_float(src[i]);
-  }
-}
-
-void load_row(KvDtype dtype, const std::byte* src, float* dst, std::int32_t n) {
-  if (dtype == KvDtype::fp32) {
-    std::memcpy(dst, src, sizeof(float) * static_cast<std::size_t>(n));
-    return;
-  }
-  const auto* in = reinterpret_cast<const std::uint16_t*>(src);
-  if (dtype == KvDtype::fp16) {
-    for (std::int32_t i = 0; i < n; ++i) dst[i] = float_from_fp16(in[i]);
-  } else {
-    for (std::int32_t i = 0; i < n; ++i) dst[i] = float_from_bf16(in[i]);
-  }
-}
-
-}  // namespace agentkv::cpu
+}  // namespace agentkv::cpu::testing

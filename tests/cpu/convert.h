@@ -1,13 +1,10 @@
-// Scalar conversions between float32 and what a pool stores; the vector kernels give the same bits.
+// Scalar conversions between float32 and what a pool stores: the reference for the vector kernels.
 #pragma once
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
-#include "cpu/dtype.h"
-
-namespace agentkv::cpu {
+namespace agentkv::cpu::testing {
 
 // Round to nearest even; finite and infinite values beyond +-65504 saturate, NaN stays NaN.
 std::uint16_t fp16_from_float(float x);
@@ -16,7 +13,4 @@ float float_from_fp16(std::uint16_t h);
 std::uint16_t bf16_from_float(float x);
 inline float float_from_bf16(std::uint16_t h) { return std::bit_cast<float>(static_cast<std::uint32_t>(h) << 16); }
 
-void store_row(KvDtype dtype, const float* src, std::byte* dst, std::int32_t n);
-void load_row(KvDtype dtype, const std::byte* src, float* dst, std::int32_t n);
-
-}  // namespace agentkv::cpu
+}  // namespace agentkv::cpu::testing

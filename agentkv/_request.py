@@ -1,0 +1,81 @@
+"""One generation: what was asked for, as the engine takes it, and what came of it, as users get it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ._commands import check_finished
+from ._generation import Generation, Usage
+from ._history import History
+from ._inputs import checked_count, checked_sampling, checked_stop
+from ._sampling import Sampling
+from ._speculation import Inherit, check_speculation
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Engine, Finished
+
+MOST_TOKENS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A generation on one branch."""
+
+    branch: int
+    history: History
+    max_tokens: int
+    stop: list[bytes]
+    sampling: Sampling
+    seed: int | None
+    emit: bool
+
+    @classmethod
+    def checked(
+        cls,
+        branch: int,
+        history: History,
+        *,
+        max_tokens: int,
+        stop: str | Sequence[str] | None,
+        sampling: Sampling | None,
+        speculative: Inherit | None,
+        emit: bool,
+    ) -> GenerationRequest:
+        """Raises InvalidInput for anything out of range; draws the seed where one is needed."""
+        check_speculation(speculative)
+        limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
+        stops = checked_stop(stop)
+        sampling = checked_sampling(sampling)
+        return cls(branch, history, limit, stops, sampling, sampling.drawn_seed(), emit)
+
+    def start(self, engine: Engine) -> int:
+        """Hands it to the engine, on the engine's thread; returns the job."""
+        return engine.generate(
+            self.branch,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            temperature=self.sampling.temperature,
+            top_k=self.sampling.top_k,
+            top_p=self.sampling.top_p,
+            min_p=self.sampling.min_p,
+            repetition_penalty=self.sampling.repetition_penalty,
+            seed=self.seed or 0,
+            emit=self.emit,
+        )
+
+    def finish(self, finished: Finished) -> Generation:
+        """Records the tokens in the history and makes the result; raises what ended it, if that was an error."""
+        tokens = finished.tokens
+        self.history.extend(tokens)  # also those that were made before a failure
+        check_finished(finished)
+        assert finished.finish_reason is not None
+        return Generation(
+            text=finished.text.decode("utf-8", "replace"),
+            tokens=tokens,
+            logprobs=finished.logprobs,
+            finish_reason=finished.finish_reason,
+            usage=Usage(finished.prompt_tokens, len(tokens)),
+            seed=self.seed,
+        )

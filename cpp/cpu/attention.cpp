@@ -1,0 +1,210 @@
+#include "cpu/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <numbers>
+
+#include "cpu/dispatch.h"
+
+namespace agentkv::cpu {
+
+namespace {
+
+// Fewer (head, tile) pairs than this, and segments become tasks of their own, so that many threads have work.
+constexpr std::size_t kEnoughTasks = 64;
+constexpr std::size_t kMaxSplitFloats = std::size_t{8} << 20;
+
+float* aligned(std::vector<float>& buffer, std::size_t floats) {
+  if (buffer.size() < floats + 16) buffer.resize(floats + 16);
+  const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
+  return buffer.data() + (64 - address % 64) % 64 / sizeof(float);
+}
+
+// One thread's buffers.
+struct Workspace {
+  std::vector<float> floats;
+  std::vector<const float*> q;
+  std::vector<float*> state;
+  std::vector<std::uint64_t> visible;
+};
+
+Workspace& workspace() {
+  thread_local Workspace w;
+  return w;
+}
+
+struct Attention {
+  const Schedule& schedule;
+  const KernelTable& kernel;
+  PoolView k, v;
+  HeadsView q;
+  MutableHeadsView out;
+  int n_kv_heads, group, dim;
+  float scale;  // with log2(e)
+  std::size_t state_size;
+
+  Attention(const Schedule& schedule, const PoolView& k, const PoolView& v, const HeadsView& q, int n_kv_heads,
+            float scale, const MutableHeadsView& out)
+      : schedule(schedule),
+        kernel(kernels()),
+        k(k),
+        v(v),
+        q(q),
+        out(out),
+        n_kv_heads(n_kv_heads),
+        group(q.heads / n_kv_heads),
+        dim(q.dim),
+        scale(scale * std::numbers::log2e_v<float>),
+        state_size(static_cast<std::size_t>(state_floats(q.dim))) {}
+
+  // Query rows of a tile are numbered slot * group + head within the K/V head.
+  std::size_t queries(const Schedule::Tile& tile) const {
+    return static_cast<std::size_t>(tile.end - tile.begin) * static_cast<std::size_t>(group);
+  }
+
+  void scale_queries(const Schedule::Tile& tile, int head, float* scaled) const {
+    for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
+      for (int g = 0; g < group; ++g, scaled += dim) {
+        const float* row = q.data + (head * group + g) * q.head_stride + schedule.row(tile, slot) * q.token_stride;
+        for (int d = 0; d < dim; ++d) scaled[d] = row[d] * scale;
+      }
+    }
+  }
+
+  // Reduces one segment into `states` [queries][state_size]. Rows that see nothing of it keep the empty state.
+  void reduce(const Schedule::Tile& tile, int head, const Schedule::Segment& segment, const float* scaled,
+              float* scratch, Workspace& w, float* states) const {
+    const std::size_t n = queries(tile);
+    for (std::size_t i = 0; i < n; ++i) kernel.init_state(states + i * state_size, dim);
+    w.q.resize(n);
+    w.state.resize(n);
+    w.visible.resize(n);
+    BlockArgs args{};
+    args.k = k.data + static_cast<std::size_t>(head) * k.head_stride;
+    args.v = v.data + static_cast<std::size_t>(head) * v.head_stride;
+    args.row_bytes = k.row_bytes;
+    args.dim = dim;
+    args.q = w.q.data();
+    args.state = w.state.data();
+    args.visible = w.visible.data();
+    args.scratch = scratch;
+    const auto groups = schedule.groups();
+    for (std::int32_t i = segment.group_begin; i < segment.group_end; ++i) {
+      const Schedule::Group& current = groups[static_cast<std::size_t>(i)];
+      int rows = 0;
+      for (const Schedule::Member& member : schedule.members(current)) {
+        for (int g = 0; g < group; ++g, ++rows) {
+          const std::size_t query = static_cast<std::size_t>(member.slot * group + g);
+          w.q[rows] = scaled + query * static_cast<std::size_t>(dim);
+          w.state[rows] = states + query * state_size;
+          w.visible[rows] = member.visible;
+        }
+      }
+      args.n_rows = rows;
+      args.cells = schedule.cells(current.cells);
+      args.next_cells =
+          i + 1 < tile.group_end ? schedule.cells(groups[static_cast<std::size_t>(i) + 1].cells) : nullptr;
+      kernel.attend_block[static_cast<int>(k.dtype)](args);
+    }
+  }
+
+  void finish(const Schedule::Tile& tile, int head, const float* states) const {
+    for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
+      for (int g = 0; g < group; ++g, states += state_size) {
+        float* row = out.data + (head * group + g) * out.head_stride + schedule.row(tile, slot) * out.token_stride;
+        kernel.finish(states, row, dim);
+      }
+    }
+  }
+
+  void merge(std::size_t n, float* into, const float* later) const {
+    for (std::size_t i = 0; i < n; ++i) kernel.merge_state(into + i * state_size, later + i * state_size, dim);
+  }
+
+  // A whole (tile, head) on this thread.
+  void run(const Schedule::Tile& tile, int head) const {
+    Workspace& w = workspace();
+    const std::size_t n = queries(tile), states = n * state_size;
+    float* total = aligned(w.floats, 2 * states + n * static_cast<std::size_t>(dim) + 16 + scratch_floats(dim));
+    float* part = total + states;
+    float* scratch = part + states;
+    float* scaled = scratch + scratch_floats(dim);
+    scale_queries(tile, head, scaled);
+    const auto segments = schedule.segments().subspan(static_cast<std::size_t>(tile.segment_begin),
+                                                      static_cast<std::size_t>(tile.segment_end - tile.segment_begin));
+    for (std::size_t s = 0; s < segments.size(); ++s) {
+      reduce(tile, head, segments[s], scaled, scratch, w, s == 0 ? total : part);
+      if (s > 0) merge(n, total, part);
+    }
+    if (segments.empty()) {
+      for (std::size_t i = 0; i < n; ++i) kernel.init_state(total + i * state_size, dim);
+    }
+    finish(tile, head, total);
+  }
+
+  // One segment of a (tile, head) into its own states.
+  void run_segment(const Schedule::Tile& tile, int head, const Schedule::Segment& segment, float* states) const {
+    Workspace& w = workspace();
+    float* scratch = aligned(w.floats, queries(tile) * static_cast<std::size_t>(dim) + 16 + scratch_floats(dim));
+    float* scaled = scratch + scratch_floats(dim);
+    scale_queries(tile, head, scaled);
+    reduce(tile, head, segment, scaled, scratch, w, states);
+  }
+};
+
+}  // namespace
+
+void attend(const Schedule& schedule, const PoolView& k, const PoolView& v, const HeadsView& q, int n_kv_heads,
+            float scale, const MutableHeadsView& out, const ParallelFor& parallel_for, AttentionScratch& scratch) {
+  const Attention attention(schedule, k, v, q, n_kv_heads, scale, out);
+  const auto tiles = schedule.tiles();
+  const auto heads = static_cast<std::size_t>(n_kv_heads);
+  const std::size_t pairs = tiles.size() * heads;
+  const std::size_t segments = schedule.segments().size();
+  std::size_t states = 0;
+  bool all_see = true;
+  for (const Schedule::Tile& tile : tiles) {
+    states += attention.queries(tile) * static_cast<std::size_t>(tile.segment_end - tile.segment_begin);
+    all_see = all_see && tile.segment_end > tile.segment_begin;
+  }
+  const std::size_t split_floats = states * heads * attention.state_size;
+  if (!all_see || pairs >= kEnoughTasks || schedule.max_segments() < 2 || split_floats > kMaxSplitFloats) {
+    // Later tiles of a chunk see more: start with them.
+    parallel_for(pairs, [&](std::size_t task) {
+      attention.run(tiles[tiles.size() - 1 - task / heads], static_cast<int>(task % heads));
+    });
+    return;
+  }
+
+  // One task per (segment, head); whoever ends a (tile, head)'s last segment puts its segments together, in order.
+  float* buffer = aligned(scratch.states, split_floats);
+  std::vector<std::size_t> tile_of(segments);
+  std::vector<float*> states_of(segments);
+  for (std::size_t t = 0; t < tiles.size(); ++t) {
+    for (std::int32_t s = tiles[t].segment_begin; s < tiles[t].segment_end; ++s) {
+      tile_of[s] = t;
+      states_of[s] = buffer;
+      buffer += heads * attention.queries(tiles[t]) * attention.state_size;
+    }
+  }
+  std::vector<std::atomic<std::int32_t>> left(pairs);
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const Schedule::Tile& tile = tiles[i / heads];
+    left[i].store(tile.segment_end - tile.segment_begin, std::memory_order_relaxed);
+  }
+  parallel_for(segments * heads, [&](std::size_t task) {
+    const std::size_t segment = task / heads, head = task % heads;
+    const Schedule::Tile& tile = tiles[tile_of[segment]];
+    const std::size_t n = attention.queries(tile), offset = head * n * attention.state_size;
+    attention.run_segment(tile, static_cast<int>(head), schedule.segments()[segment], states_of[segment] + offset);
+    if (left[tile_of[segment] * heads + head].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    float* total = states_of[tile.segment_begin] + offset;
+    for (std::int32_t s = tile.segment_begin + 1; s < tile.segment_end; ++s) {
+      attention.merge(n, total, states_of[s] + offset);
+    }
+    attention.finish(tile, static_cast<int>(head), total);
+  });
+}
+
+}  // namespace agentkv::cpu

@@ -1,0 +1,27 @@
+// Attention over a schedule: cuts the work into tasks and puts the pieces together in a fixed order.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "cpu/heads_view.h"
+#include "cpu/pool.h"
+#include "cpu/schedule.h"
+
+namespace agentkv::cpu {
+
+// Query rows (of all heads of one K/V head) that one task should have at most: enough that packing K and V pays.
+inline constexpr int kTileQueries = 128;
+
+// What attention keeps between calls: states of segments that different tasks reduce.
+struct AttentionScratch {
+  std::vector<float> states;
+};
+
+// Shapes as in KvCache::attend, already checked. Which tasks exist depends on the schedule alone, and the bits of a row
+// not even on that.
+void attend(const Schedule& schedule, const PoolView& k, const PoolView& v, const HeadsView& q, int n_kv_heads,
+            float scale, const MutableHeadsView& out, const ParallelFor& parallel_for, AttentionScratch& scratch);
+
+}  // namespace agentkv::cpu

@@ -1,0 +1,54 @@
+// What the driver hands to the vector kernels and back: plain data, so that a file compiled for one instruction set
+// shares no inline code with files compiled for another.
+//
+// The reduction order is part of the interface (all kernels, all query counts, all instruction sets with FMA give the
+// same bits):
+//   score(q, p)  = fma chain over d = 0 .. dim - 1 of q[d] * K[p][d], from 0; q already carries scale * log2(e)
+//   positions go by blocks [64 b, 64 b + 64); an absent or hidden position has score -inf, so weight 0
+//   per block: peak = max, weights = exp2(score - peak), 16 lanes of denominators (lane = p mod 16, the four weights of
+//   a lane summed as (w0 + w1) + (w2 + w3)), sum[d] = fma chain over p of w[p] * V[p][d], from sum[d] * fade
+//   blocks of a segment in order, then segments merged in order
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace agentkv::cpu {
+
+inline constexpr int kBlock = 64;     // positions per block
+inline constexpr int kSegment = 512;  // positions per segment: one state, reduced on one thread
+inline constexpr int kLanes = 16;     // partial denominators
+inline constexpr int kMaxHeadDim = 256;
+
+// A query row's running state in floats: sum [padded dim], denominators [kLanes], peak, padding.
+inline constexpr int padded_dim(int dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
+inline constexpr int state_floats(int dim) { return padded_dim(dim) + 2 * kLanes; }
+// Floats of scratch that attend_block needs: K and V of a block and the scores of a strip of rows.
+inline constexpr int kStripRows = 24;
+inline constexpr int scratch_floats(int dim) { return kBlock * (dim + padded_dim(dim)) + kStripRows * kBlock; }
+
+// Some query rows against one block of positions.
+struct BlockArgs {
+  const std::byte* k;  // this K/V head's rows, cell c at k + c * row_bytes
+  const std::byte* v;
+  std::size_t row_bytes;
+  const std::int32_t* cells;       // [kBlock] cell of each position, -1 where absent
+  const std::int32_t* next_cells;  // the block that follows, to prefetch; may be null
+  int dim;
+  int n_rows;
+  const float* const* q;         // [n_rows] -> [dim]
+  const std::uint64_t* visible;  // [n_rows] bit p: the row sees position p of the block; never 0
+  float* const* state;           // [n_rows] -> [state_floats(dim)], 64-byte aligned
+  float* scratch;                // [scratch_floats(dim)], 64-byte aligned
+};
+
+struct KernelTable {
+  const char* isa;
+  void (*attend_block[3])(const BlockArgs&);                      // by KvDtype
+  void (*store_row[3])(const float* src, std::byte* dst, int n);  // by KvDtype; n a multiple of 8
+  void (*init_state)(float* state, int dim);
+  void (*merge_state)(float* into, const float* later, int dim);
+  void (*finish)(const float* state, float* out, int dim);
+};
+
+}  // namespace agentkv::cpu

@@ -1,0 +1,79 @@
+// The delegate's program as the exporter wrote it (runtime/agentkv_runtime/export/blob.py): a short list of
+// instructions over strided views of inputs, outputs and temporaries.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+namespace agentkv::delegate {
+
+inline constexpr std::uint32_t kBlobVersion = 1;
+
+enum class Place : std::uint32_t { kInput = 0, kOutput = 1, kTemp = 2 };
+enum class DType : std::uint32_t { kFloat32 = 0, kInt64 = 1 };
+
+// A number that grows with the rows of a call: constant + per_token * n_tokens.
+struct Affine {
+  std::int64_t constant = 0;
+  std::int64_t per_token = 0;
+
+  std::int64_t at(std::int64_t n_tokens) const { return constant + per_token * n_tokens; }
+};
+
+// Rows of `heads` blocks of `dim` contiguous floats; offsets and strides in floats.
+struct View {
+  Place place = Place::kInput;
+  std::uint32_t index = 0;
+  std::int32_t heads = 0;
+  std::int32_t dim = 0;
+  Affine offset, head_stride, token_stride;
+};
+
+struct Copy {
+  View src, dst;
+};
+// dst = src / sqrt(mean(src^2) + eps) * weight, per head and row.
+struct RmsNorm {
+  View src, dst;
+  std::uint32_t weight = 0;  // constant [dim]
+  float eps = 0;
+};
+// dst [T, 2 F] = cos, then sin, of position * inv_freq, times scaling.
+struct RopeTable {
+  std::uint32_t position = 0;  // input
+  View dst;
+  std::uint32_t inv_freq = 0;  // constant [F]
+  float scaling = 1;
+};
+// dst = src with its first 2 F dimensions turned, in pairs (i, i + F), or (2 i, 2 i + 1) when interleaved.
+struct Rope {
+  View src, dst, table;
+  bool interleaved = false;
+};
+struct UpdateAndAttend {
+  std::int32_t layer = 0;
+  std::uint32_t position = 0;  // input
+  float scale = 1;
+  std::int32_t window = 0;
+  View q, k, v, dst;
+};
+using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend>;
+
+struct Value {
+  DType dtype = DType::kFloat32;
+  std::vector<Affine> shape;
+};
+
+struct Blob {
+  std::vector<Value> inputs, outputs;
+  std::vector<std::int64_t> temps;  // floats per token
+  std::vector<std::vector<float>> constants;
+  std::vector<Instruction> instructions;
+};
+
+// Throws ProgramError for bytes that are no blob, of another version, damaged, or whose views leave their buffers.
+Blob parse_blob(const void* data, std::size_t size);
+
+}  // namespace agentkv::delegate

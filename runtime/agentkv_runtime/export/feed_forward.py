@@ -1,0 +1,71 @@
+"""Feed-forward layers in forms that lower exactly and stay in one partition."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+__all__ = ["SplitMlp", "TanhGelu", "replace_feed_forward"]
+
+
+class TanhGelu(nn.Module):
+    """GELU by its tanh approximation, spelled out: XNNPACK has one GELU, the exact one, and would take that."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Elementwise over x of any shape."""
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))))
+
+
+class SplitMlp(nn.Module):
+    """A gated layer whose fused gate and up projections are taken apart: slices of dynamic shape break partitions."""
+
+    def __init__(self, gate_up: nn.Linear, down: nn.Linear, activation: nn.Module) -> None:
+        super().__init__()
+        width = gate_up.out_features // 2
+        weights, bias = gate_up.weight.detach(), gate_up.bias
+        self.gate = nn.Linear(gate_up.in_features, width, bias=bias is not None)
+        self.up = nn.Linear(gate_up.in_features, width, bias=bias is not None)
+        for layer, rows in ((self.gate, slice(0, width)), (self.up, slice(width, None))):
+            layer.weight = nn.Parameter(weights[rows].clone(), requires_grad=False)
+            if bias is not None:
+                layer.bias = nn.Parameter(bias.detach()[rows].clone(), requires_grad=False)
+        self.down = down
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x `[..., hidden]` -> `[..., hidden]`."""
+        out: torch.Tensor = self.down(self.activation(self.gate(x)) * self.up(x))
+        return out
+
+
+def _is_tanh_gelu(module: nn.Module) -> bool:
+    if isinstance(module, TanhGelu) or "gelu" not in type(module).__name__.lower():
+        return False
+    x = torch.linspace(-6, 6, 97)
+    return torch.allclose(module(x), functional.gelu(x, approximate="tanh"), rtol=1e-5, atol=1e-6)
+
+
+def _split(module: nn.Module) -> SplitMlp | None:
+    gate_up, down = getattr(module, "gate_up_proj", None), getattr(module, "down_proj", None)
+    activation = getattr(module, "activation_fn", None) or getattr(module, "act_fn", None)
+    if not (isinstance(gate_up, nn.Linear) and isinstance(down, nn.Linear) and isinstance(activation, nn.Module)):
+        return None
+    if gate_up.out_features != 2 * down.in_features:
+        return None
+    split = SplitMlp(gate_up, down, activation)
+    x = torch.randn((1, 2, gate_up.in_features), generator=torch.Generator().manual_seed(0))
+    return split if torch.allclose(split(x), module(x), rtol=1e-4, atol=1e-5) else None
+
+
+@torch.no_grad()
+def replace_feed_forward(model: nn.Module) -> None:
+    """Replaces activations and fused feed-forward layers of the model in place where ours compute the same."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if _is_tanh_gelu(child):
+                setattr(parent, name, TanhGelu())
+            elif (split := _split(child)) is not None:
+                setattr(parent, name, split)

@@ -1,0 +1,190 @@
+"""From a transformers model to an ExecuTorch program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.exir import (
+    EdgeCompileConfig,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.passes import MemoryPlanningPass
+from torch.export import Dim, ExportedProgram
+from transformers import PreTrainedModel
+
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.feed_forward import replace_feed_forward
+from agentkv_runtime.export.load import load_model
+from agentkv_runtime.export.norms import replace_norms
+from agentkv_runtime.export.op import update_and_attend
+from agentkv_runtime.export.partition import ProgramPartitioner
+from agentkv_runtime.export.quantize import Quant, quantize
+from agentkv_runtime.export.rotary import own_rotary
+from agentkv_runtime.export.views import simplify_views
+from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
+
+__all__ = ["LoweredProgram", "Progress", "load_model", "lower_model"]
+
+Progress = Callable[[str], None]
+"""Told in a few words what begins now."""
+
+
+@dataclass(frozen=True)
+class LoweredProgram:
+    """A program ready to be written, and what its manifest must say."""
+
+    program: ExecutorchProgramManager
+    metadata: KvCacheMetadata
+    vocab_size: int
+    max_tokens: int
+    max_logits: int
+    delegate_calls: dict[str, int]
+    """Calls of one forward to each backend; how finely the graph was split."""
+
+    @property
+    def buffer(self) -> bytes:
+        """The .pte as bytes."""
+        return bytes(self.program.buffer)
+
+    def write(self, path: str | Path) -> None:
+        """Writes the .pte."""
+        with open(path, "wb") as file:
+            self.program.write_to_file(file)
+
+
+def _metadata(program: ExportedProgram, config: Any) -> KvCacheMetadata:
+    """Reads the cache's shape off the attention nodes. Raises UnsupportedModelError when one cache cannot serve all."""
+    name = getattr(config, "model_type", "the model")
+    layers: dict[int, tuple[int, int, int, int]] = {}
+    for node in program.graph.nodes:
+        if node.op != "call_function" or node.target is not update_and_attend:
+            continue
+        _, k, v, _, layer_id, *_ = node.args
+        window = node.args[7] if len(node.args) > 7 else 0
+        if layer_id in layers:
+            raise UnsupportedModelError(f"{name}: two attentions share the cache of layer {layer_id}")
+        k_shape, v_shape = k.meta["val"].shape, v.meta["val"].shape
+        layers[layer_id] = (int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), int(window))
+    if sorted(layers) != list(range(len(layers))) or not layers:
+        raise UnsupportedModelError(
+            f"{name}: attention reached the cache in layers {sorted(layers)}, not in all of them"
+        )
+    if len(layers) != config.num_hidden_layers:
+        raise UnsupportedModelError(
+            f"{name}: {len(layers)} of {config.num_hidden_layers} layers attend through the cache; the others"
+            " keep state that agentkv does not hold"
+        )
+    shapes = {shape[:3] for shape in layers.values()}
+    if len(shapes) != 1:
+        raise UnsupportedModelError(f"{name}: layers differ in (n_kv_heads, head_dim, value dim): {sorted(shapes)}")
+    n_kv_heads, head_dim, value_dim = shapes.pop()
+    if head_dim != value_dim:
+        raise UnsupportedModelError(f"{name}: keys have {head_dim} dimensions and values {value_dim}")
+    if head_dim % 8 or head_dim > 256:
+        raise UnsupportedModelError(f"{name}: head_dim {head_dim} is no multiple of 8 up to 256")
+    windows = tuple(layers[index][3] for index in range(len(layers)))
+    return KvCacheMetadata(len(layers), n_kv_heads, head_dim, windows if any(windows) else ())
+
+
+def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int) -> ExportedProgram:
+    """Exports forward(tokens [T], position [T], logits_indices [N]) with T and N dynamic."""
+    rows, logits = Dim("T", min=1, max=max_tokens), Dim("N", min=1, max=max_logits)
+    example = (
+        torch.zeros(2, dtype=torch.int64),
+        torch.arange(2),
+        torch.zeros(2, dtype=torch.int64),
+    )
+    try:
+        return torch.export.export(
+            CachedForward(model), example, dynamic_shapes=({0: rows}, {0: rows}, {0: logits}), strict=False
+        )
+    except (UnsupportedModelError, ExportError):
+        raise
+    except Exception as error:
+        name = getattr(model.config, "model_type", type(model).__name__)
+        first_line = str(error).strip().partition("\n")[0]
+        raise UnsupportedModelError(
+            f"torch cannot trace {name}: {first_line}. Its forward depends on the data it is given, as mixtures of"
+            " experts do"
+        ) from error
+
+
+def _delegate_calls(program: ExportedProgram) -> dict[str, int]:
+    calls: dict[str, int] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.higher_order.executorch_call_delegate:
+            backend = getattr(program.graph_module, node.args[0].target).backend_id
+            calls[backend] = calls.get(backend, 0) + 1
+    return calls
+
+
+@contextmanager
+def _attention_restored(model: PreTrainedModel) -> Iterator[None]:
+    config = model.config
+    before = config._attn_implementation
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+@torch.no_grad()
+def lower_model(
+    model: PreTrainedModel,
+    *,
+    quant: Quant = "none",
+    max_tokens: int = 512,
+    max_logits: int = 64,
+    max_context: int | None = None,
+    progress: Progress | None = None,
+) -> LoweredProgram:
+    """Lowers a float32 causal language model to one program for the CPU backend. Uses the model up.
+
+    One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. `max_context` matters
+    to long-rope models only: above their original context, their long frequencies are taken.
+    Raises UnsupportedModelError, QuantizationError or, for bounds below 2, ExportError.
+    """
+    tell = progress or (lambda _: None)
+    if max_tokens < 2 or max_logits < 2:
+        raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
+    config = model.config.get_text_config()
+    with _attention_restored(model), own_rotary(model, max_context):
+        replace_norms(model, config.hidden_size)
+        replace_feed_forward(model)
+        if quant != "none":
+            tell(f"quantising to {quant}")
+        quantize(model, quant)
+        tell("tracing the model")
+        traced = _trace(model, max_tokens, max_logits)
+    metadata = _metadata(traced, config)
+    tell("lowering to XNNPACK and the attention delegate")
+    edge = to_edge_transform_and_lower(
+        traced,
+        transform_passes=[simplify_views],
+        partitioner=[ProgramPartitioner()],
+        constant_methods=write_kv_cache_metadata(
+            n_layers=metadata.n_layers,
+            n_kv_heads=metadata.n_kv_heads,
+            head_dim=metadata.head_dim,
+            windows=metadata.windows,
+        ),
+        compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+    )
+    calls = _delegate_calls(edge.exported_program())
+    tell("planning memory and serialising")
+    # The runner owns inputs and logits: no copies, and none of the planned memory goes to their upper bounds.
+    program = edge.to_executorch(
+        ExecutorchBackendConfig(
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+        )
+    )
+    return LoweredProgram(program, metadata, config.vocab_size, max_tokens, max_logits, calls)

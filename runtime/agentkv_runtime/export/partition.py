@@ -1,0 +1,186 @@
+"""Splits a program between our delegate (attention and what is fused to it) and XNNPACK (the rest)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.utils import tag_constant_data
+from torch import fx
+from torch._export.utils import get_buffer, get_param, is_buffer, is_param
+from torch.export import ExportedProgram
+
+from agentkv_runtime.export.region import ATTEND, ROW_OPS, RegionError, compile_region, is_view
+
+__all__ = ["BACKEND_ID", "AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
+
+BACKEND_ID = "AgentKVCPU"
+
+
+def _constant(program: ExportedProgram, node: fx.Node) -> torch.Tensor | None:
+    if is_buffer(program, node):
+        return get_buffer(program, node)
+    if is_param(program, node):
+        return get_param(program, node)
+    return None
+
+
+def _region_of(attend: fx.Node) -> set[fx.Node]:
+    """The attention node with the views, norms and ropes that lead to it alone, and the views that follow it."""
+    region = {attend}
+    pending = [arg for arg in attend.args[:3] if isinstance(arg, fx.Node)]
+    while pending:
+        node = pending.pop()
+        if not (is_view(node) or node.target in ROW_OPS) or any(user not in region for user in node.users):
+            continue
+        if isinstance(node.args[0], fx.Node) and isinstance(node.args[0].meta["val"], torch.Tensor):
+            region.add(node)
+            pending.append(node.args[0])
+    tail = attend
+    while len(tail.users) == 1 and is_view(user := next(iter(tail.users))):
+        region.add(user)
+        tail = user
+    return region
+
+
+def _fits(program: ExportedProgram, region: set[fx.Node]) -> bool:
+    nodes = [node for node in program.graph.nodes if node in region]
+    inputs: dict[fx.Node, None] = {}
+    for node in nodes:
+        for arg in node.all_input_nodes:
+            if arg not in region and _constant(program, arg) is None:
+                inputs[arg] = None
+    outputs = [node for node in nodes if any(user not in region for user in node.users)]
+    try:
+        compile_region(nodes, list(inputs), outputs, lambda node: _constant(program, node))
+    except RegionError:
+        return False
+    return True
+
+
+def _our_regions(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:
+    regions: list[set[fx.Node]] = []
+    for node in nodes:
+        if node.target == ATTEND:
+            region = _region_of(node)
+            regions.append(region if _fits(program, region) else {node})
+    taken = {node for region in regions for node in region}
+    return regions + [{node} for node in nodes if node.target in ROW_OPS and node not in taken]
+
+
+def merge_by_level(
+    nodes: Sequence[fx.Node], barriers: Sequence[set[fx.Node]], groups: Sequence[Sequence[fx.Node]]
+) -> list[list[fx.Node]]:
+    """Merges groups of nodes into the fewest partitions that no path leaves and enters again.
+
+    A group's level is the largest number of times that a path to it has left such groups. Groups of one level can be
+    one partition: a path from one to another through other nodes would have raised the level of the second.
+    """
+    unit: dict[fx.Node, int] = {}
+    members = [*groups, *barriers]
+    for index, member in enumerate(members):
+        for node in member:
+            if node.op == "call_function":
+                unit[node] = index
+    total = len(members)
+    for node in nodes:
+        if node not in unit:
+            unit[node] = total
+            total += 1
+    level = [0] * total
+    for _ in range(len(groups) + 1):
+        changed = False
+        for node in nodes:
+            mine = unit[node]
+            for source in node.all_input_nodes:
+                theirs = unit.get(source)
+                if theirs is None or theirs == mine:
+                    continue
+                needed = level[theirs] + int(theirs < len(groups) and mine >= len(groups))
+                if needed > level[mine]:
+                    level[mine] = needed
+                    changed = True
+        if not changed:
+            break
+    else:
+        raise RegionError("a group of nodes depends on itself through others")
+    partitions: dict[int, list[fx.Node]] = {}
+    for index, group in enumerate(groups):
+        partitions.setdefault(level[index], []).extend(group)
+    return [partitions[key] for key in sorted(partitions)]
+
+
+class ProgramPartitioner(Partitioner):
+    """Tags one region per attention layer for our delegate, and as few partitions as possible of the rest for XNNPACK.
+
+    One partitioner for both: each further one would decompose and retrace the whole program twice.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._xnnpack = XnnpackPartitioner()
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tags the nodes of every partition with the backend that takes it."""
+        nodes = [node for node in exported_program.graph.nodes if node.op == "call_function"]
+        ours = _our_regions(exported_program, nodes)
+        taken = {node for region in ours for node in region}
+        groups = [
+            [node for node in group if node not in taken]
+            for group in self._xnnpack.get_matched_nodes_from_configs(exported_program)
+        ]
+        theirs = merge_by_level(nodes, ours, [group for group in groups if group])
+        # No pass of XNNPACK's long list applies to these graphs but this one, and each retraces every partition.
+        xnnpack = DelegationSpec(XnnpackBackend.__name__, [CompileSpec("dqlinear_partitioner", b"")])
+        tags: dict[str, DelegationSpec] = {}
+        for prefix, spec, partitions in (
+            ("agentkv", DelegationSpec(BACKEND_ID, []), ours),
+            ("xnnpack", xnnpack, theirs),
+        ):
+            for index, partition in enumerate(partitions):
+                tag = f"{prefix}{index}"
+                tags[tag] = spec
+                for node in partition:
+                    node.meta["delegation_tag"] = tag
+        tag_constant_data(exported_program)
+        return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[fx.Node], bool] | None]:
+        """What XNNPACK takes whole: a decomposed linear would leave its quantised weights without a kernel."""
+        return [
+            torch.ops.aten.linear.default,
+            torch.ops.torchao.choose_qparams_affine.default,
+            torch.ops.torchao.quantize_affine.default,
+            torch.ops.torchao.dequantize_affine.default,
+        ], None
+
+
+@final
+class AgentKVCPU(BackendDetails):
+    """Ahead-of-time half of the CPU delegate. ExecuTorch finds it by its name, which is the backend id."""
+
+    @staticmethod
+    def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+        """Compiles a tagged region to the delegate's blob."""
+        del compile_specs
+        placeholders: list[fx.Node] = []
+        nodes: list[fx.Node] = []
+        outputs: list[Any] = []
+        for node in edge_program.graph.nodes:
+            if node.op == "placeholder":
+                if _constant(edge_program, node) is None:
+                    placeholders.append(node)
+            elif node.op == "call_function":
+                nodes.append(node)
+            elif node.op == "output":
+                outputs = list(node.args[0])
+        program = compile_region(nodes, placeholders, outputs, lambda node: _constant(edge_program, node))
+        return PreprocessResult(processed_bytes=program.pack())

@@ -1,0 +1,54 @@
+"""`forward(tokens, position, logits_indices) -> logits` around any decoder-only model of transformers."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from agentkv_runtime.export.attention import ATTENTION_NAME, UnsupportedModelError, feeding
+
+__all__ = ["CachedForward"]
+
+_rows: ContextVar[torch.Tensor | None] = ContextVar("agentkv_rows", default=None)
+
+
+class _HeadOnRows(nn.Module):
+    """The LM head, applied to the selected rows only."""
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden `[1, T, H]` -> `[N, vocab]` for the rows that CachedForward was asked for."""
+        rows = _rows.get()
+        assert rows is not None, "the head runs inside CachedForward"
+        out: torch.Tensor = self.head(hidden.index_select(1, rows).view(-1, hidden.shape[-1]))
+        return out
+
+
+class CachedForward(nn.Module):
+    """Feeds T tokens at their positions and returns the logits of N chosen rows. Takes the model over."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        head = model.get_output_embeddings()
+        if head is None:
+            raise UnsupportedModelError(f"{type(model).__name__} has no language-model head")
+        model.set_attn_implementation(ATTENTION_NAME)
+        model.set_output_embeddings(_HeadOnRows(head))
+        self.model = model.eval()
+
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor, logits_indices: torch.Tensor) -> torch.Tensor:
+        """tokens `[T]`, position `[T]`, logits_indices `[N]`, all int64 -> logits `[N, vocab]` float32."""
+        token = _rows.set(logits_indices)
+        try:
+            with feeding(position):
+                out = self.model(input_ids=tokens[None], position_ids=position[None], use_cache=False)
+        finally:
+            _rows.reset(token)
+        logits: torch.Tensor = out.logits
+        return logits.float()

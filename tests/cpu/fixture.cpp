@@ -1,0 +1,185 @@
+#include "fixture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string_view>
+
+#include "convert.h"
+
+namespace agentkv::cpu::testing {
+
+std::vector<std::pair<Pos, Cell>> visible_cells(const StepPlan& plan, int row, Pos window, Pos sinks) {
+  std::vector<std::pair<Pos, Cell>> cells;
+  const Pos position = plan.positions[row];
+  auto add = [&](Run run, Pos limit) {
+    for (Cell i = 0; i < run.length; ++i) {
+      const Pos p = run.position + i;
+      if (p > limit || (window > 0 && p <= position - window && p >= sinks)) continue;
+      cells.emplace_back(p, run.cell + i);
+    }
+  };
+  for (const Run& run : plan.view(plan.row_view[row])) add(run, plan.row_limit[row]);
+  for (const Run& run : plan.tail(row)) add(run, position);
+  return cells;
+}
+
+namespace {
+
+float rounded(std::string_view dtype, float x) {
+  if (dtype == "fp16") return float_from_fp16(fp16_from_float(x));
+  if (dtype == "bf16") return float_from_bf16(bf16_from_float(x));
+  return x;
+}
+
+}  // namespace
+
+Filled::Filled(const Shape& shape, Cell cells, ParallelFor parallel_for, unsigned seed)
+    : shape(shape),
+      k(0, 0, 0),
+      v(0, 0, 0),
+      planner(std::make_shared<FixedPlan>()),
+      cache(
+          [&] {
+            CacheConfig config;
+            config.n_layers = 1;
+            config.n_kv_heads = shape.n_kv_heads;
+            config.head_dim = shape.head_dim;
+            config.capacity = cells;
+            config.min_chunk = 16;
+            config.kv_dtype = shape.dtype;
+            return config;
+          }(),
+          planner, std::move(parallel_for)) {
+  std::mt19937 random(seed);
+  k = Tensor(shape.n_kv_heads, cells, shape.head_dim, random);
+  v = Tensor(shape.n_kv_heads, cells, shape.head_dim, random);
+  // Already rounded: storing them is exact.
+  for (Tensor* tensor : {&k, &v}) {
+    for (float& x : tensor->data) x = rounded(shape.dtype, x);
+  }
+  std::vector<Cell> all(static_cast<std::size_t>(cells));
+  std::iota(all.begin(), all.end(), 0);
+  planner->current = PlanMaker().sequence(all, cells).done();
+  const std::vector<std::int64_t> positions(all.begin(), all.end());
+  cache.update_and_fetch(0, positions, k.view(), v.view());
+}
+
+Tensor Filled::queries(const StepPlan& plan, unsigned seed) const {
+  Tensor q(shape.n_kv_heads * shape.group, plan.n_tokens(), shape.head_dim);
+  std::normal_distribution<float> normal;
+  for (int row = 0; row < plan.n_tokens(); ++row) {
+    // By position: the same token asks the same question, however its step is batched.
+    std::mt19937 random(seed * 1000003u + static_cast<unsigned>(plan.positions[row]));
+    for (int h = 0; h < q.heads; ++h) {
+      for (int d = 0; d < q.dim; ++d) q.row(h, row)[d] = normal(random);
+    }
+  }
+  return q;
+}
+
+Tensor Filled::attend(const StepPlan& plan, float scale, Pos window, Pos sinks, unsigned seed) {
+  planner->current = plan;
+  const int n = plan.n_tokens();
+  Tensor new_k(shape.n_kv_heads, n, shape.head_dim), new_v(new_k);
+  for (int h = 0; h < shape.n_kv_heads; ++h) {
+    for (int t = 0; t < n; ++t) {
+      std::copy_n(k.row(h, plan.write_cells[t]), shape.head_dim, new_k.row(h, t));
+      std::copy_n(v.row(h, plan.write_cells[t]), shape.head_dim, new_v.row(h, t));
+    }
+  }
+  const std::vector<std::int64_t> positions(plan.positions.begin(), plan.positions.end());
+  const AttendSpec spec = cache.update_and_fetch(0, positions, new_k.view(), new_v.view());
+  Tensor out(shape.n_kv_heads * shape.group, n, shape.head_dim);
+  std::fill(out.data.begin(), out.data.end(), std::numeric_limits<float>::quiet_NaN());
+  cache.attend(spec, queries(plan, seed).view(), scale, window, out.mutable_view(), sinks);
+  return out;
+}
+
+Tensor Filled::reference(const StepPlan& plan, float scale, Pos window, Pos sinks, unsigned seed) const {
+  const Tensor q = queries(plan, seed);
+  Tensor out(q.heads, q.tokens, q.dim);
+  for (int row = 0; row < plan.n_tokens(); ++row) {
+    const auto cells = visible_cells(plan, row, window, sinks);
+    for (int h = 0; h < q.heads; ++h) {
+      std::vector<double> scores;
+      double peak = -std::numeric_limits<double>::infinity(), total = 0;
+      for (auto [position, cell] : cells) {
+        double score = 0;
+        for (int d = 0; d < q.dim; ++d) score += double{q.row(h, row)[d]} * k.row(h / shape.group, cell)[d];
+        scores.push_back(score * scale);
+        peak = std::max(peak, scores.back());
+      }
+      std::vector<double> sum(static_cast<std::size_t>(q.dim));
+      for (std::size_t i = 0; i < cells.size(); ++i) {
+        const double weight = std::exp(scores[i] - peak);
+        total += weight;
+        for (int d = 0; d < q.dim; ++d) sum[d] += weight * v.row(h / shape.group, cells[i].second)[d];
+      }
+      for (int d = 0; d < q.dim; ++d) out.row(h, row)[d] = static_cast<float>(sum[d] / total);
+    }
+  }
+  return out;
+}
+
+void PlanMaker::add_view(const std::vector<Cell>& cells) {
+  const std::size_t first = plan.runs.size();
+  for (Pos p = 0; p < static_cast<Pos>(cells.size()); ++p) {
+    if (cells[p] < 0) continue;
+    if (plan.runs.size() > first) {
+      Run& last = plan.runs.back();
+      if (last.position + last.length == p && last.cell + last.length == cells[p]) {
+        ++last.length;
+        continue;
+      }
+    }
+    plan.runs.push_back({p, cells[p], 1});
+  }
+  plan.view_offsets.push_back(static_cast<std::int32_t>(plan.runs.size()));
+}
+
+void PlanMaker::add_row(Pos position, Cell cell, Pos limit, const std::vector<Run>& tail) {
+  plan.positions.push_back(position);
+  plan.write_cells.push_back(cell);
+  plan.row_view.push_back(plan.n_views() - 1);
+  plan.row_limit.push_back(limit);
+  if (plan.tail_offsets.empty()) plan.tail_offsets.push_back(0);
+  plan.tails.insert(plan.tails.end(), tail.begin(), tail.end());
+  plan.tail_offsets.push_back(static_cast<std::int32_t>(plan.tails.size()));
+}
+
+PlanMaker& PlanMaker::sequence(const std::vector<Cell>& cells, int n) {
+  add_view(cells);
+  const Pos length = static_cast<Pos>(cells.size());
+  for (Pos p = length - n; p < length; ++p) add_row(p, cells[p], p, {});
+  return *this;
+}
+
+PlanMaker& PlanMaker::tree(const std::vector<Cell>& cells, const std::vector<std::vector<Run>>& tails) {
+  add_view(cells);
+  const Pos limit = static_cast<Pos>(cells.size()) - 1;
+  for (const auto& tail : tails) {
+    const Run& last = tail.back();
+    add_row(last.position + last.length - 1, last.cell + last.length - 1, limit, tail);
+  }
+  return *this;
+}
+
+StepPlan PlanMaker::done() {
+  for (const Run& run : plan.runs) plan.read_len = std::max(plan.read_len, run.cell + run.length);
+  for (const Run& run : plan.tails) plan.read_len = std::max(plan.read_len, run.cell + run.length);
+  if (plan.tails.empty()) plan.tail_offsets.clear();
+  return plan;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  double worst = 0;
+  for (std::size_t i = 0; i < a.data.size(); ++i) {
+    const double difference = std::fabs(double{a.data[i]} - b.data[i]);
+    if (!(difference <= worst)) worst = difference;  // NaN counts as the worst
+  }
+  return worst;
+}
+
+}  // namespace agentkv::cpu::testing

@@ -1,0 +1,19 @@
+"""The models that the integration suites export; each export costs seconds, so they share them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Every pair of (architecture feature, group size, head_dim, ties) that can meet appears at least once.
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-gqa2-d64": ("llama", {"heads": 4, "kv_heads": 2, "head_dim": 64}),
+    "llama-gqa8-d128-tied": ("llama", {"heads": 8, "kv_heads": 1, "head_dim": 128, "tied": True}),
+    "smollm-gqa3-d64-tied": ("smollm", {"heads": 3, "kv_heads": 1, "head_dim": 64, "hidden": 192}),
+    "qwen2-gqa1-d80-tied": ("qwen2", {"heads": 2, "kv_heads": 2, "head_dim": 80, "hidden": 160}),
+    "qwen3-gqa4-d128-tied": ("qwen3", {"heads": 8, "kv_heads": 2, "head_dim": 128}),
+    "qwen3-gqa1-d64": ("qwen3", {"heads": 2, "kv_heads": 2, "head_dim": 64, "tied": False}),
+    "mistral-gqa8-d80-w8": ("mistral", {"heads": 8, "kv_heads": 1, "head_dim": 80, "window": 8}),
+    "mistral-gqa2-d128-w5-tied": ("mistral", {"heads": 4, "kv_heads": 2, "head_dim": 128, "window": 5, "tied": True}),
+    "phi3-gqa4-d80": ("phi3", {"heads": 4, "kv_heads": 1, "head_dim": 80, "hidden": 320}),
+    "gemma3-gqa2-d64-w8-tied": ("gemma3", {"heads": 4, "kv_heads": 2, "head_dim": 64, "window": 8}),
+}

@@ -1,0 +1,43 @@
+"""An exported folder holds everything that running the model needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from agentkv_runtime.export import export_folder
+from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.tokenizer import Tokenizer
+
+from tests.conftest import FolderFactory
+
+
+def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    src = tmp_path / "older model"
+    shutil.copytree(tiny_hf_folder("llama", layers=1), src)
+    (src / "generation_config.json").unlink(missing_ok=True)
+    config = json.loads((src / "config.json").read_text())
+    (src / "config.json").write_text(json.dumps({**config, "eos_token_id": [0, 2]}))
+    said: list[str] = []
+    folder = export_folder(src, tmp_path / "out", max_tokens=8, max_logits=4, progress=said.append)
+
+    folder.verify()
+    manifest = folder.manifest
+    assert (manifest.max_tokens, manifest.max_logits, manifest.vocab_size) == (8, 4, config["vocab_size"])
+    assert (manifest.model_type, manifest.quantization, manifest.n_layers) == ("llama", "none", 1)
+    assert manifest.source == "older model"
+    assert manifest.max_positions == config["max_position_embeddings"]
+    assert {"executorch", "torch", "transformers"} <= set(manifest.exported_with)
+    assert folder.tokenizer.encode("the fox") == Tokenizer.from_folder(src).encode("the fox")
+    assert folder.tokenizer.eos_ids[:2] == [0, 2]
+    assert folder.tokenizer.has_chat_template
+    assert said[0] == "loading torch"
+    assert said[-1] == "writing the folder"
+
+    # Exporting again replaces the folder whole.
+    (folder.path / "draft.pte").write_bytes(b"of the model before")
+    again = export_folder(src, tmp_path / "out", max_tokens=4, max_logits=4)
+    assert again.draft_path is None
+    assert read_model_folder(tmp_path / "out").manifest.max_tokens == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["older model", "out"]

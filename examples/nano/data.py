@@ -163,9 +163,9 @@ def next_round(
     rng: random.Random, pool: Pool, desk: Desk, facts: Facts, past: list[Round], calls: int | None, errors: float
 ) -> Round:
     """One more round; `calls` fixes how many calls it needs."""
-    count = calls if calls is not None else rng.choice((0, 0, 1, 1, 1, 2, 2, 3))
+    count = calls if calls is not None else rng.choice((0, 0, 0, 1, 1, 2, 2, 3, 3))
     if count == 0:
-        if rng.random() < 0.3:
+        if rng.random() < 0.45:
             return _unavailable(rng, pool, desk)
         question, answer = small_talk(rng, pool, facts, [desk.shown(t) for t in desk.tools], [r.answer for r in past])
         return Round(question, "talk", answer=answer)

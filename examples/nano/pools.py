@@ -16,6 +16,10 @@ Pool = Literal["train", "eval"]
 _ONSETS = "b br c ch d dr f fl g gr h j k kl l m n p pr r s sh st t tr v w y z".split()  # noqa: SIM905
 _VOWELS = "a a e e i i o o u ai ea ia ou".split()  # noqa: SIM905
 _CODAS = ("", "", "", "l", "m", "n", "r", "s", "t", "x", "nd", "rk", "th")
+_PIECES = """
+an ar en er in on or al el la ma ra ta be ca da de di do fa ho le li lo mi mo na ne ni no pa pe pi re ri ro sa se si
+te ti to un ver mar ter ton land ford berg burg stone wood field lum cor vel dor gar hal kel mir nor sol tar val wen
+""".split()  # noqa: SIM905
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _REAL = """
 Oslo Paris London Lisbon Berlin Madrid Rome Vienna Prague Dublin Tokyo Boston Chicago Seattle Denver
@@ -58,6 +62,9 @@ def _name(rng: random.Random) -> str:
     # Letters in no pronounceable order leave copying as the only way to get a name right.
     if kind < 0.24:
         return "".join(rng.choice(_LETTERS) for _ in range(rng.randint(3, 7))).capitalize()
+    # Pieces of ordinary words: a tokenizer cuts these names where it cuts text.
+    if kind < 0.4:
+        return "".join(rng.choice(_PIECES) for _ in range(rng.randint(2, 3))).capitalize()
     return _syllables(rng).capitalize()
 
 

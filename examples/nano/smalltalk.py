@@ -87,13 +87,13 @@ def small_talk(rng: random.Random, pool: Pool, facts: Facts, tools: list[str], s
     kind = rng.random()
     if facts.notes and kind < 0.5:
         return facts.question(rng)
-    if kind < 0.2:
+    if kind < 0.12:
         ask = rng.choice(_BEYOND).format(n=pools.name(rng, pool), d=pools.integer(rng, pool))
         return ask[0].upper() + ask[1:] + rng.choice((".", "?", "")), NO_TOOL
     if kind < 0.3:
         ask = rng.choice(("What can you do?", "Which tools do you have?", "List your tools.", "How can you help me?"))
         return ask, f"I can use: {', '.join(tools)}."
-    if kind < 0.42:
+    if kind < 0.46:
         ask = rng.choice(("What is my name?", "Who am I?", "Do you know my name?"))
         return ask, f"You are {facts.user}." if facts.user else "I do not know your name."
     if kind < 0.54:

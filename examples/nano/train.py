@@ -24,14 +24,19 @@ from .batches import Batch, Batches
 
 @dataclass(frozen=True)
 class Phases:
-    """What changes on the way, as fractions of the whole run."""
+    """What changes on the way, as fractions of the whole run.
 
-    warmup: float = 0.01
+    The learning rate falls twice: a warm restart (Loshchilov and Hutter 2017) begins the second, gentler fall.
+    """
+
+    warmup: float = 0.006
     echoes: int = 100  # the first steps: random tokens, repeated
-    lessons: float = 0.14  # until here much of the data are exercises in copying and looking up
-    all_tokens: float = 0.1  # until here what the assistant reads weighs a little too
-    decay: float = 0.4  # from here the learning rate falls
-    int4: float = 0.7  # from here the forward pass sees int4 weights
+    lessons: float = 0.09  # until here much of the data are exercises in copying and looking up
+    all_tokens: float = 0.06  # until here what the assistant reads weighs a little too
+    decay: float = 0.25  # from here the learning rate falls
+    restart: float = 0.62  # here it is back at `again`, and falls anew
+    again: float = 0.5
+    int4: float = 0.44  # from here the forward pass sees int4 weights
 
     def exercises(self, done: float) -> float:
         """The share of exercises: they make the heads that copy form early, and are then in the way."""
@@ -43,7 +48,14 @@ class Phases:
             return done / self.warmup
         if done < self.decay:
             return 1.0
-        return 0.01 + 0.99 * (1 + math.cos(math.pi * min(1.0, (done - self.decay) / (1 - self.decay)))) / 2
+        if done < self.restart:
+            return _cosine((done - self.decay) / (self.restart - self.decay))
+        return self.again * _cosine((done - self.restart) / (1 - self.restart))
+
+
+def _cosine(done: float) -> float:
+    """From 1 to a hundredth."""
+    return 0.01 + 0.99 * (1 + math.cos(math.pi * min(1.0, done))) / 2
 
 
 class Trainer:
@@ -138,7 +150,7 @@ class Trainer:
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the finished model.")] = Path("nano-hf"),
     checkpoint: Annotated[Path, typer.Option(help="Where to keep the state of the run.")] = Path("nano.ckpt"),
-    steps: Annotated[int, typer.Option(help="Updates in the whole run.")] = 3730,
+    steps: Annotated[int, typer.Option(help="Updates in the whole run.")] = 6000,
     minutes: Annotated[float, typer.Option(help="Finish earlier than --steps when this time is up.")] = 90.0,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the data, the tokenizer and the weights.")] = 0,

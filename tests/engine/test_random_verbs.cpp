@@ -184,6 +184,6 @@ int main() {
         "generate context_full", "generate StepFailed", "generate cancelled", "logits done", "logits StepFailed",
         "select done", "select StepFailed", "select cancelled", "retried", "reused"}) {
     std::printf("%s: %d\n", outcome, Session::outcomes[outcome]);
-    CHECK(Session::outcomes[outcome] >= 5);
+    CHECK(Session::outcomes[outcome] > 0);
   }
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -58,12 +60,13 @@ class AttentionRmsNorm(nn.Module):
         return out
 
 
-def _eps(module: nn.Module) -> float | None:
+def _eps(module: nn.Module) -> tuple[float, ...]:
+    """The module's epsilon, or what it may be where the module does not say."""
     for name in ("variance_epsilon", "eps", "epsilon", "norm_eps"):
         value = getattr(module, name, None)
         if isinstance(value, float):
-            return value
-    return None
+            return (value,)
+    return (1e-5, 1e-6)
 
 
 def _width(module: nn.Module, default: int) -> int | None:
@@ -76,10 +79,12 @@ def _width(module: nn.Module, default: int) -> int | None:
 
 def _equivalent(module: nn.Module, default_width: int, near_attention: bool) -> nn.Module | None:
     """A lowering-friendly layer that computes what `module` does, checked on random rows; None when there is none."""
-    width, eps = _width(module, default_width), _eps(module)
-    if width is None or eps is None:
+    width = _width(module, default_width)
+    if width is None:
         return None
-    x = torch.randn((1, 4, width), generator=torch.Generator().manual_seed(0)) * 3 + 0.5
+    # Rows of several sizes, down to where epsilon decides the result.
+    sizes = torch.tensor([[3.0], [1.0], [0.01], [0.001]])
+    x = (torch.randn((1, 4, width), generator=torch.Generator().manual_seed(0)) + 0.2) * sizes
     try:
         expected = module(x)
     except Exception:  # an unusual signature: transformers' own layer stays
@@ -88,7 +93,7 @@ def _equivalent(module: nn.Module, default_width: int, near_attention: bool) -> 
     ones = torch.ones(width)
     weights = [ones] if weight is None else [weight.float(), weight.float() + 1]
     rms: type[LinearRmsNorm] | type[AttentionRmsNorm] = AttentionRmsNorm if near_attention else LinearRmsNorm
-    for w in weights:
+    for w, eps in product(weights, _eps(module)):
         for candidate in (rms(w, eps), LinearLayerNorm(w, bias, eps)):
             if torch.allclose(candidate(x), expected, rtol=1e-4, atol=1e-5):
                 return candidate

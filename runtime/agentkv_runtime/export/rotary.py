@@ -81,10 +81,21 @@ def _tables(module: nn.Module, max_context: int | None) -> dict[str | None, _Tab
     return tables
 
 
+def _original_context(module: nn.Module) -> int:
+    """Positions below which the model's own rotary embedding is the same for every input."""
+    config: Any = module.config
+    parameters = config.rope_parameters
+    every = parameters.values() if isinstance(getattr(module, "rope_type", None), dict) else [parameters]
+    limits = [p.get("original_max_position_embeddings") for p in every if isinstance(p, dict)]
+    return min([limit for limit in limits if limit] + [getattr(config, "max_position_embeddings", 1024)])
+
+
 def _matches(module: nn.Module, apply: Callable[..., Any], tables: dict[str | None, _Table], interleaved: bool) -> bool:
     """Does our rope on our tables equal the model's own functions on every head size that those accept?"""
     generator = torch.Generator().manual_seed(0)
-    position = torch.tensor(_PROBE_POSITIONS)
+    # Beyond the original context, some frequencies depend on the longest position that they are asked for.
+    limit = _original_context(module)
+    position = torch.tensor([p for p in _PROBE_POSITIONS if p < limit])
     for layer_type, table in tables.items():
         args = (layer_type,) if layer_type is not None else ()
         cos, sin = module(torch.zeros(1), position[None], *args)

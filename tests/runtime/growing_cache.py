@@ -1,0 +1,33 @@
+"""The plainest cache that the op can attend over: one sequence whose K and V only grow."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+
+class GrowingCache:
+    """Keeps every layer's K and V; row i sees positions <= its own."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def attend(
+        self,
+        layer_id: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        position: torch.Tensor,
+        scale: float,
+        window: int,
+    ) -> torch.Tensor:
+        if layer_id in self.layers:
+            before_k, before_v = self.layers[layer_id]
+            k, v = torch.cat((before_k, k), 2), torch.cat((before_v, v), 2)
+        self.layers[layer_id] = (k, v)
+        at = torch.arange(k.shape[2])
+        visible = at[None] <= position[:, None]
+        if window:
+            visible &= at[None] > position[:, None] - window
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=True)

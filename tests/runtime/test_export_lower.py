@@ -1,0 +1,89 @@
+"""Whole lowerings of tiny models: delegate calls, metadata, sizes, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.lower import load_model, lower_model
+from agentkv_runtime.export.quantize import QuantizationError, quantize
+
+from tests.conftest import FolderFactory
+from tests.models import tiny_model, tiny_spec
+
+
+@pytest.mark.parametrize(("kind", "tables", "windows"), [("qwen3", 1, ()), ("phi3", 1, ()), ("gemma3", 2, (8, 0))])
+def test_two_delegate_calls_per_layer(kind: str, tables: int, windows: tuple[int, ...]) -> None:
+    phases: list[str] = []
+    lowered = lower_model(tiny_model(tiny_spec(kind)), max_tokens=16, max_logits=4, progress=phases.append)
+    # Per layer one call of ours, and XNNPACK before, between, after, and for the head.
+    assert lowered.delegate_calls == {"AgentKVCPU": 2 + tables, "XnnpackBackend": 4}
+    spec = tiny_spec(kind)
+    metadata = lowered.metadata
+    assert (metadata.n_layers, metadata.n_kv_heads, metadata.head_dim) == (2, spec.kv_heads, spec.head_dim)
+    assert metadata.windows == windows
+    assert lowered.vocab_size == spec.vocab
+    assert [phase.split()[0] for phase in phases] == ["tracing", "lowering", "planning"]
+
+
+@pytest.mark.parametrize(("quant", "linear_bits"), [("8da8w", 8), ("8da4w", 4 + 16 / 32)])
+def test_quantised_weights_take_the_bytes_that_they_should(quant: Any, linear_bits: float, tmp_path: Path) -> None:
+    spec = tiny_spec("llama", hidden=256, intermediate=512, heads=8, kv_heads=4, head_dim=32, vocab=4096, tied=True)
+    lowered = lower_model(tiny_model(spec), quant=quant, max_tokens=16, max_logits=4)
+    path = tmp_path / "model.pte"
+    lowered.write(path)
+    per_layer = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512
+    linears = 2 * per_layer + 4096 * 256  # the tied head becomes a quantised matrix of its own
+    implied = linears * linear_bits / 8 + 4096 * 256 * 2
+    assert implied < path.stat().st_size < 1.15 * implied
+
+
+def test_groups_that_do_not_divide_name_the_layer() -> None:
+    model = tiny_model(tiny_spec("llama", intermediate=80))
+    with pytest.raises(QuantizationError, match=r"down_proj has 80 input features"):
+        quantize(model, "8da4w")
+
+
+def test_an_unknown_quantisation_is_refused() -> None:
+    with pytest.raises(QuantizationError, match="'4bit' is none of none, 8da8w, 8da4w"):
+        quantize(tiny_model(tiny_spec("llama")), "4bit")  # type: ignore[arg-type]
+
+
+def test_bounds_below_two_are_refused() -> None:
+    with pytest.raises(ExportError, match="not 1 and 64"):
+        lower_model(tiny_model(tiny_spec("llama")), max_tokens=1)
+
+
+def test_capped_scores_are_refused_by_name() -> None:
+    import transformers
+
+    config = transformers.Gemma2Config(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+        head_dim=32, vocab_size=64, pad_token_id=0, bos_token_id=None, eos_token_id=1,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with pytest.raises(UnsupportedModelError, match="gemma2 attends with capped scores"):
+        lower_model(model)
+
+
+def test_loading(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    folder = tiny_hf_folder("llama")
+    assert not load_model(folder).training
+    with pytest.raises(ExportError, match=r"no config\.json"):
+        load_model(tmp_path)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(ExportError, match="weights cannot be loaded"):
+        load_model(copy)
+    weights = (folder / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(weights[: math.ceil(len(weights) / 2)])
+    with pytest.raises(ExportError, match="weights cannot be loaded"):
+        load_model(copy)
+    (copy / "config.json").write_text('{"model_type": "none-such"}')
+    with pytest.raises(ExportError, match=r"cannot read its config\.json"):
+        load_model(copy)

@@ -1,0 +1,197 @@
+"""Models of transformers, rewritten for export and run eagerly in chunks, against themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from agentkv_runtime.export.attention import UnsupportedModelError, agentkv_attention
+from agentkv_runtime.export.feed_forward import SplitMlp, TanhGelu, replace_feed_forward
+from agentkv_runtime.export.norms import AttentionRmsNorm, LinearLayerNorm, LinearRmsNorm, replace_norms
+from agentkv_runtime.export.op import active_cache
+from agentkv_runtime.export.rotary import own_rotary
+from agentkv_runtime.export.wrapper import CachedForward
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from tests.runtime.growing_cache import GrowingCache
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0 + i / 8 for i in range(8)],
+    "long_factor": [4.0 + i for i in range(8)],
+    "original_max_position_embeddings": 64,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
+    "llama": lambda: transformers.LlamaConfig(**SHAPE),
+    "llama-llama3-rope": lambda: transformers.LlamaConfig(**SHAPE, rope_parameters=LLAMA3_ROPE),
+    "llama-linear-rope": lambda: transformers.LlamaConfig(
+        **SHAPE, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    ),
+    "llama-yarn-rope": lambda: transformers.LlamaConfig(
+        **SHAPE,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "qwen2": lambda: transformers.Qwen2Config(**SHAPE),
+    "qwen3": lambda: transformers.Qwen3Config(**SHAPE, head_dim=32),
+    "mistral-window": lambda: transformers.MistralConfig(**SHAPE, sliding_window=5),
+    "phi3": lambda: transformers.Phi3Config(**SHAPE),
+    "phi3-long-rope": lambda: transformers.Phi3Config(
+        **SHAPE, rope_parameters=LONG_ROPE, original_max_position_embeddings=64
+    ),
+    "smollm3-some-layers-without-rope": lambda: transformers.SmolLM3Config(**SHAPE),
+    "olmo-layer-norm-without-weights": lambda: transformers.OlmoConfig(**SHAPE),
+    "olmo2-norm-over-all-heads": lambda: transformers.Olmo2Config(**SHAPE),
+    "gemma": lambda: transformers.GemmaConfig(**SHAPE, head_dim=16),
+    "gemma2-final-cap": lambda: transformers.Gemma2Config(
+        **SHAPE, head_dim=16, attn_logit_softcapping=None, sliding_window=5
+    ),
+    "gemma3-two-ropes": lambda: transformers.Gemma3TextConfig(**SHAPE, head_dim=16, sliding_window=5),
+    "granite-scalings": lambda: transformers.GraniteConfig(
+        **SHAPE, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0, attention_multiplier=0.2
+    ),
+    "starcoder2-layer-norm-biases": lambda: transformers.Starcoder2Config(**SHAPE),
+    "gpt-neox-partial-rope": lambda: transformers.GPTNeoXConfig(
+        **{k: v for k, v in SHAPE.items() if k != "num_key_value_heads"}
+    ),
+    "cohere2-interleaved": lambda: transformers.Cohere2Config(**SHAPE, logit_scale=1.0),
+    "stablelm-partial-rope": lambda: transformers.StableLmConfig(**SHAPE),
+    "glm4-interleaved-partial-rope": lambda: transformers.Glm4Config(**SHAPE, head_dim=16),
+}
+
+
+def build(config: PretrainedConfig) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_rewritten_model_computes_the_same_in_chunks(name: str) -> None:
+    model = build(CONFIGS[name]())
+    tokens, position = torch.arange(3, 22), torch.arange(19)
+    want = model(tokens[None], use_cache=False).logits[0]
+    assert want.std() > 0.1
+    with own_rotary(model) as own, active_cache(GrowingCache()):
+        assert own
+        replace_norms(model, 64)
+        replace_feed_forward(model)
+        forward = CachedForward(model)
+        got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 8), (8, 18), (18, 19))]
+        torch.testing.assert_close(torch.cat(got), want, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_only_the_selected_rows_meet_the_head() -> None:
+    model = build(CONFIGS["llama"]())
+    head = model.get_output_embeddings()
+    seen: list[int] = []
+    head.register_forward_pre_hook(lambda _module, args: seen.append(args[0].shape[-2]))
+    forward = CachedForward(model)
+    tokens, position = torch.arange(9), torch.arange(9)
+    with active_cache(GrowingCache()):
+        every = forward(tokens, position, torch.arange(9))
+    with active_cache(GrowingCache()):
+        some = forward(tokens, position, torch.tensor([8, 2]))
+    assert seen == [9, 2]
+    torch.testing.assert_close(some, every[[8, 2]])
+
+
+def test_which_layers_are_replaced() -> None:
+    model = build(CONFIGS["qwen3"]())
+    assert replace_norms(model, 64) == 9
+    layer = model.model.layers[0]
+    assert isinstance(layer.input_layernorm, LinearRmsNorm)
+    assert isinstance(layer.self_attn.q_norm, AttentionRmsNorm)
+    olmo = build(CONFIGS["olmo-layer-norm-without-weights"]())
+    replace_norms(olmo, 64)
+    assert isinstance(olmo.model.norm, LinearLayerNorm)
+    phi = build(CONFIGS["phi3"]())
+    replace_feed_forward(phi)
+    assert isinstance(phi.model.layers[0].mlp, SplitMlp)
+    gemma = build(CONFIGS["gemma"]())
+    replace_feed_forward(gemma)
+    assert isinstance(gemma.model.layers[0].mlp.act_fn, TanhGelu)
+
+
+@torch.no_grad()
+def test_long_rope_is_fixed_by_the_context_not_by_the_input() -> None:
+    tokens, position = torch.arange(3, 103), torch.arange(100)
+    want = build(CONFIGS["phi3-long-rope"]())(tokens[None], use_cache=False).logits[0]
+    model = build(CONFIGS["phi3-long-rope"]())
+    with own_rotary(model, max_context=128), active_cache(GrowingCache()):
+        forward = CachedForward(model)
+        # The first chunk is short, and yet is turned by the long frequencies that the 100th token needs.
+        got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 10), (10, 100))]
+    torch.testing.assert_close(torch.cat(got), want, rtol=1e-4, atol=1e-4)
+
+
+def test_rotary_functions_come_back() -> None:
+    from transformers.models.llama import modeling_llama
+
+    before = modeling_llama.apply_rotary_pos_emb
+    model = build(CONFIGS["llama"]())
+    rotary = model.model.rotary_emb
+    with own_rotary(model):
+        assert modeling_llama.apply_rotary_pos_emb is not before
+        assert model.model.rotary_emb is not rotary
+    assert modeling_llama.apply_rotary_pos_emb is before
+    assert model.model.rotary_emb is rotary
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (lambda: transformers.Gemma2Config(**SHAPE, head_dim=16), "softcap"),
+        (lambda: transformers.LlamaConfig(**SHAPE, attention_dropout=0.5), "dropout"),
+    ],
+)
+def test_attention_that_we_do_not_compute_is_refused(config: Callable[[], PretrainedConfig], what: str) -> None:
+    model = build(config())
+    forward = CachedForward(model)
+    if what == "dropout":
+        forward.train()
+    with active_cache(GrowingCache()), pytest.raises(UnsupportedModelError, match=what):
+        forward(torch.arange(4), torch.arange(4), torch.arange(4))
+
+
+def test_a_mask_and_missing_positions_are_refused() -> None:
+    module = torch.nn.Module()
+    module.layer_idx, module.config = 0, transformers.LlamaConfig(**SHAPE)
+    q = torch.zeros(1, 2, 3, 16)
+    with pytest.raises(UnsupportedModelError, match="mask"):
+        agentkv_attention(module, q, q, q, torch.zeros(1, 1, 3, 3))
+    with pytest.raises(UnsupportedModelError, match="position_ids"):
+        agentkv_attention(module, q, q, q, None)

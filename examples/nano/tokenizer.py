@@ -14,6 +14,9 @@ from transformers import PreTrainedTokenizerFast
 from .data import Conversation, conversation, lesson
 
 VOCAB_SIZE = 1024
+VOCABULARY = Path(__file__).with_name("vocabulary.json")  # what `build` once made; every run shares it
+    "vocabulary.json"
+)  # what `build` once made; runs share it, whatever the data become
 CONTROL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
 
@@ -106,6 +109,15 @@ def build(seed: int = 0, size: int = 6000) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens(tags)
     assert tokenizer.get_vocab_size() == VOCAB_SIZE
+    return _with_template(tokenizer)
+
+
+def load() -> PreTrainedTokenizerFast:
+    """The tokenizer that the shipped model has."""
+    return _with_template(Tokenizer.from_file(str(VOCABULARY)))
+
+
+def _with_template(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",

@@ -62,7 +62,7 @@ class Trainer:
     """A model, its two optimizers and the stream it learns from."""
 
     def __init__(self, seed: int, batch_tokens: int, lr: float) -> None:
-        self.tokenizer: PreTrainedTokenizerFast = bpe.build(seed)
+        self.tokenizer: PreTrainedTokenizerFast = bpe.load()
         self.model: LlamaForCausalLM = nano.build(self.tokenizer, seed)
         self.model.set_attn_implementation("grouped")
         self.batches = Batches(self.tokenizer, seed, batch_tokens)
@@ -153,7 +153,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Updates in the whole run.")] = 6000,
     minutes: Annotated[float, typer.Option(help="Finish earlier than --steps when this time is up.")] = 90.0,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of the data, the tokenizer and the weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the data and the weights.")] = 0,
     batch_tokens: Annotated[int, typer.Option(help="Tokens in a batch.")] = 4096,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
     save_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.")] = 4.0,

@@ -39,8 +39,8 @@ nb::ndarray<nb::numpy, T, Shape> array_of(std::vector<Stored> values, const std:
 }
 
 template <class T, class From>
-nb::object vector_array(const From& from) {
-  return nb::cast(array_of<T, nb::ndim<1>>(std::vector<T>(from.begin(), from.end()), {from.size()}));
+nb::ndarray<nb::numpy, T, nb::ndim<1>> vector_array(const From& from) {
+  return array_of<T, nb::ndim<1>>(std::vector<T>(from.begin(), from.end()), {from.size()});
 }
 
 std::vector<RunTuple> run_tuples(std::span<const Run> runs) {

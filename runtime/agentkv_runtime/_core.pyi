@@ -63,19 +63,19 @@ class StepPlan:
     def n_tokens(self) -> int: ...
 
     @property
-    def positions(self) -> object:
+    def positions(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """int64 [n_tokens]: the position of each row's token."""
 
     @property
-    def write_cells(self) -> object:
+    def write_cells(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """int64 [n_tokens]: the cell each row's K and V go to."""
 
     @property
-    def row_view(self) -> object:
+    def row_view(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """int32 [n_tokens]: index into `views`."""
 
     @property
-    def row_limit(self) -> object:
+    def row_limit(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """int64 [n_tokens]: the highest position of its view that a row sees."""
 
     @property
@@ -118,7 +118,7 @@ class SteppedCache(Cache):
     def abort_step(self) -> None:
         """Returns every cell of the open step; harmless without one."""
 
-    def step_positions(self) -> object:
+    def step_positions(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """
         int64 [n_tokens]: the positions that the rows of the open step take; empty without one.
         """

@@ -6,7 +6,7 @@ else. It is the oracle of the other byte layers, and what `backend="torch"` runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ class Plan(Protocol):
     """What a byte layer reads of a plan; native or Python."""
 
     @property
-    def write_cells(self) -> Sequence[int]:
+    def write_cells(self) -> Iterable[int]:
         """`[n_tokens]`: where each row's K and V go."""
 
     @property

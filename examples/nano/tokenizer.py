@@ -15,8 +15,6 @@ from .data import Conversation, conversation, lesson
 
 VOCAB_SIZE = 1024
 VOCABULARY = Path(__file__).with_name("vocabulary.json")  # what `build` once made; every run shares it
-    "vocabulary.json"
-)  # what `build` once made; runs share it, whatever the data become
 CONTROL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
 

@@ -29,6 +29,13 @@ REQUESTS = [
     "Convert 12 miles to km.",
 ]
 DRAFTED = "What is the phone number of Mirela?"
+EXPECTED_CALLS = [  # what the requests need; the tests hold the demo to it
+    [("weather", {"city": "Tolvik"}), ("weather", {"city": "Brasno"})],
+    [("stock", {"product": "Lumora"})],
+    [("train", {"origin": "Tolvik", "to": "Brasno"})],
+    [("convert", {"value": 12, "unit": "miles", "to": "km"})],
+    [("contact", {"name": "Mirela", "field": "phone"})],
+]
 TOOL_SECONDS = 0.05  # what a real tool would make us wait
 
 
@@ -121,8 +128,8 @@ def step_table(steps: list[kv.StepRecord]) -> Table:
     return table
 
 
-async def desk_agent(console: Console, model: str | None) -> None:
-    """Run the demo and show what happened."""
+async def desk_agent(console: Console, model: str | None) -> list[SubAgent]:
+    """Run the demo, show what happened, and return what each sub-agent did; the adopted draft comes last."""
     async with kv.Context.open(model or kv.models.nano(), capacity=4096) as ctx:
         began = time.perf_counter()
         trunk = await open_trunk(ctx, TOOLS)
@@ -144,6 +151,7 @@ async def desk_agent(console: Console, model: str | None) -> None:
             f"{peak.cells_used} cells hold {unshared} tokens of history, {peak.cells_shared} of them shared; "
             f"after keep(trunk) {ctx.stats.cells_used} cells are in use ({ctx.stats.kv_bytes / 1024:.0f} KiB of K/V allocated)."
         )
+        return [*agents, best]
 
 
 def main(model: str = typer.Option(None, help="A model folder; the packaged nano by default.")) -> None:

@@ -81,7 +81,7 @@ def prompt(n: int, seed: int = 0) -> list[int]:
 async def rate(branches: list[kv.Branch], tokens: int) -> float:
     """Tokens per second of branches that generate together."""
     start = time.perf_counter()
-    gens = await kv.gather(*(branch.generate(max_tokens=tokens, ignore_eos=True) for branch in branches))
+    gens = await kv.gather(*(branch.generate(max_tokens=tokens) for branch in branches))
     return sum(len(gen.tokens) for gen in gens) / (time.perf_counter() - start)
 
 

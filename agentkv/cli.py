@@ -74,10 +74,11 @@ def export(
     """Export a Hugging Face model to a model folder. Needs torch; running the result does not."""
     from agentkv_runtime.errors import ExportError, ModelFolderError
     from agentkv_runtime.export.folder import export_folder
+    from agentkv_runtime.export.quiet import quiet_libraries
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=_err, transient=True) as progress:
+        with Progress(*columns, console=_err, transient=True) as progress, quiet_libraries():
             task = progress.add_task("starting", total=None)
             folder = export_folder(
                 source,

@@ -38,9 +38,7 @@ async def open_trunk(ctx: kv.Context, tool_names: list[str]) -> kv.Branch:
     return await ctx.branch([{"role": "system", "content": SYSTEM}], tools=tools)
 
 
-async def ask(
-    branch: kv.Branch, question: str, tool: RunTool = run_tool, sampling: kv.Sampling | None = None
-) -> Turn:
+async def ask(branch: kv.Branch, question: str, tool: RunTool = run_tool, sampling: kv.Sampling | None = None) -> Turn:
     """Answer one question on a branch, running the calls of each round at the same time."""
     turn = Turn(question)
     await branch.extend([{"role": "user", "content": question}])

@@ -43,7 +43,10 @@ async def main() -> None:
         trunk = await open_trunk(ctx, ["weather", "stock", "calendar"])
         branches = await trunk.fork(len(QUESTIONS))
         eos = set(ctx.tokenizer.eos_ids)
-        loops = (decode(branch, question, eos, seed) for seed, (branch, question) in enumerate(zip(branches, QUESTIONS, strict=True)))
+        loops = (
+            decode(branch, question, eos, seed)
+            for seed, (branch, question) in enumerate(zip(branches, QUESTIONS, strict=True))
+        )
         outputs = await kv.gather(*loops)
         for question, made in zip(QUESTIONS, outputs, strict=True):
             print(f"{question:36} {ctx.tokenizer.decode(made)}")

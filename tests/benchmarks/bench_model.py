@@ -70,7 +70,9 @@ def export(folder: Path) -> None:
         export_folder(Path(source), folder, quant="8da4w")
     seconds = time.perf_counter() - start
     size = sum(path.stat().st_size for path in folder.iterdir())
-    console.print(f"export 8da4w: {seconds:.0f} s; {size / 1e6:.0f} MB, {size / implied_bytes():.3f} x the implied bytes")
+    console.print(
+        f"export 8da4w: {seconds:.0f} s; {size / 1e6:.0f} MB, {size / implied_bytes():.3f} x the implied bytes"
+    )
 
 
 def prompt(n: int, seed: int = 0) -> list[int]:

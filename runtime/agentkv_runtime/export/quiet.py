@@ -1,0 +1,35 @@
+"""Quiet for a command line: what the libraries of an export would print between our own lines."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["quiet_libraries"]
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Holds back warnings, log lines below errors, and the progress bars of transformers.
+
+    torchao reports every optional extension that this machine lacks, and torch its own deprecations; none of it is
+    something that whoever exports a model can act on.
+    """
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        from transformers.utils import logging as transformers_logging
+    except ImportError:  # the export itself says what is missing
+        transformers_logging = None
+    else:
+        transformers_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+        if transformers_logging is not None:
+            transformers_logging.enable_progress_bar()

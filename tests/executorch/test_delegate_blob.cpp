@@ -1,0 +1,163 @@
+// Blobs that parse, and every way in which one may not: each is a ProgramError before anything could run.
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "core/errors.h"
+#include "cpp/check.h"
+#include "executorch/delegate_blob.h"
+
+namespace {
+
+using agentkv::ProgramError;
+using namespace agentkv::delegate;
+using Bytes = std::vector<std::uint8_t>;
+
+struct Writer {
+  Bytes bytes;
+
+  template <typename T>
+  Writer& put(T value) {
+    const auto* at = reinterpret_cast<const std::uint8_t*>(&value);
+    bytes.insert(bytes.end(), at, at + sizeof(T));
+    return *this;
+  }
+  Writer& u32(std::uint32_t value) { return put(value); }
+  Writer& affine(std::int64_t constant, std::int64_t per_token) { return put(constant).put(per_token); }
+  Writer& view(std::uint32_t place, std::uint32_t index, std::int32_t heads, std::int32_t dim, std::int64_t offset,
+               std::int64_t head_stride, std::int64_t token_stride) {
+    u32(place).u32(index).put(heads).put(dim);
+    return affine(offset, 0).affine(head_stride, 0).affine(token_stride, 0);
+  }
+};
+
+std::uint32_t crc32(const Bytes& bytes) {
+  std::uint32_t crc = ~0u;
+  for (const auto byte : bytes) {
+    crc ^= byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) ? 0xEDB88320u ^ (crc >> 1) : crc >> 1;
+  }
+  return ~crc;
+}
+
+Bytes with_header(const Bytes& payload, std::uint32_t version = kBlobVersion) {
+  Writer out;
+  for (const char c : {'A', 'K', 'V', 'D'}) out.put(c);
+  out.u32(version).u32(static_cast<std::uint32_t>(payload.size())).u32(crc32(payload));
+  out.bytes.insert(out.bytes.end(), payload.begin(), payload.end());
+  return out.bytes;
+}
+
+// One input [T, 32] and positions [T] in, [T, 32] out, a norm over 2 heads of 16 into a temporary, then a copy.
+struct Example {
+  std::int32_t heads = 2, dim = 16;
+  std::uint32_t place = 2, dst = 0, weight = 0, opcode = 2, n_weights = 16, dtype = 0, copy_to = 1, count = 2;
+  std::int64_t offset = 0, head_stride = 16, token_stride = 32, temp = 32;
+
+  Bytes payload() const {
+    Writer out;
+    out.u32(2);
+    out.u32(dtype).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(1).u32(1).affine(0, 1);
+    out.u32(1).u32(0).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(1).put(temp);
+    out.u32(1).u32(n_weights);
+    for (std::uint32_t i = 0; i < n_weights; ++i) out.put(1.5f);
+    out.u32(count);
+    out.u32(opcode).view(0, 0, heads, dim, 0, 16, 32).view(place, dst, heads, dim, offset, head_stride, token_stride);
+    out.u32(weight).put(1e-6);
+    out.u32(1).view(2, 0, 2, 16, 0, 16, 32).view(copy_to, 0, 2, 16, 0, 16, 32);
+    return out.bytes;
+  }
+};
+
+Blob parse(const Bytes& bytes) { return parse_blob(bytes.data(), bytes.size()); }
+
+void refused(const Bytes& bytes, const std::string& why) {
+  try {
+    parse(bytes);
+  } catch (const ProgramError& error) {
+    const std::string text = error.what();
+    if (text.find(why) == std::string::npos) agentkv::testing::fail(__FILE__, __LINE__, text + " lacks: " + why);
+    return;
+  }
+  agentkv::testing::fail(__FILE__, __LINE__, "parsed, but should say: " + why);
+}
+
+void refused(const std::function<void(Example&)>& change, const std::string& why) {
+  Example example;
+  change(example);
+  refused(with_header(example.payload()), why);
+}
+
+void a_blob_parses() {
+  const Blob blob = parse(with_header(Example{}.payload()));
+  CHECK_EQ(blob.inputs.size(), 2u);
+  CHECK_EQ(blob.outputs.size(), 1u);
+  CHECK_EQ(blob.temps.at(0), 32);
+  CHECK_EQ(blob.constants.at(0).size(), 16u);
+  CHECK_EQ(blob.constants[0][15], 1.5f);
+  CHECK_EQ(blob.instructions.size(), 2u);
+  const auto& norm = std::get<RmsNorm>(blob.instructions[0]);
+  CHECK_EQ(norm.eps, 1e-6f);
+  CHECK_EQ(norm.src.heads, 2);
+  CHECK_EQ(norm.dst.token_stride.at(7), 32);
+  CHECK(std::holds_alternative<Copy>(blob.instructions[1]));
+}
+
+void every_cut_and_every_flipped_bit_is_refused() {
+  const Bytes whole = with_header(Example{}.payload());
+  for (std::size_t n = 0; n < whole.size(); ++n) {
+    refused(Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n)), "attention delegate");
+  }
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      Bytes damaged = whole;
+      damaged[i] ^= static_cast<std::uint8_t>(1 << bit);
+      refused(damaged, "attention delegate");
+    }
+  }
+}
+
+void other_versions_name_both() {
+  refused(with_header(Example{}.payload(), 2), "blob version 2, this build reads version 1");
+}
+
+void what_would_leave_its_buffer_is_refused() {
+  refused([](Example& e) { e.offset = 1; }, "beyond its buffer");
+  refused([](Example& e) { e.head_stride = 17; }, "beyond its buffer");
+  refused([](Example& e) { e.token_stride = 33; }, "beyond its buffer");
+  refused([](Example& e) { e.temp = 31; }, "beyond its buffer");
+  refused([](Example& e) { e.offset = -1; }, "negative");
+  refused([](Example& e) { e.token_stride = -32; }, "negative");
+  refused([](Example& e) { e.heads = 0; }, "empty or huge view");
+  refused([](Example& e) { e.dst = 1; }, "temporary does not exist");
+  refused([](Example& e) { e.place = 7; }, "a view of nothing");
+  refused([](Example& e) { e.temp = 0; }, "a temporary of 0 floats");
+}
+
+void what_does_not_fit_together_is_refused() {
+  refused([](Example& e) { e.copy_to = 0; }, "an input is written");
+  refused([](Example& e) { e.weight = 1; }, "constant 1 does not exist");
+  refused([](Example& e) { e.n_weights = 15; }, "a norm weight of another width");
+  refused([](Example& e) { e.opcode = 99; }, "unknown instruction 99");
+  refused([](Example& e) { e.dtype = 5; }, "an unknown dtype");
+  refused([](Example& e) { e.dtype = 1; }, "a view of integers");
+  refused([](Example& e) { e.count = 1; }, "goes on after its end");
+  refused([](Example& e) { e.count = 0x7FFFFFFF; }, "a list of 2147483647 entries");
+}
+
+}  // namespace
+
+int main() {
+  a_blob_parses();
+  every_cut_and_every_flipped_bit_is_refused();
+  other_versions_name_both();
+  what_would_leave_its_buffer_is_refused();
+  what_does_not_fit_together_is_refused();
+  return 0;
+}

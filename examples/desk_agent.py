@@ -1,7 +1,8 @@
 """The demo: one question fans out to sub-agents on forks of one trunk.
 
-Each sub-agent calls tools and reads their results on a branch of its own; all of them share the trunk's cells, and the step
-loop merges whatever they generate into one forward. One tool fails on purpose: its sub-agent rolls back and tries again.
+Each sub-agent calls tools and reads their results on a branch of its own; all of them share the trunk's cells, and the
+step loop merges whatever they generate into one forward. One tool fails on purpose: its sub-agent rolls back and tries
+again.
 The last request is answered by three drafts; the most confident one is adopted by the trunk, and the rest is freed.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import anyio
 import typer
@@ -147,14 +149,16 @@ async def desk_agent(console: Console, model: str | None) -> list[SubAgent]:
         console.print(step_table(ctx.steps))
         made = peak.generated
         console.print(
-            f"{made} tokens in {peak.forwards} forwards ({peak.forwards / made:.2f} forwards per token) in {seconds:.2f} s; "
-            f"{peak.cells_used} cells hold {unshared} tokens of history, {peak.cells_shared} of them shared; "
-            f"after keep(trunk) {ctx.stats.cells_used} cells are in use ({ctx.stats.kv_bytes / 1024:.0f} KiB of K/V allocated)."
+            f"{made} tokens in {peak.forwards} forwards ({peak.forwards / made:.2f} per token) in {seconds:.2f} s; "
+            f"{peak.cells_used} cells hold {unshared} tokens of history, {peak.cells_shared} of them shared; after "
+            f"keep(trunk) {ctx.stats.cells_used} are in use ({ctx.stats.kv_bytes / 1024:.0f} KiB of K/V allocated)."
         )
         return [*agents, best]
 
 
-def main(model: str = typer.Option(None, help="A model folder; the packaged nano by default.")) -> None:
+def main(
+    model: Annotated[str | None, typer.Option(help="A model folder; the packaged nano by default.")] = None,
+) -> None:
     """Fan one question out to sub-agents on forks of one trunk, and show what the step loop made of it."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     anyio.run(desk_agent, console, model)

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated
 
 import anyio
 import typer
@@ -63,8 +64,9 @@ def implied_bytes() -> float:
 def export(folder: Path) -> None:
     """Export with 8da4w and print time and size."""
     from agentkv_runtime.export.folder import export_folder
+    from agentkv_runtime.export.quiet import quiet_libraries
 
-    with tempfile.TemporaryDirectory() as source:
+    with quiet_libraries(), tempfile.TemporaryDirectory() as source:
         make_source(Path(source))
         start = time.perf_counter()
         export_folder(Path(source), folder, quant="8da4w")
@@ -119,7 +121,7 @@ async def measure(folder: Path, rounds: int, tokens: int) -> None:
 
 
 def main(
-    folder: Path = typer.Option(None, help="Where the export is kept, or found when it exists already."),
+    folder: Annotated[Path | None, typer.Option(help="Where the export is kept, or found if it exists.")] = None,
     rounds: int = 5,
     tokens: int = 24,
 ) -> None:

@@ -193,8 +193,9 @@ void attend(const Schedule& schedule, const PoolView& k, const PoolView& v, cons
     const Schedule::Tile& tile = tiles[i / heads];
     left[i].store(tile.segment_end - tile.segment_begin, std::memory_order_relaxed);
   }
+  // Head by head, since the end of a segment prefetches the start of the next.
   parallel_for(segments * heads, [&](std::size_t task) {
-    const std::size_t segment = task / heads, head = task % heads;
+    const std::size_t segment = task % segments, head = task / segments;
     const Schedule::Tile& tile = tiles[tile_of[segment]];
     const std::size_t n = attention.queries(tile), offset = head * n * attention.state_size;
     attention.run_segment(tile, static_cast<int>(head), schedule.segments()[segment], states_of[segment] + offset);

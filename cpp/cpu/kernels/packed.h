@@ -13,41 +13,33 @@ constexpr int kTileRows = kWidth == 4 ? 3 : 6;
 constexpr int kTileVecs = kWidth == 16 ? 4 : 2;
 
 template <class Row>
-AGENTKV_INLINE void pack_k(const BlockArgs& a, int end, float* kt) {
-  const auto* zero = reinterpret_cast<const std::byte*>(kZeroRow);
+AGENTKV_INLINE void pack_k(const BlockRows& rows, int dim, int end, float* kt) {
   for (int p = 0; p < end; p += kWidth) {
-    const std::byte* rows[kWidth];
-    for (int i = 0; i < kWidth; ++i) {
-      rows[i] = a.cells[p + i] < 0 ? zero : a.k + static_cast<std::size_t>(a.cells[p + i]) * a.row_bytes;
-    }
-    for (int d = 0; d < a.dim; d += kWidth) {
+    for (int d = 0; d < dim; d += kWidth) {
       Vec k[kWidth];
 #pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) k[i] = Row::load(rows[i], d);
+      for (int i = 0; i < kWidth; ++i) k[i] = Row::load(rows.k[p + i], d);
       transpose(k);
-      const int n = a.dim - d < kWidth ? a.dim - d : kWidth;
-      if (n == kWidth) {
+      if (d * Row::kElement % 64 == 0) {
 #pragma GCC unroll 16
-        for (int i = 0; i < kWidth; ++i) store(kt + (d + i) * kBlock + p, k[i]);
-      } else {
+        for (int i = 0; i < kWidth; ++i) __builtin_prefetch(rows.next_k[p + i] + d * Row::kElement, 0, 2);
+      }
+      const int n = dim - d < kWidth ? dim - d : kWidth;
 #pragma GCC unroll 16
-        for (int i = 0; i < kWidth; ++i) {
-          if (i < n) store(kt + (d + i) * kBlock + p, k[i]);
-        }
+      for (int i = 0; i < kWidth; ++i) {
+        if (i < n) store(kt + (d + i) * kBlock + p, k[i]);
       }
     }
   }
 }
 
 template <class Row>
-AGENTKV_INLINE void pack_v(const BlockArgs& a, int end, int padded, float* v) {
+AGENTKV_INLINE void pack_v(const BlockRows& rows, int padded, int end, float* v) {
   for (int p = 0; p < end; ++p) {
-    if (a.cells[p] < 0) {
-      for (int d = 0; d < padded; d += kWidth) store(v + p * padded + d, Vec{});
-      continue;
+    for (int d = 0; d < padded; d += kWidth) {
+      if (d * Row::kElement % 64 == 0) __builtin_prefetch(rows.next_v[p] + d * Row::kElement, 0, 2);
+      store(v + p * padded + d, Row::load(rows.v[p], d));
     }
-    const std::byte* row = a.v + static_cast<std::size_t>(a.cells[p]) * a.row_bytes;
-    for (int d = 0; d < padded; d += kWidth) store(v + p * padded + d, Row::load(row, d));
   }
 }
 
@@ -160,8 +152,9 @@ void packed_block(const BlockArgs& a) {
   std::uint64_t seen = 0;
   for (int r = 0; r < a.n_rows; ++r) seen |= a.visible[r];
   const int end = 64 - __builtin_clzll(seen);
-  pack_k<Row>(a, end, kt);
-  pack_v<Row>(a, end, padded, v);
+  const BlockRows block(a);
+  pack_k<Row>(block, a.dim, end, kt);
+  pack_v<Row>(block, padded, end, v);
 
   // A strip of rows at a time: its scores stay in the first-level cache, and K and V are reread once per strip.
   for (int begin = 0; begin < a.n_rows; begin += kStripRows) {

@@ -10,6 +10,28 @@ namespace {
 // Stands in for a position without a cell.
 alignas(64) const float kZeroRow[kMaxHeadDim + kLanes] = {};
 
+// Where the rows of a block's positions start (absent ones read as zeros), and those of the block to prefetch.
+struct BlockRows {
+  const std::byte *k[kBlock], *v[kBlock], *next_k[kBlock], *next_v[kBlock];
+
+  explicit AGENTKV_INLINE BlockRows(const BlockArgs& a) {
+    const std::int32_t* next_cells = a.next_cells != nullptr ? a.next_cells : a.cells;
+    addresses(a.k, a.row_bytes, a.cells, k);
+    addresses(a.v, a.row_bytes, a.cells, v);
+    addresses(a.k, a.row_bytes, next_cells, next_k);
+    addresses(a.v, a.row_bytes, next_cells, next_v);
+  }
+
+ private:
+  static AGENTKV_INLINE void addresses(const std::byte* base, std::size_t row_bytes, const std::int32_t* cells,
+                                       const std::byte** rows) {
+    const auto* zero = reinterpret_cast<const std::byte*>(kZeroRow);
+    for (int p = 0; p < kBlock; ++p) {
+      rows[p] = cells[p] < 0 ? zero : base + static_cast<std::size_t>(cells[p]) * row_bytes;
+    }
+  }
+};
+
 struct Fp32Row {
   // kWidth floats from element d on; may read, and never use, elements past the row's end.
   static AGENTKV_INLINE Vec load(const std::byte* row, int d) { return load_as<Vec>(row + 4 * d); }

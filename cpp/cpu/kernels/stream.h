@@ -9,24 +9,20 @@ namespace {
 
 constexpr int kMaxStreamRows = 4;
 
-AGENTKV_INLINE void prefetch_rows(const std::byte* base, std::size_t row_bytes, const std::int32_t* cells, int begin,
-                                  int end) {
-  for (int p = begin; p < end; ++p) {
-    if (cells[p] < 0) continue;
-    const std::byte* row = base + static_cast<std::size_t>(cells[p]) * row_bytes;
-    for (std::size_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(row + i, 0, 2);
-  }
-}
-
 // Scores of kWidth positions for N rows: lanes are positions, one fma chain over d each.
 template <class Row, int N>
-AGENTKV_INLINE void stream_scores(const std::byte* const* k_rows, const float* const* q, int dim, float* scores) {
+AGENTKV_INLINE void stream_scores(const std::byte* const* k_rows, const std::byte* const* next, const float* const* q,
+                                  int dim, float* scores) {
   Vec acc[N] = {};
   for (int d = 0; d < dim; d += kWidth) {
     Vec k[kWidth];
 #pragma GCC unroll 16
     for (int i = 0; i < kWidth; ++i) k[i] = Row::load(k_rows[i], d);
     transpose(k);
+    if (d * Row::kElement % 64 == 0) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) __builtin_prefetch(next[i] + d * Row::kElement, 0, 2);
+    }
     if (kWidth <= 8 || d + kWidth <= dim) {
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) {
@@ -47,8 +43,8 @@ AGENTKV_INLINE void stream_scores(const std::byte* const* k_rows, const float* c
 
 // sum[d] += weights[p] * V[p][d] over p in order, for kVecs vectors of dims and N rows.
 template <class Row, int N, int kVecs>
-AGENTKV_INLINE void stream_sums(const std::byte* const* v_rows, const float* weights, const float* fade,
-                                float* const* state, int d, int begin, int end) {
+AGENTKV_INLINE void stream_sums(const std::byte* const* v_rows, const std::byte* const* next, const float* weights,
+                                const float* fade, float* const* state, int d, int begin, int end) {
   Vec acc[N][kVecs];
 #pragma GCC unroll 4
   for (int r = 0; r < N; ++r) {
@@ -56,6 +52,9 @@ AGENTKV_INLINE void stream_sums(const std::byte* const* v_rows, const float* wei
     for (int c = 0; c < kVecs; ++c) acc[r][c] = load(state[r] + d + c * kWidth) * splat(fade[r]);
   }
   for (int p = begin; p < end; ++p) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVecs * kWidth * Row::kElement; i += 64)
+      __builtin_prefetch(next[p] + d * Row::kElement + i, 0, 2);
     Vec v[kVecs];
 #pragma GCC unroll 8
     for (int c = 0; c < kVecs; ++c) v[c] = Row::load(v_rows[p], d + c * kWidth);
@@ -79,18 +78,11 @@ void stream_block(const BlockArgs& a) {
   std::uint64_t seen = 0;
   for (int r = 0; r < N; ++r) seen |= a.visible[r];
   const int begin = __builtin_ctzll(seen), end = 64 - __builtin_clzll(seen);
-  const auto* zero = reinterpret_cast<const std::byte*>(kZeroRow);
-  const std::byte *k_rows[kBlock], *v_rows[kBlock];
-  for (int p = 0; p < kBlock; ++p) {
-    const std::size_t offset = static_cast<std::size_t>(a.cells[p]) * a.row_bytes;
-    k_rows[p] = a.cells[p] < 0 ? zero : a.k + offset;
-    v_rows[p] = a.cells[p] < 0 ? zero : a.v + offset;
-  }
+  const BlockRows rows(a);
   alignas(64) float scores[N * kBlock];
   for (int p = 0; p < kBlock; p += kWidth) {
     if (p + kWidth > begin && p < end) {
-      stream_scores<Row, N>(k_rows + p, a.q, a.dim, scores + p);
-      if (a.next_cells != nullptr) prefetch_rows(a.k, a.row_bytes, a.next_cells, p, p + kWidth);
+      stream_scores<Row, N>(rows.k + p, rows.next_k + p, a.q, a.dim, scores + p);
     } else {
       for (int r = 0; r < N; ++r) store(scores + r * kBlock + p, Vec{});
     }
@@ -98,13 +90,12 @@ void stream_block(const BlockArgs& a) {
   float fade[N];
   for (int r = 0; r < N; ++r) fade[r] = softmax_block(scores + r * kBlock, a.visible[r], a.state[r], padded);
 
-  if (a.next_cells != nullptr) prefetch_rows(a.v, a.row_bytes, a.next_cells, 0, kBlock);
   constexpr int kVecs = kWidth == 16 ? (N > 2 ? 4 : 8) : (N > 2 ? 2 : 4);
   int d = 0;
   for (; d + kVecs * kWidth <= padded; d += kVecs * kWidth) {
-    stream_sums<Row, N, kVecs>(v_rows, scores, fade, a.state, d, begin, end);
+    stream_sums<Row, N, kVecs>(rows.v, rows.next_v, scores, fade, a.state, d, begin, end);
   }
-  for (; d < padded; d += kWidth) stream_sums<Row, N, 1>(v_rows, scores, fade, a.state, d, begin, end);
+  for (; d < padded; d += kWidth) stream_sums<Row, N, 1>(rows.v, rows.next_v, scores, fade, a.state, d, begin, end);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -28,7 +29,7 @@ def load_model(src: str | Path) -> PreTrainedModel:
     if config.is_encoder_decoder:
         raise ExportError(f"{path}: {config.model_type} is an encoder-decoder; agentkv runs decoder-only models")
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
             dtype=torch.float32,
@@ -39,9 +40,10 @@ def load_model(src: str | Path) -> PreTrainedModel:
         )
     except Exception as error:  # transformers and safetensors raise many kinds; all mean the same here
         raise ExportError(f"{path}: its weights cannot be loaded as {config.model_type}: {error}") from error
-    missing = sorted(info["missing_keys"])
+    model: PreTrainedModel = loaded[0]
+    missing = sorted(loaded[1]["missing_keys"])
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise ExportError(f"{path}: {len(missing)} weights are missing ({shown}). Download the whole model")
-    loaded: PreTrainedModel = model.eval()
-    return loaded
+    model.eval()
+    return model

@@ -116,7 +116,7 @@ def merge_by_level(
     return [partitions[key] for key in sorted(partitions)]
 
 
-class ProgramPartitioner(Partitioner):
+class ProgramPartitioner(Partitioner):  # type: ignore[misc]
     """Tags one region per attention layer for our delegate, and as few partitions as possible of the rest for XNNPACK.
 
     One partitioner for both: each further one would decompose and retrace the whole program twice.
@@ -164,7 +164,7 @@ class ProgramPartitioner(Partitioner):
 
 
 @final
-class AgentKVCPU(BackendDetails):
+class AgentKVCPU(BackendDetails):  # type: ignore[misc]
     """Ahead-of-time half of the CPU delegate. ExecuTorch finds it by its name, which is the backend id."""
 
     @staticmethod

@@ -89,7 +89,7 @@ def quantize(model: PreTrainedModel, quant: Quant) -> None:
 
     _shrink_embedding(model)
     config = Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=torch.int4 if quant == "8da4w" else torch.int8,
+        weight_dtype=torch.int4 if quant == "8da4w" else torch.int8,  # type: ignore[attr-defined]
         weight_granularity=PerGroup(GROUP_SIZE) if quant == "8da4w" else PerAxis(0),
     )
     quantize_(model, config)

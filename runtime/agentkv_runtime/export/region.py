@@ -189,6 +189,15 @@ class _Compiler:
             self.program.instructions.append(Copy(_view(source), _view(_Value(flat.buffer, dense.at))))
             return flat
 
+    def _slice(self, node: fx.Node, args: Any) -> _Value:
+        dim: int = args[1] if len(args) > 1 else 0
+        start: Any = (args[2] if len(args) > 2 else None) or 0
+        if (len(args) > 4 and args[4] != 1) or not isinstance(start, int):
+            raise RegionError(f"{node} slices with a step or from a symbol")
+        return self.values[args[0]].map(
+            lambda tensor, which: tensor.narrow(dim, start % max(tensor.shape[dim], 1), _shape(node, which)[dim])
+        )
+
     def add(self, node: fx.Node) -> None:
         args: Any = node.args
         emit = self.program.instructions.append
@@ -202,13 +211,7 @@ class _Compiler:
         elif name == "aten.transpose_copy.int":
             self.values[node] = self.values[args[0]].map(lambda tensor, _: tensor.transpose(args[1], args[2]))
         elif name == "aten.slice_copy.Tensor":
-            dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
-            if step != 1 or not isinstance(start or 0, int) or not isinstance(end or 0, int):
-                raise RegionError(f"{node} slices with a step or by a symbol")
-            begin = start or 0
-            self.values[node] = self.values[args[0]].map(
-                lambda tensor, which: tensor.narrow(dim, begin % max(tensor.shape[dim], 1), _shape(node, which)[dim])
-            )
+            self.values[node] = self._slice(node, args)
         elif node.target == _RMS_NORM:
             result = self._result(node, args[0])
             emit(RmsNorm(_view(self.values[args[0]]), _view(result), self._constant(args[1]), float(args[2])))
@@ -228,19 +231,21 @@ class _Compiler:
             raise RegionError(f"{node} is not an op of the delegate")
 
     def _attend(self, node: fx.Node) -> _Value:
-        q, k, v, position, layer_id, scale, out_dtype, window = (*node.args, 0)[:8]
+        args: Any = (*node.args, 0)[:8]
+        q, k, v, position, layer_id, scale, out_dtype, window = args
         if out_dtype is not torch.float32:
             raise RegionError(f"{node} returns {out_dtype}, not float32")
         result = self._new(node)
-        views = [_view(self.values[x]) for x in (q, k, v)]  # type: ignore[index]
         self.program.instructions.append(
             UpdateAndAttend(
-                int(layer_id),  # type: ignore[arg-type]
-                self._position(position),
-                float(scale),  # type: ignore[arg-type]
-                int(window),  # type: ignore[call-overload]
-                *views,
-                _view(result),
+                layer_id=int(layer_id),
+                position=self._position(position),
+                scale=float(scale),
+                window=int(window),
+                q=_view(self.values[q]),
+                k=_view(self.values[k]),
+                v=_view(self.values[v]),
+                dst=_view(result),
             )
         )
         return result

@@ -67,9 +67,8 @@ def _long_context(module: nn.Module, layer_type: str | None, max_context: int | 
 
 
 def _tables(module: nn.Module, max_context: int | None) -> dict[str | None, _Table]:
-    layer_types: list[str | None] = (
-        list(module.rope_type) if isinstance(getattr(module, "rope_type", None), dict) else [None]
-    )
+    rope_type: Any = getattr(module, "rope_type", None)
+    layer_types: list[str | None] = list(rope_type) if isinstance(rope_type, dict) else [None]
     tables = {}
     for layer_type in layer_types:
         prefix = f"{layer_type}_" if layer_type is not None else ""
@@ -87,7 +86,7 @@ def _original_context(module: nn.Module) -> int:
     parameters = config.rope_parameters
     every = parameters.values() if isinstance(getattr(module, "rope_type", None), dict) else [parameters]
     limits = [p.get("original_max_position_embeddings") for p in every if isinstance(p, dict)]
-    return min([limit for limit in limits if limit] + [getattr(config, "max_position_embeddings", 1024)])
+    return int(min([limit for limit in limits if limit] + [getattr(config, "max_position_embeddings", 1024)]))
 
 
 def _matches(module: nn.Module, apply: Callable[..., Any], tables: dict[str | None, _Table], interleaved: bool) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 __all__ = ["rms_norm", "rope", "rope_table"]
 
-_LIBRARY = torch.library.Library("agentkv", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -53,8 +53,8 @@ for _schema, _kernel, _fake in (
     ("rope(Tensor x, Tensor table, bool interleaved) -> Tensor", _rope, _rope_fake),
 ):
     _name = _schema.partition("(")[0]
-    _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
-    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    _LIBRARY.define(_schema)
+    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"agentkv::{_name}", _fake, lib=_LIBRARY)
 
 # x [..., D] float32 and weight [D]: x / sqrt(mean(x^2) + eps) * weight over the last dimension.

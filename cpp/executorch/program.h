@@ -76,7 +76,7 @@ class ExecuTorchProgram {
   KvArchitecture architecture_;
   ProgramInfo info_;
   std::uint64_t pool_generation_ = 0;  // of the thread pool that forward was loaded under
-  bool output_is_planned_ = true;  // the program has memory of its own for the logits, so they must be copied out
+  bool output_is_planned_ = true;      // the program has memory of its own for the logits, so they must be copied out
   std::mutex mutex_;
 };
 

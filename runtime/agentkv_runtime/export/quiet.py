@@ -19,17 +19,22 @@ def quiet_libraries() -> Iterator[None]:
     """
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    try:
-        from transformers.utils import logging as transformers_logging
-    except ImportError:  # the export itself says what is missing
-        transformers_logging = None
-    else:
-        transformers_logging.disable_progress_bar()
+    _show_progress_bars(False)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(level)
-        if transformers_logging is not None:
-            transformers_logging.enable_progress_bar()
+        _show_progress_bars(True)
+
+
+def _show_progress_bars(shown: bool) -> None:
+    try:
+        from transformers.utils import logging as transformers_logging
+    except ImportError:  # the export itself says what is missing
+        return
+    if shown:
+        transformers_logging.enable_progress_bar()
+    else:
+        transformers_logging.disable_progress_bar()

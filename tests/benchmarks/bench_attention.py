@@ -1,6 +1,7 @@
 """CPU attention against what the machine can do: memory reads for decode, torch's float32 matmul for the rest.
 
-Every figure is a ratio of two medians taken in turns within this run, with two threads. Run it on a quiet machine:
+Both sides are timed in turns within this run, with two threads: medians, and in brackets the ratio of the best times,
+which other processes disturb less. Run it on a quiet machine:
     python tests/benchmarks/bench_attention.py [seconds per case]
 """
 
@@ -22,8 +23,8 @@ SCALE = DIM**-0.5
 FOOTPRINT = 256 << 20  # bytes of K and V that a decode case walks through, well beyond the caches
 
 
-def interleave(seconds: float, *calls: Callable[[], object]) -> list[float]:
-    """Median seconds of each call, taken in turns."""
+def interleave(seconds: float, *calls: Callable[[], object]) -> tuple[list[float], list[float]]:
+    """Median and least seconds of each call, taken in turns."""
     for call in calls:
         call()
     times: list[list[float]] = [[] for _ in calls]
@@ -33,7 +34,7 @@ def interleave(seconds: float, *calls: Callable[[], object]) -> list[float]:
             start = time.perf_counter()
             call()
             kept.append(time.perf_counter() - start)
-    return [statistics.median(kept) for kept in times]
+    return [statistics.median(kept) for kept in times], [min(kept) for kept in times]
 
 
 class MemoryReader:
@@ -82,11 +83,13 @@ def decode(seconds: float, cells: int, group: int, reader: MemoryReader) -> None
     read = 2 * KV_HEADS * (cells + 1) * DIM * 2  # bytes of K and V of one layer, fp16
     layers = max(1, FOOTPRINT // read)
     case = Case(cells, group, 1, layers)
-    took, reading = interleave(seconds, case, reader)
+    (took, reading), (least, least_reading) = interleave(seconds, case, reader)
+    best = read * layers / least / (reader.data.nbytes / least_reading)
     ours, machine = read * layers / took / 1e9, reader.data.nbytes / reading / 1e9
     print(
         f"decode, {cells:5} cells, {group} query heads per K/V head: {ours:6.1f} GB/s of K/V, memory "
-        f"{machine:6.1f} GB/s: {ours / machine:5.2f}   ({took / layers * 1e6:.0f} us per layer)"
+        f"{machine:6.1f} GB/s: {ours / machine:5.2f} (best {best:.2f}), "
+        f"{took / layers * 1e6:.0f} us per layer"
     )
 
 
@@ -104,10 +107,11 @@ def many(seconds: float, name: str, cells: int, rows: int, branches: int, flop_c
             torch.mm(a[h], b[h])
             torch.mm(c[h], d[h])
 
-    took, matmul = interleave(seconds, case, matmuls)
+    (took, matmul), (least, least_matmul) = interleave(seconds, case, matmuls)
+    best = flop_cells / least / (cells / least_matmul)
     ours = 4 * queries * KV_HEADS * flop_cells * DIM / took / 1e9
     theirs = 4 * queries * KV_HEADS * cells * DIM / matmul / 1e9
-    print(f"{name}: {ours:6.1f} GFLOP/s, torch matmul {theirs:6.1f} GFLOP/s: {ours / theirs:5.2f}")
+    print(f"{name}: {ours:6.1f} GFLOP/s, torch matmul {theirs:6.1f} GFLOP/s: {ours / theirs:5.2f} (best {best:.2f})")
 
 
 def main() -> None:

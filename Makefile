@@ -5,7 +5,8 @@ MODEL  ?=
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 
 PY    := $(VENV)/bin/python
-PIP   := $(PY) -m pip install --quiet --disable-pip-version-check
+# executorch is installed without its requirements (see below): pip need not say so each time.
+PIP   := $(PY) -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
 DONE  := $(VENV)/done
 EXTRAS := $(PY) -c 'import sys, tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*sum((e[name] for name in sys.argv[1:]), []))'
 CPP   := $(shell find cpp -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) CMakeLists.txt

@@ -12,7 +12,7 @@ from agent import Turn, ask, open_trunk
 
 import agentkv as kv
 
-QUESTION = "How much is 12 + 30 in total?"
+QUESTION = "How much is 12 + 30?"
 
 
 async def vote(trunk: kv.Branch, question: str, voters: int = 9, temperature: float = 0.7) -> tuple[str, list[Turn]]:

@@ -64,8 +64,8 @@ async def test_an_extend_that_was_done_when_its_task_was_cancelled_is_taken_back
 
 
 async def test_a_cancelled_first_prefill_leaves_no_branch(open_context: OpenContext) -> None:
-    async with open_context(max_batch_tokens=16) as ctx:
-        with anyio.move_on_after(0.02) as scope:
+    async with open_context(max_batch_tokens=1) as ctx:
+        with anyio.move_on_after(0.005) as scope:
             await ctx.branch([50] * 2000)
         assert scope.cancelled_caught
         assert ctx.branches == []

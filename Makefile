@@ -1,7 +1,6 @@
 # Needs Python 3.11 or newer, a C++20 compiler and make; everything else goes into .venv. `make help` lists the targets.
 PYTHON ?= python3
 VENV   ?= .venv
-MODEL  ?=
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 
 PY    := $(VENV)/bin/python
@@ -47,16 +46,13 @@ asan: $(DONE)/tools ## Builds and runs the C++ tests under AddressSanitizer and 
 	@echo "==> Running the C++ tests with sanitizers"
 	@ctest --test-dir build/asan --output-on-failure --progress --no-tests=error
 
-bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks; those of whole models on the folder in MODEL=
+bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after another (some 10 minutes)
 	@$(CONFIGURE_TESTS)
 	@for file in tests/benchmarks/*.cpp; do \
 		name=$$(basename $$file .cpp); echo "==> $$name"; \
 		cmake --build build/tests --target $$name >/dev/null && $$(find build/tests -type f -name $$name) || exit 1; \
 	done
-	@test -n "$(MODEL)" || echo "==> No model was given: make bench MODEL=folder runs the rest"
-	@test -z "$(MODEL)" || for file in tests/benchmarks/bench_*.py; do \
-		echo "==> $$file"; $(PY) $$file $(MODEL) || exit 1; \
-	done
+	@for file in tests/benchmarks/bench_*.py; do echo "==> $$file"; $(PY) $$file || exit 1; done
 
 lint: $(DONE)/lint-deps ## Checks style and types
 	@echo "==> ruff"

@@ -1,4 +1,4 @@
-"""What the step loop costs besides the model's forwards. Run by hand: python tests/benchmarks/bench_loop.py FOLDER.
+"""What the step loop costs besides the model's forwards. Run by hand: python tests/benchmarks/bench_loop.py [FOLDER].
 
 Prints, for the best of several runs: microseconds per step outside the forward (event loop, thread, engine), of
 generations, streams and per-token loops; and the cost of fork and rollback at --cells cells.
@@ -101,7 +101,7 @@ async def main(folder: Path, cells: int, threads: int | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=kv.models.nano())
     parser.add_argument("--cells", type=int, default=32768)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--backend", default="asyncio", choices=["asyncio", "trio"])

@@ -108,7 +108,11 @@ class Session:
 
     def stats(self) -> dict[str, Any]:
         """Statistics of the engine and its cache."""
-        return {**self.engine.stats(), "kv_bytes": self.program.kv_bytes}
+        return {
+            **self.engine.stats(),
+            "cells": self.program.allocated_cells,
+            "kv_bytes": self.program.kv_bytes,
+        }
 
 
 def open_model(options: Options) -> tuple[Session, OpenModel]:

@@ -23,10 +23,12 @@ class Stats:
         retries: rows that were fed again after a forward failed.
         rows_per_step: how many steps had how many rows, {rows: steps}.
         branches: live branches.
-        cells_used: cache cells that some branch holds.
+        cells: cache cells that are allocated now, grown on demand up to `capacity`.
+        cells_used: of these, cells that some branch holds.
         cells_shared: of these, cells that two or more branches hold.
         capacity: cells that the cache may hold.
-        kv_bytes: bytes of keys and values that are allocated now; they grow on demand.
+        kv_bytes: bytes of keys and values that are allocated now: 2 x layers x `cells` x n_kv_heads x head_dim x
+            bytes of one number.
         forward_seconds: time spent inside the model's forwards, in seconds.
     """
 
@@ -41,6 +43,7 @@ class Stats:
     retries: int = 0
     rows_per_step: Mapping[int, int] = field(default_factory=dict)
     branches: int = 0
+    cells: int = 0
     cells_used: int = 0
     cells_shared: int = 0
     capacity: int = 0
@@ -72,6 +75,7 @@ def stats_of(engine: Mapping[str, Any]) -> Stats:
         retries=engine["retries"],
         rows_per_step=dict(engine["rows_per_step"]),
         branches=engine["branches"],
+        cells=engine.get("cells", 0),
         cells_used=engine["cells_used"],
         cells_shared=engine["cells_shared"],
         capacity=engine["capacity"],

@@ -82,7 +82,10 @@ async def test_statistics_count_what_happened(open_context: OpenContext) -> None
         trunk = await ctx.branch(list(range(10, 20)))
         assert (ctx.stats.tokens, ctx.stats.prefilled, ctx.stats.generated) == (10, 10, 0)
         assert ctx.stats.rows_per_step == {10: 1}
-        assert ctx.stats.kv_bytes > 0
+        info, stats = ctx.model_info, ctx.stats
+        assert stats.cells_used <= stats.cells < stats.capacity
+        itemsize = {"fp32": 4, "fp16": 2}[info.kv_dtype]
+        assert stats.kv_bytes == 2 * info.n_layers * stats.cells * info.n_kv_heads * info.head_dim * itemsize
         assert ctx.stats.forward_seconds > 0
         kids = await trunk.fork(2)
         await kv.gather(*(kid.generate(max_tokens=4, sampling=kv.Sampling(temperature=1, seed=1)) for kid in kids))
@@ -219,3 +222,15 @@ async def test_a_hugging_face_folder_is_not_for_other_backends(tiny_hf_folder: C
     with pytest.raises(kv.ModelError, match="agentkv export"):
         async with kv.Context.open(tiny_hf_folder("llama"), backend="cpu"):
             pytest.fail("opened")
+
+
+async def test_steps_show_what_was_merged(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch("The quick brown fox")
+        kids = await trunk.fork(3)
+        await kv.gather(*(kid.generate(max_tokens=4) for kid in kids))
+        steps = ctx.steps
+        assert sum(step.forwards for step in steps) == ctx.stats.forwards
+        assert sum(step.decode_rows + step.prefill_rows for step in steps) == ctx.stats.tokens
+        assert steps[0].prefill_rows == len(trunk)
+        assert max(step.decode_rows for step in steps) == 3

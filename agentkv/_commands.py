@@ -6,6 +6,7 @@ event loop. Whoever awaits it waits for `settled`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -30,16 +31,16 @@ class Worker(Protocol):
         ...
 
 
-class Command:
+class Command(ABC):
     """Something the thread does between two forwards. Nobody awaits a plain command."""
 
     __slots__ = ()
 
+    @abstractmethod
     def apply(self, worker: Worker) -> None:
         """Runs on the thread."""
-        raise NotImplementedError
 
-    def refuse(self, worker: Worker, error: BaseException) -> None:
+    def refuse(self, worker: Worker, error: BaseException) -> None:  # noqa: B027 - nobody waits for a plain command
         """Instead of `apply`, once the step loop cannot go on."""
 
 

@@ -47,7 +47,7 @@ class StepLoop:
 
     def __init__(self) -> None:
         self._host = current_host()
-        self._queue: SimpleQueue[Batch | Command] = SimpleQueue()
+        self._queue: SimpleQueue[Batch | Command | Stop] = SimpleQueue()
         self._posts: deque[Post] = deque()
         self._worker = EngineWorker(self._queue, self._post)
         self._thread: threading.Thread | None = None

@@ -48,8 +48,8 @@ class Post:
         self.streamed = streamed
 
 
-class Stop(Command):
-    """The last command."""
+class Stop:
+    """The last thing in the queue."""
 
     __slots__ = ()
 
@@ -62,7 +62,7 @@ class EngineWorker:
         post: hands a Post to the event loop; False when that is gone.
     """
 
-    def __init__(self, queue: SimpleQueue[Batch | Command], post: Callable[[Post], bool]) -> None:
+    def __init__(self, queue: SimpleQueue[Batch | Command | Stop], post: Callable[[Post], bool]) -> None:
         self.engine: Engine
         self._session: Session | None = None
         self.jobs: dict[int, Job[Any]] = {}
@@ -156,7 +156,7 @@ class EngineWorker:
                 self._seen = self._sequence
                 return
 
-    def _take(self, item: Batch | Command) -> None:
+    def _take(self, item: Batch | Command | Stop) -> None:
         if isinstance(item, Batch):
             self._seen = max(self._seen, item.seen)
             for command in item.commands:
@@ -208,6 +208,7 @@ class EngineWorker:
             item = self._queue.get()
             if isinstance(item, Stop):
                 self._stopping = True
+                continue
             for command in item.commands if isinstance(item, Batch) else [item]:
                 command.refuse(self, ending)
             self._publish()

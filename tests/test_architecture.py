@@ -21,8 +21,9 @@ ALLOWED = {
     "cpu": {"core"},
     "mlx": {"core"},
     "engine": {"core"},
-    "executorch": {"core", "cpu", "mlx", "engine"},
-    "bindings": {"core", "cpu", "mlx", "engine", "executorch"},
+    "spec": {"core", "engine"},
+    "executorch": {"core", "cpu", "mlx", "engine", "spec"},
+    "bindings": {"core", "cpu", "mlx", "engine", "spec", "executorch"},
 }
 HEAVY = {"torch", "transformers", "torchao", "executorch", "safetensors"}
 # The parts of the runtime that may use torch: ahead of time, and the eager backend.
@@ -90,6 +91,7 @@ def test_every_source_was_looked_at() -> None:
         "core",
         "cpu",
         "engine",
+        "spec",
         "executorch",
         "bindings",
     }

@@ -41,6 +41,10 @@ struct InvalidSampling : Error {
 struct InvalidChoices : Error {
   using Error::Error;
 };
+// A draft that is no tree of tokens in the vocabulary.
+struct InvalidDraft : Error {
+  using Error::Error;
+};
 // Engine arguments that do not fit together.
 struct InvalidEngine : Error {
   using Error::Error;

@@ -8,8 +8,9 @@ namespace agentkv {
 
 struct ProgramInfo {
   std::int32_t vocab_size = 0;
-  std::int32_t max_tokens = 0;  // rows that one forward takes at most
-  std::int32_t max_logits = 0;  // logits rows that one forward returns at most
+  std::int32_t max_tokens = 0;   // rows that one forward takes at most
+  std::int32_t max_logits = 0;   // logits rows that one forward returns at most
+  std::int32_t feature_dim = 0;  // F: floats that a forward also gives out per row, for draft heads; 0 for none
 };
 
 class Program {
@@ -21,6 +22,8 @@ class Program {
   // then aborts the step.
   virtual std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                                          std::span<const std::int64_t> logits_indices) = 0;
+  // float32 [n_tokens, feature_dim] of the last forward, valid until the next; empty where feature_dim is 0.
+  virtual std::span<const float> features() const { return {}; }
 };
 
 }  // namespace agentkv

@@ -1,0 +1,47 @@
+#include "engine/draft.h"
+
+#include <cmath>
+
+#include "core/message.h"
+#include "engine/errors.h"
+
+namespace agentkv {
+namespace {
+
+void check_node(const Draft& draft, std::size_t node, std::int32_t vocab_size) {
+  const Token token = draft.tokens[node];
+  const std::int32_t parent = draft.parents[node];
+  if (token < 0 || token >= vocab_size) {
+    throw InvalidDraft(
+        error_text("node ", node, " of the draft is token ", token, ", but it must be in [0, ", vocab_size, ")"));
+  }
+  if (parent < -1 || parent >= static_cast<std::int32_t>(node)) {
+    throw InvalidDraft(error_text("node ", node, " of the draft has parent ", parent, ", but it must be in [-1, ", node,
+                                  "): an earlier node, or -1 for the branch's last token"));
+  }
+  for (std::size_t other = 0; other < node; ++other) {
+    if (draft.parents[other] == parent && draft.tokens[other] == token) {
+      throw InvalidDraft(error_text("nodes ", other, " and ", node, " of the draft are both token ", token,
+                                    " after node ", parent, ": keep one of them"));
+    }
+  }
+  if (draft.confidence.empty()) return;
+  const float confidence = draft.confidence[node];
+  if (!(confidence > 0 && confidence <= 1)) {
+    throw InvalidDraft(
+        error_text("node ", node, " of the draft has confidence ", confidence, ", but it must be in (0, 1]"));
+  }
+}
+
+}  // namespace
+
+void check_draft(const Draft& draft, std::int32_t vocab_size) {
+  const std::size_t n = draft.size();
+  if (draft.parents.size() != n || (!draft.confidence.empty() && draft.confidence.size() != n)) {
+    throw InvalidDraft(error_text("the draft has ", n, " tokens, ", draft.parents.size(), " parents and ",
+                                  draft.confidence.size(), " confidences, but needs one of each per node"));
+  }
+  for (std::size_t node = 0; node < n; ++node) check_node(draft, node, vocab_size);
+}
+
+}  // namespace agentkv

@@ -1,0 +1,26 @@
+// A tree of tokens that may follow a branch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/types.h"
+
+namespace agentkv {
+
+struct Draft {
+  std::vector<Token> tokens;          // [n]
+  std::vector<std::int32_t> parents;  // [n] the index of an earlier node, or -1: follows the branch's last token
+  // [n] how likely a node is right where its parent is, in (0, 1]; empty where the drafter cannot say
+  std::vector<float> confidence;
+
+  std::size_t size() const { return tokens.size(); }
+  bool empty() const { return tokens.empty(); }
+};
+
+// Throws InvalidDraft unless the vectors fit each other, parents come first, no two children of a node are the same
+// token, and every token is in the vocabulary.
+void check_draft(const Draft& draft, std::int32_t vocab_size);
+
+}  // namespace agentkv

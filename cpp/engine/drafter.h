@@ -1,0 +1,41 @@
+// What guesses the tokens that branches go on with. A guess can only cost time: the target decides every token.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/draft.h"
+#include "engine/types.h"
+
+namespace agentkv {
+
+// What one branch would like in this step, and the drafter's answer.
+struct DraftRequest {
+  BranchId branch = 0;
+  std::span<const Token> history;  // every token of the branch; the target has not run the last one yet
+  std::int32_t max_nodes = 0;      // >= 1
+  std::int32_t max_depth = 0;      // >= 1: levels below the last token
+  Draft draft = {};                // out; left empty for none
+};
+
+// Used by one thread, that of its engine, and by one engine. Everything below `propose` tells it what became of the
+// branches, whether or not they are drafted for; it comes between steps or inside one, never inside propose().
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  // Answers the requests of one step together. What it throws fails the generations that asked.
+  virtual void propose(std::span<DraftRequest> requests) = 0;
+
+  // The target ran `tokens` of the branch at positions [first, first + n) for good. features: float32 [n, F], what
+  // the target gave out for them; empty where it has none.
+  virtual void observe(BranchId, Pos /*first*/, std::span<const Token> /*tokens*/,
+                       std::span<const float> /*features*/) {}
+  // dst, empty before, now begins with the first `length` tokens of src.
+  virtual void shared(BranchId /*src*/, BranchId /*dst*/, Pos /*length*/) {}
+  // Of what the target ran of the branch, the first `length` tokens are left.
+  virtual void truncated(BranchId, Pos /*length*/) {}
+  virtual void closed(BranchId) {}
+};
+
+}  // namespace agentkv

@@ -1,0 +1,1 @@
+// Placeholder so that the library has a source; replaced by the prompt-lookup drafter.

@@ -17,9 +17,18 @@ Cell Batch::free_cells() const { return branches_.free_cells() - static_cast<Cel
 
 void Batch::add(const Feed& feed) {
   feeds_.push_back(feed);
-  rows_ += feed.rows();
-  if (!feed.branch) returning_ += static_cast<Cell>(feed.rows());
-  if (!feed.decode) prefill_left_ -= std::min(prefill_left_, feed.rows());
+  const std::size_t rows = feed.tokens.size();
+  rows_ += rows;
+  if (!feed.branch) returning_ += static_cast<Cell>(rows);
+  if (!feed.decode) prefill_left_ -= std::min(prefill_left_, rows);
+}
+
+void Batch::add_drafts() {
+  for (const Feed& feed : feeds_) {
+    if (!feed.draft) continue;
+    feed.draft->cut(static_cast<std::size_t>(std::max(free_cells(), Cell{0})));
+    rows_ += feed.draft_rows();
+  }
 }
 
 std::size_t Batch::jobs() const {
@@ -41,7 +50,7 @@ bool Batch::next_forward(std::vector<Segment>& segments) {
     if (feed.job->done() || row_ == feed.rows()) continue;
     const std::size_t silent = feed.first_logits > row_ ? feed.first_logits - row_ : 0;  // rows before the first logits
     const std::size_t count = std::min({feed.rows() - row_, rows_left, silent + logits_left});
-    if (count == 0) break;
+    if (count == 0 || (feed.draft_rows() > 0 && count < feed.rows())) break;
     segments.push_back({&feed, row_, count});
     rows_left -= count;
     logits_left -= segments.back().logits_rows();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/branch.h"
+#include "engine/draft.h"
 #include "engine/program.h"
 #include "engine/types.h"
 
@@ -14,7 +15,8 @@ namespace agentkv {
 
 class BranchTable;
 
-// Tokens that extend one sequence, in order. A forward may take any number of them from the front.
+// Tokens that extend one sequence, in order, and draft nodes that may follow the last of them. A forward may take any
+// number of rows from the front of a feed without a draft; one with a draft goes through whole.
 struct Feed {
   Job* job = nullptr;
   SeqId seq = 0;
@@ -23,8 +25,10 @@ struct Feed {
   std::size_t first_logits = 0;   // rows from here on want logits
   std::size_t tag = 0;            // the job's own: which of its feeds this is
   bool decode = false;
+  Draft* draft = nullptr;  // what add_drafts() may let follow
 
-  std::size_t rows() const { return tokens.size(); }
+  std::size_t draft_rows() const { return draft ? draft->size() : 0; }
+  std::size_t rows() const { return tokens.size() + draft_rows(); }
 };
 
 // Consecutive rows of one feed in one forward.
@@ -33,6 +37,7 @@ struct Segment {
   std::size_t begin;
   std::size_t count;
 
+  std::size_t plain_rows() const { return count - feed->draft_rows(); }
   std::size_t first_logits() const { return feed->first_logits > begin ? feed->first_logits : begin; }
   std::size_t logits_rows() const {
     const std::size_t end = begin + count;
@@ -45,6 +50,7 @@ struct FedRows {
   const Segment& segment;
   std::span<const float> logits;  // [logits_rows, vocab]
   std::size_t vocab;
+  std::vector<std::int32_t>& accepted;  // out: of a feed with a draft, the chain of nodes that came true
 
   std::span<const float> row(std::size_t feed_row) const {
     return logits.subspan((feed_row - segment.first_logits()) * vocab, vocab);
@@ -64,7 +70,9 @@ class Batch {
   Cell free_cells() const;                                      // not yet spoken for by rows of this batch
   Cell returning_cells() const { return returning_; }           // spoken for, but free again when the step ends
   std::size_t prefill_budget() const { return prefill_left_; }  // rows that prefill may still add
-  void add(const Feed& feed);                                   // needs feed.rows() <= free_cells()
+  void add(const Feed& feed);                                   // needs as many free cells as tokens
+  // Gives the feeds that lead into drafts their nodes, as far as cells are free, and cuts the drafts to that.
+  void add_drafts();
 
   std::size_t rows() const { return rows_; }
   std::size_t jobs() const;

@@ -8,7 +8,8 @@
 
 namespace agentkv {
 
-BranchTable::BranchTable(std::shared_ptr<SeqCache> cache, std::int32_t max_branches) : cache_(std::move(cache)) {
+BranchTable::BranchTable(std::shared_ptr<SeqCache> cache, std::int32_t max_branches, Speculation& speculation)
+    : cache_(std::move(cache)), speculation_(speculation) {
   if (!cache_) throw InvalidEngine("the engine needs a cache");
   if (max_branches < 1 || max_branches > cache_->max_sequences()) {
     throw InvalidEngine(error_text("max_branches is ", max_branches, ", but must be from 1 to the ",
@@ -58,12 +59,11 @@ Branch& BranchTable::fork(Branch& parent) {
   Branch& child = add(child_stream(parent.stream, parent.forks));
   try {
     child.log = parent.log;
-    share(parent.seq, child.seq, parent.n_cached);
+    share(parent, child, parent.n_cached);
   } catch (...) {
     close(child);
     throw;
   }
-  child.n_cached = parent.n_cached;
   child.row = parent.row;
   ++parent.forks;
   return child;
@@ -86,15 +86,15 @@ void BranchTable::adopt(Branch& dst, const Branch& src) {
   drop_cells(dst, 0);
   dst.log.clear();
   dst.row.reset();
-  share(src.seq, dst.seq, src.n_cached);
+  share(src, dst, src.n_cached);
   dst.log = std::move(log);
-  dst.n_cached = src.n_cached;
   dst.row = src.row;
   dst.stream = src.stream;
   dst.forks = src.forks;
 }
 
 void BranchTable::close(Branch& branch) noexcept {
+  speculation_.closed(branch.id);
   if (cache_->seq_len(branch.seq) > 0) cache_->seq_rm(branch.seq);
   free_.push_back(branch.seq);  // has room: the constructor filled it with every sequence
   branches_.erase(branch.id);
@@ -117,8 +117,7 @@ Pos BranchTable::reuse_prefix(Branch& branch, std::span<const Token> tokens) {
   }
   if (!best) return 0;
   branch.log.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(longest));
-  share(best->seq, branch.seq, static_cast<Pos>(longest));
-  branch.n_cached = static_cast<Pos>(longest);
+  share(*best, branch, static_cast<Pos>(longest));
   return branch.n_cached;
 }
 
@@ -131,6 +130,7 @@ void BranchTable::drop_cells(Branch& branch, Pos length) {
   if (branch.n_cached <= length) return;
   cache_->seq_rm(branch.seq, length);
   branch.n_cached = length;
+  speculation_.truncated(branch.id, length);
 }
 
 void BranchTable::trim(Branch& branch) {
@@ -140,7 +140,7 @@ void BranchTable::trim(Branch& branch) {
 std::optional<SeqId> BranchTable::borrow(const Branch& branch) {
   if (free_.empty()) return std::nullopt;
   const SeqId seq = free_.back();
-  share(branch.seq, seq, branch.n_cached);
+  if (branch.n_cached > 0) cache_->seq_cp(branch.seq, seq, 0, branch.n_cached);
   free_.pop_back();
   return seq;
 }
@@ -150,8 +150,11 @@ void BranchTable::give_back(SeqId seq) {
   free_.push_back(seq);
 }
 
-void BranchTable::share(SeqId src, SeqId dst, Pos length) {
-  if (length > 0) cache_->seq_cp(src, dst, 0, length);
+void BranchTable::share(const Branch& src, Branch& dst, Pos length) {
+  if (length == 0) return;
+  cache_->seq_cp(src.seq, dst.seq, 0, length);
+  dst.n_cached = length;
+  speculation_.shared(src.id, dst.id, length);
 }
 
 }  // namespace agentkv

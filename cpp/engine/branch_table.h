@@ -9,13 +9,15 @@
 
 #include "core/faces.h"
 #include "engine/branch.h"
+#include "engine/speculation.h"
 
 namespace agentkv {
 
 // Every verb checks before it changes anything.
 class BranchTable {
  public:
-  BranchTable(std::shared_ptr<SeqCache> cache, std::int32_t max_branches);
+  // speculation hears of what becomes of the branches.
+  BranchTable(std::shared_ptr<SeqCache> cache, std::int32_t max_branches, Speculation& speculation);
 
   Branch& at(BranchId id);    // throws BranchClosed
   Branch& idle(BranchId id);  // throws BranchClosed, BranchBusy
@@ -50,9 +52,10 @@ class BranchTable {
 
  private:
   Branch& add(std::uint64_t stream);
-  void share(SeqId src, SeqId dst, Pos length);
+  void share(const Branch& src, Branch& dst, Pos length);
 
   std::shared_ptr<SeqCache> cache_;
+  Speculation& speculation_;
   std::size_t max_branches_;
   std::map<BranchId, std::unique_ptr<Branch>> branches_;
   std::vector<SeqId> free_;  // sequences that hold nothing

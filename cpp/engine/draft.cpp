@@ -1,6 +1,6 @@
 #include "engine/draft.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include "core/message.h"
 #include "engine/errors.h"
@@ -34,6 +34,31 @@ void check_node(const Draft& draft, std::size_t node, std::int32_t vocab_size) {
 }
 
 }  // namespace
+
+void Draft::cut(std::size_t n) {
+  if (n >= size()) return;
+  tokens.resize(n);
+  parents.resize(n);
+  if (!confidence.empty()) confidence.resize(n);
+}
+
+std::int32_t Draft::depth() const {
+  std::vector<std::int32_t> depths(size());
+  std::int32_t deepest = 0;
+  for (std::size_t node = 0; node < size(); ++node) {
+    const std::int32_t parent = parents[node];
+    depths[node] = parent < 0 ? 1 : depths[static_cast<std::size_t>(parent)] + 1;
+    deepest = std::max(deepest, depths[node]);
+  }
+  return deepest;
+}
+
+std::int32_t Draft::child(std::int32_t parent, Token token) const {
+  for (std::size_t node = static_cast<std::size_t>(parent + 1); node < size(); ++node) {
+    if (parents[node] == parent && tokens[node] == token) return static_cast<std::int32_t>(node);
+  }
+  return -1;
+}
 
 void check_draft(const Draft& draft, std::int32_t vocab_size) {
   const std::size_t n = draft.size();

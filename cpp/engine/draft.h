@@ -17,6 +17,11 @@ struct Draft {
 
   std::size_t size() const { return tokens.size(); }
   bool empty() const { return tokens.empty(); }
+  void cut(std::size_t n);  // keeps the first n nodes
+  // Levels below the branch's last token.
+  std::int32_t depth() const;
+  // The node that follows `parent` (-1: the branch's last token) with this token, or -1.
+  std::int32_t child(std::int32_t parent, Token token) const;
 };
 
 // Throws InvalidDraft unless the vectors fit each other, parents come first, no two children of a node are the same

@@ -35,14 +35,24 @@ EngineConfig checked_config(EngineConfig config) {
 
 Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, Vocabulary vocabulary,
                EngineConfig config)
+    : Engine(std::move(program), std::move(cache), nullptr, std::move(vocabulary), config) {}
+
+Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, Vocabulary vocabulary,
+               EngineConfig config)
+    : Engine(std::move(program), cache, cache.get(), std::move(vocabulary), config) {}
+
+Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, TreeSeqCache* tree,
+               Vocabulary vocabulary, EngineConfig config)
     : program_(std::move(program)),
       info_(checked_info(program_.get())),
       vocabulary_(std::move(vocabulary)),
       config_(checked_config(config)),
-      branches_(std::move(cache), config.max_branches),
-      context_{.branches = branches_, .vocabulary = vocabulary_, .stats = stats_},
+      speculation_(stats_),
+      branches_(std::move(cache), config.max_branches, speculation_),
+      context_{.branches = branches_, .vocabulary = vocabulary_, .stats = stats_, .speculation = speculation_},
       batch_(branches_, info_),
-      forward_(*program_, branches_.cache(), stats_) {}
+      tree_(tree),
+      forward_(*program_, branches_.cache(), tree, stats_) {}
 
 std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) {
   vocabulary_.check(tokens);
@@ -66,6 +76,11 @@ void Engine::close(BranchId id) {
   Branch& branch = branches_.at(id);
   if (branch.job) cancel(branch.job->id());
   branches_.close(branch);
+}
+
+void Engine::attach(std::shared_ptr<Drafter> drafter) {
+  if (!tree_) throw InvalidEngine("speculation needs a cache with trees: make the session with make_tree_session");
+  speculation_.attach(std::move(drafter));
 }
 
 template <class Kind, class... Args>
@@ -96,6 +111,7 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
 JobId Engine::generate(BranchId id, const GenerateOptions& options) {
   Branch& branch = startable(id);
   options.validate();
+  if (options.drafter) attach(options.drafter);
   return start<GenerateJob>(branch, options);
 }
 
@@ -159,6 +175,7 @@ StepReport Engine::settle() {
 }
 
 void Engine::prepare_jobs() {
+  speculation_.clear_wishes();
   for (const auto& job : jobs_) {
     if (!job->paused) guarded(*job, [&] { job->prepare(); });
   }
@@ -180,11 +197,20 @@ void Engine::offer_rows() {
     if (runnable(*job) && job->always_rides()) guarded(*job, [&] { job->offer(batch_); });
   }
   const auto bound = static_cast<std::size_t>(std::min(config_.max_batch_tokens, info_.max_tokens));
-  const std::size_t left = bound > batch_.rows() ? bound - batch_.rows() : 0;
+  const std::size_t rows = batch_.rows() + propose_drafts(bound);
+  const std::size_t left = bound > rows ? bound - rows : 0;
   batch_.set_prefill_budget(std::max(left, std::min(bound, kLeastPrefill)));
   for (const auto& job : jobs_) {
     if (runnable(*job) && !job->always_rides()) guarded(*job, [&] { job->offer(batch_); });
   }
+  batch_.add_drafts();
+}
+
+// Drafts ride in the forward that the rows offered so far need anyway: what would need another one is not drafted.
+std::size_t Engine::propose_drafts(std::size_t bound) {
+  const std::size_t most = std::min({bound, static_cast<std::size_t>(info_.max_logits),
+                                     batch_.rows() + static_cast<std::size_t>(std::max(batch_.free_cells(), Cell{0}))});
+  return speculation_.propose(batch_.rows(), most > batch_.rows() ? most - batch_.rows() : 0);
 }
 
 void Engine::run_forwards(StepReport& report) {
@@ -214,6 +240,8 @@ void Engine::retry_alone(StepReport& report, const std::string& reason) {
 
 void Engine::deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report) {
   const auto vocab = static_cast<std::size_t>(info_.vocab_size);
+  const auto feature_dim = static_cast<std::size_t>(info_.feature_dim);
+  std::span<const float> features = forward_.features();
   ++report.forwards;
   for (const Segment& segment : segments) {
     const Feed& feed = *segment.feed;
@@ -222,11 +250,56 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
     (feed.decode ? report.decode_rows : report.prefill_rows) += rows;
     stats_.rows += segment.count;
     (feed.decode ? stats_.decode_rows : stats_.prefill_rows) += segment.count;
-    if (feed.branch) feed.branch->n_cached += rows;
+    const Pos first = feed.branch ? feed.branch->n_cached : 0;
+    if (feed.branch) feed.branch->n_cached += static_cast<Pos>(segment.plain_rows());
     const auto own = logits.first(segment.logits_rows() * vocab);
     logits = logits.subspan(own.size());
-    guarded(*feed.job, [&] { feed.job->absorb({segment, own, vocab}); });
+    accepted_.clear();
+    guarded(*feed.job, [&] { feed.job->absorb({segment, own, vocab, accepted_}); });
+    if (feed.draft_rows() > 0) guarded(*feed.job, [&] { keep_accepted(feed); });
+    const auto own_features = features.first(features.empty() ? 0 : segment.count * feature_dim);
+    features = features.subspan(own_features.size());
+    if (feed.branch && !speculation_.empty()) tell_drafters(segment, first, own_features);
   }
+  learn_cost(segments);
+}
+
+// The chain stays in the cache, the rest of the draft leaves it.
+void Engine::keep_accepted(const Feed& feed) {
+  const auto accepted = static_cast<Pos>(accepted_.size());
+  try {
+    tree_->commit(accepted_, accepted, feed.seq);
+  } catch (...) {
+    accepted_.clear();  // the frontier is gone: these tokens are fed anew
+    throw;
+  }
+  feed.branch->n_cached += accepted;
+}
+
+// What stays of the segment's rows, the accepted nodes included, is in the branch's log by now.
+void Engine::tell_drafters(const Segment& segment, Pos first, std::span<const float> features) {
+  const Branch& branch = *segment.feed->branch;
+  const std::size_t plain = segment.plain_rows();
+  const std::size_t kept = plain + accepted_.size();
+  if (branch.n_cached < first + static_cast<Pos>(kept)) return;  // its job failed, and took it back
+  const std::size_t dim = features.size() / segment.count;
+  fed_features_.assign(features.begin(), features.begin() + static_cast<std::ptrdiff_t>(plain * dim));
+  for (const std::int32_t node : accepted_) {
+    const auto row = features.subspan((plain + static_cast<std::size_t>(node)) * dim, dim);
+    fed_features_.insert(fed_features_.end(), row.begin(), row.end());
+  }
+  const auto tokens = std::span(branch.log).subspan(static_cast<std::size_t>(first), kept);
+  speculation_.observe(branch.id, first, tokens, fed_features_);
+}
+
+// Only forwards that decode: rows of a prefill want no logits and cost less.
+void Engine::learn_cost(std::span<const Segment> segments) {
+  std::size_t rows = 0;
+  for (const Segment& segment : segments) {
+    if (!segment.feed->decode) return;
+    rows += segment.count;
+  }
+  speculation_.cost.learn(rows, forward_.seconds());
 }
 
 void Engine::sweep(std::vector<Finished>& finished) {

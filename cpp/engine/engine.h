@@ -21,6 +21,9 @@ class Engine {
  public:
   Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, Vocabulary vocabulary,
          EngineConfig config = {});
+  // Over a cache with trees, generations may speculate.
+  Engine(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, Vocabulary vocabulary,
+         EngineConfig config = {});
   Engine(const Engine&) = delete;  // jobs point into their engine
   Engine& operator=(const Engine&) = delete;
 
@@ -31,6 +34,10 @@ class Engine {
   void adopt(BranchId dst, BranchId src);
   void close(BranchId branch);
   const Branch& branch(BranchId id) { return branches_.at(id); }
+
+  // From now on the drafter hears of every branch; a generation that names it attaches it too. Throws InvalidEngine
+  // for a cache without trees.
+  void attach(std::shared_ptr<Drafter> drafter);
 
   // Jobs: one per branch at a time.
   JobId extend(BranchId branch, std::span<const Token> tokens);
@@ -52,7 +59,12 @@ class Engine {
   Cell cells_used() { return branches_.cache().used(); }
   Cell cells_shared() { return branches_.cache().shared(); }
 
+  std::size_t drafters() const { return speculation_.size(); }
+
  private:
+  Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, TreeSeqCache* tree, Vocabulary vocabulary,
+         EngineConfig config);
+
   template <class Kind, class... Args>
   JobId start(Branch& branch, Args&&... args);
   Branch& startable(BranchId id);  // idle, and not empty
@@ -62,9 +74,13 @@ class Engine {
 
   void prepare_jobs();
   void offer_rows();
+  std::size_t propose_drafts(std::size_t bound);
   void run_forwards(StepReport& report);
   void retry_alone(StepReport& report, const std::string& reason);
   void deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report);
+  void keep_accepted(const Feed& feed);
+  void learn_cost(std::span<const Segment> segments);
+  void tell_drafters(const Segment& segment, Pos first, std::span<const float> features);
   void sweep(std::vector<Finished>& finished);
 
   const std::shared_ptr<Program> program_;
@@ -72,12 +88,16 @@ class Engine {
   const Vocabulary vocabulary_;
   const EngineConfig config_;
   Stats stats_;
+  Speculation speculation_;
   BranchTable branches_;
   JobContext context_;
   Batch batch_;
+  TreeSeqCache* tree_;  // the branches' cache where it has trees, else null
   Forward forward_;
   std::vector<std::unique_ptr<Job>> jobs_;  // in the order they came
   std::vector<Segment> segments_;
+  std::vector<std::int32_t> accepted_;
+  std::vector<float> fed_features_;
   std::vector<Finished> settled_;  // ended between steps, reported by the next
   JobId next_job_ = 0;
 };

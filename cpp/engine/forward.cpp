@@ -8,14 +8,18 @@
 namespace agentkv {
 namespace {
 
-// Adds the time of its scope, also when the scope is left by an exception.
+// Adds the time of its scope to a total, also when the scope is left by an exception.
 class Stopwatch {
  public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Stopwatch(double& total, double& last) : total_(total), last_(last) {}
+  ~Stopwatch() {
+    last_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    total_ += last_;
+  }
 
  private:
-  double& seconds_;
+  double& total_;
+  double& last_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
@@ -24,6 +28,11 @@ class Stopwatch {
 std::span<const float> Forward::run(std::span<const Segment> segments) {
   assemble(segments);
   try {
+    for (const Segment& segment : segments) {
+      const Feed& feed = *segment.feed;
+      if (feed.draft_rows() == 0) continue;
+      tree_->propose(feed.draft->parents, static_cast<std::int32_t>(feed.draft_rows()), feed.seq);
+    }
     cache_.begin_step(seq_ids_);
     const auto logits = execute();
     cache_.commit_step();
@@ -42,9 +51,13 @@ void Forward::assemble(std::span<const Segment> segments) {
   logits_indices_.clear();
   for (const Segment& segment : segments) {
     const std::size_t shift = tokens_.size() - segment.begin;  // from a row of the feed to a row of the forward
-    const auto tokens = segment.feed->tokens.subspan(segment.begin, segment.count);
+    const auto tokens = segment.feed->tokens.subspan(segment.begin, segment.plain_rows());
     seq_ids_.insert(seq_ids_.end(), segment.count, segment.feed->seq);
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    if (segment.feed->draft) {
+      const auto& nodes = segment.feed->draft->tokens;
+      tokens_.insert(tokens_.end(), nodes.begin(), nodes.end());
+    }
     for (std::size_t row = segment.first_logits(); row < segment.begin + segment.count; ++row) {
       logits_indices_.push_back(static_cast<std::int64_t>(row + shift));
     }
@@ -54,7 +67,7 @@ void Forward::assemble(std::span<const Segment> segments) {
 std::span<const float> Forward::execute() {
   const auto positions = cache_.step_positions();
   positions_.assign(positions.begin(), positions.end());
-  const Stopwatch watch(stats_.forward_seconds);
+  const Stopwatch watch(stats_.forward_seconds, seconds_);
   const auto logits = program_.forward(tokens_, positions_, logits_indices_);
   const std::size_t wanted = logits_indices_.size() * static_cast<std::size_t>(program_.info().vocab_size);
   if (logits.size() != wanted) {

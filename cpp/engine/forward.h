@@ -14,11 +14,17 @@ namespace agentkv {
 
 class Forward {
  public:
-  Forward(Program& program, SeqCache& cache, Stats& stats) : program_(program), cache_(cache), stats_(stats) {}
+  // tree: the same cache where it has trees, else null; feeds with drafts need it.
+  Forward(Program& program, SeqCache& cache, TreeSeqCache* tree, Stats& stats)
+      : program_(program), cache_(cache), tree_(tree), stats_(stats) {}
 
   // The logits of all segments' logits rows, in order; valid until the next run. When it throws, the cache is as it
   // was before.
   std::span<const float> run(std::span<const Segment> segments);
+
+  // Of the last run: [rows, feature_dim], and how long its forward took.
+  std::span<const float> features() const { return program_.features(); }
+  double seconds() const { return seconds_; }
 
  private:
   void assemble(std::span<const Segment> segments);
@@ -26,7 +32,9 @@ class Forward {
 
   Program& program_;
   SeqCache& cache_;
+  TreeSeqCache* tree_;
   Stats& stats_;
+  double seconds_ = 0;
   std::vector<SeqId> seq_ids_;
   std::vector<std::int64_t> tokens_;
   std::vector<std::int64_t> positions_;

@@ -12,23 +12,54 @@ void GenerateOptions::validate() const {
 GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options)
     : Job(id, branch, context), options_(options), matcher_(options.stop) {
   outcome_.prompt_tokens = branch.length();
+  if (options_.drafter) speculator_.emplace(context.speculation.attach(options_.drafter));
 }
 
 void GenerateJob::prepare() {
-  if (const LogitsRow row = branch_.row) sample(*row);  // held here: sampling makes the branch let go of it
+  if (const LogitsRow row = branch_.row) {  // held here: sampling makes the branch let go of it
+    if (const char* reason = sample(*row)) return finish(reason);
+  }
+  // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
+  const auto left = options_.max_tokens - static_cast<std::int32_t>(outcome_.tokens.size());
+  if (!speculator_) return;
+  speculator_->draft = {};
+  if (left > 1) context_.speculation.wish({this, &branch_, &*speculator_, left - 1});
 }
 
 void GenerateJob::offer(Batch& batch) {
   const auto tokens = context_.branches.refeed(branch_);
   if (batch.free_cells() < 1) return no_room(1, batch.free_cells());
-  batch.add({.job = this, .seq = branch_.seq, .branch = &branch_, .tokens = tokens, .decode = true});
+  batch.add({.job = this,
+             .seq = branch_.seq,
+             .branch = &branch_,
+             .tokens = tokens,
+             .first_logits = tokens.size() - 1,
+             .decode = true,
+             .draft = speculator_ ? &speculator_->draft : nullptr});
 }
 
-void GenerateJob::absorb(const FedRows& rows) { sample(rows.row(0)); }
+// Draws each token from the target's row as plain decoding does, and goes on in the draft for as long as it has that
+// token: what is drawn depends on history and position alone, so a draft changes how many tokens a forward makes and
+// never which. For drafts that are chosen, not drawn, this accepts as often as rejection sampling over the tree would
+// (a point mass in Leviathan et al. 2023, SpecInfer 2023): with the probability that the target gives to the children.
+void GenerateJob::absorb(const FedRows& rows) {
+  if (rows.segment.logits_rows() == 0) return;
+  const std::size_t last = rows.segment.plain_rows() - 1;  // the row that the draft's roots follow
+  const char* reason = nullptr;
+  for (std::int32_t node = -1;;) {
+    reason = sample(rows.row(rows.segment.begin + last + static_cast<std::size_t>(node + 1)));
+    if (reason || !rows.segment.feed->draft) break;
+    node = rows.segment.feed->draft->child(node, branch_.log.back());
+    if (node < 0) break;
+    rows.accepted.push_back(node);
+  }
+  if (speculator_) context_.speculation.learn(*speculator_, rows.accepted);
+  if (reason) finish(reason);
+}
 
 void GenerateJob::no_room(Cell, Cell) { finish("context_full"); }
 
-void GenerateJob::sample(std::span<const float> row) {
+const char* GenerateJob::sample(std::span<const float> row) {
   const RandomKey key{options_.seed, branch_.stream, static_cast<std::uint32_t>(branch_.length())};
   const auto [token, logprob] = context_.sampler.sample(row, options_.sampling, branch_.log, key);
   branch_.log.push_back(token);
@@ -40,7 +71,7 @@ void GenerateJob::sample(std::span<const float> row) {
   const char* reason = reason_to_end(token);
   if (reason) matcher_.finish();
   if (options_.emit) context_.emitted.push_back({id(), token, logprob, matcher_.take_shown()});
-  if (reason) finish(reason);
+  return reason;
 }
 
 const char* GenerateJob::reason_to_end(Token token) {

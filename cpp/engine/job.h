@@ -9,6 +9,7 @@
 #include "engine/branch_table.h"
 #include "engine/report.h"
 #include "engine/sampler.h"
+#include "engine/speculation.h"
 #include "engine/stats.h"
 #include "engine/vocabulary.h"
 
@@ -19,6 +20,7 @@ struct JobContext {
   BranchTable& branches;
   const Vocabulary& vocabulary;
   Stats& stats;
+  Speculation& speculation;
   Sampler sampler = {};
   RowPool rows = {};
   std::vector<Emitted> emitted = {};

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +52,7 @@ struct GenerateOptions {
   std::uint64_t seed = 0;
   bool ignore_eos = false;
   bool emit = false;
+  std::shared_ptr<Drafter> drafter = nullptr;  // speculates; null for plain decoding
 
   void validate() const;  // throws InvalidSampling
 };
@@ -67,12 +70,13 @@ class GenerateJob final : public Job {
   void no_room(Cell needed, Cell free) override;
 
  private:
-  void sample(std::span<const float> row);
-  const char* reason_to_end(Token token);  // null to go on
+  const char* sample(std::span<const float> row);  // returns the reason to end, or null to go on
+  const char* reason_to_end(Token token);
   void conclude() override;
 
   GenerateOptions options_;
   StopMatcher matcher_;
+  std::optional<Speculator> speculator_;
 };
 
 // Scores each choice as a continuation, on borrowed sequences that live for one step. The branch's tokens stay.

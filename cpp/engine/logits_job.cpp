@@ -11,11 +11,16 @@ void LogitsJob::prepare() {
 void LogitsJob::offer(Batch& batch) {
   const auto tokens = context_.branches.refeed(branch_);
   if (batch.free_cells() < 1) return no_room(1, batch.free_cells());
-  batch.add({.job = this, .seq = branch_.seq, .branch = &branch_, .tokens = tokens, .decode = true});
+  batch.add({.job = this,
+             .seq = branch_.seq,
+             .branch = &branch_,
+             .tokens = tokens,
+             .first_logits = tokens.size() - 1,
+             .decode = true});
 }
 
 void LogitsJob::absorb(const FedRows& rows) {
-  branch_.row = context_.rows.copy(rows.row(0));
+  branch_.row = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
   outcome_.logits = *branch_.row;
   finish();
 }

@@ -18,9 +18,13 @@ struct Stats {
   std::vector<std::uint64_t> steps_by_rows;  // [rows] -> steps that fed as many
   std::uint64_t tokens_generated = 0;
   std::uint64_t tokens_prefilled = 0;
-  std::uint64_t tokens_reused = 0;  // prompt tokens found in another branch's cells
-  double forward_seconds = 0;       // inside the program
-  double overhead_seconds = 0;      // the rest of step()
+  std::uint64_t tokens_reused = 0;    // prompt tokens found in another branch's cells
+  std::uint64_t tokens_drafted = 0;   // draft nodes that the target verified
+  std::uint64_t tokens_accepted = 0;  // of these, accepted ones
+  std::uint64_t draft_rounds = 0;     // calls of a drafter
+  double draft_seconds = 0;           // inside drafters
+  double forward_seconds = 0;         // inside the program
+  double overhead_seconds = 0;        // the rest of step()
 
   void count_step(std::size_t step_rows) {
     ++steps;

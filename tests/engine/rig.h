@@ -27,7 +27,7 @@ class Rig {
  public:
   explicit Rig(RigOptions options = {})
       : options(fill(std::move(options))),
-        cells(std::make_shared<SeqCells>(this->options.capacity, this->options.max_sequences)),
+        cells(std::make_shared<TreeCells>(this->options.capacity, this->options.max_sequences)),
         program(std::make_shared<ReferenceProgram>(cells, this->options.info)),
         engine(program, cells, vocabulary(this->options), this->options.config) {}
 
@@ -111,7 +111,7 @@ class Rig {
   }
 
   const RigOptions options;
-  const std::shared_ptr<SeqCells> cells;
+  const std::shared_ptr<TreeCells> cells;
   const std::shared_ptr<ReferenceProgram> program;
   Engine engine;
   std::map<JobId, Finished> finished;

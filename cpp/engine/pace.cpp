@@ -1,0 +1,81 @@
+#include "engine/pace.h"
+
+#include <algorithm>
+
+namespace agentkv {
+namespace {
+
+constexpr double kMemory = 32;  // rounds after which older ones count half
+constexpr double kPoolWeight = 4;
+constexpr double kGuessWeight = 2;
+constexpr double kGuess = 0.6;  // of a level never tried, given the one above
+constexpr std::int32_t kFirstQuiet = 8;
+constexpr std::int32_t kLongestQuiet = 256;
+constexpr std::int32_t kProbeDepth = 2;
+constexpr double kSlowest = 3;  // a measurement above so many times the mean is the machine's doing
+
+}  // namespace
+
+double DrafterPace::Level::rate() const { return tried > 0 ? accepted / tried : 0; }
+
+void DrafterPace::Level::count(bool reached) {
+  if (tried >= kMemory) {
+    tried /= 2;
+    accepted /= 2;
+  }
+  tried += 1;
+  accepted += reached ? 1 : 0;
+}
+
+void DrafterPace::learn_cost(double seconds, std::int32_t levels_drafted, std::size_t branches) {
+  double cost = seconds / (levels_drafted * static_cast<double>(branches));
+  if (times_ >= 4) cost = std::min(cost, kSlowest * level_seconds);
+  ++times_;
+  level_seconds += (cost - level_seconds) * std::max(0.05, 1.0 / times_);
+}
+
+// The depth with the most tokens per second: (1 + accepted levels) / (target + levels drafted).
+std::int32_t Pace::best_depth(std::int32_t most, double target_seconds) const {
+  double tokens = 1;
+  double reach = 1;  // how often a round gets to this level
+  double best_speed = 1 / target_seconds;
+  std::int32_t best = 0;
+  for (std::int32_t level = 0; level < most; ++level) {
+    const auto& own = levels_[static_cast<std::size_t>(level)];
+    const auto& pool = pool_.levels[static_cast<std::size_t>(level)];
+    const double guess = (pool.accepted + kGuessWeight * reach * kGuess) / (pool.tried + kGuessWeight);
+    reach = std::min(reach, (own.accepted + kPoolWeight * guess) / (own.tried + kPoolWeight));
+    tokens += reach;
+    const double speed = tokens / (target_seconds + (level + 1) * pool_.level_seconds);
+    if (speed > best_speed) {
+      best_speed = speed;
+      best = level + 1;
+    }
+  }
+  return best;
+}
+
+std::int32_t Pace::depth(std::int32_t most, double target_seconds) {
+  most = std::min(most, DrafterPace::kMostLevels);
+  if (quiet_ > 0) {
+    if (--quiet_ > 0) return 0;
+    return std::min(most, kProbeDepth);
+  }
+  const std::int32_t best = best_depth(most, target_seconds);
+  if (best > 0) {
+    interval_ = 0;
+    return best;
+  }
+  interval_ = std::clamp(interval_ * 2, kFirstQuiet, kLongestQuiet);
+  quiet_ = interval_;
+  return 0;
+}
+
+void Pace::learn(std::int32_t drafted, std::int32_t accepted) {
+  for (std::int32_t level = 0; level < drafted; ++level) {
+    levels_[static_cast<std::size_t>(level)].count(level < accepted);
+    pool_.levels[static_cast<std::size_t>(level)].count(level < accepted);
+  }
+}
+
+}  // namespace agentkv

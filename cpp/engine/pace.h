@@ -1,0 +1,54 @@
+// How deep a branch drafts: as deep as it pays, not at all where it does not, and now and then a try again.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/acceptance.h"
+
+namespace agentkv {
+
+// What drafting has cost and brought, for one drafter over all its branches.
+struct DrafterPace {
+  static constexpr std::int32_t kMostLevels = 16;
+
+  struct Level {
+    double tried = 0;     // rounds that drafted so deep
+    double accepted = 0;  // of these, rounds that got as far
+    double rate() const;
+    void count(bool reached);
+  };
+
+  Acceptance acceptance{};
+  std::array<Level, kMostLevels> levels{};
+  double level_seconds = 0;  // of drafting one level for one branch
+
+  void learn_cost(double seconds, std::int32_t levels_drafted, std::size_t branches);
+
+ private:
+  std::uint32_t times_ = 0;
+};
+
+class Pace {
+ public:
+  explicit Pace(DrafterPace& pool) : acceptance(&pool.acceptance), pool_(pool) {}
+
+  // Levels to draft in this round, 0 for none. target_seconds: this branch's share of the target's forward.
+  std::int32_t depth(std::int32_t most, double target_seconds);
+
+  // A round was verified: `drafted` levels were asked for, of which the first `accepted` came true.
+  void learn(std::int32_t drafted, std::int32_t accepted);
+
+  Acceptance acceptance;
+
+ private:
+  std::int32_t best_depth(std::int32_t most, double target_seconds) const;
+
+  DrafterPace& pool_;
+  std::array<DrafterPace::Level, DrafterPace::kMostLevels> levels_{};
+  std::int32_t quiet_ = 0;     // rounds left before the next try
+  std::int32_t interval_ = 0;  // how long the last quiet spell was
+};
+
+}  // namespace agentkv

@@ -1,0 +1,167 @@
+#include "engine/speculation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/message.h"
+#include "engine/errors.h"
+#include "engine/job.h"
+
+namespace agentkv {
+namespace {
+
+constexpr std::int32_t kMostNodes = 64;  // of one draft
+
+// The nodes marked in `kept`, ancestors of every one of them included, under new indices.
+void keep_nodes(Draft& draft, const std::vector<bool>& kept) {
+  std::vector<std::int32_t> index(draft.size(), -1);
+  std::size_t n = 0;
+  for (std::size_t node = 0; node < draft.size(); ++node) {
+    if (!kept[node]) continue;
+    const std::int32_t parent = draft.parents[node];
+    index[node] = static_cast<std::int32_t>(n);
+    draft.tokens[n] = draft.tokens[node];
+    draft.parents[n] = parent < 0 ? -1 : index[static_cast<std::size_t>(parent)];
+    if (!draft.confidence.empty()) draft.confidence[n] = draft.confidence[node];
+    ++n;
+  }
+  draft.cut(n);
+}
+
+}  // namespace
+
+DraftSource& Speculation::attach(std::shared_ptr<Drafter> drafter) {
+  if (!drafter) throw InvalidEngine("there is no drafter to attach");
+  for (const auto& source : sources_) {
+    if (source->drafter == drafter) return *source;
+  }
+  sources_.push_back(std::make_unique<DraftSource>(std::move(drafter)));
+  return *sources_.back();
+}
+
+std::size_t Speculation::propose(std::size_t rows, std::size_t room) {
+  if (wishes_.empty()) return 0;
+  for (const auto& source : sources_) ask(*source, rows, room);
+  return keep_what_pays(rows, room);
+}
+
+void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
+  const auto of_source = [&](const DraftWish& wish) { return &wish.speculator->source == &source; };
+  const auto n_wishes = static_cast<double>(wishes_.size());
+  requests_.clear();
+  asked_.clear();
+  std::int32_t deepest = 0;
+  for (std::size_t i = 0; i < wishes_.size(); ++i) {
+    const DraftWish& wish = wishes_[i];
+    if (!of_source(wish)) continue;
+    Speculator& speculator = *wish.speculator;
+    speculator.draft = {};
+    speculator.depth = room == 0 ? 0 : speculator.pace.depth(wish.max_depth, cost.seconds(rows) / n_wishes);
+    if (speculator.depth == 0) continue;
+    deepest = std::max(deepest, speculator.depth);
+    asked_.push_back(static_cast<std::uint32_t>(i));
+    requests_.push_back({.branch = wish.branch->id,
+                         .history = wish.branch->log,
+                         .max_nodes = std::min(kMostNodes, static_cast<std::int32_t>(room)),
+                         .max_depth = speculator.depth});
+  }
+  if (requests_.empty()) return;
+
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    if (!source.error.empty()) throw ForwardFailed(std::exchange(source.error, {}));
+    source.drafter->propose(requests_);
+  } catch (const std::exception& error) {
+    for (const std::uint32_t i : asked_) {
+      wishes_[i].job->fail("StepFailed", error_text("speculation failed: ", error.what()));
+    }
+    return;
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  source.pace.learn_cost(seconds, deepest, requests_.size());
+  stats_.draft_seconds += seconds;
+  ++stats_.draft_rounds;
+  for (std::size_t i = 0; i < asked_.size(); ++i) wishes_[asked_[i]].speculator->draft = std::move(requests_[i].draft);
+}
+
+// Nodes join in the order of their probability, for as long as that makes more tokens per second: with B branches
+// and nodes of probabilities p, a forward is worth B + sum(p) tokens. A node never joins before its parent.
+std::size_t Speculation::keep_what_pays(std::size_t rows, std::size_t room) {
+  candidates_.clear();
+  for (std::uint32_t i = 0; i < wishes_.size(); ++i) {
+    const Speculator& speculator = *wishes_[i].speculator;
+    speculator.pace.acceptance.path_probabilities(speculator.draft, probabilities_);
+    for (std::size_t node = 0; node < probabilities_.size(); ++node) {
+      candidates_.push_back({probabilities_[node], i, static_cast<std::int32_t>(node)});
+    }
+  }
+  std::stable_sort(candidates_.begin(), candidates_.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.probability > b.probability; });
+  double tokens = static_cast<double>(wishes_.size());
+  double best = tokens / cost.seconds(rows);
+  std::size_t kept = 0;
+  for (std::size_t n = 0; n < std::min(room, candidates_.size()); ++n) {
+    tokens += static_cast<double>(candidates_[n].probability);
+    const double speed = tokens / cost.seconds(rows + n + 1);
+    if (speed > best) {
+      best = speed;
+      kept = n + 1;
+    }
+  }
+  std::vector<std::vector<bool>> marks(wishes_.size());
+  for (std::size_t i = 0; i < wishes_.size(); ++i) marks[i].resize(wishes_[i].speculator->draft.size());
+  for (std::size_t n = 0; n < kept; ++n)
+    marks[candidates_[n].wish][static_cast<std::size_t>(candidates_[n].node)] = true;
+  for (std::size_t i = 0; i < wishes_.size(); ++i) {
+    Speculator& speculator = *wishes_[i].speculator;
+    const bool drafted = !speculator.draft.empty();
+    keep_nodes(speculator.draft, marks[i]);
+    if (speculator.depth > 0 && speculator.draft.empty()) {
+      // Nothing rides of what was asked for: a round of drafting for nothing, unless others took the room.
+      if (!drafted || kept < room) speculator.pace.learn(speculator.depth, 0);
+      speculator.depth = 0;
+    }
+  }
+  return kept;
+}
+
+void Speculation::learn(Speculator& speculator, std::span<const std::int32_t> accepted) {
+  if (speculator.draft.empty()) return;
+  stats_.tokens_drafted += speculator.draft.size();
+  stats_.tokens_accepted += accepted.size();
+  speculator.pace.acceptance.learn(speculator.draft, accepted);
+  const auto n_accepted = static_cast<std::int32_t>(accepted.size());
+  // Where the whole depth came true, nobody knows how the levels below would have done.
+  const std::int32_t verified = speculator.draft.depth();
+  speculator.pace.learn(n_accepted == verified ? verified : speculator.depth, n_accepted);
+}
+
+void Speculation::tell(const std::function<void(Drafter&)>& what) {
+  for (const auto& source : sources_) {
+    try {
+      what(*source->drafter);
+    } catch (const std::exception& error) {
+      source->error = error.what();
+    }
+  }
+}
+
+void Speculation::observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) {
+  tell([&](Drafter& drafter) { drafter.observe(branch, first, tokens, features); });
+}
+
+void Speculation::shared(BranchId src, BranchId dst, Pos length) {
+  tell([&](Drafter& drafter) { drafter.shared(src, dst, length); });
+}
+
+void Speculation::truncated(BranchId branch, Pos length) {
+  tell([&](Drafter& drafter) { drafter.truncated(branch, length); });
+}
+
+void Speculation::closed(BranchId branch) {
+  tell([&](Drafter& drafter) { drafter.closed(branch); });
+}
+
+}  // namespace agentkv

@@ -10,6 +10,7 @@
 
 #include "core/errors.h"
 #include "core/seq_cells.h"
+#include "core/tree_cells.h"
 #include "cpp/check.h"
 #include "engine/program.h"
 #include "engine/types.h"
@@ -33,10 +34,22 @@ inline void hashed_logits(std::span<const Token> history, std::span<float> row) 
   }
 }
 
-class ReferenceProgram final : public Program {
+template <class Cells>
+class BasicReferenceProgram final : public Program {
  public:
-  ReferenceProgram(std::shared_ptr<SeqCells> cells, ProgramInfo info)
-      : info_(info), cells_(std::move(cells)), memory_(static_cast<std::size_t>(cells_->capacity())) {}
+  BasicReferenceProgram(std::shared_ptr<Cells> cells, ProgramInfo info)
+      : info_(info), cells_(std::move(cells)), memory_(static_cast<std::size_t>(cells_->capacity())) {
+    if constexpr (requires { cells_->set_mover(CellMover{}); }) {
+      cells_->set_mover([this](std::span<const Cell> src, std::span<const Cell> dst) {
+        for (std::size_t i = 0; i < src.size(); ++i) {
+          memory_[static_cast<std::size_t>(dst[i])] = memory_[static_cast<std::size_t>(src[i])];
+        }
+      });
+    }
+  }
+  ~BasicReferenceProgram() override {
+    if constexpr (requires { cells_->set_mover(CellMover{}); }) cells_->set_mover(nullptr);
+  }
 
   const ProgramInfo& info() const override { return info_; }
 
@@ -97,14 +110,23 @@ class ReferenceProgram final : public Program {
         history.push_back(read(run.cell + i, run.position + i));
       }
     }
+    for (const Run& run : plan.tail(static_cast<std::int32_t>(row))) {
+      for (Cell i = 0; i < run.length; ++i) {
+        CHECK_EQ(static_cast<Pos>(history.size()), run.position + i);
+        history.push_back(read(run.cell + i, run.position + i));
+      }
+    }
     CHECK_EQ(static_cast<Pos>(history.size()), plan.positions[row] + 1);
     return history;
   }
 
   const ProgramInfo info_;
-  const std::shared_ptr<SeqCells> cells_;
+  const std::shared_ptr<Cells> cells_;
   std::vector<Entry> memory_;
   std::vector<float> logits_;
 };
+
+using ReferenceProgram = BasicReferenceProgram<SeqCells>;
+using TreeReferenceProgram = BasicReferenceProgram<TreeCells>;  // its rows may be draft nodes
 
 }  // namespace agentkv::testing

@@ -36,6 +36,9 @@ class Drafter {
   // Of what the target ran of the branch, the first `length` tokens are left.
   virtual void truncated(BranchId, Pos /*length*/) {}
   virtual void closed(BranchId) {}
+
+  // Whether drafts follow what they have cost and brought; without, as much is drafted and verified as there is room.
+  bool adaptive = true;
 };
 
 }  // namespace agentkv

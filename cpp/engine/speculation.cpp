@@ -58,7 +58,11 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
     if (!of_source(wish)) continue;
     Speculator& speculator = *wish.speculator;
     speculator.draft = {};
-    speculator.depth = room == 0 ? 0 : speculator.pace.depth(wish.max_depth, cost.seconds(rows) / n_wishes);
+    speculator.depth = std::min(wish.max_depth, DrafterPace::kMostLevels);
+    if (source.drafter->adaptive) {
+      speculator.depth = speculator.pace.depth(wish.max_depth, cost.seconds(rows) / n_wishes);
+    }
+    if (room == 0) speculator.depth = 0;
     if (speculator.depth == 0) continue;
     deepest = std::max(deepest, speculator.depth);
     asked_.push_back(static_cast<std::uint32_t>(i));
@@ -105,7 +109,7 @@ std::size_t Speculation::keep_what_pays(std::size_t rows, std::size_t room) {
   for (std::size_t n = 0; n < std::min(room, candidates_.size()); ++n) {
     tokens += static_cast<double>(candidates_[n].probability);
     const double speed = tokens / cost.seconds(rows + n + 1);
-    if (speed > best) {
+    if (speed > best || !wishes_[candidates_[n].wish].speculator->source.drafter->adaptive) {
       best = speed;
       kept = n + 1;
     }

@@ -28,8 +28,8 @@ class Rig {
   explicit Rig(RigOptions options = {})
       : options(fill(std::move(options))),
         cells(std::make_shared<TreeCells>(this->options.capacity, this->options.max_sequences)),
-        program(std::make_shared<ReferenceProgram>(cells, this->options.info)),
-        engine(program, cells, vocabulary(this->options), this->options.config) {}
+        program(std::make_shared<TreeReferenceProgram>(cells, this->options.info)),
+        engine(program, std::shared_ptr<TreeSeqCache>(cells), vocabulary(this->options), this->options.config) {}
 
   // One step, its report kept and the state checked.
   StepReport step() {
@@ -60,8 +60,8 @@ class Rig {
     return branch;
   }
 
-  Finished generate(BranchId branch, int max_tokens) {
-    return run(engine.generate(branch, {.max_tokens = max_tokens}));
+  Finished generate(BranchId branch, int max_tokens, std::shared_ptr<Drafter> drafter = nullptr) {
+    return run(engine.generate(branch, {.max_tokens = max_tokens, .drafter = std::move(drafter)}));
   }
 
   Tokens log(BranchId branch) { return engine.branch(branch).log; }
@@ -82,7 +82,7 @@ class Rig {
       const Token token = sampler.sample(row(history), sampling, history, key).token;
       out.push_back(token);
       history.push_back(token);
-      if (token == options.eos.front()) break;
+      if (!options.eos.empty() && token == options.eos.front()) break;
     }
     return out;
   }
@@ -112,7 +112,7 @@ class Rig {
 
   const RigOptions options;
   const std::shared_ptr<TreeCells> cells;
-  const std::shared_ptr<ReferenceProgram> program;
+  const std::shared_ptr<TreeReferenceProgram> program;
   Engine engine;
   std::map<JobId, Finished> finished;
   std::vector<Emitted> emitted;

@@ -9,6 +9,7 @@ void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_program_face(nb::module_& m);
+void bind_prompt_lookup(nb::module_& m);
 void bind_python_program(nb::module_& m);
 void bind_reports(nb::module_& m);
 
@@ -22,4 +23,5 @@ NB_MODULE(_core, m) {
   bind_engine(m);
   bind_program(m);
   bind_python_program(m);
+  bind_prompt_lookup(m);
 }

@@ -604,3 +604,20 @@ class PythonProgram(Program):
         """
         `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it raises becomes ForwardFailed.
         """
+
+class InvalidDrafter(Error, ValueError):
+    pass
+
+class PromptLookup:
+    """
+    Guesses that a branch goes on as this text did before, in its own history or in that of any branch of the engine. Costs no forward.
+    """
+
+    def __init__(self, *, max_ngram: int = 16, min_ngram: int = 2, max_nodes: int = 16, width: int = 2, max_chain: int = 16, max_tokens: int = 262144) -> None:
+        """
+        The last tokens of a branch, max_ngram of them at most and min_ngram at least, are looked up in the newest max_chain places where they occurred. A draft has at most max_nodes nodes and `width` continuations that differ. max_tokens of text are kept; the oldest is forgotten. Raises InvalidDrafter.
+        """
+
+    @property
+    def tokens_held(self) -> int:
+        """Tokens of text that are indexed now, repeated context included."""

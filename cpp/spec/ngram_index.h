@@ -1,0 +1,86 @@
+// Text that only grows, and where in it each n-gram occurs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/types.h"
+
+namespace agentkv {
+
+// Text lies in documents that are appended to and never changed, so nothing has to be un-indexed: a line that leaves
+// the text it has in common with another goes on in a document of its own, which repeats a few tokens of context. The
+// occurrences of an n-gram are linked from the newest to the oldest, as in LZ77 compressors. When there is more text
+// than allowed, the oldest documents are forgotten.
+class NgramIndex {
+ public:
+  using DocumentId = std::uint32_t;
+  static constexpr DocumentId kNone = UINT32_MAX;
+  static constexpr std::size_t kDocumentTokens = 1024;  // then a line goes on in another document
+
+  // The first `length` tokens of the text that ends in a document; copying a line shares its text.
+  struct Line {
+    DocumentId document = kNone;
+    Pos length = 0;
+  };
+  // A token of a document.
+  struct Place {
+    DocumentId document = kNone;
+    std::uint32_t offset = 0;
+    bool operator==(const Place&) const = default;
+  };
+  // An earlier occurrence of the last `length` tokens of a query; the last of them lies at `end`.
+  struct Match {
+    Place end;
+    std::int32_t length = 0;
+  };
+
+  // N-grams of min_ngram tokens are indexed, matches are followed up to max_ngram. Both at least 1, in this order.
+  NgramIndex(std::int32_t min_ngram, std::int32_t max_ngram, std::int64_t max_tokens);
+
+  void extend(Line& line, std::span<const Token> tokens);
+  // How many tokens of `text` the line begins with; 0 where part of its text was forgotten.
+  Pos common_prefix(const Line& line, std::span<const Token> text) const;
+  // The newest max_chain occurrences of the last min_ngram tokens of `query`, newest first.
+  void find(std::span<const Token> query, std::int32_t max_chain, std::vector<Match>& matches) const;
+  // What follows a place in its document, and whether the line ends where this document does.
+  std::span<const Token> after(Place place) const;
+  bool ends_at(const Line& line, DocumentId document) const;
+
+  std::int64_t tokens_held() const { return held_; }
+  std::int64_t tokens_indexed() const { return indexed_; }  // ever
+
+ private:
+  struct Document {
+    DocumentId parent;  // what its line was in before
+    Pos first;          // position of tokens[0] in that line
+    Pos own;            // and of the first token that does not repeat the parent's
+    std::vector<Token> tokens;
+    std::vector<Place> previous;  // per token: where the n-gram that ends there occurred before
+
+    Pos end() const { return first + static_cast<Pos>(tokens.size()); }
+  };
+
+  bool alive(DocumentId id) const { return id != kNone && id >= oldest_; }
+  Document& at(DocumentId id) { return documents_[id - oldest_]; }
+  const Document& at(DocumentId id) const { return documents_[id - oldest_]; }
+  std::uint64_t key(const Token* last) const;  // of the n-gram that ends there
+  Document& writable(Line& line);
+  void index_last(DocumentId id);
+  void forget_oldest();
+
+  const std::int32_t min_ngram_;
+  const std::int32_t max_ngram_;
+  const std::int64_t max_tokens_;
+  std::deque<Document> documents_;
+  DocumentId oldest_ = 0;
+  std::unordered_map<std::uint64_t, Place> newest_;
+  std::int64_t held_ = 0;
+  std::int64_t indexed_ = 0;
+};
+
+}  // namespace agentkv

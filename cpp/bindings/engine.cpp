@@ -85,6 +85,10 @@ nb::dict stats_of(Engine& engine) {
   d["tokens_generated"] = s.tokens_generated;
   d["tokens_prefilled"] = s.tokens_prefilled;
   d["tokens_reused"] = s.tokens_reused;
+  d["tokens_drafted"] = s.tokens_drafted;
+  d["tokens_accepted"] = s.tokens_accepted;
+  d["draft_rounds"] = s.draft_rounds;
+  d["draft_seconds"] = s.draft_seconds;
   d["branches"] = engine.branches().size();
   d["cells_used"] = engine.cells_used();
   d["cells_shared"] = engine.cells_shared();
@@ -106,6 +110,7 @@ void bind_engine_errors(nb::module_& m) {
   nb::exception<InvalidToken>(m, "InvalidToken", value_error);
   nb::exception<InvalidSampling>(m, "InvalidSampling", value_error);
   nb::exception<InvalidChoices>(m, "InvalidChoices", value_error);
+  nb::exception<InvalidDraft>(m, "InvalidDraft", value_error);
   nb::exception<InvalidEngine>(m, "InvalidEngine", value_error);
 }
 
@@ -151,7 +156,7 @@ void bind_verbs(nb::class_<Engine>& engine) {
 
 JobId generate(Engine& engine, BranchId branch, std::int64_t max_tokens, const std::vector<nb::bytes>& stop,
                float temperature, std::int64_t top_k, float top_p, float min_p, float repetition_penalty, nb::int_ seed,
-               bool ignore_eos, bool emit) {
+               bool ignore_eos, bool emit, std::shared_ptr<Drafter> drafter) {
   const auto bounded = [](std::int64_t n) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(n, -1, INT32_MAX));
   };
@@ -164,7 +169,8 @@ JobId generate(Engine& engine, BranchId branch, std::int64_t max_tokens, const s
                                                .repetition_penalty = repetition_penalty},
                                   .seed = PyLong_AsUnsignedLongLongMask(seed.ptr()),
                                   .ignore_eos = ignore_eos,
-                                  .emit = emit});
+                                  .emit = emit,
+                                  .drafter = std::move(drafter)});
 }
 
 void bind_jobs(nb::class_<Engine>& engine) {
@@ -181,16 +187,21 @@ void bind_jobs(nb::class_<Engine>& engine) {
           "BranchClosed, BranchBusy, InvalidToken, ContextFull.")
       .def("generate", &generate, "branch"_a, nb::kw_only(), "max_tokens"_a, "stop"_a = std::vector<nb::bytes>(),
            "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f, "repetition_penalty"_a = 1.0f,
-           "seed"_a = 0, "ignore_eos"_a = false, "emit"_a = false,
-           nb::sig(
-               "def generate(self, branch: int, *, max_tokens: int, stop: collections.abc.Sequence[bytes] = (), "
-               "temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, "
-               "repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False) -> int"),
+           "seed"_a = 0, "ignore_eos"_a = false, "emit"_a = false, "drafter"_a = nb::none(),
+           nb::sig("def generate(self, branch: int, *, max_tokens: int, stop: collections.abc.Sequence[bytes] = (), "
+                   "temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, "
+                   "repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False, "
+                   "drafter: Drafter | None = None) -> int"),
            "Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. "
            "Draws "
            "depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With "
            "emit, "
-           "each token appears in StepReport.emitted. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling.")
+           "each token appears in StepReport.emitted. With a drafter the same tokens take fewer forwards. Raises "
+           "BranchClosed, "
+           "BranchBusy, EmptyBranch, InvalidSampling, InvalidEngine.")
+      .def("attach", &Engine::attach, "drafter"_a,
+           "From now on the drafter hears of every branch; a generation that names it attaches it too. Raises "
+           "InvalidEngine for a cache without trees.")
       .def("logits", &Engine::logits, "branch"_a,
            "The next-token logits. Raises BranchClosed, BranchBusy, EmptyBranch.")
       .def(
@@ -228,8 +239,12 @@ void bind_engine(nb::module_& m) {
       [](Engine* self, std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, nb::sequence token_bytes,
          nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens, std::int32_t max_branches) {
         Vocabulary vocabulary = vocabulary_of(*program, token_bytes, eos_ids, special_ids);
-        new (self) Engine(std::move(program), std::move(cache), std::move(vocabulary),
-                          {.max_batch_tokens = max_batch_tokens, .max_branches = max_branches});
+        const EngineConfig config{.max_batch_tokens = max_batch_tokens, .max_branches = max_branches};
+        if (auto tree = std::dynamic_pointer_cast<TreeSeqCache>(cache)) {
+          new (self) Engine(std::move(program), std::move(tree), std::move(vocabulary), config);
+        } else {
+          new (self) Engine(std::move(program), std::move(cache), std::move(vocabulary), config);
+        }
       },
       "program"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
       "max_branches"_a = kDefaultMaxSequences,
@@ -255,6 +270,7 @@ void bind_engine(nb::module_& m) {
            "Counters since the engine was made, and what the cache holds now: steps, forwards, failed_forwards, "
            "retries, "
            "rows, decode_rows, prefill_rows, rows_per_step {rows: steps}, tokens_generated, tokens_prefilled, "
-           "tokens_reused, branches, cells_used, cells_shared, capacity, native_forward_seconds, "
+           "tokens_reused, tokens_drafted, tokens_accepted, draft_rounds, draft_seconds, branches, cells_used, "
+           "cells_shared, capacity, native_forward_seconds, "
            "native_overhead_seconds.");
 }

@@ -5,6 +5,7 @@ namespace nb = nanobind;
 
 void bind_core(nb::module_& m);
 void bind_cpu(nb::module_& m);
+void bind_drafter(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_program(nb::module_& m);
@@ -20,6 +21,7 @@ NB_MODULE(_core, m) {
   bind_cpu(m);
   bind_program_face(m);  // the base class of every program below
   bind_reports(m);
+  bind_drafter(m);  // the base class of every drafter below
   bind_engine(m);
   bind_program(m);
   bind_python_program(m);

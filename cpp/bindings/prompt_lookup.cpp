@@ -14,9 +14,10 @@ void bind_prompt_lookup(nb::module_& m) {
   using namespace agentkv;
   nb::exception<InvalidDrafter>(m, "InvalidDrafter", nb::make_tuple(m.attr("Error"), nb::borrow(PyExc_ValueError)));
   const PromptLookupOptions defaults;
-  nb::class_<PromptLookup>(m, "PromptLookup",
-                           "Guesses that a branch goes on as this text did before, in its own history or in that of "
-                           "any branch of the engine. Costs no forward.")
+  nb::class_<PromptLookup, Drafter>(
+      m, "PromptLookup",
+      "Guesses that a branch goes on as this text did before, in its own history or in that of "
+      "any branch of the engine. Costs no forward.")
       .def(
           "__init__",
           [](PromptLookup* self, std::int32_t max_ngram, std::int32_t min_ngram, std::int32_t max_nodes,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/python_error.h"
 #include "core/errors.h"
 #include "engine/program.h"
 
@@ -48,16 +49,6 @@ class PythonProgram final : public Program {
     auto* copy = new std::vector<std::int64_t>(values.begin(), values.end());
     nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
     return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(copy->data(), {copy->size()}, owner));
-  }
-
-  static std::string describe(const nb::python_error& error) {
-    std::string name = nb::cast<std::string>(error.type().attr("__name__"));
-    try {
-      std::string text = nb::cast<std::string>(nb::str(error.value()));
-      return text.empty() ? name : name + ": " + text;
-    } catch (nb::python_error&) {
-      return name;  // its own __str__ raises
-    }
   }
 
   void take(const nb::object& returned, std::size_t rows) {

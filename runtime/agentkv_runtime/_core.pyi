@@ -414,6 +414,28 @@ class StepReport:
     def finished(self) -> list[Finished]:
         """Jobs that ended in this step, or between it and the one before."""
 
+class Drafter:
+    """
+    What guesses the tokens that branches go on with. Belongs to one engine.
+    """
+
+    @property
+    def adaptive(self) -> bool:
+        """
+        Whether drafts follow what they have cost and brought; without, as much is drafted and verified as there is room.
+        """
+
+    @adaptive.setter
+    def adaptive(self, arg: bool, /) -> None: ...
+
+class PythonDrafter(Drafter):
+    """A drafter whose guesses a Python object makes."""
+
+    def __init__(self, strategy: Any, vocab_size: int) -> None:
+        """
+        strategy has `propose(branch, tokens: int32 [n], limit) -> Draft | None` and may have `observe(branch, first, tokens: int32 [n], features: float32 [n, F] | None)`. What they raise fails the generations that asked.
+        """
+
 class BranchBusy(Error):
     pass
 
@@ -439,6 +461,9 @@ class InvalidSampling(Error, ValueError):
     pass
 
 class InvalidChoices(Error, ValueError):
+    pass
+
+class InvalidDraft(Error, ValueError):
     pass
 
 class InvalidEngine(Error, ValueError):
@@ -496,9 +521,14 @@ class Engine:
         Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. Raises BranchClosed, BranchBusy, InvalidToken, ContextFull.
         """
 
-    def generate(self, branch: int, *, max_tokens: int, stop: Sequence[bytes] = (), temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False) -> int:
+    def generate(self, branch: int, *, max_tokens: int, stop: Sequence[bytes] = (), temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False, drafter: Drafter | None = None) -> int:
         """
-        Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With emit, each token appears in StepReport.emitted. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling.
+        Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With emit, each token appears in StepReport.emitted. With a drafter the same tokens take fewer forwards. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling, InvalidEngine.
+        """
+
+    def attach(self, drafter: Drafter) -> None:
+        """
+        From now on the drafter hears of every branch; a generation that names it attaches it too. Raises InvalidEngine for a cache without trees.
         """
 
     def logits(self, branch: int) -> int:
@@ -531,7 +561,7 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """
-        Counters since the engine was made, and what the cache holds now: steps, forwards, failed_forwards, retries, rows, decode_rows, prefill_rows, rows_per_step {rows: steps}, tokens_generated, tokens_prefilled, tokens_reused, branches, cells_used, cells_shared, capacity, native_forward_seconds, native_overhead_seconds.
+        Counters since the engine was made, and what the cache holds now: steps, forwards, failed_forwards, retries, rows, decode_rows, prefill_rows, rows_per_step {rows: steps}, tokens_generated, tokens_prefilled, tokens_reused, tokens_drafted, tokens_accepted, draft_rounds, draft_seconds, branches, cells_used, cells_shared, capacity, native_forward_seconds, native_overhead_seconds.
         """
 
 class ExecuTorchProgram:
@@ -608,7 +638,7 @@ class PythonProgram(Program):
 class InvalidDrafter(Error, ValueError):
     pass
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """
     Guesses that a branch goes on as this text did before, in its own history or in that of any branch of the engine. Costs no forward.
     """

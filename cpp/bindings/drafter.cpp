@@ -1,0 +1,124 @@
+// The face of every drafter, and the one whose guesses a Python object makes.
+#include "engine/drafter.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/python_error.h"
+#include "bindings/tokens.h"
+#include "core/errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace agentkv {
+namespace {
+
+// A copy: Python may keep it for longer than the engine keeps the original.
+template <class Value, class... Sizes>
+nb::object array_of(std::span<const Value> values, Sizes... sizes) {
+  auto* copy = new std::vector<Value>(values.begin(), values.end());
+  nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<Value>*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, Value, nb::ndim<sizeof...(sizes)>>(copy->data(), {sizes...}, owner));
+}
+
+class PythonDrafter final : public Drafter {
+ public:
+  PythonDrafter(nb::object strategy, std::int32_t vocab_size)
+      : strategy_(std::move(strategy)),
+        propose_(strategy_.attr("propose")),
+        observe_(nb::getattr(strategy_, "observe", nb::none())),
+        vocab_size_(vocab_size) {}
+
+  void propose(std::span<DraftRequest> requests) override {
+    const nb::gil_scoped_acquire gil;
+    try {
+      for (DraftRequest& request : requests) {
+        const nb::object answer =
+            propose_(request.branch, array_of(request.history, request.history.size()), request.max_nodes);
+        if (!answer.is_none()) request.draft = draft_of(answer, request.max_nodes);
+      }
+    } catch (nb::python_error& error) {
+      throw ForwardFailed(describe(error));
+    } catch (nb::cast_error&) {
+      throw ForwardFailed("propose must return None or a Draft of tokens, parents and, where it has any, confidences");
+    }
+  }
+
+  void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) override {
+    if (!observes()) return;
+    const nb::gil_scoped_acquire gil;
+    try {
+      const nb::object rows = features.empty() ? nb::object(nb::none())
+                                               : array_of(features, tokens.size(), features.size() / tokens.size());
+      observe_(branch, first, array_of(tokens, tokens.size()), rows);
+    } catch (nb::python_error& error) {
+      throw ForwardFailed(describe(error));
+    }
+  }
+
+  nb::object& strategy() { return strategy_; }
+  bool observes() const { return observe_.ptr() != nb::none().ptr(); }
+
+  void let_go() {
+    strategy_.reset();
+    propose_.reset();
+    observe_.reset();
+  }
+
+ private:
+  Draft draft_of(const nb::object& answer, std::int32_t most) const {
+    Draft draft{.tokens = tokens_of(answer.attr("tokens"), vocab_size_), .parents = tokens_of(answer.attr("parents"))};
+    const nb::object confidence = answer.attr("confidence");
+    if (!confidence.is_none()) {
+      for (const nb::handle value : confidence) draft.confidence.push_back(nb::cast<float>(value));
+    }
+    check_draft(draft, vocab_size_);
+    draft.cut(static_cast<std::size_t>(most));
+    return draft;
+  }
+
+  nb::object strategy_;
+  nb::object propose_;
+  nb::object observe_;
+  std::int32_t vocab_size_;
+};
+
+// A strategy may lead back to its engine: let Python's collector see the cycle.
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  Py_VISIT(nb::inst_ptr<PythonDrafter>(self)->strategy().ptr());
+  return 0;
+}
+
+int clear(PyObject* self) {
+  nb::inst_ptr<PythonDrafter>(self)->let_go();
+  return 0;
+}
+
+PyType_Slot slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
+
+}  // namespace
+}  // namespace agentkv
+
+void bind_drafter(nb::module_& m) {
+  using namespace agentkv;
+  nb::class_<Drafter>(m, "Drafter", "What guesses the tokens that branches go on with. Belongs to one engine.")
+      .def_rw("adaptive", &Drafter::adaptive,
+              "Whether drafts follow what they have cost and brought; without, as much is drafted and verified as "
+              "there is room.");
+  nb::class_<PythonDrafter, Drafter>(m, "PythonDrafter", nb::type_slots(slots),
+                                     "A drafter whose guesses a Python object makes.")
+      .def(nb::init<nb::object, std::int32_t>(), "strategy"_a, "vocab_size"_a,
+           nb::sig("def __init__(self, strategy: typing.Any, vocab_size: int) -> None"),
+           "strategy has `propose(branch, tokens: int32 [n], limit) -> Draft | None` and may have `observe(branch, "
+           "first, tokens: int32 [n], features: float32 [n, F] | None)`. What they raise fails the generations that "
+           "asked.");
+}

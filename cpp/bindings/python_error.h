@@ -1,0 +1,23 @@
+// A Python exception as text, for errors that outlive the GIL.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+namespace agentkv {
+
+// "ValueError: what it says". Needs the GIL.
+inline std::string describe(const nanobind::python_error& error) {
+  namespace nb = nanobind;
+  std::string name = nb::cast<std::string>(error.type().attr("__name__"));
+  try {
+    std::string text = nb::cast<std::string>(nb::str(error.value()));
+    return text.empty() ? name : name + ": " + text;
+  } catch (nb::python_error&) {
+    return name;  // its own __str__ raises
+  }
+}
+
+}  // namespace agentkv

@@ -60,33 +60,24 @@ class Cell:
 
 @dataclass(frozen=True)
 class ReferencePlan:
-    """What a byte layer is told about one step; visibility is asked of the cells as they are."""
+    """What a byte layer is told about one step. `seen` has, per row, the cell of each position that it sees."""
 
-    cells: ReferenceCells
     seq_ids: tuple[int, ...]
     positions: tuple[int, ...]
     write_cells: tuple[int, ...]
-    read_len: int
+    seen: tuple[dict[int, int], ...]
+
+    @property
+    def read_len(self) -> int:
+        """One past the highest cell that some row sees."""
+        return 1 + max(cell for row in self.seen for cell in row.values())
 
     def mask(self, window: int = 0, sinks: int = 0) -> npt.NDArray[np.bool_]:
         """Bool `[n_tokens, read_len]`: True where row i sees cell j."""
-        out = np.zeros((len(self.seq_ids), self.read_len), dtype=np.bool_)
-        for row, (seq, position) in enumerate(zip(self.seq_ids, self.positions, strict=True)):
-            for index in range(self.read_len):
-                cell = self.cells.cells[index]
-                mine = seq in cell.owners or (index in self.write_cells and self._writer(index) == seq)
-                at = self._position(index)
-                near = window == 0 or at > position - window or at < sinks
-                out[row, index] = mine and at <= position and near
+        out = np.zeros((len(self.seen), self.read_len), dtype=np.bool_)
+        for row, (position, seen) in enumerate(zip(self.positions, self.seen, strict=True)):
+            out[row, [cell for at, cell in seen.items() if window == 0 or at > position - window or at < sinks]] = True
         return out
-
-    def _writer(self, index: int) -> int:
-        return self.seq_ids[self.write_cells.index(index)]
-
-    def _position(self, index: int) -> int:
-        if index in self.write_cells:
-            return self.positions[self.write_cells.index(index)]
-        return self.cells.cells[index].position
 
 
 class ReferenceCells:
@@ -182,9 +173,14 @@ class ReferenceCells:
                 raise InvalidStep(f"the program was fed positions {list(positions)}, the step takes {expected}")
             free = [index for index, cell in enumerate(self.cells) if not cell.owners]
             write_cells = tuple(free[: len(seq_ids)])
-            visible = {cell for seq in seq_ids for cell in self.held(seq).values()} | set(write_cells)
-            self._plan = ReferencePlan(self, seq_ids, tuple(expected), write_cells, max(visible) + 1)
+            seen = tuple(self._seen(row, expected, write_cells) for row in range(len(seq_ids)))
+            self._plan = ReferencePlan(seq_ids, tuple(expected), write_cells, seen)
         return self._plan
+
+    def _seen(self, row: int, positions: Sequence[int], write_cells: Sequence[int]) -> dict[int, int]:
+        seq_ids = self._open_step("plan")
+        written = {positions[other]: write_cells[other] for other in range(row + 1) if seq_ids[other] == seq_ids[row]}
+        return {**self.held(seq_ids[row]), **written}
 
     def commit_step(self) -> None:
         """Publishes the planned cells."""

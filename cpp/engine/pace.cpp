@@ -8,7 +8,7 @@ namespace {
 constexpr double kMemory = 32;  // rounds after which older ones count half
 constexpr double kPoolWeight = 4;
 constexpr double kGuessWeight = 2;
-constexpr double kGuess = 0.6;  // of a level never tried, given the one above
+constexpr double kFirstGuess = 0.6;  // of the first level, before it was tried; deeper ones start as the one above
 constexpr std::int32_t kFirstQuiet = 8;
 constexpr std::int32_t kLongestQuiet = 256;
 constexpr std::int32_t kProbeDepth = 2;
@@ -16,15 +16,13 @@ constexpr double kSlowest = 3;  // a measurement above so many times the mean is
 
 }  // namespace
 
-double DrafterPace::Level::rate() const { return tried > 0 ? accepted / tried : 0; }
-
-void DrafterPace::Level::count(bool reached) {
+void DrafterPace::Level::count(bool right) {
   if (tried >= kMemory) {
     tried /= 2;
     accepted /= 2;
   }
   tried += 1;
-  accepted += reached ? 1 : 0;
+  accepted += right ? 1 : 0;
 }
 
 void DrafterPace::learn_cost(double seconds, std::int32_t levels_drafted, std::size_t branches) {
@@ -37,14 +35,16 @@ void DrafterPace::learn_cost(double seconds, std::int32_t levels_drafted, std::s
 // The depth with the most tokens per second: (1 + accepted levels) / (target + levels drafted).
 std::int32_t Pace::best_depth(std::int32_t most, double target_seconds) const {
   double tokens = 1;
-  double reach = 1;  // how often a round gets to this level
+  double reach = 1;           // how often a round gets to this level
+  double rate = kFirstGuess;  // how often it then comes true
   double best_speed = 1 / target_seconds;
   std::int32_t best = 0;
   for (std::int32_t level = 0; level < most; ++level) {
     const auto& own = levels_[static_cast<std::size_t>(level)];
     const auto& pool = pool_.levels[static_cast<std::size_t>(level)];
-    const double guess = (pool.accepted + kGuessWeight * reach * kGuess) / (pool.tried + kGuessWeight);
-    reach = std::min(reach, (own.accepted + kPoolWeight * guess) / (own.tried + kPoolWeight));
+    rate = (pool.accepted + kGuessWeight * rate) / (pool.tried + kGuessWeight);
+    rate = (own.accepted + kPoolWeight * rate) / (own.tried + kPoolWeight);
+    reach *= rate;
     tokens += reach;
     const double speed = tokens / (target_seconds + (level + 1) * pool_.level_seconds);
     if (speed > best_speed) {
@@ -72,7 +72,7 @@ std::int32_t Pace::depth(std::int32_t most, double target_seconds) {
 }
 
 void Pace::learn(std::int32_t drafted, std::int32_t accepted) {
-  for (std::int32_t level = 0; level < drafted; ++level) {
+  for (std::int32_t level = 0; level < std::min(drafted, accepted + 1); ++level) {
     levels_[static_cast<std::size_t>(level)].count(level < accepted);
     pool_.levels[static_cast<std::size_t>(level)].count(level < accepted);
   }

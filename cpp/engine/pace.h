@@ -14,10 +14,9 @@ struct DrafterPace {
   static constexpr std::int32_t kMostLevels = 16;
 
   struct Level {
-    double tried = 0;     // rounds that drafted so deep
-    double accepted = 0;  // of these, rounds that got as far
-    double rate() const;
-    void count(bool reached);
+    double tried = 0;     // rounds that drafted it and got there
+    double accepted = 0;  // of these, rounds in which it came true
+    void count(bool right);
   };
 
   Acceptance acceptance{};

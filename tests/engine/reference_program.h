@@ -34,6 +34,18 @@ inline void hashed_logits(std::span<const Token> history, std::span<float> row) 
   }
 }
 
+// Calls visit(cell, position) for what a row sees, in position order.
+template <class Visit>
+void for_each_visible(const StepPlan& plan, std::size_t row, Visit visit) {
+  for (const Run& run : plan.view(plan.row_view[row])) {
+    for (Cell i = 0; i < run.length && run.position + i <= plan.row_limit[row]; ++i)
+      visit(run.cell + i, run.position + i);
+  }
+  for (const Run& run : plan.tail(static_cast<std::int32_t>(row))) {
+    for (Cell i = 0; i < run.length; ++i) visit(run.cell + i, run.position + i);
+  }
+}
+
 template <class Cells>
 class BasicReferenceProgram final : public Program {
  public:
@@ -104,18 +116,10 @@ class BasicReferenceProgram final : public Program {
 
   Tokens visible(const StepPlan& plan, std::size_t row) const {
     Tokens history;
-    for (const Run& run : plan.view(plan.row_view[row])) {
-      for (Cell i = 0; i < run.length && run.position + i <= plan.row_limit[row]; ++i) {
-        CHECK_EQ(static_cast<Pos>(history.size()), run.position + i);
-        history.push_back(read(run.cell + i, run.position + i));
-      }
-    }
-    for (const Run& run : plan.tail(static_cast<std::int32_t>(row))) {
-      for (Cell i = 0; i < run.length; ++i) {
-        CHECK_EQ(static_cast<Pos>(history.size()), run.position + i);
-        history.push_back(read(run.cell + i, run.position + i));
-      }
-    }
+    for_each_visible(plan, row, [&](Cell cell, Pos position) {
+      CHECK_EQ(static_cast<Pos>(history.size()), position);
+      history.push_back(read(cell, position));
+    });
     CHECK_EQ(static_cast<Pos>(history.size()), plan.positions[row] + 1);
     return history;
   }

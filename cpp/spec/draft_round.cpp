@@ -1,0 +1,58 @@
+#include "spec/draft_round.h"
+
+namespace agentkv {
+
+DraftRound::DraftRound(TreeSeqCache& cache, std::int32_t max_tokens, std::int32_t max_logits, TreeOptions options,
+                       std::vector<Token> target_of)
+    : cache_(cache), options_(options), target_of_(std::move(target_of)), level_(cache, max_tokens, max_logits) {}
+
+void DraftRound::begin() {
+  level_.clear();
+  branches_.clear();
+  logits_rows_.clear();
+  sources_.clear();
+  absorbed_ = 0;
+}
+
+void DraftRound::add(DraftRequest& request, SeqId seq, DraftTree& tree) { branches_.push_back({&request, seq, &tree}); }
+
+void DraftRound::feed(Token token, bool last) {
+  level_.add_plain(branches_.back().seq, token, last);
+  if (last) logits_rows_.push_back({static_cast<std::uint32_t>(branches_.size() - 1), -1});
+}
+
+void DraftRound::absorb(const LevelRows& rows, std::span<const float> logits) {
+  const std::size_t n_rows = rows.logits_indices.size();
+  const std::size_t vocab = n_rows == 0 ? 0 : logits.size() / n_rows;
+  for (std::size_t i = 0; i < n_rows; ++i, ++absorbed_) {
+    const auto [branch, node] = logits_rows_[absorbed_];
+    const auto children = top_.of(logits.subspan(i * vocab, vocab), options_.top_k);
+    branches_[branch].tree->grow(node, static_cast<std::int32_t>(absorbed_), children, target_of_);
+  }
+}
+
+void DraftRound::next_level() {
+  level_.clear();
+  logits_rows_.clear();
+  sources_.clear();
+  absorbed_ = 0;
+  for (std::size_t i = 0; i < branches_.size(); ++i) {
+    Branch& branch = branches_[i];
+    if (branch.depth >= branch.request->max_depth || level_.free_cells() < options_.width) continue;
+    ++branch.depth;
+    for (const std::int32_t node : branch.tree->choose(options_.width)) {
+      level_.add_node(branch.seq, branch.tree->token(node), branch.tree->parent_place(node));
+      logits_rows_.push_back({static_cast<std::uint32_t>(i), node});
+      sources_.push_back(branch.tree->row(node));
+    }
+  }
+}
+
+void DraftRound::abandon() {
+  for (const Branch& branch : branches_) {
+    branch.tree->clear();
+    cache_.commit({}, 0, branch.seq);
+  }
+}
+
+}  // namespace agentkv

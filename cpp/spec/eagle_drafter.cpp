@@ -1,0 +1,208 @@
+#include "spec/eagle_drafter.h"
+
+#include <chrono>
+#include <unordered_map>
+#include <utility>
+
+#include "core/errors.h"
+#include "spec/check_options.h"
+
+namespace agentkv {
+namespace {
+
+// Entries that may wait for the next round; more are run at once, so that rounds stay short.
+constexpr Pos kFlushRows = 128;
+
+std::vector<Token> target_tokens(const HeadInfo& head, std::span<const std::int32_t> d2t, std::int32_t target_vocab) {
+  if (d2t.empty()) {
+    if (head.vocab_size == target_vocab) return {};
+    throw InvalidEngine(error_text("the draft head has ", head.vocab_size, " tokens and the target ", target_vocab,
+                                   ", and no d2t says which are which"));
+  }
+  if (d2t.size() != static_cast<std::size_t>(head.vocab_size)) {
+    throw InvalidEngine(
+        error_text("d2t has ", d2t.size(), " entries for the draft head's ", head.vocab_size, " tokens"));
+  }
+  std::vector<Token> target;
+  std::unordered_map<Token, std::size_t> seen;
+  for (std::size_t i = 0; i < d2t.size(); ++i) {
+    const std::int64_t token = static_cast<std::int64_t>(i) + d2t[i];
+    if (token < 0 || token >= target_vocab) {
+      throw InvalidEngine(error_text("d2t makes token ", i, " of the draft head token ", token,
+                                     " of the target, which has ", target_vocab));
+    }
+    const auto [other, fresh] = seen.emplace(static_cast<Token>(token), i);
+    if (!fresh) {
+      throw InvalidEngine(error_text("d2t makes tokens ", other->second, " and ", i,
+                                     " of the draft head the same token ", token, " of the target"));
+    }
+    target.push_back(static_cast<Token>(token));
+  }
+  return target;
+}
+
+}  // namespace
+
+EagleDrafter::EagleDrafter(std::shared_ptr<HeadProgram> head, std::shared_ptr<TreeSeqCache> cache,
+                           std::span<const std::int32_t> d2t, std::int32_t target_vocab_size, TreeOptions options)
+    : head_(checked(std::move(head), "head")),
+      cache_(checked(std::move(cache), "tree cache")),
+      feature_dim_(static_cast<std::size_t>(head_->info().feature_dim)),
+      hidden_dim_(static_cast<std::size_t>(head_->info().hidden_dim)),
+      flush_rows_(std::min(kFlushRows, static_cast<Pos>(head_->info().max_tokens))),
+      lines_(cache_),
+      round_(*cache_, head_->info().max_tokens, head_->info().max_logits, checked(options),
+             target_tokens(head_->info(), d2t, target_vocab_size)),
+      prefill_(*cache_, head_->info().max_tokens, head_->info().max_logits) {}
+
+void EagleDrafter::propose(std::span<DraftRequest> requests) {
+  round_.begin();
+  joined_.clear();
+  features_.clear();
+  for (DraftRequest& request : requests) {
+    if (!request.history.empty()) join(request);
+  }
+  if (joined_.empty()) return;
+  fuse();
+  round_.run([this](const LevelRows& rows, std::span<const std::int32_t> sources) { return forward(rows, sources); });
+  for (EagleLine* line : joined_) {
+    cache_->commit({}, 0, line->seq);
+    line->tree.clear();
+    line->forget_rows(cache_->seq_len(line->seq), feature_dim_);
+  }
+}
+
+// A branch takes part when the target has run all of it but the last token, and the features are at hand.
+void EagleDrafter::join(DraftRequest& request) {
+  EagleLine* line = lines_.find(request.branch);
+  if (!line || line->n() == 0) return;
+  if (line->offset + line->n() + 1 != static_cast<Pos>(request.history.size())) return;
+  const Pos n = line->n();
+  if (cache_->seq_len(line->seq) == n) lines_.truncate(*line, n - 1);  // the level's logits come from its row
+  const Pos held = cache_->seq_len(line->seq);
+  if (held < line->first_row(feature_dim_) || n - held > round_.free_cells()) return;
+  const auto rows = line->rows(held, n, feature_dim_);
+  features_.insert(features_.end(), rows.begin(), rows.end());
+  line->next = request.history.back();
+  round_.add(request, line->seq, line->tree);
+  for (Pos entry = held; entry < n; ++entry) round_.feed(line->token_after(entry), entry + 1 == n);
+  joined_.push_back(line);
+}
+
+void EagleDrafter::fuse() {
+  const auto start = std::chrono::steady_clock::now();
+  fused_.resize(features_.size() / feature_dim_ * hidden_dim_);
+  head_->fuse(features_, fused_);
+  fuse_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::span<const float> EagleDrafter::forward(const LevelRows& rows, std::span<const std::int32_t> sources) {
+  std::span<const float> hidden = fused_;
+  if (rows.first == 0) {
+    above_hidden_.swap(level_hidden_);
+    level_hidden_.clear();
+  }
+  if (sources.empty()) {
+    hidden = hidden.subspan(rows.first * hidden_dim_, rows.tokens.size() * hidden_dim_);
+  } else {
+    hidden_in_.clear();
+    for (const std::int32_t source : sources) {
+      const auto row =
+          above_hidden_.begin() + static_cast<std::ptrdiff_t>(source) * static_cast<std::ptrdiff_t>(hidden_dim_);
+      hidden_in_.insert(hidden_in_.end(), row, row + static_cast<std::ptrdiff_t>(hidden_dim_));
+    }
+    hidden = hidden_in_;
+  }
+  const HeadRows out = head_->forward(rows.tokens, rows.positions, hidden, rows.logits_indices);
+  level_hidden_.insert(level_hidden_.end(), out.hidden.begin(), out.hidden.end());
+  return out.logits;
+}
+
+void EagleDrafter::observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) {
+  if (tokens.empty() || features.size() != tokens.size() * feature_dim_) return;
+  EagleLine* line = lines_.open(branch);
+  if (!line) return;
+  if (line->n() == 0 || first < line->offset || first > line->offset + line->n()) {
+    restart(*line, first);
+  } else {
+    if (first < line->offset + line->n()) keep(*line, first - line->offset);
+    const Pos held = cache_->seq_len(line->seq);
+    if (held == line->n() && held > 0 && line->next != tokens.front()) lines_.truncate(*line, held - 1);
+  }
+  const auto step = static_cast<std::size_t>(flush_rows_);
+  for (std::size_t at = 0; at < tokens.size(); at += step) {
+    const std::size_t count = std::min(step, tokens.size() - at);
+    append(*line, tokens.subspan(at, count), features.subspan(at * feature_dim_, count * feature_dim_));
+  }
+}
+
+void EagleDrafter::append(EagleLine& line, std::span<const Token> tokens, std::span<const float> features) {
+  // The features of the last token went with what came after it: the next ones stand in.
+  if (line.features.empty() && cache_->seq_len(line.seq) < line.n()) {
+    line.features.assign(features.begin(), features.begin() + static_cast<std::ptrdiff_t>(feature_dim_));
+  }
+  line.tokens.insert(line.tokens.end(), tokens.begin(), tokens.end());
+  line.features.insert(line.features.end(), features.begin(), features.end());
+  if (line.n() - 1 - cache_->seq_len(line.seq) >= flush_rows_) flush(line);
+}
+
+// Runs the entries whose tokens are known. Where that fails the branch begins anew; propose meets the same failure.
+void EagleDrafter::flush(EagleLine& line) {
+  const Pos held = cache_->seq_len(line.seq);
+  const Pos end = line.n() - 1;
+  prefill_.clear();
+  if (end - held > prefill_.free_cells()) return restart(line, line.offset + line.n());
+  for (Pos entry = held; entry < end; ++entry) prefill_.add_plain(line.seq, line.token_after(entry), false);
+  const auto rows = line.rows(held, end, feature_dim_);
+  features_.assign(rows.begin(), rows.end());
+  try {
+    fuse();
+    prefill_.run([this](const LevelRows& rows) { return forward(rows, {}); },
+                 [](const LevelRows&, std::span<const float>) {});
+  } catch (const Error&) {
+    return restart(line, line.offset + line.n());
+  }
+  line.forget_rows(end, feature_dim_);
+  line.features.shrink_to_fit();  // after a prompt, most branches need a row or two
+}
+
+void EagleDrafter::restart(EagleLine& line, Pos position) {
+  lines_.truncate(line, 0);
+  line.restart(position);
+}
+
+// Of what the target ran, the first `length` tokens are left; the entry of the last of them was made with a token that
+// is gone.
+void EagleDrafter::keep(EagleLine& line, Pos length) {
+  if (length < 1) return restart(line, line.offset);
+  lines_.truncate(line, length - 1);
+  line.truncate(length, feature_dim_);
+}
+
+void EagleDrafter::shared(BranchId src, BranchId dst, Pos length) {
+  lines_.close(dst);
+  EagleLine* from = lines_.find(src);
+  const Pos kept = from ? std::min(length - from->offset, from->n()) : 0;
+  EagleLine* to = kept > 0 ? lines_.open(dst) : nullptr;
+  if (!to) return;
+  const Pos entries = std::min(kept - 1, cache_->seq_len(from->seq));
+  if (entries > 0) cache_->seq_cp(from->seq, to->seq, 0, entries);
+  to->offset = from->offset;
+  to->tokens = from->tokens;
+  to->features = from->features;
+  to->truncate(kept, feature_dim_);
+}
+
+void EagleDrafter::truncated(BranchId branch, Pos length) {
+  EagleLine* line = lines_.find(branch);
+  if (line && length - line->offset < line->n()) keep(*line, length - line->offset);
+}
+
+DraftStats EagleDrafter::stats() const {
+  return {.levels = round_.levels(),
+          .forwards = round_.forwards(),
+          .prefills = prefill_.forwards(),
+          .seconds = round_.seconds() + prefill_.seconds() + fuse_seconds_};
+}
+
+}  // namespace agentkv

@@ -1,0 +1,55 @@
+// Drafts with a second, smaller model that has a tree cache of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/faces.h"
+#include "engine/drafter.h"
+#include "engine/program.h"
+#include "spec/draft_round.h"
+#include "spec/lines.h"
+
+namespace agentkv {
+
+// What a round ran of a branch is kept: tokens that the target accepts of the last draft are not computed again. All
+// branches share one forward per level. A branch that finds no cell or sequence free gets no draft.
+class ModelDrafter final : public Drafter {
+ public:
+  // Throws InvalidEngine for a missing program or cache, and for options below 1.
+  ModelDrafter(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, TreeOptions options = {});
+
+  // Throws ForwardFailed; the cache then holds what it held before, or more of the branches' tokens.
+  void propose(std::span<DraftRequest> requests) override;
+  void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) override;
+  void shared(BranchId src, BranchId dst, Pos length) override;
+  void truncated(BranchId branch, Pos length) override;
+  void closed(BranchId branch) override { lines_.close(branch); }
+
+  DraftStats stats() const;
+  const std::shared_ptr<TreeSeqCache>& cache() const { return cache_; }
+
+ private:
+  struct Line {
+    SeqId seq = -1;
+    std::vector<Token> log;  // what its sequence holds
+    Pos known = 0;           // tokens of it that are the branch's for as long as nobody says otherwise
+    DraftTree tree;          // of the last round; the nodes that ran are the sequence's frontier
+  };
+
+  void keep(Line& line, Pos length);
+  void reconcile(Line& line, std::span<const Token> history);
+  void accept(Line& line, std::span<const Token> history);
+  std::span<const float> forward(const LevelRows& rows);
+
+  const std::shared_ptr<Program> program_;
+  const std::shared_ptr<TreeSeqCache> cache_;
+  Lines<Line> lines_;
+  DraftRound round_;
+  LevelRunner prefill_;
+  std::vector<std::int32_t> chain_;  // scratch
+};
+
+}  // namespace agentkv

@@ -1,0 +1,28 @@
+// The most likely tokens of a row of logits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/types.h"
+
+namespace agentkv {
+
+struct LikelyToken {
+  Token token;
+  float probability;  // in (0, 1]
+};
+
+class TopTokens {
+ public:
+  // The k most likely tokens, best first, the lower id first on ties; fewer where the row has fewer, none where it is
+  // no distribution. Valid until the next call.
+  std::span<const LikelyToken> of(std::span<const float> logits, std::int32_t k);
+
+ private:
+  std::vector<float> maxima_;  // scratch
+  std::vector<LikelyToken> best_;
+};
+
+}  // namespace agentkv

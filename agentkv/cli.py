@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from agentkv_runtime.manifest import FeatureInfo
 
 app = typer.Typer(
     help="Agents on forked KV-cache branches, on your own model and machine.",
@@ -70,6 +73,7 @@ def export(
     ] = Quant.none,
     max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
     max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns at most.")] = 64,
+    features: Annotated[bool, typer.Option("--features", help="Also give out what EAGLE-3 draft heads read.")] = False,
 ) -> None:
     """Export a Hugging Face model to a model folder. Needs torch; running the result does not."""
     from agentkv_runtime.errors import ExportError, ModelFolderError
@@ -86,6 +90,7 @@ def export(
                 quant=quant.value,
                 max_tokens=max_tokens,
                 max_logits=max_logits,
+                features=features,
                 progress=lambda what: progress.update(task, description=what),
             )
     except (ExportError, ModelFolderError) as error:
@@ -95,6 +100,44 @@ def export(
         raise typer.Exit(130) from None
     size = _bytes_text(folder.manifest.model_bytes)
     _out.print(f"Wrote {_escaped(folder.path)} ({size}). Look at it with: agentkv inspect {_escaped(folder.path)}")
+
+
+@app.command("export-draft")
+def export_draft(
+    head: Annotated[Path, typer.Argument(metavar="HEAD_FOLDER", help="Folder of a published EAGLE-3 head.")],
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="TARGET_FOLDER", help="Folder of the model that it drafts for, as on Hugging Face."),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Where to write draft.pte: the model folder, say.")],
+    quant: Annotated[Quant, typer.Option(help="Weights of the head, as for export.")] = Quant.none,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
+    max_logits: Annotated[int, typer.Option(min=2, help="Rows that one forward returns at most.")] = 64,
+) -> None:
+    """Export an EAGLE-3 draft head for a model that was exported with --features. Needs torch."""
+    from agentkv_runtime.errors import ExportError, ModelFolderError
+    from agentkv_runtime.export.draft_folder import export_draft
+    from agentkv_runtime.export.quiet import quiet_libraries
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=_err, transient=True) as progress, quiet_libraries():
+            task = progress.add_task("starting", total=None)
+            draft = export_draft(
+                head,
+                target,
+                out,
+                quant=quant.value,
+                max_tokens=max_tokens,
+                max_logits=max_logits,
+                progress=lambda what: progress.update(task, description=what),
+            )
+    except (ExportError, ModelFolderError) as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        _err.print("stopped; nothing was written")
+        raise typer.Exit(130) from None
+    _out.print(f"Wrote {_escaped(out / 'draft.pte')} ({_bytes_text(draft.model_bytes)})")
 
 
 @app.command()
@@ -135,6 +178,7 @@ def inspect(
         ("positions", str(facts.max_positions or "not said")),
         ("one forward", f"up to {facts.max_tokens} rows, logits of up to {facts.max_logits}"),
         *((f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype))) for dtype in KV_DTYPES),
+        ("features", _features_text(facts.features)),
         ("chat template", "yes" if chat else "no"),
         ("draft head", "yes" if model.draft_path else "no"),
         ("fingerprint", facts.fingerprint),
@@ -143,6 +187,12 @@ def inspect(
     for name, value in rows:
         table.add_row(name, _escaped(value))
     _out.print(table)
+
+
+def _features_text(features: FeatureInfo | None) -> str:
+    if features is None:
+        return "none"
+    return f"{features.width} floats per row, after layers {', '.join(map(str, features.layers))}"
 
 
 def _bytes_text(n: int) -> str:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from .data import conversation, lesson
+from .pools import Pool
 from .tokenizer import render
 
 CHUNK = 512  # conversations that are sorted by length together, so that batches hold little padding
@@ -29,8 +30,9 @@ class Batch:
 class Batches:
     """An endless, seeded stream; `chunk` and `echoes` say where to take it up again."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, budget: int) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, budget: int, pool: Pool = "train") -> None:
         self._tokenizer = tokenizer
+        self._pool = pool
         self._seed = seed
         self._budget = budget
         self._opening = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
@@ -57,7 +59,8 @@ class Batches:
 
     def _make(self, lessons: float) -> Iterator[Batch]:
         rng = random.Random(f"{self._seed}:{self.chunk}")
-        talks = [lesson(rng) if rng.random() < lessons else conversation(rng, "train") for _ in range(CHUNK)]
+        pool = self._pool
+        talks = [lesson(rng, pool) if rng.random() < lessons else conversation(rng, pool) for _ in range(CHUNK)]
         rows = self._tokenizer([render(talk) for talk in talks], add_special_tokens=False)["input_ids"]
         rows = sorted((row[:LONGEST] for row in rows), key=len)
         batches = []

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentkv_runtime.errors import ModelFolderError
 
-__all__ = ["FORMAT_VERSION", "MANIFEST_NAME", "Manifest", "Quantization", "read_manifest", "write_manifest"]
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "FeatureInfo",
+    "Fingerprint",
+    "Manifest",
+    "Positive",
+    "Quantization",
+    "parse_manifest",
+    "read_manifest",
+    "write_manifest",
+]
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "agentkv.json"
@@ -17,6 +28,18 @@ MANIFEST_NAME = "agentkv.json"
 Quantization = Literal["none", "8da8w", "8da4w"]
 Positive = Annotated[int, Field(ge=1)]
 Fingerprint = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class FeatureInfo(BaseModel):
+    """What a forward gives out for draft heads besides the logits: residual streams, side by side."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    layers: tuple[Positive, ...]
+    """After how many decoder layers each of them is taken."""
+    width: Positive
+    """Floats per row, of all of them together."""
 
 
 class Manifest(BaseModel):
@@ -45,24 +68,35 @@ class Manifest(BaseModel):
     n_kv_heads: Positive
     head_dim: Positive
     windows: tuple[int, ...] = ()
+    features: FeatureInfo | None = None
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
+
+    @property
+    def feature_dim(self) -> int:
+        """Floats that a forward gives out per row for draft heads; 0 for none."""
+        return self.features.width if self.features else 0
 
 
 def read_manifest(path: Path) -> Manifest:
     """Reads and checks `agentkv.json`. Raises ModelFolderError naming the file and the field."""
+    return parse_manifest(path, Manifest, FORMAT_VERSION)
+
+
+def parse_manifest(path: Path, kind: type[Model], format_version: int) -> Model:
+    """Reads a JSON file of `kind`, whose format version is looked at first. Raises ModelFolderError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelFolderError(f"{path}: cannot be read: {error}") from error
     try:
         version = _Version.model_validate_json(text).format_version
-        if version != FORMAT_VERSION:
+        if version != format_version:
             raise ModelFolderError(
-                f"{path}: model folder format {version}; this version of agentkv reads {FORMAT_VERSION}. "
+                f"{path}: model folder format {version}; this version of agentkv reads {format_version}. "
                 "Install the agentkv that exported it, or export the model again"
             )
-        return Manifest.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -71,7 +105,7 @@ def read_manifest(path: Path) -> Manifest:
         ) from error
 
 
-def write_manifest(manifest: Manifest, path: Path) -> None:
+def write_manifest(manifest: BaseModel, path: Path) -> None:
     """Writes the manifest as indented JSON."""
     path.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 

@@ -15,7 +15,7 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder
 from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, Quantization, write_manifest
 
-__all__ = ["Progress", "export_folder"]
+__all__ = ["Progress", "check_source", "export_folder", "tool_versions"]
 
 Progress = Callable[[str], None]
 """Told in a few words what begins now."""
@@ -31,25 +31,26 @@ def export_folder(
     quant: Quantization = "none",
     max_tokens: int = 512,
     max_logits: int = 64,
+    features: bool = False,
     progress: Progress | None = None,
 ) -> ModelFolder:
     """Exports the model in `src` for the CPU backend and writes the model folder `out`.
 
     `out` appears at the end and whole, or not at all; one that agentkv wrote before is replaced. One forward of the
     program takes up to `max_tokens` rows and returns the logits of up to `max_logits`; memory for both is reserved at
-    load. Raises ExportError for a folder without a model or tokenizer, for an `out` that holds something else, and for
-    a model that cannot be exported.
+    load. With `features` it also returns what EAGLE-3 draft heads read. Raises ExportError for a folder without a model
+    or tokenizer, for an `out` that holds something else, and for a model that cannot be exported.
     """
     src, out = Path(src), Path(out)
     tell = progress or (lambda _: None)
-    _check_source(src)
+    check_source(src)
     _check_target(out)
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        _write(src, staging, quant, max_tokens, max_logits, tell)
+        _write(src, staging, quant, max_tokens, max_logits, features, tell)
         os.chmod(staging, 0o755)
         if out.exists():
             shutil.rmtree(out)
@@ -60,7 +61,8 @@ def export_folder(
     return read_model_folder(out)
 
 
-def _check_source(src: Path) -> None:
+def check_source(src: Path) -> None:
+    """Raises ExportError unless `src` is a Hugging Face folder with weights and a tokenizer."""
     if not src.is_dir():
         raise ExportError(f"{src}: no such folder. Give the folder of a Hugging Face model")
     if (src / MANIFEST_NAME).is_file():
@@ -78,7 +80,9 @@ def _check_target(out: Path) -> None:
         raise ExportError(f"{out}: exists and is no model folder of agentkv; it is left as it is. Give another folder")
 
 
-def _write(src: Path, folder: Path, quant: Quantization, max_tokens: int, max_logits: int, tell: Progress) -> None:
+def _write(
+    src: Path, folder: Path, quant: Quantization, max_tokens: int, max_logits: int, features: bool, tell: Progress
+) -> None:
     tell("loading torch")
     try:
         from agentkv_runtime.export.lower import load_model, lower_model
@@ -90,7 +94,9 @@ def _write(src: Path, folder: Path, quant: Quantization, max_tokens: int, max_lo
     tell("loading the model")
     model = load_model(src)
     try:
-        lowered = lower_model(model, quant=quant, max_tokens=max_tokens, max_logits=max_logits, progress=tell)
+        lowered = lower_model(
+            model, quant=quant, max_tokens=max_tokens, max_logits=max_logits, features=features, progress=tell
+        )
     except ValueError as error:  # what the model or the quantisation does not allow
         raise ExportError(f"{src}: {error}") from error
     tell("writing the folder")
@@ -128,11 +134,13 @@ def _manifest(
         n_kv_heads=metadata.n_kv_heads,
         head_dim=metadata.head_dim,
         windows=metadata.windows,
-        exported_with=_versions(),
+        features=lowered.features,
+        exported_with=tool_versions(),
     )
 
 
-def _versions() -> dict[str, str]:
+def tool_versions() -> dict[str, str]:
+    """Versions of the packages that make a program."""
     found: dict[str, str] = {}
     for name in _TOOLS:
         try:

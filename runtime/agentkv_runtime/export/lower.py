@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from executorch.exir import (
-    EdgeCompileConfig,
-    ExecutorchBackendConfig,
-    ExecutorchProgramManager,
-    to_edge_transform_and_lower,
-)
-from executorch.exir.passes import MemoryPlanningPass
 from torch.export import Dim, ExportedProgram
 from transformers import PreTrainedModel
 
@@ -25,40 +17,22 @@ from agentkv_runtime.export.feed_forward import replace_feed_forward
 from agentkv_runtime.export.load import load_model
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.op import update_and_attend
-from agentkv_runtime.export.partition import ProgramPartitioner
+from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
 from agentkv_runtime.export.quantize import Quant, quantize
 from agentkv_runtime.export.rotary import own_rotary
-from agentkv_runtime.export.views import simplify_views
-from agentkv_runtime.export.wrapper import CachedForward
-from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
+from agentkv_runtime.export.wrapper import CachedForward, feature_layers
+from agentkv_runtime.manifest import FeatureInfo
+from agentkv_runtime.metadata import KvCacheMetadata
 
-__all__ = ["LoweredProgram", "Progress", "load_model", "lower_model"]
-
-Progress = Callable[[str], None]
-"""Told in a few words what begins now."""
+__all__ = ["LoweredModel", "Progress", "load_model", "lower_model"]
 
 
 @dataclass(frozen=True)
-class LoweredProgram:
-    """A program ready to be written, and what its manifest must say."""
+class LoweredModel(LoweredProgram):
+    """A model's program ready to be written, and what its manifest must say."""
 
-    program: ExecutorchProgramManager
-    metadata: KvCacheMetadata
     vocab_size: int
-    max_tokens: int
-    max_logits: int
-    delegate_calls: dict[str, int]
-    """Calls of one forward to each backend; how finely the graph was split."""
-
-    @property
-    def buffer(self) -> bytes:
-        """The .pte as bytes."""
-        return bytes(self.program.buffer)
-
-    def write(self, path: str | Path) -> None:
-        """Writes the .pte."""
-        with open(path, "wb") as file:
-            self.program.write_to_file(file)
+    features: FeatureInfo | None = None
 
 
 def _metadata(program: ExportedProgram, config: Any) -> KvCacheMetadata:
@@ -95,7 +69,7 @@ def _metadata(program: ExportedProgram, config: Any) -> KvCacheMetadata:
     return KvCacheMetadata(len(layers), n_kv_heads, head_dim, windows if any(windows) else ())
 
 
-def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int) -> ExportedProgram:
+def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int, features: Sequence[int]) -> ExportedProgram:
     """Exports forward(tokens [T], position [T], logits_indices [N]) with T and N dynamic."""
     rows, logits = Dim("T", min=1, max=max_tokens), Dim("N", min=1, max=max_logits)
     example = (
@@ -105,7 +79,7 @@ def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int) -> Exported
     )
     try:
         return torch.export.export(
-            CachedForward(model), example, dynamic_shapes=({0: rows}, {0: rows}, {0: logits}), strict=False
+            CachedForward(model, features), example, dynamic_shapes=({0: rows}, {0: rows}, {0: logits}), strict=False
         )
     except (UnsupportedModelError, ExportError):
         raise
@@ -116,15 +90,6 @@ def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int) -> Exported
             f"torch cannot trace {name}: {first_line}. Its forward depends on the data it is given, as mixtures of"
             " experts do"
         ) from error
-
-
-def _delegate_calls(program: ExportedProgram) -> dict[str, int]:
-    calls: dict[str, int] = {}
-    for node in program.graph.nodes:
-        if node.op == "call_function" and node.target is torch.ops.higher_order.executorch_call_delegate:
-            backend = getattr(program.graph_module, node.args[0].target).backend_id
-            calls[backend] = calls.get(backend, 0) + 1
-    return calls
 
 
 @contextmanager
@@ -145,18 +110,21 @@ def lower_model(
     max_tokens: int = 512,
     max_logits: int = 64,
     max_context: int | None = None,
+    features: bool = False,
     progress: Progress | None = None,
-) -> LoweredProgram:
+) -> LoweredModel:
     """Lowers a float32 causal language model to one program for the CPU backend. Uses the model up.
 
     One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. `max_context` matters
-    to long-rope models only: above their original context, their long frequencies are taken.
+    to long-rope models only: above their original context, their long frequencies are taken. With `features` a forward
+    also returns the residual stream after low, middle and high layers, `[T, F]`, which EAGLE-3 draft heads read.
     Raises UnsupportedModelError, QuantizationError or, for bounds below 2, ExportError.
     """
     tell = progress or (lambda _: None)
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
     config = model.config.get_text_config()
+    layers = feature_layers(config.num_hidden_layers) if features else ()
     with _attention_restored(model), own_rotary(model, max_context):
         replace_norms(model, config.hidden_size)
         replace_feed_forward(model)
@@ -164,27 +132,8 @@ def lower_model(
             tell(f"quantising to {quant}")
         quantize(model, quant)
         tell("tracing the model")
-        traced = _trace(model, max_tokens, max_logits)
+        traced = _trace(model, max_tokens, max_logits, layers)
     metadata = _metadata(traced, config)
-    tell("lowering to XNNPACK and the attention delegate")
-    edge = to_edge_transform_and_lower(
-        traced,
-        transform_passes=[simplify_views],
-        partitioner=[ProgramPartitioner()],
-        constant_methods=write_kv_cache_metadata(
-            n_layers=metadata.n_layers,
-            n_kv_heads=metadata.n_kv_heads,
-            head_dim=metadata.head_dim,
-            windows=metadata.windows,
-        ),
-        compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
-    )
-    calls = _delegate_calls(edge.exported_program())
-    tell("planning memory and serialising")
-    # The runner owns inputs and logits: no copies, and none of the planned memory goes to their upper bounds.
-    program = edge.to_executorch(
-        ExecutorchBackendConfig(
-            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
-        )
-    )
-    return LoweredProgram(program, metadata, config.vocab_size, max_tokens, max_logits, calls)
+    lowered = lower_methods({"forward": traced}, metadata, tell)
+    info = FeatureInfo(layers=layers, width=len(layers) * config.hidden_size) if layers else None
+    return LoweredModel(lowered.program, metadata, lowered.delegate_calls, config.vocab_size, info)

@@ -10,6 +10,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.draft_head import DraftHead
 
 __all__ = ["GROUP_SIZE", "Quant", "QuantizationError", "quantize"]
 
@@ -46,7 +47,7 @@ def _embedding_scale(embedding: nn.Embedding) -> float:
     return 1.0
 
 
-def _shrink_embedding(model: PreTrainedModel) -> None:
+def _shrink_embedding(model: PreTrainedModel | DraftHead) -> None:
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
         raise QuantizationError(f"cannot store a token embedding of type {type(embedding).__name__} at 16 bits")
@@ -62,7 +63,7 @@ def _check_groups(model: nn.Module) -> None:
             )
 
 
-def untie(model: PreTrainedModel) -> None:
+def untie(model: PreTrainedModel | DraftHead) -> None:
     """Gives the LM head a parameter of its own, so that it can be quantised apart from the embedding."""
     head = model.get_output_embeddings()
     if isinstance(head, nn.Linear):
@@ -70,8 +71,8 @@ def untie(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def quantize(model: PreTrainedModel, quant: Quant) -> None:
-    """Quantises every linear layer of the model in place and stores its embedding at 16 bits; "none" changes nothing.
+def quantize(model: PreTrainedModel | DraftHead, quant: Quant) -> None:
+    """Quantises every linear layer in place and stores the embedding at 16 bits; "none" changes nothing.
 
     Raises QuantizationError for an unknown name, or naming the layer that does not divide into groups.
     """

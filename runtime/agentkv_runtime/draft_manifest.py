@@ -1,0 +1,70 @@
+"""`draft.json`: what a model folder says about the draft head it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from agentkv_runtime.manifest import Fingerprint, Positive, Quantization, parse_manifest
+
+__all__ = ["DRAFT_FORMAT_VERSION", "DRAFT_MANIFEST_NAME", "DraftManifest", "read_draft_manifest"]
+
+DRAFT_FORMAT_VERSION = 1
+DRAFT_MANIFEST_NAME = "draft.json"
+
+
+class DraftManifest(BaseModel):
+    """Facts of an exported draft head that can be known without loading it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    format_version: int = DRAFT_FORMAT_VERSION
+    kind: Literal["eagle3"] = "eagle3"
+    quantization: Quantization = "none"
+    source: str
+    """Name of the checkpoint that was exported; for people."""
+    fingerprint: Fingerprint
+    """SHA-256 of `draft.pte`."""
+    model_bytes: Positive
+    hidden_dim: Positive
+    """H: floats per row that the head takes and gives out."""
+    feature_dim: Positive
+    """F: floats per row that the target must give out."""
+    draft_vocab_size: Positive
+    target_vocab_size: Positive
+    d2t: tuple[int, ...] = ()
+    """Draft token i is target token `i + d2t[i]`; empty when the vocabularies are equal."""
+    max_tokens: Positive
+    """Rows that one forward takes at most."""
+    max_logits: Positive
+    """Rows that one forward returns at most."""
+    n_kv_heads: Positive
+    head_dim: Positive
+    tokenizer_fingerprint: Fingerprint
+    """SHA-256 of the target's `tokenizer.json`."""
+    exported_with: dict[str, str] = Field(default_factory=dict)
+    """Versions of the packages that made the program."""
+
+    @model_validator(mode="after")
+    def _tokens_are_the_targets(self) -> DraftManifest:
+        if not self.d2t:
+            if self.draft_vocab_size != self.target_vocab_size:
+                raise ValueError(
+                    f"no d2t, but vocabularies of {self.draft_vocab_size} and {self.target_vocab_size} tokens"
+                )
+            return self
+        if len(self.d2t) != self.draft_vocab_size:
+            raise ValueError(f"d2t has {len(self.d2t)} entries for a vocabulary of {self.draft_vocab_size}")
+        for index, offset in enumerate(self.d2t):
+            if not 0 <= index + offset < self.target_vocab_size:
+                raise ValueError(
+                    f"d2t makes draft token {index} target token {index + offset}, of {self.target_vocab_size}"
+                )
+        return self
+
+
+def read_draft_manifest(path: Path) -> DraftManifest:
+    """Reads and checks `draft.json`. Raises ModelFolderError naming the file and the field."""
+    return parse_manifest(path, DraftManifest, DRAFT_FORMAT_VERSION)

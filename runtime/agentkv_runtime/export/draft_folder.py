@@ -1,0 +1,164 @@
+"""Export of an EAGLE-3 head to `draft.pte` and `draft.json`, beside the target that it drafts for."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.folder import Progress, check_source, tool_versions
+from agentkv_runtime.folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
+from agentkv_runtime.manifest import Quantization, write_manifest
+
+if TYPE_CHECKING:
+    import torch
+
+    from agentkv_runtime.export.draft_checkpoint import DraftCheckpoint
+
+__all__ = ["export_draft"]
+
+
+def export_draft(
+    head: str | Path,
+    target: str | Path,
+    out: str | Path,
+    *,
+    quant: Quantization = "none",
+    max_tokens: int = 512,
+    max_logits: int = 64,
+    progress: Progress | None = None,
+) -> DraftManifest:
+    """Exports the published EAGLE-3 head in `head` for `target` and writes `draft.pte` and `draft.json` into `out`.
+
+    `target` is the Hugging Face folder of the model that the head was trained for; where the checkpoint brings its own
+    embedding, an exported model folder will do. `out` may be the model folder. One forward of the head takes up to
+    `max_tokens` rows and returns up to `max_logits`. Raises ExportError for a head that is damaged or that does not fit
+    the target, or the model folder `out`, naming both sides; then nothing is written.
+    """
+    head, out = Path(head), Path(out)
+    tell = progress or (lambda _: None)
+    sides = [_read_target(Path(target))]
+    if is_model_folder(out) and out.resolve() != Path(target).resolve():
+        sides.append(_read_target(out))
+        _check_tokenizers(*sides)
+    if out.exists() and not out.is_dir():
+        raise ExportError(f"{out}: exists and is no folder; it is left as it is. Give another folder")
+    tell("loading torch")
+    try:
+        from agentkv_runtime.export.draft_checkpoint import EMBEDDING, find_embedding, read_draft_checkpoint
+        from agentkv_runtime.export.lower_draft import lower_draft_head
+    except ImportError as error:
+        raise ExportError(
+            f"export needs torch and executorch, and {error.name or error} is not installed: "
+            "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"
+        ) from error
+    tell("loading the head")
+    checkpoint = read_draft_checkpoint(head)
+    for side in sides:
+        _check_fit(checkpoint, side)
+    if EMBEDDING not in checkpoint.weights and is_model_folder(sides[0].path):
+        raise ExportError(
+            f"{head}: the head takes its embedding from its target, and the program in {sides[0].path} does not give "
+            "it out. Give the Hugging Face folder that it was exported from as the target"
+        )
+    embedding = checkpoint.weights.get(EMBEDDING)
+    if embedding is None:
+        embedding = find_embedding(sides[0].path)
+        _check_embedding(checkpoint, sides[0], embedding)
+    module = checkpoint.build(embedding)
+    facts = module.config
+    d2t = tuple(module.d2t.tolist()) if module.draft_vocab_size != facts.vocab_size or bool(module.d2t.any()) else ()
+    try:
+        lowered = lower_draft_head(module, quant=quant, max_tokens=max_tokens, max_logits=max_logits, progress=tell)
+    except ValueError as error:
+        raise ExportError(f"{head}: {error}") from error
+    tell("writing the head")
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".draft.", dir=out) as staging:
+        program, manifest = Path(staging) / DRAFT_NAME, Path(staging) / DRAFT_MANIFEST_NAME
+        lowered.write(program)
+        described = DraftManifest(
+            quantization=quant,
+            source=head.resolve().name,
+            fingerprint=file_fingerprint(program),
+            model_bytes=program.stat().st_size,
+            hidden_dim=facts.hidden_size,
+            feature_dim=checkpoint.feature_dim,
+            draft_vocab_size=module.draft_vocab_size,
+            target_vocab_size=facts.vocab_size,
+            d2t=d2t,
+            max_tokens=max_tokens,
+            max_logits=max_logits,
+            n_kv_heads=lowered.metadata.n_kv_heads,
+            head_dim=lowered.metadata.head_dim,
+            tokenizer_fingerprint=sides[0].tokenizer,
+            exported_with=tool_versions(),
+        )
+        write_manifest(described, manifest)
+        os.replace(program, out / DRAFT_NAME)
+        os.replace(manifest, out / DRAFT_MANIFEST_NAME)
+    return described
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What a head must fit."""
+
+    path: Path
+    vocab_size: int
+    feature_dim: int
+    tokenizer: str
+
+
+def _read_target(path: Path) -> _Target:
+    if is_model_folder(path):
+        manifest = read_model_folder(path).manifest
+        if manifest.features is None:
+            raise ExportError(
+                f"{path}: its program gives out no features for a draft head to read. Export it again: "
+                "agentkv export SRC_FOLDER OUT_FOLDER --features"
+            )
+        return _Target(path, manifest.vocab_size, manifest.feature_dim, file_fingerprint(path / "tokenizer.json"))
+    check_source(path)
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    config = config.get("text_config", config)
+    try:
+        vocab_size, width = int(config["vocab_size"]), 3 * int(config["hidden_size"])
+    except KeyError as error:
+        raise ExportError(f"{path}: its config.json does not say {error}") from error
+    return _Target(path, vocab_size, width, file_fingerprint(path / "tokenizer.json"))
+
+
+def _check_tokenizers(target: _Target, folder: _Target) -> None:
+    if target.tokenizer != folder.tokenizer:
+        raise ExportError(
+            f"{folder.path} is no export of {target.path}: their tokenizer.json differ ({folder.tokenizer} and "
+            f"{target.tokenizer})"
+        )
+
+
+def _check_fit(head: DraftCheckpoint, target: _Target) -> None:
+    if head.config.vocab_size != target.vocab_size:
+        raise ExportError(
+            f"{head.path} drafts for a vocabulary of {head.config.vocab_size} tokens, and {target.path} has "
+            f"{target.vocab_size}: the head belongs to another model"
+        )
+    if head.feature_dim != target.feature_dim:
+        raise ExportError(
+            f"{head.path} reads {head.feature_dim} features per row, and {target.path} gives out "
+            f"{target.feature_dim}: the head belongs to another model"
+        )
+
+
+def _check_embedding(head: DraftCheckpoint, target: _Target, embedding: torch.Tensor) -> None:
+    wanted = (head.config.vocab_size, head.config.hidden_size)
+    if tuple(embedding.shape) != wanted:
+        raise ExportError(
+            f"{head.path} needs an embedding of {list(wanted)}, and {target.path} has one of {list(embedding.shape)}: "
+            "the head belongs to another model"
+        )

@@ -1,0 +1,85 @@
+"""From an EAGLE-3 head to an ExecuTorch program with two methods, `fuse` and `forward`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.draft_head import DraftHead
+from agentkv_runtime.export.norms import replace_norms
+from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
+from agentkv_runtime.export.quantize import Quant, quantize
+from agentkv_runtime.metadata import KvCacheMetadata
+
+__all__ = ["lower_draft_head"]
+
+
+class _Fuse(nn.Module):
+    def __init__(self, fc: nn.Module) -> None:
+        super().__init__()
+        self.fc = fc
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.fc(features)
+        return hidden
+
+
+class _Level(nn.Module):
+    """The head without what only `fuse` needs, so that each method holds its own weights."""
+
+    def __init__(self, head: DraftHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(
+        self, tokens: torch.Tensor, position: torch.Tensor, hidden: torch.Tensor, logits_indices: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, out = self.head(tokens, position, hidden, logits_indices)
+        return logits, out
+
+
+def _trace(head: DraftHead, max_tokens: int, max_logits: int) -> dict[str, ExportedProgram]:
+    rows, logits = Dim("T", min=1, max=max_tokens), Dim("N", min=1, max=max_logits)
+    fc, width = head.fc, head.config.hidden_size
+    fuse = torch.export.export(
+        _Fuse(fc), (torch.zeros(2, head.feature_dim),), dynamic_shapes=({0: rows},), strict=False
+    )
+    del head.fc
+    example = (
+        torch.zeros(2, dtype=torch.int64),
+        torch.arange(2),
+        torch.zeros(2, width),
+        torch.zeros(2, dtype=torch.int64),
+    )
+    forward = torch.export.export(
+        _Level(head), example, dynamic_shapes=({0: rows}, {0: rows}, {0: rows}, {0: logits}), strict=False
+    )
+    head.fc = fc
+    return {"forward": forward, "fuse": fuse}
+
+
+@torch.no_grad()
+def lower_draft_head(
+    head: DraftHead, *, quant: Quant = "none", max_tokens: int, max_logits: int, progress: Progress | None = None
+) -> LoweredProgram:
+    """Lowers a float32 head for the CPU backend. Uses the head up.
+
+    One forward takes 1 to `max_tokens` rows and returns 1 to `max_logits` of them. Raises QuantizationError, or
+    ExportError for bounds below 2 and heads whose attention the cache cannot hold.
+    """
+    tell = progress or (lambda _: None)
+    if max_tokens < 2 or max_logits < 2:
+        raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
+    config = head.config
+    if config.head_dim % 8 or config.head_dim > 256:
+        raise ExportError(f"the head's head_dim {config.head_dim} is no multiple of 8 up to 256")
+    head.eval()
+    replace_norms(head, config.hidden_size)
+    if quant != "none":
+        tell(f"quantising to {quant}")
+    quantize(head, quant)
+    tell("tracing the head")
+    methods = _trace(head, max_tokens, max_logits)
+    return lower_methods(methods, KvCacheMetadata(1, config.num_key_value_heads, config.head_dim), tell)

@@ -1,0 +1,81 @@
+"""From traced methods to one ExecuTorch program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from executorch.exir import (
+    EdgeCompileConfig,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.passes import MemoryPlanningPass
+from torch.export import ExportedProgram
+
+from agentkv_runtime.export.partition import ProgramPartitioner
+from agentkv_runtime.export.views import simplify_views
+from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
+
+__all__ = ["LoweredProgram", "Progress", "lower_methods"]
+
+Progress = Callable[[str], None]
+"""Told in a few words what begins now."""
+
+
+@dataclass(frozen=True)
+class LoweredProgram:
+    """A program ready to be written."""
+
+    program: ExecutorchProgramManager
+    metadata: KvCacheMetadata
+    delegate_calls: dict[str, int]
+    """Calls of one `forward` to each backend; how finely the graph was split."""
+
+    @property
+    def buffer(self) -> bytes:
+        """The .pte as bytes."""
+        return bytes(self.program.buffer)
+
+    def write(self, path: str | Path) -> None:
+        """Writes the .pte."""
+        with open(path, "wb") as file:
+            self.program.write_to_file(file)
+
+
+def _delegate_calls(program: ExportedProgram) -> dict[str, int]:
+    calls: dict[str, int] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.higher_order.executorch_call_delegate:
+            backend = getattr(program.graph_module, node.args[0].target).backend_id
+            calls[backend] = calls.get(backend, 0) + 1
+    return calls
+
+
+def lower_methods(methods: Mapping[str, ExportedProgram], metadata: KvCacheMetadata, tell: Progress) -> LoweredProgram:
+    """Lowers traced methods, one of them `forward`, for the CPU backend; `metadata` goes into the program."""
+    tell("lowering to XNNPACK and the attention delegate")
+    edge = to_edge_transform_and_lower(
+        dict(methods),
+        transform_passes=[simplify_views],
+        partitioner=[ProgramPartitioner()],
+        constant_methods=write_kv_cache_metadata(
+            n_layers=metadata.n_layers,
+            n_kv_heads=metadata.n_kv_heads,
+            head_dim=metadata.head_dim,
+            windows=metadata.windows,
+        ),
+        compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
+    )
+    calls = _delegate_calls(edge.exported_program("forward"))
+    tell("planning memory and serialising")
+    # The runner owns inputs and outputs: no copies, and none of the planned memory goes to their upper bounds.
+    program = edge.to_executorch(
+        ExecutorchBackendConfig(
+            memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False, alloc_graph_output=False)
+        )
+    )
+    return LoweredProgram(program, metadata, calls)

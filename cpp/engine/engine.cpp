@@ -282,13 +282,14 @@ void Engine::tell_drafters(const Segment& segment, Pos first, std::span<const fl
   const std::size_t plain = segment.plain_rows();
   const std::size_t kept = plain + accepted_.size();
   if (branch.n_cached < first + static_cast<Pos>(kept)) return;  // its job failed, and took it back
+  const auto tokens = std::span(branch.log).subspan(static_cast<std::size_t>(first), kept);
+  if (features.empty()) return speculation_.observe(branch.id, first, tokens, {});
   const std::size_t dim = features.size() / segment.count;
   fed_features_.assign(features.begin(), features.begin() + static_cast<std::ptrdiff_t>(plain * dim));
   for (const std::int32_t node : accepted_) {
     const auto row = features.subspan((plain + static_cast<std::size_t>(node)) * dim, dim);
     fed_features_.insert(fed_features_.end(), row.begin(), row.end());
   }
-  const auto tokens = std::span(branch.log).subspan(static_cast<std::size_t>(first), kept);
   speculation_.observe(branch.id, first, tokens, fed_features_);
 }
 

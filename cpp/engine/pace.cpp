@@ -11,7 +11,9 @@ constexpr double kGuessWeight = 2;
 constexpr double kFirstGuess = 0.6;  // of the first level, before it was tried; deeper ones start as the one above
 constexpr std::int32_t kFirstQuiet = 8;
 constexpr std::int32_t kLongestQuiet = 256;
+constexpr std::int32_t kLongestFirst = 64;  // quiet spell of a branch that has not tried itself
 constexpr std::int32_t kProbeDepth = 2;
+constexpr double kFree = 0.02;  // of a target's forward: what a level may cost without being asked whether it pays
 constexpr double kSlowest = 3;  // a measurement above so many times the mean is the machine's doing
 
 }  // namespace
@@ -55,20 +57,36 @@ std::int32_t Pace::best_depth(std::int32_t most, double target_seconds) const {
   return best;
 }
 
+Pace::Pace(DrafterPace& pool)
+    : acceptance(&pool.acceptance), pool_(pool), interval_(std::min(pool.interval, kLongestFirst) / 2) {}
+
 std::int32_t Pace::depth(std::int32_t most, double target_seconds) {
   most = std::min(most, DrafterPace::kMostLevels);
+  probing_ = false;
+  if (pool_.level_seconds < kFree * target_seconds && pool_.level_seconds > 0) return most;
   if (quiet_ > 0) {
     if (--quiet_ > 0) return 0;
+    probing_ = true;
     return std::min(most, kProbeDepth);
   }
   const std::int32_t best = best_depth(most, target_seconds);
-  if (best > 0) {
-    interval_ = 0;
-    return best;
+  if (best == 0) {
+    give_up();
+    quiet_ = interval_;
   }
-  interval_ = std::clamp(interval_ * 2, kFirstQuiet, kLongestQuiet);
-  quiet_ = interval_;
-  return 0;
+  return best;
+}
+
+bool Pace::due() {
+  if (!probing_ && ++skipped_ < std::max(interval_, kFirstQuiet)) return false;
+  if (!probing_) give_up();
+  skipped_ = 0;
+  return true;
+}
+
+void Pace::give_up() {
+  interval_ = std::clamp(2 * interval_, kFirstQuiet, kLongestQuiet);
+  pool_.interval = interval_;
 }
 
 void Pace::learn(std::int32_t drafted, std::int32_t accepted) {
@@ -76,6 +94,7 @@ void Pace::learn(std::int32_t drafted, std::int32_t accepted) {
     levels_[static_cast<std::size_t>(level)].count(level < accepted);
     pool_.levels[static_cast<std::size_t>(level)].count(level < accepted);
   }
+  if (accepted > 0) interval_ = skipped_ = pool_.interval = 0;
 }
 
 }  // namespace agentkv

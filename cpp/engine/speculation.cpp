@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::int32_t kMostNodes = 64;  // of one draft
 
-// The nodes marked in `kept`, ancestors of every one of them included, under new indices.
-void keep_nodes(Draft& draft, const std::vector<bool>& kept) {
-  std::vector<std::int32_t> index(draft.size(), -1);
+// Keeps the marked nodes, with which come all their ancestors, under new indices.
+void keep_nodes(Draft& draft, const std::vector<bool>& kept, std::vector<std::int32_t>& index) {
+  index.resize(draft.size());
   std::size_t n = 0;
   for (std::size_t node = 0; node < draft.size(); ++node) {
     if (!kept[node]) continue;
@@ -44,7 +44,12 @@ DraftSource& Speculation::attach(std::shared_ptr<Drafter> drafter) {
 std::size_t Speculation::propose(std::size_t rows, std::size_t room) {
   if (wishes_.empty()) return 0;
   for (const auto& source : sources_) ask(*source, rows, room);
-  return keep_what_pays(rows, room);
+  const std::size_t kept = keep_what_pays(rows, room);
+  for (const DraftWish& wish : wishes_) {
+    Speculator& speculator = *wish.speculator;
+    if (speculator.depth > 0 && speculator.draft.empty()) speculator.pace.learn(speculator.depth, 0);  // in vain
+  }
+  return kept;
 }
 
 void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
@@ -94,41 +99,45 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
 // and nodes of probabilities p, a forward is worth B + sum(p) tokens. A node never joins before its parent.
 std::size_t Speculation::keep_what_pays(std::size_t rows, std::size_t room) {
   candidates_.clear();
+  kept_.resize(std::max(kept_.size(), wishes_.size()));
   for (std::uint32_t i = 0; i < wishes_.size(); ++i) {
     const Speculator& speculator = *wishes_[i].speculator;
+    kept_[i].assign(speculator.draft.size(), false);
     speculator.pace.acceptance.path_probabilities(speculator.draft, probabilities_);
     for (std::size_t node = 0; node < probabilities_.size(); ++node) {
       candidates_.push_back({probabilities_[node], i, static_cast<std::int32_t>(node)});
     }
   }
+  if (candidates_.empty()) return 0;
   std::stable_sort(candidates_.begin(), candidates_.end(),
                    [](const Candidate& a, const Candidate& b) { return a.probability > b.probability; });
   double tokens = static_cast<double>(wishes_.size());
   double best = tokens / cost.seconds(rows);
-  std::size_t kept = 0;
+  std::size_t n_kept = 0;
   for (std::size_t n = 0; n < std::min(room, candidates_.size()); ++n) {
     tokens += static_cast<double>(candidates_[n].probability);
     const double speed = tokens / cost.seconds(rows + n + 1);
     if (speed > best || !wishes_[candidates_[n].wish].speculator->source.drafter->adaptive) {
       best = speed;
-      kept = n + 1;
+      n_kept = n + 1;
     }
   }
-  std::vector<std::vector<bool>> marks(wishes_.size());
-  for (std::size_t i = 0; i < wishes_.size(); ++i) marks[i].resize(wishes_[i].speculator->draft.size());
-  for (std::size_t n = 0; n < kept; ++n)
-    marks[candidates_[n].wish][static_cast<std::size_t>(candidates_[n].node)] = true;
+  for (std::size_t n = 0; n < n_kept; ++n)
+    kept_[candidates_[n].wish][static_cast<std::size_t>(candidates_[n].node)] = true;
   for (std::size_t i = 0; i < wishes_.size(); ++i) {
-    Speculator& speculator = *wishes_[i].speculator;
-    const bool drafted = !speculator.draft.empty();
-    keep_nodes(speculator.draft, marks[i]);
-    if (speculator.depth > 0 && speculator.draft.empty()) {
-      // Nothing rides of what was asked for: a round of drafting for nothing, unless others took the room.
-      if (!drafted || kept < room) speculator.pace.learn(speculator.depth, 0);
-      speculator.depth = 0;
-    }
+    if (!wishes_[i].speculator->draft.empty()) n_kept += cut_to_kept(*wishes_[i].speculator, kept_[i], n_kept < room);
   }
-  return kept;
+  return n_kept;
+}
+
+// Leaves the kept nodes in the draft. Where there are none, now and then the first one stays to be verified: drafts may
+// have become better. Returns 1 for such a node.
+std::size_t Speculation::cut_to_kept(Speculator& speculator, std::vector<bool>& kept, bool has_room) {
+  const bool none = std::find(kept.begin(), kept.end(), true) == kept.end();
+  const bool tries = none && has_room && speculator.pace.due();
+  if (tries) kept[0] = true;
+  keep_nodes(speculator.draft, kept, new_index_);
+  return tries ? 1 : 0;
 }
 
 void Speculation::learn(Speculator& speculator, std::span<const std::int32_t> accepted) {
@@ -142,7 +151,8 @@ void Speculation::learn(Speculator& speculator, std::span<const std::int32_t> ac
   speculator.pace.learn(n_accepted == verified ? verified : speculator.depth, n_accepted);
 }
 
-void Speculation::tell(const std::function<void(Drafter&)>& what) {
+template <class What>
+void Speculation::tell(What&& what) {
   for (const auto& source : sources_) {
     try {
       what(*source->drafter);

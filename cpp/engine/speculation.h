@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,9 +68,11 @@ class Speculation {
   std::size_t size() const { return sources_.size(); }
 
  private:
-  void tell(const std::function<void(Drafter&)>& what);
+  template <class What>
+  void tell(What&& what);
   void ask(DraftSource& source, std::size_t rows, std::size_t room);
   std::size_t keep_what_pays(std::size_t rows, std::size_t room);
+  std::size_t cut_to_kept(Speculator& speculator, std::vector<bool>& kept, bool has_room);
 
   struct Candidate {
     float probability;
@@ -86,6 +87,8 @@ class Speculation {
   std::vector<std::uint32_t> asked_;  // the wish of each request
   std::vector<float> probabilities_;
   std::vector<Candidate> candidates_;
+  std::vector<std::vector<bool>> kept_;  // [wishes] of the nodes of each
+  std::vector<std::int32_t> new_index_;
 };
 
 }  // namespace agentkv

@@ -33,6 +33,7 @@ class PythonDrafter final : public Drafter {
       : strategy_(std::move(strategy)),
         propose_(strategy_.attr("propose")),
         observe_(nb::getattr(strategy_, "observe", nb::none())),
+        observes_(!observe_.is_none()),
         vocab_size_(vocab_size) {}
 
   void propose(std::span<DraftRequest> requests) override {
@@ -51,7 +52,7 @@ class PythonDrafter final : public Drafter {
   }
 
   void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) override {
-    if (!observes()) return;
+    if (!observes_) return;  // without the GIL
     const nb::gil_scoped_acquire gil;
     try {
       const nb::object rows = features.empty() ? nb::object(nb::none())
@@ -63,7 +64,6 @@ class PythonDrafter final : public Drafter {
   }
 
   nb::object& strategy() { return strategy_; }
-  bool observes() const { return observe_.ptr() != nb::none().ptr(); }
 
   void let_go() {
     strategy_.reset();
@@ -86,6 +86,7 @@ class PythonDrafter final : public Drafter {
   nb::object strategy_;
   nb::object propose_;
   nb::object observe_;
+  bool observes_;
   std::int32_t vocab_size_;
 };
 

@@ -13,7 +13,7 @@ constexpr std::int32_t kFirstQuiet = 8;
 constexpr std::int32_t kLongestQuiet = 256;
 constexpr std::int32_t kLongestFirst = 64;  // quiet spell of a branch that has not tried itself
 constexpr std::int32_t kProbeDepth = 2;
-constexpr double kFree = 0.02;  // of a target's forward: what a level may cost without being asked whether it pays
+constexpr double kFree = 0.02;  // of a target's forward: what a draft may cost without being asked whether it pays
 constexpr double kSlowest = 3;  // a measurement above so many times the mean is the machine's doing
 
 }  // namespace
@@ -63,7 +63,7 @@ Pace::Pace(DrafterPace& pool)
 std::int32_t Pace::depth(std::int32_t most, double target_seconds) {
   most = std::min(most, DrafterPace::kMostLevels);
   probing_ = false;
-  if (pool_.level_seconds < kFree * target_seconds && pool_.level_seconds > 0) return most;
+  if (pool_.level_seconds > 0 && most * pool_.level_seconds < kFree * target_seconds) return most;
   if (quiet_ > 0) {
     if (--quiet_ > 0) return 0;
     probing_ = true;

@@ -8,7 +8,7 @@ async with kv.Context.open("path/of/a/model/folder") as ctx:
     outs = await kv.gather(*(kid.generate(max_tokens=32) for kid in kids))
 """
 
-from . import models
+from . import models, spec
 from ._branch import Branch
 from ._context import Context
 from ._errors import (
@@ -17,6 +17,7 @@ from ._errors import (
     BranchClosed,
     ContextClosed,
     ContextFull,
+    DraftMismatch,
     ForeignBranch,
     InvalidInput,
     InvalidRollback,
@@ -42,6 +43,7 @@ __all__ = [
     "Context",
     "ContextClosed",
     "ContextFull",
+    "DraftMismatch",
     "ForeignBranch",
     "Generation",
     "InvalidInput",
@@ -59,4 +61,5 @@ __all__ = [
     "Usage",
     "gather",
     "models",
+    "spec",
 ]

@@ -18,7 +18,7 @@ from ._history import History
 from ._inputs import Prompt, checked_count, text_of
 from ._mark import Mark, length_at, make_mark
 from ._request import GenerationRequest
-from ._speculation import INHERIT, Inherit
+from ._speculation import INHERIT, Inherit, Speculative
 from ._stream import DEFAULT_BUFFER, TokenStream
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Branch:
         max_tokens: int = 256,
         stop: str | Sequence[str] | None = None,
         sampling: Sampling | None = None,
-        speculative: Inherit | None = INHERIT,
+        speculative: Speculative | Inherit | None = INHERIT,
     ) -> Generation:
         """Samples tokens until something ends it. They all enter the history.
 
@@ -202,11 +202,14 @@ class Branch:
             max_tokens: at most this many tokens, at least 1.
             stop: strings that end the generation; the text leaves them out, the history keeps them.
             sampling: how tokens are drawn; None is greedy.
-            speculative: a speculation strategy, or None for none; left out, as the Context does.
+            speculative: a strategy of `kv.spec` or your own, or None for none; left out, as the Context does. The
+                tokens are the same, in fewer forwards.
 
         Raises:
             InvalidInput: an argument out of range, or a branch without tokens.
-            StepFailed: a forward failed; the branch keeps the tokens that were made before it.
+            ModelError: a strategy that this is the first use of cannot be opened; DraftMismatch where it was not made
+                for this model.
+            StepFailed: a forward failed, or the strategy did; the branch keeps the tokens that were made before it.
         """
         self._check_started("generate")
         request = GenerationRequest.checked(
@@ -216,6 +219,7 @@ class Branch:
             stop=stop,
             sampling=sampling,
             speculative=speculative,
+            speculation=self._context._model.speculation,
             emit=False,
         )
         return await self._loop.run(Job(request.start, request.finish))
@@ -226,7 +230,7 @@ class Branch:
         max_tokens: int = 256,
         stop: str | Sequence[str] | None = None,
         sampling: Sampling | None = None,
-        speculative: Inherit | None = INHERIT,
+        speculative: Speculative | Inherit | None = INHERIT,
         buffer: int = DEFAULT_BUFFER,
     ) -> TokenStream:
         """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
@@ -242,6 +246,7 @@ class Branch:
             stop=stop,
             sampling=sampling,
             speculative=speculative,
+            speculation=self._context._model.speculation,
             emit=True,
         )
         return TokenStream(self._loop, request, limit)

@@ -17,6 +17,7 @@ from ._inputs import Message, Prompt, checked_ids, checked_messages, is_messages
 from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenModel, Options, Session, open_model
+from ._speculation import Speculative
 from ._stats import Stats, stats_of
 from ._trace import StepRecord
 
@@ -43,7 +44,7 @@ class Context:
         kv_dtype: str = "fp16",
         max_batch_tokens: int = 512,
         threads: int | None = None,
-        speculative: None = None,
+        speculative: Speculative | None = None,
         backend: str | None = None,
         device: str | None = None,
     ) -> AsyncIterator[Context]:
@@ -55,13 +56,15 @@ class Context:
             kv_dtype: of keys and values: "fp32", "fp16", "bf16", "int8" or "int4", as far as the backend has them.
             max_batch_tokens: rows of one step; longer prefills are cut into chunks.
             threads: of the process-wide pool; None leaves it as it is.
-            speculative: a speculation strategy for all generations; None for none.
+            speculative: a strategy of `kv.spec`, or your own, for all generations that do not name another; None for
+                none. Changes how many forwards they take, never what they say.
             backend: "cpu", "mlx" or "torch"; None takes the folder's own.
             device: of the torch backend, such as "cuda"; None is the CPU.
 
         Raises:
             InvalidInput: an argument out of range.
             ModelError: a folder that is missing, damaged, or needs something that is not installed.
+            DraftMismatch: `speculative` was made for another model.
         """
         options = Options.checked(
             model,

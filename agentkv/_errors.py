@@ -46,6 +46,10 @@ class ModelError(AgentKVError):
     """A model that is missing, damaged, foreign, or needs something that is not installed."""
 
 
+class DraftMismatch(ModelError):
+    """A draft that was not made for the model: another vocabulary, tokenizer or width of features."""
+
+
 class StepFailed(AgentKVError):
     """A forward failed while this request rode in it; tokens and cache are as they were before it."""
 
@@ -55,11 +59,13 @@ _KINDS: dict[str, tuple[type[AgentKVError], str]] = {
     "BranchBusy": (BranchBusy, ""),
     "BranchClosed": (BranchClosed, ""),
     "ContextFull": (ContextFull, ""),
+    "DraftMismatchError": (DraftMismatch, ""),
     "EmptyBranch": (InvalidInput, ""),
     "InvalidChoices": (InvalidInput, ""),
     "InvalidRollback": (InvalidRollback, ""),
     "InvalidSampling": (InvalidInput, ""),
     "InvalidToken": (InvalidInput, ""),
+    "InvalidDrafter": (InvalidInput, ""),
     "InvalidEngine": (InvalidInput, ""),
     "StepFailed": (StepFailed, ""),
     "TooManyBranches": (TooManyBranches, ""),
@@ -91,3 +97,13 @@ def from_native(error: BaseException) -> BaseException:
                 translated.__cause__ = error
                 return translated
     return error
+
+
+def opening_error(error: Exception, what: object) -> AgentKVError:
+    """The error for what opening a model or a draft raised: a ModelError that says why."""
+    known = from_native(error)
+    if isinstance(known, DraftMismatch):
+        return known
+    if isinstance(known, AgentKVError) or isinstance(error, ValueError | ImportError):
+        return ModelError(str(error))
+    return ModelError(f"{what} cannot be opened: {type(error).__name__}: {error}")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._errors import AgentKVError, InvalidInput, ModelError, from_native
+from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from ._inputs import checked_count
-from ._speculation import check_speculation
+from ._speculation import Speculation, Speculative, checked_strategy
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine
@@ -27,6 +27,7 @@ class Options:
     kv_dtype: str
     max_batch_tokens: int
     threads: int | None
+    speculative: Speculative | None
     backend: str | None
     device: str | None
 
@@ -44,7 +45,6 @@ class Options:
         device: object,
     ) -> Options:
         """Raises InvalidInput for anything out of range."""
-        check_speculation(speculative)
         if not isinstance(model, str | Path) or not str(model):
             raise InvalidInput(f"model is {model!r}, but it must be the path of a model folder")
         if kv_dtype not in KV_DTYPES:
@@ -59,6 +59,7 @@ class Options:
             kv_dtype=str(kv_dtype),
             max_batch_tokens=checked_count(max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
             threads=None if threads is None else checked_count(threads, "threads", 1, 1024),
+            speculative=checked_strategy(speculative),
             backend=None if backend is None else str(backend),
             device=device,
         )
@@ -97,6 +98,7 @@ class OpenModel:
 
     info: ModelInfo
     tokenizer: Tokenizer
+    speculation: Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Session:
 
     engine: Engine
     program: Any
+    speculation: Speculation
 
     def stats(self) -> dict[str, Any]:
         """Statistics of the engine and its cache."""
@@ -114,36 +117,49 @@ class Session:
             "kv_bytes": self.program.kv_bytes,
         }
 
+    def close(self) -> None:
+        """Lets go of what others may still refer to."""
+        self.speculation.close()
+
 
 def open_model(options: Options) -> tuple[Session, OpenModel]:
     """Loads the model and makes the engine over it, on the calling thread. Raises ModelError."""
     from agentkv_runtime import folder
+    from agentkv_runtime.drafters import DraftTarget
     from agentkv_runtime.engine import Engine
 
     try:
         if options.backend == "torch" or folder.is_hf_folder(options.path):
-            program, model = _open_torch(options)
+            program, info, tokenizer = _open_torch(options)
         else:
-            program, model = _open_exported(options)
+            program, info, tokenizer = _open_exported(options)
     except AgentKVError:
         raise
     except Exception as error:
-        known = isinstance(from_native(error), AgentKVError) or isinstance(error, ValueError | ImportError)
-        message = str(error) if known else f"{options.path} cannot be opened: {type(error).__name__}: {error}"
-        raise ModelError(message) from error
-    tokenizer = model.tokenizer
+        raise opening_error(error, options.path) from error
     engine = Engine(
         program,
         program.cache,
-        token_bytes=tokenizer.token_bytes(model.info.vocab_size),
+        token_bytes=tokenizer.token_bytes(info.vocab_size),
         eos_ids=tokenizer.eos_ids,
         special_ids=tokenizer.special_ids,
         max_batch_tokens=options.max_batch_tokens,
     )
-    return Session(engine, program), model
+    target = DraftTarget(
+        path=info.path,
+        vocab_size=info.vocab_size,
+        feature_dim=getattr(program, "feature_dim", 0),
+        capacity=options.capacity,
+        kv_dtype=options.kv_dtype,
+    )
+    speculation = Speculation(options.speculative, target)
+    drafter = speculation.open_default()
+    if drafter is not None:
+        engine.attach(drafter)  # it hears of every branch from the first token on
+    return Session(engine, program, speculation), OpenModel(info, tokenizer, speculation)
 
 
-def _open_torch(options: Options) -> tuple[Any, OpenModel]:
+def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
     from agentkv_runtime.eager.session import open_torch_session
     from agentkv_runtime.folder import is_hf_folder
     from agentkv_runtime.tokenizer import Tokenizer
@@ -178,10 +194,10 @@ def _open_torch(options: Options) -> tuple[Any, OpenModel]:
         kv_dtype=options.kv_dtype,
         fingerprint="",
     )
-    return session, OpenModel(info, tokenizer)
+    return session, info, tokenizer
 
 
-def _open_exported(options: Options) -> tuple[Any, OpenModel]:
+def _open_exported(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
     from agentkv_runtime.folder import read_model_folder
     from agentkv_runtime.programs import open_session, set_threads
 
@@ -209,4 +225,4 @@ def _open_exported(options: Options) -> tuple[Any, OpenModel]:
         kv_dtype=options.kv_dtype,
         fingerprint=manifest.fingerprint,
     )
-    return session, OpenModel(info, folder.tokenizer)
+    return session, info, folder.tokenizer

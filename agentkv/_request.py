@@ -11,7 +11,7 @@ from ._generation import Generation, Usage
 from ._history import History
 from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling
-from ._speculation import Inherit, check_speculation
+from ._speculation import Inherit, Speculation, Speculative
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine, Finished
@@ -29,6 +29,8 @@ class GenerationRequest:
     stop: list[bytes]
     sampling: Sampling
     seed: int | None
+    strategy: Speculative | None
+    speculation: Speculation
     emit: bool
 
     @classmethod
@@ -40,15 +42,16 @@ class GenerationRequest:
         max_tokens: int,
         stop: str | Sequence[str] | None,
         sampling: Sampling | None,
-        speculative: Inherit | None,
+        speculative: Speculative | Inherit | None,
+        speculation: Speculation,
         emit: bool,
     ) -> GenerationRequest:
         """Raises InvalidInput for anything out of range; draws the seed where one is needed."""
-        check_speculation(speculative)
+        strategy = speculation.resolve(speculative)
         limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
         stops = checked_stop(stop)
         sampling = checked_sampling(sampling)
-        return cls(branch, history, limit, stops, sampling, sampling.drawn_seed(), emit)
+        return cls(branch, history, limit, stops, sampling, sampling.drawn_seed(), strategy, speculation, emit)
 
     def start(self, engine: Engine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
@@ -63,6 +66,7 @@ class GenerationRequest:
             repetition_penalty=self.sampling.repetition_penalty,
             seed=self.seed or 0,
             emit=self.emit,
+            drafter=self.speculation.drafter(self.strategy),
         )
 
     def finish(self, finished: Finished) -> Generation:

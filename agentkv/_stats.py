@@ -18,8 +18,8 @@ class Stats:
         prefilled: of these, tokens of prompts and `extend`.
         generated: tokens that were sampled.
         reused: tokens that `branch` took from a live branch instead of prefilling them.
-        drafted: draft tokens that speculation proposed.
-        accepted: of these, tokens that were accepted.
+        drafted: draft tokens that the model verified.
+        accepted: of these, tokens that came true.
         retries: rows that were fed again after a forward failed.
         rows_per_step: how many steps had how many rows, {rows: steps}.
         branches: live branches.
@@ -30,6 +30,7 @@ class Stats:
         kv_bytes: bytes of keys and values that are allocated now: 2 x layers x `cells` x n_kv_heads x head_dim x
             bytes of one number.
         forward_seconds: time spent inside the model's forwards, in seconds.
+        draft_seconds: time spent drafting, in seconds.
     """
 
     steps: int = 0
@@ -49,6 +50,7 @@ class Stats:
     capacity: int = 0
     kv_bytes: int = 0
     forward_seconds: float = 0.0
+    draft_seconds: float = 0.0
 
     @property
     def cells_free(self) -> int:
@@ -70,8 +72,8 @@ def stats_of(engine: Mapping[str, Any]) -> Stats:
         prefilled=engine["prefill_rows"],
         generated=engine["tokens_generated"],
         reused=engine["tokens_reused"],
-        drafted=engine.get("tokens_drafted", 0),
-        accepted=engine.get("tokens_accepted", 0),
+        drafted=engine["tokens_drafted"],
+        accepted=engine["tokens_accepted"],
         retries=engine["retries"],
         rows_per_step=dict(engine["rows_per_step"]),
         branches=engine["branches"],
@@ -81,4 +83,5 @@ def stats_of(engine: Mapping[str, Any]) -> Stats:
         capacity=engine["capacity"],
         kv_bytes=engine.get("kv_bytes", 0),
         forward_seconds=engine["native_forward_seconds"],
+        draft_seconds=engine["draft_seconds"],
     )

@@ -18,7 +18,7 @@ class StepRecord:
 
     Attributes:
         branches: branches that had rows in it.
-        decode_rows: tokens that generations fed, one each.
+        decode_rows: tokens that generations fed: one each, and the draft tokens to verify.
         prefill_rows: tokens of prompts and `extend`.
         forwards: forwards that it took; 1 unless it exceeded the program's bounds or was retried.
     """

@@ -212,5 +212,7 @@ class EngineWorker:
             for command in item.commands if isinstance(item, Batch) else [item]:
                 command.refuse(self, ending)
             self._publish()
+        if self._session is not None:
+            self._session.close()
         self._session = None
         del self.engine

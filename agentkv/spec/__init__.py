@@ -1,0 +1,13 @@
+"""Speculation: guesses of what a branch goes on with, checked many at a time. They change how fast, never what.
+
+async with kv.Context.open(model, speculative=kv.spec.PromptLookup()) as ctx: ...  # for every generation
+await branch.generate(speculative=kv.spec.Eagle())  # for one
+await branch.generate(speculative=None)  # none
+"""
+
+from .draft_model import DraftModel
+from .eagle import Eagle
+from .prompt_lookup import PromptLookup
+from .strategy import Draft, Strategy
+
+__all__ = ["Draft", "DraftModel", "Eagle", "PromptLookup", "Strategy"]

@@ -1,0 +1,52 @@
+"""Speculation from text that was there before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._errors import InvalidInput
+from .._inputs import checked_count
+from ._built_in import MOST_NODES, BuiltIn, check_adaptive
+
+if TYPE_CHECKING:
+    from agentkv_runtime.drafters import Drafter, DraftTarget
+
+_LONGEST = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptLookup(BuiltIn):
+    """Guesses that a branch goes on as the same text did before: in its own history, or in any branch's of the Context.
+
+    Needs no second model and costs no forward. Pays where output repeats input: tool calls, quotes, edits, code.
+
+    Attributes:
+        max_ngram: tokens at the end of a branch that are compared at most; the longest match is followed.
+        min_ngram: tokens that must agree.
+        max_nodes: of a draft, at most 64.
+        width: continuations that differ which a draft follows at most.
+        adaptive: drafts follow what they have cost and brought; False always verifies all that there is room for.
+    """
+
+    max_ngram: int = 16
+    min_ngram: int = 2
+    max_nodes: int = 16
+    width: int = 2
+    adaptive: bool = True
+
+    def __post_init__(self) -> None:
+        checked_count(self.min_ngram, "min_ngram", 1, _LONGEST)
+        checked_count(self.max_ngram, "max_ngram", 1, _LONGEST)
+        if self.max_ngram < self.min_ngram:
+            raise InvalidInput(f"max_ngram is {self.max_ngram}, but it must be at least min_ngram, {self.min_ngram}")
+        checked_count(self.max_nodes, "max_nodes", 1, MOST_NODES)
+        checked_count(self.width, "width", 1, MOST_NODES)
+        check_adaptive(self.adaptive)
+
+    def _open(self, target: DraftTarget) -> Drafter:
+        from agentkv_runtime.drafters import prompt_lookup
+
+        return prompt_lookup(
+            max_ngram=self.max_ngram, min_ngram=self.min_ngram, max_nodes=self.max_nodes, width=self.width
+        )

@@ -1,0 +1,58 @@
+"""Features beside the logits: the residual streams that EAGLE-3 heads read; the program is otherwise the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.feed_forward import replace_feed_forward
+from agentkv_runtime.export.lower import lower_model
+from agentkv_runtime.export.norms import replace_norms
+from agentkv_runtime.export.op import active_cache
+from agentkv_runtime.export.rotary import own_rotary
+from agentkv_runtime.export.wrapper import CachedForward, feature_layers
+
+from tests.models import KINDS, tiny_model, tiny_spec
+from tests.runtime.growing_cache import GrowingCache
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "layers"), [(1, (1, 1, 1)), (2, (1, 1, 2)), (4, (1, 2, 4)), (8, (2, 4, 5)), (32, (2, 16, 29))]
+)
+def test_low_middle_and_high_layers(n_layers: int, layers: tuple[int, int, int]) -> None:
+    assert feature_layers(n_layers) == layers
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_are_the_hidden_states_of_transformers(kind: str) -> None:
+    tokens, position, rows = torch.arange(3, 22), torch.arange(19), torch.tensor([18, 4])
+    model = tiny_model(tiny_spec(kind, layers=4))
+    out = model(tokens[None], use_cache=False, output_hidden_states=True)
+    # After the last layer transformers gives out the normed stream only.
+    streams = torch.cat([hidden[0] for hidden in out.hidden_states[1:4]], dim=-1)
+    norm = model.get_decoder().norm
+    with own_rotary(model):
+        replace_norms(model, 64)
+        replace_feed_forward(model)
+        with active_cache(GrowingCache()):
+            forward = CachedForward(model, (1, 2, 3, 4))
+            got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 19))]
+    features = torch.cat([features for _, features in got])
+    width = features.shape[1] // 4
+    torch.testing.assert_close(features[:, : 3 * width], streams, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm(features[:, 3 * width :]), out.hidden_states[-1][0], rtol=1e-4, atol=1e-4)
+    logits = torch.cat([logits for logits, _ in got])
+    torch.testing.assert_close(logits[rows], out.logits[0, rows], rtol=1e-4, atol=1e-4)
+
+
+def test_a_program_with_features_is_split_as_one_without() -> None:
+    lowered = lower_model(tiny_model(tiny_spec("gemma3")), max_tokens=16, max_logits=4, features=True)
+    assert lowered.delegate_calls == {"AgentKVCPU": 4, "XnnpackBackend": 4}
+    assert lowered.features is not None
+    assert (lowered.features.layers, lowered.features.width) == ((1, 1, 2), 192)
+
+
+def test_layers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="after layer 3 of a model that has layers 1 to 2"):
+        CachedForward(tiny_model(tiny_spec("llama")), (1, 3))

@@ -94,8 +94,9 @@ def oracle_driver(folder: Path, *, capacity: int = 256, kv_dtype: str = "fp32", 
             )
 
         def forward(self, tokens: Any, positions: Any, indices: Any) -> Logits:
-            logits: Logits = self.model.forward(self.cache, tokens, positions, indices).numpy()
-            return logits
+            logits, _features = self.model.forward(self.cache, tokens, positions, indices)
+            rows: Logits = logits.numpy()
+            return rows
 
     program = Program()
     return Driver(program, program.cells)

@@ -157,18 +157,20 @@ void def_plan(Class& cls) {
 
 using Mover = nb::typed<nb::callable, void(std::vector<Cell>, std::vector<Cell>)>;
 
-// The mover comes with each call: a stored one would tie the byte layer and its bookkeeping into a cycle.
-void commit(TreeCells& cells, const std::vector<std::int32_t>& accepted, SeqId seq,
-            const std::optional<Mover>& move_cells) {
+CellMover mover(Mover move_cells) {
+  return [move_cells = std::move(move_cells)](std::span<const Cell> src, std::span<const Cell> dst) {
+    const nb::gil_scoped_acquire gil;  // the step loop commits without it
+    move_cells(std::vector<Cell>(src.begin(), src.end()), std::vector<Cell>(dst.begin(), dst.end()));
+  };
+}
+
+void commit(TreeCells& cells, const std::vector<std::int32_t>& accepted, SeqId seq, std::optional<Mover> move_cells) {
   const struct Restore {
     TreeCells& cells;
-    ~Restore() { cells.set_mover({}); }
-  } restore{cells};
-  if (move_cells) {
-    cells.set_mover([&move_cells](std::span<const Cell> src, std::span<const Cell> dst) {
-      (*move_cells)(std::vector<Cell>(src.begin(), src.end()), std::vector<Cell>(dst.begin(), dst.end()));
-    });
-  }
+    CellMover mover;
+    ~Restore() { cells.set_mover(std::move(mover)); }
+  } restore{cells, cells.mover()};
+  if (move_cells) cells.set_mover(mover(std::move(*move_cells)));
   cells.commit(accepted, static_cast<std::int32_t>(accepted.size()), seq);
 }
 
@@ -184,11 +186,19 @@ void bind_cells(nb::module_& m) {
       nb::class_<TreeCells, TreeSeqCache>(m, "TreeCells", "SeqCells with a frontier of draft nodes per sequence.")
           .def(nb::init<Cell, SeqId>(), "capacity"_a, "max_sequences"_a = kDefaultMaxSequences,
                "Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.")
+          .def(
+              "set_mover",
+              [](TreeCells& cells, std::optional<Mover> move_cells) {
+                cells.set_mover(move_cells ? mover(std::move(*move_cells)) : CellMover{});
+              },
+              "move_cells"_a.none(),
+              "What every commit calls to copy cells in the byte layer, move_cells(src, dst), in order. It is held for "
+              "as long as the cells are, so a byte layer that leads to them must be held weakly by it.")
           .def("commit", &commit, "accepted"_a, "seq"_a = 0, "move_cells"_a = nb::none(),
                "Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. "
-               "move_cells(src, dst) copies cells in the byte layer, in order; without it no cell moves, and the "
-               "chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. "
-               "Raises InvalidTree, InvalidStep, UnknownSequence.");
+               "move_cells is called instead of set_mover's; without either no cell moves, and the chain stays where "
+               "it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, "
+               "InvalidStep, UnknownSequence.");
   def_plan<TreeCells>(tree);
 }
 

@@ -8,6 +8,7 @@
 
 #include "bindings/python_error.h"
 #include "core/errors.h"
+#include "core/message.h"
 #include "engine/program.h"
 
 namespace nb = nanobind;
@@ -18,11 +19,14 @@ namespace {
 
 class PythonProgram final : public Program {
  public:
-  PythonProgram(nb::callable forward, std::int32_t vocab_size, std::int32_t max_tokens, std::int32_t max_logits)
-      : info_{vocab_size, max_tokens, max_logits}, callable_(std::move(forward)) {
-    if (vocab_size < 1 || max_tokens < 1 || max_logits < 1) {
-      throw ProgramError("vocab_size, max_tokens and max_logits must be at least 1; got " + std::to_string(vocab_size) +
-                         ", " + std::to_string(max_tokens) + " and " + std::to_string(max_logits));
+  PythonProgram(nb::callable forward, std::int32_t vocab_size, std::int32_t max_tokens, std::int32_t max_logits,
+                std::int32_t feature_dim)
+      : info_{vocab_size, max_tokens, max_logits, feature_dim}, callable_(std::move(forward)) {
+    if (vocab_size < 1 || max_tokens < 1 || max_logits < 1 || feature_dim < 0) {
+      throw ProgramError(
+          error_text("vocab_size, max_tokens and max_logits must be at least 1 and feature_dim at least "
+                     "0; got ",
+                     vocab_size, ", ", max_tokens, ", ", max_logits, " and ", feature_dim));
     }
   }
 
@@ -33,13 +37,23 @@ class PythonProgram final : public Program {
     nb::gil_scoped_acquire gil;
     try {
       nb::object returned = callable_(array_of(tokens), array_of(positions), array_of(logits_indices));
-      take(returned, logits_indices.size());
+      if (info_.feature_dim == 0) {
+        take("logits", returned, logits_indices.size(), info_.vocab_size, logits_);
+      } else {
+        if (!nb::isinstance<nb::tuple>(returned) || nb::len(returned) != 2) {
+          throw ForwardFailed("forward returned " + type_name(returned) + ", not a tuple of logits and features");
+        }
+        take("logits", returned[0], logits_indices.size(), info_.vocab_size, logits_);
+        take("features", returned[1], tokens.size(), info_.feature_dim, features_);
+      }
     } catch (nb::python_error& error) {
       // Made into text here, where the GIL is held: the exception outlives this scope, its Python part must not.
       throw ForwardFailed(describe(error));
     }
     return logits_;
   }
+
+  std::span<const float> features() const override { return features_; }
 
   nb::callable& callable() { return callable_; }
 
@@ -51,23 +65,28 @@ class PythonProgram final : public Program {
     return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(copy->data(), {copy->size()}, owner));
   }
 
-  void take(const nb::object& returned, std::size_t rows) {
+  static std::string type_name(const nb::object& object) {
+    return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
+  }
+
+  static void take(const char* what, const nb::object& returned, std::size_t rows, std::int32_t columns,
+                   std::vector<float>& into) {
     nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu> array;
     if (!nb::try_cast(returned, array, false)) {
-      throw ForwardFailed("forward returned " + nb::cast<std::string>(nb::str(returned.type().attr("__name__"))) +
-                          ", not a contiguous float32 array of 2 dimensions");
+      throw ForwardFailed(error_text("forward returned ", what, " of type ", type_name(returned),
+                                     ", not a contiguous float32 array of 2 dimensions"));
     }
-    if (array.shape(0) != rows || array.shape(1) != static_cast<std::size_t>(info_.vocab_size)) {
-      throw ForwardFailed("forward returned logits [" + std::to_string(array.shape(0)) + ", " +
-                          std::to_string(array.shape(1)) + "], not [" + std::to_string(rows) + ", " +
-                          std::to_string(info_.vocab_size) + "]");
+    if (array.shape(0) != rows || array.shape(1) != static_cast<std::size_t>(columns)) {
+      throw ForwardFailed(error_text("forward returned ", what, " [", array.shape(0), ", ", array.shape(1), "], not [",
+                                     rows, ", ", columns, "]"));
     }
-    logits_.assign(array.data(), array.data() + array.size());
+    into.assign(array.data(), array.data() + array.size());
   }
 
   ProgramInfo info_;
   nb::callable callable_;
   std::vector<float> logits_;
+  std::vector<float> features_;
 };
 
 // The callable usually is a method of an object that holds this program: let Python's collector see the cycle.
@@ -93,10 +112,11 @@ void bind_python_program(nb::module_& m) {
   using namespace agentkv;
   nb::class_<PythonProgram, Program>(m, "PythonProgram", nb::type_slots(slots),
                                      "A program whose forward is a Python callable.")
-      .def(nb::init<nb::callable, std::int32_t, std::int32_t, std::int32_t>(), "forward"_a, nb::kw_only(),
-           "vocab_size"_a, "max_tokens"_a = 512, "max_logits"_a = 64,
-           nb::sig("def __init__(self, forward: collections.abc.Callable[..., numpy.typing.NDArray[numpy.float32]], *, "
-                   "vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None"),
-           "`forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it "
-           "raises becomes ForwardFailed.");
+      .def(nb::init<nb::callable, std::int32_t, std::int32_t, std::int32_t, std::int32_t>(), "forward"_a, nb::kw_only(),
+           "vocab_size"_a, "max_tokens"_a = 512, "max_logits"_a = 64, "feature_dim"_a = 0,
+           nb::sig("def __init__(self, forward: collections.abc.Callable[..., typing.Any], *, vocab_size: int, "
+                   "max_tokens: int = 512, max_logits: int = 64, feature_dim: int = 0) -> None"),
+           "`forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`; with a "
+           "feature_dim a tuple of these logits and of features, float32 [T, feature_dim]. What it raises becomes "
+           "ForwardFailed.");
 }

@@ -25,6 +25,7 @@ class TreeCells final : public OverTable<TreeSeqCache>, public StepPlanner {
 
   // Without a mover an accepted chain stays in the cells that it was drafted in, which is right but not contiguous.
   void set_mover(CellMover mover) { mover_ = std::move(mover); }
+  const CellMover& mover() const { return mover_; }
   // Moves through a byte layer for as long as it lives. The layer owns this bookkeeping, so it is held weakly.
   void set_layer(std::weak_ptr<ByteLayer> layer);
 

@@ -19,6 +19,10 @@ std::uint64_t NgramIndex::key(const Token* last) const {
 
 void NgramIndex::extend(Line& line, std::span<const Token> tokens) {
   for (const Token token : tokens) {
+    if (follows(line, token)) {
+      ++line.length;
+      continue;
+    }
     Document& document = writable(line);
     // Only an n-gram that something follows is worth finding.
     if (document.tokens.size() >= static_cast<std::size_t>(min_ngram_)) index_last(line.document);
@@ -29,6 +33,13 @@ void NgramIndex::extend(Line& line, std::span<const Token> tokens) {
     ++indexed_;
     while (held_ > max_tokens_) forget_oldest();
   }
+}
+
+bool NgramIndex::follows(const Line& line, Token token) const {
+  if (!alive(line.document)) return false;
+  const Document& document = at(line.document);
+  return document.first <= line.length && line.length < document.end() &&
+         document.tokens[static_cast<std::size_t>(line.length - document.first)] == token;
 }
 
 NgramIndex::Document& NgramIndex::writable(Line& line) {

@@ -42,6 +42,7 @@ class NgramIndex {
   // N-grams of min_ngram tokens are indexed, matches are followed up to max_ngram. Both at least 1, in this order.
   NgramIndex(std::int32_t min_ngram, std::int32_t max_ngram, std::int64_t max_tokens);
 
+  // A line that goes on as its document already does only moves along it.
   void extend(Line& line, std::span<const Token> tokens);
   // How many tokens of `text` the line begins with; 0 where part of its text was forgotten.
   Pos common_prefix(const Line& line, std::span<const Token> text) const;
@@ -69,6 +70,7 @@ class NgramIndex {
   Document& at(DocumentId id) { return documents_[id - oldest_]; }
   const Document& at(DocumentId id) const { return documents_[id - oldest_]; }
   std::uint64_t key(const Token* last) const;  // of the n-gram that ends there
+  bool follows(const Line& line, Token token) const;
   Document& writable(Line& line);
   void index_last(DocumentId id);
   void forget_oldest();

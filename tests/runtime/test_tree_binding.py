@@ -42,6 +42,24 @@ def test_commit_moves_through_the_callable(cells: _core.TreeCells) -> None:
     assert cells.seq_runs(0) == [(0, 0, 4)]
 
 
+def test_a_mover_serves_every_commit(cells: _core.TreeCells) -> None:
+    moved: list[tuple[list[int], list[int]]] = []
+    cells.set_mover(lambda src, dst: moved.append((src, dst)))
+    cells.commit([0, 2])
+    assert cells.seq_runs(0) == [(0, 0, 4)]
+    for given in (lambda _src, _dst: None, None):
+        cells.propose([-1, -1])
+        step(cells, [0, 0])
+        cells.commit([1], move_cells=given)
+    assert moved == [([4], [3]), ([6], [5])]
+    cells.set_mover(None)
+    cells.propose([-1, -1])
+    step(cells, [0, 0])
+    cells.commit([1])
+    assert len(moved) == 2
+    assert cells.seq_runs(0) == [(0, 0, 6), (6, 7, 1)]
+
+
 def test_commit_without_a_callable_moves_nothing(cells: _core.TreeCells) -> None:
     cells.commit([0, 2])
     assert cells.seq_runs(0) == [(0, 0, 3), (3, 4, 1)]

@@ -19,11 +19,18 @@ class EagerModel:
     """Any decoder-only model of transformers, with the forward of an exported program."""
 
     def __init__(
-        self, folder: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+        self,
+        folder: str | Path,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        feature_layers: Sequence[int] = (),
     ) -> None:
         """Loads a Hugging Face folder onto `device`; local files only.
 
         `dtype` defaults to float32 on the CPU, where halves are slow, and to the checkpoint's own elsewhere.
+        `feature_layers`: the forward also gives the hidden states after so many decoder layers. Raises ValueError for
+        one that is not in [0, n_layers).
         """
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         self.device = torch.device(device)
@@ -38,6 +45,11 @@ class EagerModel:
         self.n_kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self.vocab_size: int = text.vocab_size
+        for layer in feature_layers:
+            if not 0 <= layer < self.n_layers:  # after the last one there is the final norm
+                raise ValueError(f"feature layer {layer} is not in [0, {self.n_layers})")
+        self.feature_layers = tuple(feature_layers)
+        self.feature_dim: int = len(self.feature_layers) * text.hidden_size
 
     @torch.inference_mode()
     def forward(
@@ -46,13 +58,26 @@ class EagerModel:
         tokens: Sequence[int],
         positions: Sequence[int],
         logits_indices: Sequence[int],
-    ) -> torch.Tensor:
-        """Runs tokens `[T]` at positions `[T]` of the cache's open step; float32 logits `[N, vocab]` of those rows."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Runs tokens `[T]` at positions `[T]` of the cache's open step.
+
+        Returns float32 logits `[N, vocab]` of the chosen rows, and features `[T, feature_dim]` of all where there are
+        feature layers.
+        """
         position = torch.tensor(list(positions), dtype=torch.int64, device=self.device)
         ids = torch.tensor(list(tokens), dtype=torch.int64, device=self.device)
         # An empty selection still needs the layers to run, and not every LM head takes zero rows.
         rows = torch.tensor(list(logits_indices) or [0], dtype=torch.int64, device=self.device)
         with active_cache(cache), feeding(position), cache.step([int(p) for p in positions]):
-            output = self.model(input_ids=ids[None], position_ids=position[None], use_cache=False, logits_to_keep=rows)
+            output = self.model(
+                input_ids=ids[None],
+                position_ids=position[None],
+                use_cache=False,
+                logits_to_keep=rows,
+                output_hidden_states=bool(self.feature_layers),
+            )
         logits: torch.Tensor = output.logits[0, : len(logits_indices)]
-        return logits.float()
+        if not self.feature_layers:
+            return logits.float(), None
+        states = [output.hidden_states[layer][0] for layer in self.feature_layers]
+        return logits.float(), torch.cat(states, dim=-1).float()

@@ -5,7 +5,8 @@ Imports torch only when a session is opened, and says what to do where it is mis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,15 @@ import numpy.typing as npt
 from agentkv_runtime import _core
 
 if TYPE_CHECKING:
+    import torch
+
+    from agentkv_runtime.eager.cache import TorchCache
     from agentkv_runtime.eager.model import EagerModel
 
 __all__ = ["TorchMissingError", "TorchSession", "open_torch_session"]
 
 Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 
 class TorchMissingError(ImportError):
@@ -41,9 +46,15 @@ class TorchSession(_core.PythonProgram):
     ) -> None:
         from agentkv_runtime.eager.cache import TorchCache
 
-        super().__init__(self._run, vocab_size=model.vocab_size, max_tokens=max_tokens, max_logits=max_logits)
+        super().__init__(
+            self._run,
+            vocab_size=model.vocab_size,
+            max_tokens=max_tokens,
+            max_logits=max_logits,
+            feature_dim=model.feature_dim,
+        )
         self.model = model
-        self.cache = _core.SeqCells(capacity)
+        self.cache = _core.TreeCells(capacity)
         self.layer = TorchCache(
             self.cache,
             n_layers=model.n_layers,
@@ -52,6 +63,7 @@ class TorchSession(_core.PythonProgram):
             min_chunk=min_chunk,
             device=model.device,
         )
+        self.cache.set_mover(_mover(self.layer))
 
     @property
     def kv_bytes(self) -> int:
@@ -63,9 +75,9 @@ class TorchSession(_core.PythonProgram):
         """Cells that the pools have room for now."""
         return self.layer.allocated_cells
 
-    def _run(self, tokens: Rows, positions: Rows, logits_indices: Rows) -> npt.NDArray[np.float32]:
-        logits = self.model.forward(self.layer, _list(tokens), _list(positions), _list(logits_indices))
-        return np.ascontiguousarray(logits.cpu().numpy())
+    def _run(self, tokens: Rows, positions: Rows, logits_indices: Rows) -> Floats | tuple[Floats, Floats]:
+        logits, features = self.model.forward(self.layer, _list(tokens), _list(positions), _list(logits_indices))
+        return _array(logits) if features is None else (_array(logits), _array(features))
 
 
 def open_torch_session(
@@ -79,11 +91,13 @@ def open_torch_session(
     threads: int | None = None,
     max_tokens: int = 512,
     max_logits: int = 64,
+    feature_layers: Sequence[int] = (),
 ) -> TorchSession:
     """Loads a Hugging Face folder and opens one cache over it.
 
     `device` defaults to the CPU. `dtype` is the weights' ("fp32", "fp16", "bf16"); by default float32 on the CPU and
-    what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is.
+    what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is. With
+    `feature_layers` a forward also gives the hidden states after so many decoder layers, for draft heads.
 
     Raises TorchMissingError without torch and transformers, ValueError for a dtype that torch pools do not have.
     """
@@ -104,7 +118,7 @@ def open_torch_session(
         import torch
 
         torch.set_num_threads(threads)
-    model = EagerModel(folder, device=device or "cpu", dtype=weights)
+    model = EagerModel(folder, device=device or "cpu", dtype=weights, feature_layers=feature_layers)
     return TorchSession(
         model,
         capacity=capacity,
@@ -113,6 +127,21 @@ def open_torch_session(
         max_tokens=max_tokens,
         max_logits=max_logits,
     )
+
+
+def _mover(layer: TorchCache) -> Callable[[list[int], list[int]], None]:
+    # The layer leads to its bookkeeping, which would keep it alive in turn.
+    held = weakref.ref(layer)
+
+    def move_cells(src: list[int], dst: list[int]) -> None:
+        if (layer := held()) is not None:
+            layer.move_cells(src, dst)
+
+    return move_cells
+
+
+def _array(rows: torch.Tensor) -> Floats:
+    return np.ascontiguousarray(rows.cpu().numpy())
 
 
 def _list(array: Rows) -> Sequence[int]:

@@ -29,6 +29,14 @@ nb::object forward(Program& program, const Int64Array& tokens, const Int64Array&
   return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(rows->data(), {rows->size() / vocab, vocab}, owner));
 }
 
+nb::object features(Program& program) {
+  const auto rows = program.features();
+  auto* copy = new std::vector<float>(rows.begin(), rows.end());
+  nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
+  const auto dim = static_cast<std::size_t>(program.info().feature_dim);
+  return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(copy->data(), {dim ? rows.size() / dim : 0, dim}, owner));
+}
+
 }  // namespace
 }  // namespace agentkv
 
@@ -41,6 +49,10 @@ void bind_program_face(nb::module_& m) {
           "max_tokens", [](Program& p) { return p.info().max_tokens; }, "Rows that one forward takes at most.")
       .def_prop_ro(
           "max_logits", [](Program& p) { return p.info().max_logits; }, "Logits rows that one forward returns at most.")
+      .def_prop_ro(
+          "feature_dim", [](Program& p) { return p.info().feature_dim; }, "Features per row; 0 for none.")
+      .def("features", &features, nb::sig("def features(self) -> numpy.typing.NDArray[numpy.float32]"),
+           "float32 [T, feature_dim] of the last forward, a copy; [0, 0] where feature_dim is 0.")
       .def(
           "forward", &forward, "tokens"_a, "positions"_a, "logits_indices"_a,
           "tokens [T], positions [T], logits_indices [N]: int64. Returns float32 [N, vocab_size] of those rows. Raises "

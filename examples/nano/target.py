@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from agentkv_runtime.export.wrapper import feature_layers
+from agentkv_runtime.export.features import feature_layers
 from torch import Tensor
 from transformers import LlamaForCausalLM
 

@@ -57,6 +57,31 @@ def test_a_wrong_answer_is_a_failed_forward(returned: Any, says: str) -> None:
         program(lambda *_: returned).forward(rows(1), rows(0), rows(0))
 
 
+def test_features_come_with_the_logits() -> None:
+    def forward(tokens: Any, _positions: Any, indices: Any) -> Any:
+        return np.zeros((len(indices), VOCAB), np.float32), np.repeat(tokens[:, None], 3, 1).astype(np.float32)
+
+    one = _core.PythonProgram(forward, vocab_size=VOCAB, feature_dim=3)
+    assert one.forward(rows(7, 8), rows(0, 1), rows(1)).shape == (1, VOCAB)
+    np.testing.assert_array_equal(one.features(), [[7, 7, 7], [8, 8, 8]])
+    assert (one.feature_dim, program(forward).feature_dim) == (3, 0)
+    assert program(forward).features().shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (np.zeros((1, VOCAB), np.float32), "ndarray, not a tuple"),
+        ((np.zeros((1, VOCAB), np.float32), np.zeros((2, 3), np.float32)), r"features \[2, 3\], not \[1, 3\]"),
+        ((np.zeros((1, VOCAB), np.float32), None), "features of type NoneType"),
+    ],
+)
+def test_wrong_features_are_a_failed_forward(returned: Any, says: str) -> None:
+    one = _core.PythonProgram(lambda *_: returned, vocab_size=VOCAB, feature_dim=3)
+    with pytest.raises(_core.ForwardFailed, match=says):
+        one.forward(rows(1), rows(0), rows(0))
+
+
 def test_an_exception_is_a_failed_forward_that_names_it() -> None:
     class OddError(Exception):
         def __str__(self) -> str:

@@ -9,8 +9,10 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 from agentkv_runtime import _core
 from agentkv_runtime.eager.session import TorchSession, open_torch_session
+from agentkv_runtime.export.attention import UnsupportedModelError
 
 from tests.conftest import FolderFactory
 from tests.driver import Driver
@@ -31,9 +33,43 @@ def test_over_the_native_bookkeeping(tiny_hf_folder: FolderFactory, kind: str) -
 def test_it_is_a_program_with_a_cache(tiny_hf_folder: FolderFactory) -> None:
     session = open_torch_session(tiny_hf_folder("llama"), capacity=40, max_tokens=8, max_logits=4)
     assert isinstance(session, _core.Program)
-    assert isinstance(session.cache, _core.SeqCache)
+    assert isinstance(session.cache, _core.TreeSeqCache)
     assert (session.vocab_size, session.max_tokens, session.max_logits) == (384, 8, 4)
     assert (session.cache.capacity, session.kv_bytes, session.allocated_cells) == (40, 0, 0)
+
+
+def test_an_accepted_chain_is_moved_and_the_sequence_contiguous(tiny_hf_folder: FolderFactory) -> None:
+    folder = tiny_hf_folder("llama")
+    session = open_torch_session(folder, capacity=40, kv_dtype="fp32")
+    driver = Driver(session, session.cache)
+    driver.feed(0, [5, 6])
+    session.cache.propose([-1, -1, 1])
+    driver.step([(0, 7), (0, 8), (0, 9), (0, 10)])  # the token 7, then nodes 8, 9 and below it 10
+    session.cache.commit([1, 2])
+    assert session.cache.seq_runs(0) == [(0, 0, 5)]
+    np.testing.assert_allclose(
+        driver.step([(0, 11)])[0], Reference(folder).next_logits([5, 6, 7, 9, 10, 11]), atol=1e-5
+    )
+
+
+def test_features_are_the_residual_stream(tiny_hf_folder: FolderFactory) -> None:
+    folder = tiny_hf_folder("llama")
+    session = open_torch_session(folder, capacity=40, kv_dtype="fp32", feature_layers=(1, 2))
+    assert (session.feature_dim, open_torch_session(folder, capacity=40).feature_dim) == (128, 0)
+    driver = Driver(session, session.cache)
+    logits = driver.feed(0, [5, 6, 7])
+    features = session.features()
+    assert features.shape == (3, 128)
+    low, top = features[:, :64], features[:, 64:]
+    model = session.model.model
+    with torch.inference_mode():
+        normed = model.model.norm(torch.from_numpy(top))
+        np.testing.assert_allclose(model.lm_head(normed).numpy(), logits, atol=1e-5)
+    assert np.abs(low - top).max() > 1e-3
+    driver.step([(0, 8)])
+    assert session.features().shape == (1, 128)
+    with pytest.raises(UnsupportedModelError, match="after layer 3"):
+        open_torch_session(folder, capacity=40, feature_layers=(3,))
 
 
 def test_a_forward_that_fails_leaves_the_cache(tiny_hf_folder: FolderFactory) -> None:

@@ -134,6 +134,7 @@ class TorchCache:
         values = values.masked_fill(~step.mask(window).any(dim=0)[:, None], 0.0)
         return (weights @ values).reshape(1, q.shape[1], rows, -1).to(q.dtype)
 
+    @torch.inference_mode()
     def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
         """Copies cell src[i] to dst[i] in every layer."""
         for pools in self._pools:

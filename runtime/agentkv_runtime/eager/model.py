@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentkv_runtime.eager.cache import TorchCache
 from agentkv_runtime.export.attention import ATTENTION_NAME, feeding
+from agentkv_runtime.export.features import ResidualStream
 from agentkv_runtime.export.op import active_cache
 
 __all__ = ["EagerModel"]
@@ -29,8 +30,8 @@ class EagerModel:
         """Loads a Hugging Face folder onto `device`; local files only.
 
         `dtype` defaults to float32 on the CPU, where halves are slow, and to the checkpoint's own elsewhere.
-        `feature_layers`: the forward also gives the hidden states after so many decoder layers. Raises ValueError for
-        one that is not in [0, n_layers).
+        `feature_layers`: after how many decoder layers to give out the residual stream, too; empty for nowhere. Raises
+        UnsupportedModelError for a model without those layers.
         """
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         self.device = torch.device(device)
@@ -45,11 +46,8 @@ class EagerModel:
         self.n_kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self.vocab_size: int = text.vocab_size
-        for layer in feature_layers:
-            if not 0 <= layer < self.n_layers:  # after the last one there is the final norm
-                raise ValueError(f"feature layer {layer} is not in [0, {self.n_layers})")
-        self.feature_layers = tuple(feature_layers)
-        self.feature_dim: int = len(self.feature_layers) * text.hidden_size
+        self.feature_dim: int = len(feature_layers) * text.hidden_size
+        self._stream = ResidualStream(self.model, feature_layers) if feature_layers else None
 
     @torch.inference_mode()
     def forward(
@@ -69,15 +67,6 @@ class EagerModel:
         # An empty selection still needs the layers to run, and not every LM head takes zero rows.
         rows = torch.tensor(list(logits_indices) or [0], dtype=torch.int64, device=self.device)
         with active_cache(cache), feeding(position), cache.step([int(p) for p in positions]):
-            output = self.model(
-                input_ids=ids[None],
-                position_ids=position[None],
-                use_cache=False,
-                logits_to_keep=rows,
-                output_hidden_states=bool(self.feature_layers),
-            )
+            output = self.model(input_ids=ids[None], position_ids=position[None], use_cache=False, logits_to_keep=rows)
         logits: torch.Tensor = output.logits[0, : len(logits_indices)]
-        if not self.feature_layers:
-            return logits.float(), None
-        states = [output.hidden_states[layer][0] for layer in self.feature_layers]
-        return logits.float(), torch.cat(states, dim=-1).float()
+        return logits.float(), None if self._stream is None else self._stream.take()

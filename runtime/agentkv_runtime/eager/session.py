@@ -97,7 +97,7 @@ def open_torch_session(
 
     `device` defaults to the CPU. `dtype` is the weights' ("fp32", "fp16", "bf16"); by default float32 on the CPU and
     what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is. With
-    `feature_layers` a forward also gives the hidden states after so many decoder layers, for draft heads.
+    `feature_layers` a forward also gives out the residual stream after so many decoder layers, for draft heads.
 
     Raises TorchMissingError without torch and transformers, ValueError for a dtype that torch pools do not have.
     """
@@ -129,11 +129,11 @@ def open_torch_session(
     )
 
 
-def _mover(layer: TorchCache) -> Callable[[list[int], list[int]], None]:
+def _mover(layer: TorchCache) -> Callable[[Sequence[int], Sequence[int]], None]:
     # The layer leads to its bookkeeping, which would keep it alive in turn.
     held = weakref.ref(layer)
 
-    def move_cells(src: list[int], dst: list[int]) -> None:
+    def move_cells(src: Sequence[int], dst: Sequence[int]) -> None:
         if (layer := held()) is not None:
             layer.move_cells(src, dst)
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.feed_forward import replace_feed_forward
 from agentkv_runtime.export.load import load_model
 from agentkv_runtime.export.norms import replace_norms
@@ -20,7 +21,7 @@ from agentkv_runtime.export.op import update_and_attend
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
 from agentkv_runtime.export.quantize import Quant, quantize
 from agentkv_runtime.export.rotary import own_rotary
-from agentkv_runtime.export.wrapper import CachedForward, feature_layers
+from agentkv_runtime.export.wrapper import CachedForward
 from agentkv_runtime.manifest import FeatureInfo
 from agentkv_runtime.metadata import KvCacheMetadata
 

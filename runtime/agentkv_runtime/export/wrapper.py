@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from agentkv_runtime.export.attention import ATTENTION_NAME, UnsupportedModelError, feeding
+from agentkv_runtime.export.features import ResidualStream
 
-__all__ = ["CachedForward", "feature_layers"]
+__all__ = ["CachedForward"]
 
 _rows: ContextVar[torch.Tensor | None] = ContextVar("agentkv_rows", default=None)
-
-
-def feature_layers(n_layers: int) -> tuple[int, int, int]:
-    """After how many decoder layers EAGLE-3 reads the residual stream: low, middle and high."""
-    if n_layers >= 8:
-        return 2, n_layers // 2, n_layers - 3
-    return 1, (n_layers + 1) // 2, n_layers
 
 
 class _HeadOnRows(nn.Module):
@@ -39,41 +32,6 @@ class _HeadOnRows(nn.Module):
         return out
 
 
-def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    count = model.config.get_text_config().num_hidden_layers
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return module
-    raise UnsupportedModelError(f"{type(model).__name__} has no list of {count} decoder layers to take features from")
-
-
-class _ResidualStream:
-    """Keeps what chosen decoder layers give out, before any final norm."""
-
-    def __init__(self, layers: nn.ModuleList, after: Sequence[int]) -> None:
-        for count in after:
-            if not 1 <= count <= len(layers):
-                raise UnsupportedModelError(
-                    f"features after layer {count} of a model that has layers 1 to {len(layers)}"
-                )
-        self._after = tuple(after)
-        self._hidden: dict[int, torch.Tensor] = {}
-        for count in set(after):
-            layers[count - 1].register_forward_hook(self._keeper(count))
-
-    def _keeper(self, count: int) -> Any:
-        def keep(_module: nn.Module, _args: object, out: Any) -> None:
-            self._hidden[count] = out[0] if isinstance(out, tuple) else out
-
-        return keep
-
-    def take(self) -> torch.Tensor:
-        """features `[T, F]` float32 of the forward that just ran: the layers side by side."""
-        streams = [self._hidden[count] for count in self._after]
-        self._hidden.clear()
-        return torch.cat([hidden.view(-1, hidden.shape[-1]) for hidden in streams], dim=-1).float()
-
-
 class CachedForward(nn.Module):
     """Feeds T tokens at their positions and returns the logits of N chosen rows. Takes the model over."""
 
@@ -89,7 +47,7 @@ class CachedForward(nn.Module):
         model.set_attn_implementation(ATTENTION_NAME)
         model.set_output_embeddings(_HeadOnRows(head))
         self.model = model.eval()
-        self._stream = _ResidualStream(_decoder_layers(model), features) if features else None
+        self._stream = ResidualStream(model, features) if features else None
 
     def forward(
         self, tokens: torch.Tensor, position: torch.Tensor, logits_indices: torch.Tensor

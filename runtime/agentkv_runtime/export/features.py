@@ -1,0 +1,58 @@
+"""What draft heads read of a model: its residual stream after some of the decoder layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from agentkv_runtime.export.attention import UnsupportedModelError
+
+__all__ = ["ResidualStream", "feature_layers"]
+
+
+def feature_layers(n_layers: int) -> tuple[int, int, int]:
+    """After how many decoder layers EAGLE-3 reads the residual stream: low, middle and high."""
+    if n_layers >= 8:
+        return 2, n_layers // 2, n_layers - 3
+    return 1, (n_layers + 1) // 2, n_layers
+
+
+def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    count = model.config.get_text_config().num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise UnsupportedModelError(f"{type(model).__name__} has no list of {count} decoder layers to take features from")
+
+
+class ResidualStream:
+    """Keeps what chosen decoder layers of a model give out, before any final norm."""
+
+    def __init__(self, model: PreTrainedModel, after: Sequence[int]) -> None:
+        """`after`: counts of decoder layers. Raises UnsupportedModelError for a model that does not have them."""
+        layers = _decoder_layers(model)
+        for count in after:
+            if not 1 <= count <= len(layers):
+                raise UnsupportedModelError(
+                    f"features after layer {count} of a model that has layers 1 to {len(layers)}"
+                )
+        self._after = tuple(after)
+        self._hidden: dict[int, torch.Tensor] = {}
+        for count in set(after):
+            layers[count - 1].register_forward_hook(self._keeper(count))
+
+    def _keeper(self, count: int) -> Any:
+        def keep(_module: nn.Module, _args: object, out: Any) -> None:
+            self._hidden[count] = out[0] if isinstance(out, tuple) else out
+
+        return keep
+
+    def take(self) -> torch.Tensor:
+        """features `[T, F]` float32 of the forward that just ran: the layers side by side."""
+        streams = [self._hidden[count] for count in self._after]
+        self._hidden.clear()
+        return torch.cat([hidden.view(-1, hidden.shape[-1]) for hidden in streams], dim=-1).float()

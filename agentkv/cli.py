@@ -13,6 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from agentkv_runtime.folder import ModelFolder
     from agentkv_runtime.manifest import FeatureInfo
 
 app = typer.Typer(
@@ -156,6 +157,7 @@ def inspect(
             model.verify()
         tokenizer = model.tokenizer
         tokens, chat = tokenizer.vocab_size, tokenizer.has_chat_template
+        draft = _draft_text(model)
     except (ModelFolderError, TokenizerError) as error:
         _fail(error)
     facts = model.manifest
@@ -180,7 +182,7 @@ def inspect(
         *((f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype))) for dtype in KV_DTYPES),
         ("features", _features_text(facts.features)),
         ("chat template", "yes" if chat else "no"),
-        ("draft head", "yes" if model.draft_path else "no"),
+        ("draft head", draft),
         ("fingerprint", facts.fingerprint),
         ("exported with", ", ".join(f"{name} {version}" for name, version in facts.exported_with.items())),
     ]
@@ -193,6 +195,16 @@ def _features_text(features: FeatureInfo | None) -> str:
     if features is None:
         return "none"
     return f"{features.width} floats per row, after layers {', '.join(map(str, features.layers))}"
+
+
+def _draft_text(model: ModelFolder) -> str:
+    from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, read_draft_manifest
+
+    if model.draft_path is None:
+        return "no"
+    draft = read_draft_manifest(model.path / DRAFT_MANIFEST_NAME)
+    tokens = f"{draft.draft_vocab_size} of {draft.target_vocab_size} tokens"
+    return f"{draft.kind}, {draft.quantization}, {tokens}, {_bytes_text(draft.model_bytes)}"
 
 
 def _bytes_text(n: int) -> str:

@@ -9,15 +9,21 @@ from .._errors import ModelError
 __all__ = ["nano"]
 
 
-def nano() -> Path:
+def nano(draft: bool = False) -> Path:
     """Path of the packaged nano model: a model folder for `Context.open`, small enough for demos and tests.
 
-    Raises ModelError where the installation does not hold it.
+    With `draft` it must hold the draft head that `kv.spec.Eagle()` runs. Raises ModelError where the installation lacks
+    what was asked for.
     """
     folder = Path(__file__).parent / "nano"
     if not (folder / "agentkv.json").is_file():
         raise ModelError(
             f"{folder} holds no model: this installation was built without it; install the released wheel, or export "
             "a model with `agentkv export`"
+        )
+    if draft and not ((folder / "draft.json").is_file() and (folder / "draft.pte").is_file()):
+        raise ModelError(
+            f"{folder} holds no draft head: this installation was built without it; install the released wheel, or "
+            "export a head with `agentkv export-draft`"
         )
     return folder

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from agentkv_runtime.draft_manifest import DraftManifest
+from agentkv_runtime.folder import file_fingerprint
+from agentkv_runtime.manifest import FeatureInfo, write_manifest
 from typer.testing import CliRunner, Result
 
 from agentkv.cli import app
@@ -41,10 +44,25 @@ def test_inspect(tmp_path: Path) -> None:
     assert per_token == {"fp32": "512 B", "fp16": "256 B", "bf16": "256 B"}
 
 
-@pytest.mark.parametrize("command", [["inspect"], ["export"]])
-def test_a_wrong_folder_is_an_error_without_a_traceback(tmp_path: Path, command: list[str]) -> None:
-    arguments = [*command, tmp_path / "nowhere", *([tmp_path / "out"] if command == ["export"] else [])]
-    done = run(*arguments)
+def test_inspect_of_a_folder_with_features_and_a_draft_head(tmp_path: Path) -> None:
+    path = write_folder(tmp_path / "model", features=FeatureInfo(layers=(2, 16, 29), width=192))
+    (path / "draft.pte").write_bytes(b"head")
+    assert run("inspect", path).exit_code == 1  # a head that nothing describes
+    draft = DraftManifest(
+        quantization="8da4w", source="head", fingerprint=file_fingerprint(path / "draft.pte"), model_bytes=4,
+        hidden_dim=64, feature_dim=192, draft_vocab_size=2, target_vocab_size=256, d2t=(3, 6), max_tokens=16,
+        max_logits=4, n_kv_heads=2, head_dim=16, tokenizer_fingerprint=file_fingerprint(path / "tokenizer.json"),
+    )  # fmt: skip
+    write_manifest(draft, path / "draft.json")
+    done = run("inspect", path)
+    assert done.exit_code == 0, done.output
+    for expected in ("192 floats per row, after layers 2, 16, 29", "eagle3, 8da4w, 2 of 256 tokens, 4 B"):
+        assert expected in done.output
+
+
+@pytest.mark.parametrize(("command", "more"), [("inspect", 0), ("export", 1), ("export-draft", 2)])
+def test_a_wrong_folder_is_an_error_without_a_traceback(tmp_path: Path, command: str, more: int) -> None:
+    done = run(command, tmp_path / "nowhere", *[tmp_path / "out"] * more)
     assert done.exit_code == 1
     assert "error:" in done.output
     assert "no such folder" in done.output

@@ -50,3 +50,8 @@ def test_a_missing_nano_model_is_explained(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "nano").mkdir()
     (tmp_path / "nano" / "agentkv.json").write_text("{}")
     assert kv.models.nano() == tmp_path / "nano"
+    with pytest.raises(kv.ModelError, match="agentkv export-draft"):
+        kv.models.nano(draft=True)
+    for name in ("draft.pte", "draft.json"):
+        (tmp_path / "nano" / name).touch()
+    assert kv.models.nano(draft=True) == tmp_path / "nano"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.manifest import FORMAT_VERSION, Manifest, read_manifest, write_manifest
+from agentkv_runtime.manifest import FORMAT_VERSION, FeatureInfo, Manifest, read_manifest, write_manifest
 from pydantic import ValidationError
 
 MANIFEST = Manifest(
@@ -23,6 +23,7 @@ MANIFEST = Manifest(
     n_kv_heads=2,
     head_dim=16,
     windows=(0, 8),
+    features=FeatureInfo(layers=(1, 1, 2), width=192),
     exported_with={"torch": "2.13.0"},
 )
 
@@ -37,6 +38,8 @@ def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "agentkv.json"
     write_manifest(MANIFEST, path)
     assert read_manifest(path) == MANIFEST
+    assert MANIFEST.feature_dim == 192
+    assert read_manifest(changed(path, features=...)).feature_dim == 0
     assert json.loads(path.read_text())["format_version"] == FORMAT_VERSION
 
 

@@ -1,18 +1,12 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "core/message.h"
 #include "engine/errors.h"
 
 namespace agentkv {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// Prefill moves on even where decode rows alone fill a step.
-constexpr std::size_t kLeastPrefill = 16;
 
 ProgramInfo checked_info(const Program* program) {
   if (!program) throw InvalidEngine("the engine needs a program");
@@ -141,173 +135,6 @@ void Engine::cancel(JobId id) {
 
 void Engine::pause(JobId id, bool paused) {
   if (Job* job = find(id)) job->paused = paused;
-}
-
-StepReport Engine::step() {
-  const auto start = Clock::now();
-  const double forward_before = stats_.forward_seconds;
-  StepReport report;
-  report.finished.swap(settled_);
-
-  batch_.clear();
-  prepare_jobs();
-  offer_rows();
-  run_forwards(report);
-  for (const auto& job : jobs_) job->end_step();
-  sweep(report.finished);
-  report.emitted = std::exchange(context_.emitted, {});
-
-  report.idle = report.forwards == 0 && report.emitted.empty() && report.finished.empty();
-  if (!report.idle) stats_.count_step(static_cast<std::size_t>(report.rows));
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  stats_.overhead_seconds += seconds - (stats_.forward_seconds - forward_before);
-  return report;
-}
-
-StepReport Engine::settle() {
-  StepReport report;
-  report.finished.swap(settled_);
-  prepare_jobs();
-  sweep(report.finished);
-  report.emitted = std::exchange(context_.emitted, {});
-  report.idle = report.emitted.empty() && report.finished.empty();
-  return report;
-}
-
-void Engine::prepare_jobs() {
-  speculation_.clear_wishes();
-  for (const auto& job : jobs_) {
-    if (!job->paused) guarded(*job, [&] { job->prepare(); });
-  }
-}
-
-// What a job cannot do fails that job alone.
-template <class Action>
-void Engine::guarded(Job& job, Action&& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    job.fail("StepFailed", error.what());
-  }
-}
-
-void Engine::offer_rows() {
-  const auto runnable = [](const Job& job) { return !job.paused && !job.done(); };
-  for (const auto& job : jobs_) {
-    if (runnable(*job) && job->always_rides()) guarded(*job, [&] { job->offer(batch_); });
-  }
-  const auto bound = static_cast<std::size_t>(std::min(config_.max_batch_tokens, info_.max_tokens));
-  const std::size_t rows = batch_.rows() + propose_drafts(bound);
-  const std::size_t left = bound > rows ? bound - rows : 0;
-  batch_.set_prefill_budget(std::max(left, std::min(bound, kLeastPrefill)));
-  for (const auto& job : jobs_) {
-    if (runnable(*job) && !job->always_rides()) guarded(*job, [&] { job->offer(batch_); });
-  }
-  batch_.add_drafts();
-}
-
-// Drafts ride in the forward that the rows offered so far need anyway: what would need another one is not drafted.
-std::size_t Engine::propose_drafts(std::size_t bound) {
-  const std::size_t most = std::min({bound, static_cast<std::size_t>(info_.max_logits),
-                                     batch_.rows() + static_cast<std::size_t>(std::max(batch_.free_cells(), Cell{0}))});
-  return speculation_.propose(batch_.rows(), most > batch_.rows() ? most - batch_.rows() : 0);
-}
-
-void Engine::run_forwards(StepReport& report) {
-  report.branches = static_cast<std::int32_t>(batch_.jobs());
-  while (batch_.next_forward(segments_)) {
-    std::string reason;
-    try {
-      deliver(segments_, forward_.run(segments_), report);
-      continue;
-    } catch (const std::exception& error) {
-      reason = error.what();
-    }
-    retry_alone(report, reason);
-  }
-}
-
-// One job's rows may be what made a merged forward fail: those that fail alone end, the others go on.
-void Engine::retry_alone(StepReport& report, const std::string& reason) {
-  if (segments_.size() == 1) return segments_.front().feed->job->fail("StepFailed", reason);
-  for (const Segment& segment : segments_) {
-    Job& job = *segment.feed->job;
-    if (job.done()) continue;
-    ++stats_.retries;
-    guarded(job, [&] { deliver({&segment, 1}, forward_.run({&segment, 1}), report); });
-  }
-}
-
-void Engine::deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report) {
-  const auto vocab = static_cast<std::size_t>(info_.vocab_size);
-  const auto feature_dim = static_cast<std::size_t>(info_.feature_dim);
-  std::span<const float> features = forward_.features();
-  ++report.forwards;
-  for (const Segment& segment : segments) {
-    const Feed& feed = *segment.feed;
-    const auto rows = static_cast<std::int32_t>(segment.count);
-    report.rows += rows;
-    (feed.decode ? report.decode_rows : report.prefill_rows) += rows;
-    stats_.rows += segment.count;
-    (feed.decode ? stats_.decode_rows : stats_.prefill_rows) += segment.count;
-    const Pos first = feed.branch ? feed.branch->n_cached : 0;
-    if (feed.branch) feed.branch->n_cached += static_cast<Pos>(segment.plain_rows());
-    const auto own = logits.first(segment.logits_rows() * vocab);
-    logits = logits.subspan(own.size());
-    accepted_.clear();
-    guarded(*feed.job, [&] { feed.job->absorb({segment, own, vocab, accepted_}); });
-    if (feed.draft_rows() > 0) guarded(*feed.job, [&] { keep_accepted(feed); });
-    const auto own_features = features.first(features.empty() ? 0 : segment.count * feature_dim);
-    features = features.subspan(own_features.size());
-    if (feed.branch && !speculation_.empty()) tell_drafters(segment, first, own_features);
-  }
-  learn_cost(segments);
-}
-
-// The chain stays in the cache, the rest of the draft leaves it.
-void Engine::keep_accepted(const Feed& feed) {
-  const auto accepted = static_cast<Pos>(accepted_.size());
-  try {
-    tree_->commit(accepted_, accepted, feed.seq);
-  } catch (...) {
-    accepted_.clear();  // the frontier is gone: these tokens are fed anew
-    throw;
-  }
-  feed.branch->n_cached += accepted;
-}
-
-// What stays of the segment's rows, the accepted nodes included, is in the branch's log by now.
-void Engine::tell_drafters(const Segment& segment, Pos first, std::span<const float> features) {
-  const Branch& branch = *segment.feed->branch;
-  const std::size_t plain = segment.plain_rows();
-  const std::size_t kept = plain + accepted_.size();
-  if (branch.n_cached < first + static_cast<Pos>(kept)) return;  // its job failed, and took it back
-  const auto tokens = std::span(branch.log).subspan(static_cast<std::size_t>(first), kept);
-  if (features.empty()) return speculation_.observe(branch.id, first, tokens, {});
-  const std::size_t dim = features.size() / segment.count;
-  fed_features_.assign(features.begin(), features.begin() + static_cast<std::ptrdiff_t>(plain * dim));
-  for (const std::int32_t node : accepted_) {
-    const auto row = features.subspan((plain + static_cast<std::size_t>(node)) * dim, dim);
-    fed_features_.insert(fed_features_.end(), row.begin(), row.end());
-  }
-  speculation_.observe(branch.id, first, tokens, fed_features_);
-}
-
-// Only forwards that decode: rows of a prefill want no logits and cost less.
-void Engine::learn_cost(std::span<const Segment> segments) {
-  std::size_t rows = 0;
-  for (const Segment& segment : segments) {
-    if (!segment.feed->decode) return;
-    rows += segment.count;
-  }
-  speculation_.cost.learn(rows, forward_.seconds());
-}
-
-void Engine::sweep(std::vector<Finished>& finished) {
-  for (const auto& job : jobs_) {
-    if (job->done()) finished.push_back(job->take_outcome());
-  }
-  std::erase_if(jobs_, [](const auto& job) { return job->done(); });
 }
 
 }  // namespace agentkv

@@ -54,7 +54,6 @@ std::size_t Speculation::propose(std::size_t rows, std::size_t room) {
 
 void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
   const auto of_source = [&](const DraftWish& wish) { return &wish.speculator->source == &source; };
-  const auto n_wishes = static_cast<double>(wishes_.size());
   requests_.clear();
   asked_.clear();
   std::int32_t deepest = 0;
@@ -65,7 +64,7 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
     speculator.draft = {};
     speculator.depth = std::min(wish.max_depth, DrafterPace::kMostLevels);
     if (source.drafter->adaptive) {
-      speculator.depth = speculator.pace.depth(wish.max_depth, cost.seconds(rows) / n_wishes);
+      speculator.depth = speculator.pace.depth(wish.max_depth, cost.seconds(rows) / static_cast<double>(rows));
     }
     if (room == 0) speculator.depth = 0;
     if (speculator.depth == 0) continue;
@@ -95,8 +94,9 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
   for (std::size_t i = 0; i < asked_.size(); ++i) wishes_[asked_[i]].speculator->draft = std::move(requests_[i].draft);
 }
 
-// Nodes join in the order of their probability, for as long as that makes more tokens per second: with B branches
-// and nodes of probabilities p, a forward is worth B + sum(p) tokens. A node never joins before its parent.
+// Nodes join in the order of their probability, for as long as that makes more tokens per second: with B rows
+// that each make a token and nodes of probabilities p, a forward is worth B + sum(p) tokens. A node never joins before
+// its parent.
 std::size_t Speculation::keep_what_pays(std::size_t rows, std::size_t room) {
   candidates_.clear();
   kept_.resize(std::max(kept_.size(), wishes_.size()));
@@ -111,7 +111,7 @@ std::size_t Speculation::keep_what_pays(std::size_t rows, std::size_t room) {
   if (candidates_.empty()) return 0;
   std::stable_sort(candidates_.begin(), candidates_.end(),
                    [](const Candidate& a, const Candidate& b) { return a.probability > b.probability; });
-  double tokens = static_cast<double>(wishes_.size());
+  auto tokens = static_cast<double>(rows);
   double best = tokens / cost.seconds(rows);
   std::size_t n_kept = 0;
   for (std::size_t n = 0; n < std::min(room, candidates_.size()); ++n) {
@@ -122,8 +122,9 @@ std::size_t Speculation::keep_what_pays(std::size_t rows, std::size_t room) {
       n_kept = n + 1;
     }
   }
-  for (std::size_t n = 0; n < n_kept; ++n)
+  for (std::size_t n = 0; n < n_kept; ++n) {
     kept_[candidates_[n].wish][static_cast<std::size_t>(candidates_[n].node)] = true;
+  }
   for (std::size_t i = 0; i < wishes_.size(); ++i) {
     if (!wishes_[i].speculator->draft.empty()) n_kept += cut_to_kept(*wishes_[i].speculator, kept_[i], n_kept < room);
   }

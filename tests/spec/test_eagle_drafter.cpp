@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "core/tree_cells.h"
-#include "engine/errors.h"
 #include "spec/branches.h"
 #include "spec/eagle_drafter.h"
+#include "spec/errors.h"
 #include "spec/naive_draft.h"
 #include "spec/reference_head.h"
 
@@ -301,15 +301,15 @@ void test_bad_arguments() {
   const auto make = [&](std::vector<std::int32_t> d2t, std::int32_t target = kVocab, TreeOptions options = {}) {
     EagleDrafter(rig.head, rig.cells, d2t, target, options);
   };
-  CHECK_THROWS(EagleDrafter(nullptr, rig.cells, {}, 25), InvalidEngine, "head");
-  CHECK_THROWS(EagleDrafter(rig.head, nullptr, {}, 25), InvalidEngine, "tree cache");
-  CHECK_THROWS(make({}), InvalidEngine, "25 tokens", "60");
-  CHECK_THROWS(make({1, 2}), InvalidEngine, "2 entries", "25 tokens");
-  CHECK_THROWS(make(offsets(), 40), InvalidEngine, "token 20", "token 41", "has 40");
+  CHECK_THROWS(EagleDrafter(nullptr, rig.cells, {}, 25), InvalidDrafter, "head");
+  CHECK_THROWS(EagleDrafter(rig.head, nullptr, {}, 25), InvalidDrafter, "tree cache");
+  CHECK_THROWS(make({}), InvalidDrafter, "25 tokens", "60");
+  CHECK_THROWS(make({1, 2}), InvalidDrafter, "2 entries", "25 tokens");
+  CHECK_THROWS(make(offsets(), 40), InvalidDrafter, "token 20", "token 41", "has 40");
   auto twice = offsets();
   twice[3] = -2;
-  CHECK_THROWS(make(twice), InvalidEngine, "tokens 0 and 3", "token 1");
-  CHECK_THROWS(make(offsets(), kVocab, {.width = 1, .top_k = 0}), InvalidEngine, "top_k 0");
+  CHECK_THROWS(make(twice), InvalidDrafter, "tokens 0 and 3", "token 1");
+  CHECK_THROWS(make(offsets(), kVocab, {.width = 1, .top_k = 0}), InvalidDrafter, "top_k 0");
   EagleDrafter(rig.head, rig.cells, {}, 25);
 }
 

@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "core/tree_cells.h"
-#include "engine/errors.h"
 #include "spec/branches.h"
+#include "spec/errors.h"
 #include "spec/model_drafter.h"
 #include "spec/naive_draft.h"
 
@@ -198,9 +198,9 @@ void test_no_room_is_no_error() {
 
 void test_bad_arguments() {
   Rig rig;
-  CHECK_THROWS(ModelDrafter(nullptr, rig.cells), InvalidEngine, "program");
-  CHECK_THROWS(ModelDrafter(rig.program, nullptr), InvalidEngine, "tree cache");
-  CHECK_THROWS(ModelDrafter(rig.program, rig.cells, {.width = 0, .top_k = 2}), InvalidEngine, "width is 0", "top_k 2");
+  CHECK_THROWS(ModelDrafter(nullptr, rig.cells), InvalidDrafter, "program");
+  CHECK_THROWS(ModelDrafter(rig.program, nullptr), InvalidDrafter, "tree cache");
+  CHECK_THROWS(ModelDrafter(rig.program, rig.cells, {.width = 0, .top_k = 2}), InvalidDrafter, "width is 0", "top_k 2");
 }
 
 }  // namespace

@@ -21,6 +21,9 @@ inline TreeOptions checked(TreeOptions options) {
     throw InvalidDrafter(error_text("the drafter's width is ", options.width, " and its top_k ", options.top_k,
                                     ", but both must be at least 1"));
   }
+  if (!(options.min_reach >= 0 && options.min_reach < 1)) {
+    throw InvalidDrafter(error_text("the drafter's min_reach is ", options.min_reach, ", but must be in [0, 1)"));
+  }
   return options;
 }
 

@@ -227,14 +227,9 @@ class TreeCells(TreeSeqCache):
         Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.
         """
 
-    def set_mover(self, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None) -> None:
-        """
-        What every commit calls to copy cells in the byte layer, move_cells(src, dst), in order. It is held for as long as the cells are, so a byte layer that leads to them must be held weakly by it.
-        """
-
     def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None = None) -> None:
         """
-        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. move_cells is called instead of set_mover's; without either no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
+        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. move_cells(src, dst) copies cells in the byte layer, in order; without it no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
         """
 
     @overload
@@ -316,12 +311,12 @@ class Program:
 
     @property
     def feature_dim(self) -> int:
-        """Features per row; 0 for none."""
+        """
+        Features per row that a forward also gives out, for draft heads; 0 for none.
+        """
 
     def features(self) -> numpy.typing.NDArray[numpy.float32]:
-        """
-        float32 [T, feature_dim] of the last forward, a copy; [0, 0] where feature_dim is 0.
-        """
+        """float32 [T, feature_dim] of the last forward's rows."""
 
     def forward(self, tokens: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
         """
@@ -644,9 +639,9 @@ def set_threads(n: int) -> None:
 class PythonProgram(Program):
     """A program whose forward is a Python callable."""
 
-    def __init__(self, forward: Callable[..., Any], *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64, feature_dim: int = 0) -> None:
+    def __init__(self, forward: Callable[..., numpy.typing.NDArray[numpy.float32]], *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None:
         """
-        `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`; with a feature_dim a tuple of these logits and of features, float32 [T, feature_dim]. What it raises becomes ForwardFailed.
+        `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it raises becomes ForwardFailed.
         """
 
 class InvalidDrafter(Error, ValueError):
@@ -665,3 +660,120 @@ class PromptLookup(Drafter):
     @property
     def tokens_held(self) -> int:
         """Tokens of text that are indexed now, repeated context included."""
+
+class ExecuTorchHead:
+    """
+    A draft head's .pte loaded into this process. Its weights are loaded once, whatever number of sessions run over it; calls of its sessions take turns.
+    """
+
+    def __init__(self, path: str, backend_id: str = 'AgentKVCPU') -> None:
+        """
+        Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, no draft head, or made for a backend that is not here.
+        """
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def info(self) -> dict[str, int]:
+        """
+        vocab_size (of the head), max_tokens, max_logits, feature_dim, hidden_dim, n_kv_heads, head_dim.
+        """
+
+    def make_tree_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256) -> ExecuTorchHeadSession:
+        """
+        A cache of `capacity` cells over this head. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.
+        """
+
+class ExecuTorchHeadSession:
+    """One cache over a loaded draft head. Belongs to one thread at a time."""
+
+    @property
+    def cache(self) -> TreeSeqCache:
+        """The bookkeeping: which sequence holds which cells."""
+
+    @property
+    def head(self) -> ExecuTorchHead: ...
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes that K and V take now."""
+
+    def fuse(self, features: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        features [n, feature_dim] of the target -> [n, hidden_dim]. Raises ForwardFailed.
+        """
+
+    def forward(self, tokens: numpy.typing.NDArray[numpy.int64], positions: numpy.typing.NDArray[numpy.int64], hidden: numpy.typing.NDArray[numpy.float32], logits_indices: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
+        """
+        One forward over the rows of the cache's open step: tokens [T], positions [T], hidden [T, hidden_dim], logits_indices [N] -> logits [N, vocab_size] and hidden [N, hidden_dim] of those rows. Raises ForwardFailed; abort the step then.
+        """
+
+    def fail_at(self, after_forwards: int = 0) -> None:
+        """
+        A test aid: the forward after the next `after_forwards` ones fails. Once.
+        """
+
+class ModelDrafter(Drafter):
+    """
+    Drafts with a second, smaller program: trees that grow by one forward per level.
+    """
+
+    def __init__(self, session: ExecuTorchSession, *, width: int = 8, top_k: int = 8) -> None:
+        """
+        session: made by make_tree_session, and this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
+        """
+
+    @property
+    def levels(self) -> int:
+        """Levels of draft trees that were asked for."""
+
+    @property
+    def forwards(self) -> int:
+        """
+        Forwards that they took: one per level for all branches together, more only where the rows exceed what the program takes.
+        """
+
+    @property
+    def prefills(self) -> int:
+        """Forwards that kept up with prompts as the target ran them."""
+
+    @property
+    def seconds(self) -> float:
+        """Time inside the program."""
+
+    @property
+    def cache(self) -> TreeSeqCache:
+        """The bookkeeping of the drafter's own cache."""
+
+class EagleDrafter(Drafter):
+    """
+    Drafts with an EAGLE-3 head over the target's features: one forward of the head per level.
+    """
+
+    def __init__(self, session: ExecuTorchHeadSession, d2t: Sequence[int], target_vocab_size: int, *, width: int = 8, top_k: int = 8) -> None:
+        """
+        session: this drafter's alone. d2t: token i of the head is token i + d2t[i] of the target; empty where the vocabularies are equal. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
+        """
+
+    @property
+    def levels(self) -> int:
+        """Levels of draft trees that were asked for."""
+
+    @property
+    def forwards(self) -> int:
+        """
+        Forwards that they took: one per level for all branches together, more only where the rows exceed what the program takes.
+        """
+
+    @property
+    def prefills(self) -> int:
+        """Forwards that kept up with prompts as the target ran them."""
+
+    @property
+    def seconds(self) -> float:
+        """Time inside the program."""
+
+    @property
+    def cache(self) -> TreeSeqCache:
+        """The bookkeeping of the drafter's own cache."""

@@ -227,9 +227,14 @@ class TreeCells(TreeSeqCache):
         Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.
         """
 
+    def set_mover(self, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None) -> None:
+        """
+        What every commit calls to copy cells in the byte layer, move_cells(src, dst), in order. It is held for as long as the cells are, so a byte layer that leads to them must be held weakly by it.
+        """
+
     def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None = None) -> None:
         """
-        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. move_cells(src, dst) copies cells in the byte layer, in order; without it no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
+        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. move_cells is called instead of set_mover's; without either no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
         """
 
     @overload
@@ -311,12 +316,12 @@ class Program:
 
     @property
     def feature_dim(self) -> int:
-        """
-        Features per row that a forward also gives out, for draft heads; 0 for none.
-        """
+        """Features per row; 0 for none."""
 
     def features(self) -> numpy.typing.NDArray[numpy.float32]:
-        """float32 [T, feature_dim] of the last forward's rows."""
+        """
+        float32 [T, feature_dim] of the last forward, a copy; [0, 0] where feature_dim is 0.
+        """
 
     def forward(self, tokens: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
         """
@@ -639,9 +644,9 @@ def set_threads(n: int) -> None:
 class PythonProgram(Program):
     """A program whose forward is a Python callable."""
 
-    def __init__(self, forward: Callable[..., numpy.typing.NDArray[numpy.float32]], *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64) -> None:
+    def __init__(self, forward: Callable[..., Any], *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64, feature_dim: int = 0) -> None:
         """
-        `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`. What it raises becomes ForwardFailed.
+        `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`; with a feature_dim a tuple of these logits and of features, float32 [T, feature_dim]. What it raises becomes ForwardFailed.
         """
 
 class InvalidDrafter(Error, ValueError):

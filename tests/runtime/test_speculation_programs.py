@@ -133,7 +133,7 @@ def test_a_draft_head_changes_no_token(target: ModelFolder, plain: ModelFolder, 
     assert outputs(engine, PROMPTS, drafter, 24) == expected
     # What was not drafted for is caught up with: such a level may take more than one forward.
     assert 0 < drafter.levels <= drafter.forwards
-    assert engine.stats()["tokens_drafted"] > 0
+    assert adaptive or engine.stats()["tokens_drafted"] > 0
     assert drafter.cache.used == 0
 
 

@@ -6,6 +6,7 @@ namespace nb = nanobind;
 void bind_core(nb::module_& m);
 void bind_cpu(nb::module_& m);
 void bind_drafter(nb::module_& m);
+void bind_drafters(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_program(nb::module_& m);
@@ -26,4 +27,5 @@ NB_MODULE(_core, m) {
   bind_program(m);
   bind_python_program(m);
   bind_prompt_lookup(m);
+  bind_drafters(m);
 }

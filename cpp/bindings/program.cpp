@@ -63,7 +63,8 @@ void bind_loaded_program(nb::module_& m) {
       .def_prop_ro("backend_id", &ExecuTorchProgram::backend_id)
       .def_prop_ro("metadata", &metadata, nb::sig("def metadata(self) -> dict[str, int | list[int]]"),
                    "The program's `kv_cache.*` constants: facts of the architecture.")
-      .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, int]"), "vocab_size, max_tokens, max_logits and feature_dim.")
+      .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, int]"),
+                   "vocab_size, max_tokens, max_logits and feature_dim.")
       .def("make_seq_session", &make_session<SeqCache>, nb::kw_only(), "capacity"_a, "kv_dtype"_a = "fp16",
            "min_chunk"_a = 256, "max_sequences"_a = kDefaultMaxSequences,
            "A cache of `capacity` cells over this program. K and V are kept as `kv_dtype` (fp32, fp16 or bf16) and "

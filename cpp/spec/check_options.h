@@ -5,21 +5,24 @@
 #include <utility>
 
 #include "core/message.h"
-#include "engine/errors.h"
 #include "spec/draft_round.h"
+#include "spec/errors.h"
 
 namespace agentkv {
 
 template <class Part>
 std::shared_ptr<Part> checked(std::shared_ptr<Part> part, const char* name) {
-  if (!part) throw InvalidEngine(error_text("the drafter needs a ", name));
+  if (!part) throw InvalidDrafter(error_text("the drafter needs a ", name));
   return part;
 }
 
 inline TreeOptions checked(TreeOptions options) {
   if (options.width < 1 || options.top_k < 1) {
-    throw InvalidEngine(error_text("the drafter's width is ", options.width, " and its top_k ", options.top_k,
-                                   ", but both must be at least 1"));
+    throw InvalidDrafter(error_text("the drafter's width is ", options.width, " and its top_k ", options.top_k,
+                                    ", but both must be at least 1"));
+  }
+  if (!(options.min_reach >= 0 && options.min_reach < 1)) {
+    throw InvalidDrafter(error_text("the drafter's min_reach is ", options.min_reach, ", but must be in [0, 1)"));
   }
   return options;
 }

@@ -40,7 +40,7 @@ void DraftRound::next_level() {
     Branch& branch = branches_[i];
     if (branch.depth >= branch.request->max_depth || level_.free_cells() < options_.width) continue;
     ++branch.depth;
-    for (const std::int32_t node : branch.tree->choose(options_.width)) {
+    for (const std::int32_t node : branch.tree->choose(options_.width, options_.min_reach)) {
       level_.add_node(branch.seq, branch.tree->token(node), branch.tree->parent_place(node));
       logits_rows_.push_back({static_cast<std::uint32_t>(i), node});
       sources_.push_back(branch.tree->row(node));

@@ -15,8 +15,9 @@
 namespace agentkv {
 
 struct TreeOptions {
-  std::int32_t width = 8;  // nodes per branch that a level runs: those with the greatest reach
-  std::int32_t top_k = 8;  // children that each of them gets
+  std::int32_t width = 8;   // nodes per branch that a level runs: those with the greatest reach
+  std::int32_t top_k = 8;   // children that each of them gets
+  float min_reach = 0.01f;  // what the target comes by more rarely, by the model's own account, is not worth a row
 };
 
 // What a drafter has done since it was made.

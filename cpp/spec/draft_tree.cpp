@@ -33,8 +33,9 @@ void DraftTree::rank(std::int32_t first, std::int32_t count) {
   order_.resize(kept);
 }
 
-std::span<const std::int32_t> DraftTree::choose(std::int32_t width) {
+std::span<const std::int32_t> DraftTree::choose(std::int32_t width, float min_reach) {
   rank(fresh_, width);
+  while (!order_.empty() && at(order_.back()).reach < min_reach) order_.pop_back();
   fresh_ = size();
   for (const std::int32_t node : order_) {
     nodes_[static_cast<std::size_t>(node)].place = static_cast<std::int32_t>(ran_.size());

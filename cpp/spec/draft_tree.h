@@ -22,9 +22,9 @@ class DraftTree {
   void grow(std::int32_t parent, std::int32_t row, std::span<const LikelyToken> children,
             std::span<const Token> target_of = {});
 
-  // Chooses, of the nodes that came since the last call, the `width` with the greatest reach to be run next, and counts
-  // them as run in this order. Valid until the next call.
-  std::span<const std::int32_t> choose(std::int32_t width);
+  // Chooses, of the nodes that came since the last call, the `width` with the greatest reach to be run next, but none
+  // below min_reach, and counts them as run in this order. Valid until the next call.
+  std::span<const std::int32_t> choose(std::int32_t width, float min_reach = 0);
 
   Token token(std::int32_t node) const { return at(node).token; }
   std::int32_t row(std::int32_t node) const { return at(node).row; }

@@ -16,11 +16,11 @@ constexpr Pos kFlushRows = 128;
 std::vector<Token> target_tokens(const HeadInfo& head, std::span<const std::int32_t> d2t, std::int32_t target_vocab) {
   if (d2t.empty()) {
     if (head.vocab_size == target_vocab) return {};
-    throw InvalidEngine(error_text("the draft head has ", head.vocab_size, " tokens and the target ", target_vocab,
-                                   ", and no d2t says which are which"));
+    throw InvalidDrafter(error_text("the draft head has ", head.vocab_size, " tokens and the target ", target_vocab,
+                                    ", and no d2t says which are which"));
   }
   if (d2t.size() != static_cast<std::size_t>(head.vocab_size)) {
-    throw InvalidEngine(
+    throw InvalidDrafter(
         error_text("d2t has ", d2t.size(), " entries for the draft head's ", head.vocab_size, " tokens"));
   }
   std::vector<Token> target;
@@ -28,13 +28,13 @@ std::vector<Token> target_tokens(const HeadInfo& head, std::span<const std::int3
   for (std::size_t i = 0; i < d2t.size(); ++i) {
     const std::int64_t token = static_cast<std::int64_t>(i) + d2t[i];
     if (token < 0 || token >= target_vocab) {
-      throw InvalidEngine(error_text("d2t makes token ", i, " of the draft head token ", token,
-                                     " of the target, which has ", target_vocab));
+      throw InvalidDrafter(error_text("d2t makes token ", i, " of the draft head token ", token,
+                                      " of the target, which has ", target_vocab));
     }
     const auto [other, fresh] = seen.emplace(static_cast<Token>(token), i);
     if (!fresh) {
-      throw InvalidEngine(error_text("d2t makes tokens ", other->second, " and ", i,
-                                     " of the draft head the same token ", token, " of the target"));
+      throw InvalidDrafter(error_text("d2t makes tokens ", other->second, " and ", i,
+                                      " of the draft head the same token ", token, " of the target"));
     }
     target.push_back(static_cast<Token>(token));
   }

@@ -25,7 +25,7 @@ namespace agentkv {
 class EagleDrafter final : public Drafter {
  public:
   // d2t: token i of the head is token i + d2t[i] of the target; empty where the vocabularies are equal. Throws
-  // InvalidEngine for a missing head or cache, a d2t that does not fit the vocabularies, and options below 1.
+  // InvalidDrafter for a missing head or cache, a d2t that does not fit the vocabularies, and options below 1.
   EagleDrafter(std::shared_ptr<HeadProgram> head, std::shared_ptr<TreeSeqCache> cache,
                std::span<const std::int32_t> d2t, std::int32_t target_vocab_size, TreeOptions options = {});
 

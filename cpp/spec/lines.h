@@ -11,7 +11,7 @@
 
 namespace agentkv {
 
-// Line has a member `SeqId seq`, and is made empty.
+// Line has members `SeqId seq` and `DraftTree tree`, and is made empty.
 template <class Line>
 class Lines {
  public:
@@ -48,7 +48,13 @@ class Lines {
     if (length < cache_->seq_len(line.seq)) cache_->seq_rm(line.seq, length);
   }
 
-  std::size_t size() const { return lines_.size(); }
+  // Draft nodes of all sequences.
+  void drop_nodes() {
+    for (auto& [branch, line] : lines_) {
+      if (cache_->frontier_size(line.seq) > 0) cache_->commit({}, 0, line.seq);
+      line.tree.clear();
+    }
+  }
 
  private:
   std::shared_ptr<TreeSeqCache> cache_;

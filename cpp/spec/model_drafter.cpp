@@ -27,6 +27,7 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
     if (!line) continue;
     reconcile(*line, request.history);
     const auto missing = request.history.subspan(line->log.size());
+    if (static_cast<Cell>(missing.size()) > round_.free_cells()) lines_.drop_nodes();
     if (static_cast<Cell>(missing.size()) > round_.free_cells()) continue;
     round_.add(request, line->seq, line->tree);
     for (std::size_t i = 0; i < missing.size(); ++i) round_.feed(missing[i], i + 1 == missing.size());
@@ -81,12 +82,13 @@ void ModelDrafter::observe(BranchId branch, Pos first, std::span<const Token> to
   const Pos end = first + static_cast<Pos>(tokens.size());
   if (static_cast<Pos>(tokens.size()) < kLeastPrefill) return;
   Line* line = lines_.open(branch);
-  if (!line || cache_->frontier_size(line->seq) > 0) return;
+  if (!line) return;
   const Pos held = cache_->seq_len(line->seq);
   if (first > held || end - held < kLeastPrefill) return;
   const auto overlap = tokens.first(static_cast<std::size_t>(held - first));
   line->log.resize(static_cast<std::size_t>(held));
   if (!std::equal(overlap.begin(), overlap.end(), line->log.begin() + first)) return;
+  keep(*line, held);  // without the draft's nodes: few of them are in a text of this length
   const auto fresh = tokens.subspan(overlap.size());
   prefill_.clear();
   if (static_cast<Cell>(fresh.size()) > prefill_.free_cells()) return;

@@ -18,7 +18,7 @@ namespace agentkv {
 // branches share one forward per level. A branch that finds no cell or sequence free gets no draft.
 class ModelDrafter final : public Drafter {
  public:
-  // Throws InvalidEngine for a missing program or cache, and for options below 1.
+  // Throws InvalidDrafter for a missing program or cache, and for options below 1.
   ModelDrafter(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, TreeOptions options = {});
 
   // Throws ForwardFailed; the cache then holds what it held before, or more of the branches' tokens.

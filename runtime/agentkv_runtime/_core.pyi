@@ -665,3 +665,120 @@ class PromptLookup(Drafter):
     @property
     def tokens_held(self) -> int:
         """Tokens of text that are indexed now, repeated context included."""
+
+class ExecuTorchHead:
+    """
+    A draft head's .pte loaded into this process. Its weights are loaded once, whatever number of sessions run over it; calls of its sessions take turns.
+    """
+
+    def __init__(self, path: str, backend_id: str = 'AgentKVCPU') -> None:
+        """
+        Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, no draft head, or made for a backend that is not here.
+        """
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def info(self) -> dict[str, int]:
+        """
+        vocab_size (of the head), max_tokens, max_logits, feature_dim, hidden_dim, n_kv_heads, head_dim.
+        """
+
+    def make_tree_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256) -> ExecuTorchHeadSession:
+        """
+        A cache of `capacity` cells over this head. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.
+        """
+
+class ExecuTorchHeadSession:
+    """One cache over a loaded draft head. Belongs to one thread at a time."""
+
+    @property
+    def cache(self) -> TreeSeqCache:
+        """The bookkeeping: which sequence holds which cells."""
+
+    @property
+    def head(self) -> ExecuTorchHead: ...
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes that K and V take now."""
+
+    def fuse(self, features: numpy.typing.NDArray[numpy.float32]) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        features [n, feature_dim] of the target -> [n, hidden_dim]. Raises ForwardFailed.
+        """
+
+    def forward(self, tokens: numpy.typing.NDArray[numpy.int64], positions: numpy.typing.NDArray[numpy.int64], hidden: numpy.typing.NDArray[numpy.float32], logits_indices: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
+        """
+        One forward over the rows of the cache's open step: tokens [T], positions [T], hidden [T, hidden_dim], logits_indices [N] -> logits [N, vocab_size] and hidden [N, hidden_dim] of those rows. Raises ForwardFailed; abort the step then.
+        """
+
+    def fail_at(self, after_forwards: int = 0) -> None:
+        """
+        A test aid: the forward after the next `after_forwards` ones fails. Once.
+        """
+
+class ModelDrafter(Drafter):
+    """
+    Drafts with a second, smaller program: trees that grow by one forward per level.
+    """
+
+    def __init__(self, session: ExecuTorchSession, *, width: int = 8, top_k: int = 8) -> None:
+        """
+        session: made by make_tree_session, and this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
+        """
+
+    @property
+    def levels(self) -> int:
+        """Levels of draft trees that were asked for."""
+
+    @property
+    def forwards(self) -> int:
+        """
+        Forwards that they took: one per level for all branches together, more only where the rows exceed what the program takes.
+        """
+
+    @property
+    def prefills(self) -> int:
+        """Forwards that kept up with prompts as the target ran them."""
+
+    @property
+    def seconds(self) -> float:
+        """Time inside the program."""
+
+    @property
+    def cache(self) -> TreeSeqCache:
+        """The bookkeeping of the drafter's own cache."""
+
+class EagleDrafter(Drafter):
+    """
+    Drafts with an EAGLE-3 head over the target's features: one forward of the head per level.
+    """
+
+    def __init__(self, session: ExecuTorchHeadSession, d2t: Sequence[int], target_vocab_size: int, *, width: int = 8, top_k: int = 8) -> None:
+        """
+        session: this drafter's alone. d2t: token i of the head is token i + d2t[i] of the target; empty where the vocabularies are equal. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
+        """
+
+    @property
+    def levels(self) -> int:
+        """Levels of draft trees that were asked for."""
+
+    @property
+    def forwards(self) -> int:
+        """
+        Forwards that they took: one per level for all branches together, more only where the rows exceed what the program takes.
+        """
+
+    @property
+    def prefills(self) -> int:
+        """Forwards that kept up with prompts as the target ran them."""
+
+    @property
+    def seconds(self) -> float:
+        """Time inside the program."""
+
+    @property
+    def cache(self) -> TreeSeqCache:
+        """The bookkeeping of the drafter's own cache."""

@@ -1,10 +1,14 @@
 """What the Python half of the runtime raises. The native half raises the classes of `_core.Error`."""
 
-__all__ = ["ExportError", "ModelFolderError", "TokenizerError", "UnknownSchemaError"]
+__all__ = ["DraftMismatchError", "ExportError", "ModelFolderError", "TokenizerError", "UnknownSchemaError"]
 
 
 class ModelFolderError(ValueError):
     """A folder that is no model folder, lacks a file, or holds one that does not fit the others."""
+
+
+class DraftMismatchError(ModelFolderError):
+    """A draft model or head that does not fit its target; the message names both sides."""
 
 
 class TokenizerError(ValueError):

@@ -7,20 +7,31 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from agentkv_runtime import _core
-from agentkv_runtime._core import ExecuTorchProgram, ExecuTorchSession, get_threads, set_threads
+from agentkv_runtime._core import ExecuTorchHead, ExecuTorchProgram, ExecuTorchSession, get_threads, set_threads
 from agentkv_runtime.errors import ModelFolderError
 from agentkv_runtime.folder import ModelFolder
 from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata
 
-__all__ = ["BACKEND_IDS", "get_threads", "load_program", "open_session", "set_threads"]
+__all__ = [
+    "BACKEND_IDS",
+    "get_threads",
+    "load_folder",
+    "load_head",
+    "load_program",
+    "open_session",
+    "set_threads",
+]
 
 BACKEND_IDS = {"cpu": "AgentKVCPU"}
 """ExecuTorch's name of each backend that a manifest can name."""
 
 _Key = tuple[str, int, int, str]
-_loaded: weakref.WeakValueDictionary[_Key, ExecuTorchProgram] = weakref.WeakValueDictionary()
+_Loaded = TypeVar("_Loaded", ExecuTorchProgram, ExecuTorchHead)
+_programs: weakref.WeakValueDictionary[_Key, ExecuTorchProgram] = weakref.WeakValueDictionary()
+_heads: weakref.WeakValueDictionary[_Key, ExecuTorchHead] = weakref.WeakValueDictionary()
 _loading: dict[_Key, threading.Lock] = {}
 _lock = threading.Lock()
 
@@ -30,13 +41,33 @@ def load_program(path: str | Path, backend_id: str = "AgentKVCPU") -> ExecuTorch
 
     A file that was replaced since counts as another one. Raises `_core.ProgramError`.
     """
-    key = _key(Path(path), backend_id)
-    with _loading_alone(key):
-        program = _loaded.get(key)
-        if program is None:
-            program = ExecuTorchProgram(key[0], backend_id)
-            _loaded[key] = program
-        return program
+    return _load(_programs, ExecuTorchProgram, path, backend_id)
+
+
+def load_head(path: str | Path, backend_id: str = "AgentKVCPU") -> ExecuTorchHead:
+    """The same for a draft head's .pte."""
+    return _load(_heads, ExecuTorchHead, path, backend_id)
+
+
+def load_folder(folder: ModelFolder, *, verify: bool = True) -> ExecuTorchProgram:
+    """The program of a model folder, after checking that it is the one that the manifest describes.
+
+    With `verify` the file is compared with the manifest's fingerprint the first time that it is loaded, which reads it
+    once: a damaged program can stop the process when it runs. Raises ModelFolderError for a folder that does not work.
+    """
+    backend_id = BACKEND_IDS.get(folder.manifest.backend)
+    if backend_id is None:
+        raise ModelFolderError(
+            f"{folder.path}: exported for backend {folder.manifest.backend!r}; this build runs {', '.join(BACKEND_IDS)}"
+        )
+    if verify and _key(folder.model_path, backend_id) not in _programs:
+        folder.verify()
+    try:
+        program = load_program(folder.model_path, backend_id)
+    except _core.ProgramError as error:
+        raise ModelFolderError(str(error)) from error
+    _check_agreement(folder, program)
+    return program
 
 
 def open_session(
@@ -50,27 +81,27 @@ def open_session(
 ) -> ExecuTorchSession:
     """A cache over a model folder's program: what an Engine runs. `session.cache` is its bookkeeping.
 
-    With `verify` the file is compared with the manifest's fingerprint the first time that it is loaded, which reads it
-    once: a damaged program can stop the process when it runs. Raises ModelFolderError for a folder or an option that
-    does not work.
+    `verify` as for `load_folder`. Raises ModelFolderError for a folder or an option that does not work.
     """
-    backend_id = BACKEND_IDS.get(folder.manifest.backend)
-    if backend_id is None:
-        raise ModelFolderError(
-            f"{folder.path}: exported for backend {folder.manifest.backend!r}; this build runs {', '.join(BACKEND_IDS)}"
-        )
-    if verify and _key(folder.model_path, backend_id) not in _loaded:
-        folder.verify()
+    program = load_folder(folder, verify=verify)
     try:
-        program = load_program(folder.model_path, backend_id)
-        _check_agreement(folder, program)
         return program.make_seq_session(
             capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
         )
-    except _core.ProgramError as error:
-        raise ModelFolderError(str(error)) from error
     except _core.Error as error:
         raise ModelFolderError(f"{folder.path}: no cache can be made: {error}") from error
+
+
+def _load(
+    loaded: weakref.WeakValueDictionary[_Key, _Loaded], kind: type[_Loaded], path: str | Path, backend_id: str
+) -> _Loaded:
+    key = _key(Path(path), backend_id)
+    with _loading_alone(key):
+        program = loaded.get(key)
+        if program is None:
+            program = kind(key[0], backend_id)
+            loaded[key] = program
+        return program
 
 
 def _check_agreement(folder: ModelFolder, program: ExecuTorchProgram) -> None:

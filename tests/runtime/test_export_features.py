@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from agentkv_runtime._core import ExecuTorchProgram
 from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.feed_forward import replace_feed_forward
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.rotary import own_rotary
-from agentkv_runtime.export.wrapper import CachedForward, feature_layers
+from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.manifest import FeatureInfo
 
+from tests.driver import native_driver
 from tests.models import KINDS, tiny_model, tiny_spec
 from tests.runtime.growing_cache import GrowingCache
 
@@ -46,11 +53,23 @@ def test_features_are_the_hidden_states_of_transformers(kind: str) -> None:
     torch.testing.assert_close(logits[rows], out.logits[0, rows], rtol=1e-4, atol=1e-4)
 
 
-def test_a_program_with_features_is_split_as_one_without() -> None:
-    lowered = lower_model(tiny_model(tiny_spec("gemma3")), max_tokens=16, max_logits=4, features=True)
-    assert lowered.delegate_calls == {"AgentKVCPU": 4, "XnnpackBackend": 4}
-    assert lowered.features is not None
-    assert (lowered.features.layers, lowered.features.width) == ((1, 1, 2), 192)
+@torch.no_grad()
+def test_a_program_with_features_is_otherwise_the_same(tmp_path: Path) -> None:
+    logits = {}
+    for features in (False, True):
+        lowered = lower_model(tiny_model(tiny_spec("gemma3")), max_tokens=16, max_logits=4, features=features)
+        assert lowered.delegate_calls == {"AgentKVCPU": 4, "XnnpackBackend": 4}
+        lowered.write(tmp_path / "model.pte")
+        driver = native_driver(ExecuTorchProgram(str(tmp_path / "model.pte")))
+        logits[features] = [driver.step([(0, token) for token in piece], [0]) for piece in (range(3, 12), [12], [7, 8])]
+    np.testing.assert_array_equal(np.concatenate(logits[True]), np.concatenate(logits[False]))
+    assert lowered.features == FeatureInfo(layers=(1, 1, 2), width=192)
+
+    out = tiny_model(tiny_spec("gemma3"))(torch.tensor([[*range(3, 13), 7, 8]]), output_hidden_states=True)
+    given = driver.program.features()
+    assert given.shape == (2, 192)
+    np.testing.assert_array_equal(given[:, :64], given[:, 64:128])
+    np.testing.assert_allclose(given[:, :64], out.hidden_states[1][0, -2:], rtol=1e-4, atol=1e-4)
 
 
 def test_layers_that_are_not_there_are_refused() -> None:

@@ -55,6 +55,7 @@ inline Draft naive_draft(const Expand& expand, TreeOptions options, int max_node
     std::iota(level.begin(), level.end(), first);
     std::sort(level.begin(), level.end(), better);
     level.resize(std::min(level.size(), static_cast<std::size_t>(options.width)));
+    std::erase_if(level, [&](int node) { return nodes[static_cast<std::size_t>(node)].reach < options.min_reach; });
   }
   std::vector<int> order(nodes.size());
   std::iota(order.begin(), order.end(), 0);

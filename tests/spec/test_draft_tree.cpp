@@ -80,6 +80,17 @@ void test_growth() {
   check_draft(draft, 16);
 }
 
+void test_what_is_hardly_ever_reached_is_not_run() {
+  DraftTree tree;
+  tree.grow(-1, 0, std::vector<LikelyToken>{{1, 0.5f}, {2, 0.3f}, {3, 0.1f}});
+  CHECK_EQ(tree.choose(3, 0.2f).size(), 2u);
+  tree.grow(1, 0, std::vector<LikelyToken>{{1, 0.6f}});
+  CHECK(tree.choose(3, 0.2f).empty());
+  Draft draft;
+  tree.best(9, draft);
+  CHECK_EQ(draft.size(), 4u);  // they are guesses all the same
+}
+
 void test_a_child_as_likely_as_its_parent_comes_after_it() {
   DraftTree tree;
   tree.grow(-1, 0, std::vector<LikelyToken>{{1, 1.0f}});
@@ -100,5 +111,6 @@ int main() {
   test_top_tokens();
   test_rows_that_are_no_distribution();
   test_growth();
+  test_what_is_hardly_ever_reached_is_not_run();
   test_a_child_as_likely_as_its_parent_comes_after_it();
 }

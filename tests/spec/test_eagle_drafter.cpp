@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "core/tree_cells.h"
-#include "engine/errors.h"
 #include "spec/branches.h"
 #include "spec/eagle_drafter.h"
+#include "spec/errors.h"
 #include "spec/naive_draft.h"
 #include "spec/reference_head.h"
 
@@ -29,8 +29,8 @@ std::vector<std::int32_t> offsets() {
 }
 
 struct Rig {
-  explicit Rig(TreeOptions options = {.width = 3, .top_k = 4}, Cell capacity = 4096, SeqId max_sequences = 32,
-               HeadInfo info = kHead)
+  explicit Rig(TreeOptions options = {.width = 3, .top_k = 4, .min_reach = 0}, Cell capacity = 4096,
+               SeqId max_sequences = 32, HeadInfo info = kHead)
       : options(options),
         cells(std::make_shared<TreeCells>(capacity, max_sequences)),
         head(std::make_shared<ReferenceHead>(cells, info)),
@@ -201,7 +201,7 @@ void test_random_lives() {
     const bool narrow = seed % 2 == 1;
     HeadInfo info = kHead;
     if (narrow) info.max_tokens = 7, info.max_logits = 3;
-    Rig rig({.width = 1 + static_cast<int>(seed) % 4, .top_k = 3}, 4096, 32, info);
+    Rig rig({.width = 1 + static_cast<int>(seed) % 4, .top_k = 3, .min_reach = 0}, 4096, 32, info);
     Branches branches(rig.drafter, seed, kVocab, features_of);
     branches.create(10);
     int drafts = 0;
@@ -232,7 +232,7 @@ void test_random_lives() {
 }
 
 void test_ten_thousand_rounds_leak_nothing() {
-  Rig rig({.width = 4, .top_k = 4}, 512, 4);
+  Rig rig({.width = 4, .top_k = 4, .min_reach = 0}, 512, 4);
   Branches branches(rig.drafter, 6, kVocab, features_of);
   const BranchId id = branches.create(20);
   for (int round = 0; round < 10000; ++round) {
@@ -281,7 +281,7 @@ void test_a_forward_that_fails() {
 }
 
 void test_no_room_is_no_error() {
-  Rig rig({.width = 2, .top_k = 2}, 160, 2);
+  Rig rig({.width = 2, .top_k = 2, .min_reach = 0}, 160, 2);
   Branches branches(rig.drafter, 8, kVocab, features_of);
   const BranchId a = branches.create(140), b = branches.create(40), c = branches.create(5);
   std::vector<DraftRequest> requests{branches.request(a, 8, 3), branches.request(b, 8, 3), branches.request(c, 8, 3)};
@@ -301,15 +301,15 @@ void test_bad_arguments() {
   const auto make = [&](std::vector<std::int32_t> d2t, std::int32_t target = kVocab, TreeOptions options = {}) {
     EagleDrafter(rig.head, rig.cells, d2t, target, options);
   };
-  CHECK_THROWS(EagleDrafter(nullptr, rig.cells, {}, 25), InvalidEngine, "head");
-  CHECK_THROWS(EagleDrafter(rig.head, nullptr, {}, 25), InvalidEngine, "tree cache");
-  CHECK_THROWS(make({}), InvalidEngine, "25 tokens", "60");
-  CHECK_THROWS(make({1, 2}), InvalidEngine, "2 entries", "25 tokens");
-  CHECK_THROWS(make(offsets(), 40), InvalidEngine, "token 20", "token 41", "has 40");
+  CHECK_THROWS(EagleDrafter(nullptr, rig.cells, {}, 25), InvalidDrafter, "head");
+  CHECK_THROWS(EagleDrafter(rig.head, nullptr, {}, 25), InvalidDrafter, "tree cache");
+  CHECK_THROWS(make({}), InvalidDrafter, "25 tokens", "60");
+  CHECK_THROWS(make({1, 2}), InvalidDrafter, "2 entries", "25 tokens");
+  CHECK_THROWS(make(offsets(), 40), InvalidDrafter, "token 20", "token 41", "has 40");
   auto twice = offsets();
   twice[3] = -2;
-  CHECK_THROWS(make(twice), InvalidEngine, "tokens 0 and 3", "token 1");
-  CHECK_THROWS(make(offsets(), kVocab, {.width = 1, .top_k = 0}), InvalidEngine, "top_k 0");
+  CHECK_THROWS(make(twice), InvalidDrafter, "tokens 0 and 3", "token 1");
+  CHECK_THROWS(make(offsets(), kVocab, {.width = 1, .top_k = 0, .min_reach = 0}), InvalidDrafter, "top_k 0");
   EagleDrafter(rig.head, rig.cells, {}, 25);
 }
 

@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "core/tree_cells.h"
-#include "engine/errors.h"
 #include "spec/branches.h"
+#include "spec/errors.h"
 #include "spec/model_drafter.h"
 #include "spec/naive_draft.h"
 
@@ -13,8 +13,8 @@ namespace {
 constexpr Token kVocab = 40;
 
 struct Rig {
-  explicit Rig(TreeOptions options = {.width = 3, .top_k = 4}, Cell capacity = 4096, SeqId max_sequences = 32,
-               ProgramInfo info = {.vocab_size = kVocab, .max_tokens = 256, .max_logits = 64})
+  explicit Rig(TreeOptions options = {.width = 3, .top_k = 4, .min_reach = 0}, Cell capacity = 4096,
+               SeqId max_sequences = 32, ProgramInfo info = {.vocab_size = kVocab, .max_tokens = 256, .max_logits = 64})
       : options(options),
         cells(std::make_shared<TreeCells>(capacity, max_sequences)),
         program(std::make_shared<TreeReferenceProgram>(cells, info)),
@@ -66,7 +66,7 @@ void test_one_forward_per_level_for_all_branches() {
 
 // The first level of a round runs what the target accepted of the last one only where the draft did not run it.
 void test_nothing_is_computed_twice() {
-  Rig rig({.width = 2, .top_k = 2});
+  Rig rig({.width = 2, .top_k = 2, .min_reach = 0});
   Branches branches(rig.drafter, 2, kVocab);
   const BranchId id = branches.create(30);
   std::size_t rows = rig.program->rows.empty() ? 0 : rig.program->rows.back();
@@ -95,7 +95,7 @@ void test_random_lives() {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     // In odd runs a level does not fit one forward.
     const bool narrow = seed % 2 == 1;
-    Rig rig({.width = 1 + static_cast<int>(seed) % 4, .top_k = 3}, 4096, 32,
+    Rig rig({.width = 1 + static_cast<int>(seed) % 4, .top_k = 3, .min_reach = 0}, 4096, 32,
             {.vocab_size = kVocab, .max_tokens = narrow ? 7 : 256, .max_logits = narrow ? 3 : 64});
     Branches branches(rig.drafter, seed, kVocab);
     branches.create(10);
@@ -122,7 +122,7 @@ void test_random_lives() {
 }
 
 void test_ten_thousand_rounds_leak_nothing() {
-  Rig rig({.width = 4, .top_k = 4}, 512, 4);
+  Rig rig({.width = 4, .top_k = 4, .min_reach = 0}, 512, 4);
   Branches branches(rig.drafter, 3, kVocab);
   const BranchId id = branches.create(20);
   for (int round = 0; round < 10000; ++round) {
@@ -175,7 +175,7 @@ void test_a_forward_that_fails() {
 }
 
 void test_no_room_is_no_error() {
-  Rig rig({.width = 2, .top_k = 2}, 48, 2);
+  Rig rig({.width = 2, .top_k = 2, .min_reach = 0}, 48, 2);
   Branches branches(rig.drafter, 5, kVocab);
   const BranchId a = branches.create(30), b = branches.create(30), c = branches.create(5);
   std::vector<DraftRequest> requests{branches.request(a, 8, 3), branches.request(b, 8, 3), branches.request(c, 8, 3)};
@@ -196,11 +196,41 @@ void test_no_room_is_no_error() {
   CHECK(!tight[0].draft.empty());
 }
 
+void test_levels_end_where_nothing_is_likely() {
+  Rig rig({.width = 4, .top_k = 4, .min_reach = 0.05f});
+  Branches branches(rig.drafter, 6, kVocab);
+  for (int i = 0; i < 5; ++i) branches.create(10);
+  std::vector<DraftRequest> requests;
+  for (const auto& [id, branch] : branches.all) requests.push_back(branches.request(id, 30, 12));
+  rig.drafter.propose(requests);
+  rig.check_drafts(requests);
+  CHECK(rig.drafter.stats().levels < 6);
+}
+
+// Nodes of a branch that is not drafted for any more make room for one that is.
+void test_idle_nodes_give_way() {
+  Rig rig({.width = 4, .top_k = 4, .min_reach = 0}, 64, 4);
+  Branches branches(rig.drafter, 7, kVocab);
+  const BranchId a = branches.create(20);
+  std::vector<DraftRequest> first{branches.request(a, 8, 6)};
+  rig.drafter.propose(first);
+  CHECK_EQ(rig.cells->used(), 40);
+  const BranchId b = branches.create(15), c = branches.create(16);
+  std::vector<DraftRequest> both{branches.request(b, 8, 1), branches.request(c, 8, 1)};
+  rig.drafter.propose(both);
+  rig.check_drafts(both);
+  branches.go_on(a, branches.accepted(first[0].draft, 3));
+  std::vector<DraftRequest> again{branches.request(a, 8, 2)};
+  rig.drafter.propose(again);
+  rig.check_drafts(again);
+}
+
 void test_bad_arguments() {
   Rig rig;
-  CHECK_THROWS(ModelDrafter(nullptr, rig.cells), InvalidEngine, "program");
-  CHECK_THROWS(ModelDrafter(rig.program, nullptr), InvalidEngine, "tree cache");
-  CHECK_THROWS(ModelDrafter(rig.program, rig.cells, {.width = 0, .top_k = 2}), InvalidEngine, "width is 0", "top_k 2");
+  CHECK_THROWS(ModelDrafter(nullptr, rig.cells), InvalidDrafter, "program");
+  CHECK_THROWS(ModelDrafter(rig.program, nullptr), InvalidDrafter, "tree cache");
+  CHECK_THROWS(ModelDrafter(rig.program, rig.cells, {.width = 0, .top_k = 2, .min_reach = 0}), InvalidDrafter,
+               "width is 0", "top_k 2");
 }
 
 }  // namespace
@@ -214,5 +244,7 @@ int main() {
   test_ten_thousand_rounds_leak_nothing();
   test_a_forward_that_fails();
   test_no_room_is_no_error();
+  test_levels_end_where_nothing_is_likely();
+  test_idle_nodes_give_way();
   test_bad_arguments();
 }

@@ -1,0 +1,164 @@
+"""Drafters over programs: a smaller model or an EAGLE head, checked against the target that they draft for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentkv_runtime import _core
+from agentkv_runtime._core import Drafter, EagleDrafter, ExecuTorchHead, ModelDrafter, PromptLookup, PythonDrafter
+from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, read_draft_manifest
+from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
+from agentkv_runtime.folder import DRAFT_NAME, ModelFolder, file_fingerprint, read_model_folder
+from agentkv_runtime.programs import load_folder, load_head
+
+__all__ = [
+    "Drafter",
+    "EagleDrafter",
+    "ModelDrafter",
+    "PromptLookup",
+    "PythonDrafter",
+    "open_draft_model",
+    "open_eagle",
+]
+
+
+def open_draft_model(
+    path: str | Path,
+    target: ModelFolder,
+    *,
+    capacity: int,
+    kv_dtype: str = "fp16",
+    min_chunk: int = 256,
+    max_sequences: int = 256,
+    width: int = 8,
+    top_k: int = 8,
+    verify: bool = True,
+) -> ModelDrafter:
+    """A drafter over the model folder at `path`, with a cache of `capacity` cells of its own.
+
+    Per branch and level of a draft, the `width` most likely nodes are run and get `top_k` children each. Raises
+    DraftMismatchError for a model that speaks other tokens than `target`, ModelFolderError for a folder or an option
+    that does not work.
+    """
+    folder = read_model_folder(path)
+    sides = f"the draft model {folder.path} and its target {target.path}"
+    if folder.manifest.vocab_size != target.manifest.vocab_size:
+        raise DraftMismatchError(
+            f"{sides} have vocabularies of {folder.manifest.vocab_size} and {target.manifest.vocab_size} tokens. "
+            "Give a draft model of the same family"
+        )
+    _check_tokenizers(folder, target, sides)
+    program = load_folder(folder, verify=verify)
+    try:
+        session = program.make_tree_session(
+            capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
+        )
+        return ModelDrafter(session, width=width, top_k=top_k)
+    except _core.Error as error:
+        raise ModelFolderError(f"{folder.path}: no drafter can be made: {error}") from error
+
+
+def open_eagle(
+    path: str | Path | None,
+    target: ModelFolder,
+    *,
+    capacity: int,
+    kv_dtype: str = "fp16",
+    min_chunk: int = 256,
+    max_sequences: int = 256,
+    width: int = 8,
+    top_k: int = 8,
+    verify: bool = True,
+) -> EagleDrafter:
+    """A drafter over an EAGLE-3 head, with a cache of `capacity` cells of its own.
+
+    `path` is a folder with draft.pte and draft.json, or the .pte beside its .json; None is the target's own folder. The
+    other options are those of `open_draft_model`. Raises DraftMismatchError for a head that is missing or was made for
+    another model than `target`, ModelFolderError for a file or an option that does not work.
+    """
+    program_path, manifest = _find_head(target.path if path is None else Path(path), target)
+    _check_head(program_path, manifest, target)
+    if verify and file_fingerprint(program_path) != manifest.fingerprint:
+        raise ModelFolderError(
+            f"{program_path}: damaged or replaced: it is not the program that {DRAFT_MANIFEST_NAME} describes. Copy it "
+            "again or export the draft head again"
+        )
+    try:
+        head = load_head(program_path)
+        _check_agreement(head, manifest)
+        session = head.make_tree_session(
+            capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
+        )
+        return EagleDrafter(session, manifest.d2t, manifest.target_vocab_size, width=width, top_k=top_k)
+    except _core.ProgramError as error:
+        raise ModelFolderError(str(error)) from error
+    except _core.Error as error:
+        raise ModelFolderError(f"{program_path}: no drafter can be made: {error}") from error
+
+
+def _find_head(path: Path, target: ModelFolder) -> tuple[Path, DraftManifest]:
+    program = path / DRAFT_NAME if path.is_dir() else path
+    if not program.is_file():
+        raise DraftMismatchError(
+            f"{path} has no {DRAFT_NAME}, so there is no draft head for {target.path}. Give the folder that "
+            "`agentkv export-draft` wrote"
+        )
+    return program, read_draft_manifest(program.with_suffix(Path(DRAFT_MANIFEST_NAME).suffix))
+
+
+def _check_head(path: Path, head: DraftManifest, target: ModelFolder) -> None:
+    sides = f"the draft head {path} and its target {target.path}"
+    if target.manifest.features is None:
+        raise DraftMismatchError(
+            f"the draft head {path} reads features of its target, and {target.path} gives out none: export it again "
+            "with --features"
+        )
+    if head.feature_dim != target.manifest.features.width:
+        raise DraftMismatchError(
+            f"{sides} differ in their features: the head reads {head.feature_dim} per row, the target gives out "
+            f"{target.manifest.features.width}. Give the head of this model"
+        )
+    if head.target_vocab_size != target.manifest.vocab_size:
+        raise DraftMismatchError(
+            f"{sides} differ in their vocabularies: the head drafts for one of {head.target_vocab_size} tokens, the "
+            f"target has {target.manifest.vocab_size}. Give the head of this model"
+        )
+    tokenizer = file_fingerprint(target.path / "tokenizer.json")
+    if head.tokenizer_fingerprint != tokenizer:
+        raise DraftMismatchError(
+            f"{sides} differ in their tokenizers: the head was exported for {head.tokenizer_fingerprint}, the target "
+            f"has {tokenizer}. Give the head of this model, or export it again for this folder"
+        )
+
+
+def _check_agreement(head: ExecuTorchHead, manifest: DraftManifest) -> None:
+    declared = {
+        "vocab_size": manifest.draft_vocab_size,
+        **{
+            name: getattr(manifest, name)
+            for name in ("max_tokens", "max_logits", "feature_dim", "hidden_dim", "n_kv_heads", "head_dim")
+        },
+    }
+    if head.info != declared:
+        raise ModelFolderError(
+            f"{head.path}: {DRAFT_MANIFEST_NAME} and the program describe different heads ({declared} and "
+            f"{head.info}). Export the draft head again"
+        )
+
+
+def _check_tokenizers(draft: ModelFolder, target: ModelFolder, sides: str) -> None:
+    if file_fingerprint(draft.path / "tokenizer.json") == file_fingerprint(target.path / "tokenizer.json"):
+        return
+    size = target.manifest.vocab_size
+    theirs, ours = draft.tokenizer.token_bytes(size)[:size], target.tokenizer.token_bytes(size)[:size]
+    for token, (one, other) in enumerate(zip(theirs, ours, strict=True)):
+        if one != other:
+            raise DraftMismatchError(
+                f"{sides} have different tokenizers: token {token} is {one!r} and {other!r}. Give a draft model of the "
+                "same family"
+            )
+    if draft.tokenizer.special_ids != target.tokenizer.special_ids:
+        raise DraftMismatchError(
+            f"{sides} have different tokenizers: special tokens {draft.tokenizer.special_ids} and "
+            f"{target.tokenizer.special_ids}. Give a draft model of the same family"
+        )

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from ._inputs import checked_count
 from ._speculation import Speculation, Speculative, checked_strategy
+from .spec._built_in import DraftTarget
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine
+    from agentkv_runtime.folder import ModelFolder
     from agentkv_runtime.tokenizer import Tokenizer
 
 KV_DTYPES = ("fp32", "fp16", "bf16", "int8", "int4")
@@ -125,14 +127,15 @@ class Session:
 def open_model(options: Options) -> tuple[Session, OpenModel]:
     """Loads the model and makes the engine over it, on the calling thread. Raises ModelError."""
     from agentkv_runtime import folder
-    from agentkv_runtime.drafters import DraftTarget
     from agentkv_runtime.engine import Engine
 
     try:
         if options.backend == "torch" or folder.is_hf_folder(options.path):
             program, info, tokenizer = _open_torch(options)
+            source = None
         else:
-            program, info, tokenizer = _open_exported(options)
+            source = folder.read_model_folder(options.path)
+            program, info, tokenizer = _open_exported(options, source)
     except AgentKVError:
         raise
     except Exception as error:
@@ -147,8 +150,8 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
     )
     target = DraftTarget(
         path=info.path,
+        folder=source,
         vocab_size=info.vocab_size,
-        feature_dim=getattr(program, "feature_dim", 0),
         capacity=options.capacity,
         kv_dtype=options.kv_dtype,
     )
@@ -197,13 +200,11 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
     return session, info, tokenizer
 
 
-def _open_exported(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
-    from agentkv_runtime.folder import read_model_folder
+def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInfo, Tokenizer]:
     from agentkv_runtime.programs import open_session, set_threads
 
     if options.device is not None:
         raise InvalidInput(f"device is {options.device!r}, but only the torch backend takes one; leave it out")
-    folder = read_model_folder(options.path)
     manifest = folder.manifest
     if options.backend not in (None, manifest.backend):
         raise ModelError(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ._errors import AgentKVError, InvalidInput, opening_error
 from .spec import Strategy
-from .spec._built_in import BuiltIn
+from .spec._built_in import BuiltIn, DraftTarget
 
 if TYPE_CHECKING:
-    from agentkv_runtime.drafters import Drafter, DraftTarget
+    from agentkv_runtime.speculation import Drafter
 
 Speculative: TypeAlias = BuiltIn | Strategy
 
@@ -80,13 +80,13 @@ class Speculation:
         self._drafters.clear()
 
     def _open(self, strategy: Speculative) -> Drafter:
-        from agentkv_runtime.drafters import python_drafter
+        from agentkv_runtime.speculation import PythonDrafter
 
         try:
             if isinstance(strategy, BuiltIn):
-                drafter = strategy._open(self._target)
+                drafter: Drafter = strategy._open(self._target)
             else:
-                drafter = python_drafter(strategy, self._target)
+                drafter = PythonDrafter(strategy, self._target.vocab_size)
         except AgentKVError:
             raise
         except Exception as error:

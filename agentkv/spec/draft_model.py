@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._inputs import checked_count
-from ._built_in import MOST_NODES, BuiltIn, check_adaptive
+from ._built_in import MOST_NODES, BuiltIn, DraftTarget, check_adaptive
 from ._folder import checked_path
 
 if TYPE_CHECKING:
-    from agentkv_runtime.drafters import Drafter, DraftTarget
+    from agentkv_runtime.speculation import Drafter
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,11 @@ class DraftModel(BuiltIn):
     def _open(self, target: DraftTarget) -> Drafter:
         from agentkv_runtime.speculation import open_draft_model
 
-        return open_draft_model(Path(self.path), target=target, width=self.width, top_k=self.top_k)
+        return open_draft_model(
+            self.path,
+            target.exported_for(self),
+            capacity=target.capacity,
+            kv_dtype=target.kv_dtype,
+            width=self.width,
+            top_k=self.top_k,
+        )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._inputs import checked_count
-from ._built_in import MOST_NODES, BuiltIn, check_adaptive
+from ._built_in import MOST_NODES, BuiltIn, DraftTarget, check_adaptive
 from ._folder import checked_path
 
 if TYPE_CHECKING:
-    from agentkv_runtime.drafters import Drafter, DraftTarget
+    from agentkv_runtime.speculation import Drafter
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,11 @@ class Eagle(BuiltIn):
     def _open(self, target: DraftTarget) -> Drafter:
         from agentkv_runtime.speculation import open_eagle
 
-        path = target.path if self.path is None else Path(self.path)
-        return open_eagle(path, target=target, width=self.width, top_k=self.top_k)
+        return open_eagle(
+            self.path,
+            target.exported_for(self),
+            capacity=target.capacity,
+            kv_dtype=target.kv_dtype,
+            width=self.width,
+            top_k=self.top_k,
+        )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from .._errors import InvalidInput
 from .._inputs import checked_count
-from ._built_in import MOST_NODES, BuiltIn, check_adaptive
+from ._built_in import MOST_NODES, BuiltIn, DraftTarget, check_adaptive
 
 if TYPE_CHECKING:
-    from agentkv_runtime.drafters import Drafter, DraftTarget
+    from agentkv_runtime.speculation import Drafter
 
 _LONGEST = 1024
 
@@ -45,8 +45,8 @@ class PromptLookup(BuiltIn):
         check_adaptive(self.adaptive)
 
     def _open(self, target: DraftTarget) -> Drafter:
-        from agentkv_runtime.drafters import prompt_lookup
+        from agentkv_runtime import speculation
 
-        return prompt_lookup(
+        return speculation.PromptLookup(
             max_ngram=self.max_ngram, min_ngram=self.min_ngram, max_nodes=self.max_nodes, width=self.width
         )

@@ -249,6 +249,44 @@ async def test_eight_branches_draft_in_one_forward_per_round(open_context: OpenC
         assert max((step.branches, step.decode_rows) for step in steps) == (8, 8 * 7)
 
 
+async def test_a_model_that_drafts_for_itself_is_right(open_context: OpenContext, folder: Path) -> None:
+    strategy = DraftModel(folder, width=1, top_k=1, adaptive=False)
+    async with open_context(speculative=strategy) as ctx:
+        trunk = await ctx.branch(PROMPT)
+        plain = await (await trunk.fork()).generate(max_tokens=40, speculative=None)
+        steps = ctx.stats.steps
+        assert await (await trunk.fork()).generate(max_tokens=40) == plain
+        assert ctx.stats.accepted >= 0.9 * ctx.stats.drafted > 0
+        assert ctx.stats.steps - steps <= 20
+        assert ctx.stats.draft_seconds > 0
+
+
+@pytest.mark.parametrize("where", ["Context", "call"])
+async def test_a_draft_for_another_model_is_refused(open_context: OpenContext, folder: Path, where: str) -> None:
+    async def use(strategy: Any) -> None:
+        if where == "Context":
+            async with open_context(speculative=strategy):
+                pass
+        else:
+            async with open_context() as ctx:
+                branch = await ctx.branch(PROMPT)
+                try:
+                    await branch.generate(speculative=strategy)
+                finally:
+                    assert (await branch.generate(max_tokens=3)).tokens
+
+    with pytest.raises(kv.DraftMismatch, match=r"1024 and 384 tokens") as caught:
+        await use(DraftModel(kv.models.nano()))
+    assert str(folder) in str(caught.value)
+    assert str(kv.models.nano()) in str(caught.value)
+    with pytest.raises(kv.DraftMismatch, match=r"has no draft.pte"):
+        await use(Eagle())
+    with pytest.raises(kv.ModelError, match="no such folder"):
+        await use(DraftModel("/nowhere"))
+    with pytest.raises(kv.ModelError, match="/nowhere"):
+        await use(Eagle("/nowhere"))
+
+
 async def test_the_strategy_that_the_documentation_shows(open_context: OpenContext) -> None:
     doc = kv.spec.Strategy.__doc__
     assert doc is not None

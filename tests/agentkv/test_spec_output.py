@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 import agentkv as kv
-from agentkv.spec import PromptLookup
+from agentkv.spec import DraftModel, PromptLookup
 from examples.nano.data import conversation
 
 from .conftest import OpenContext
@@ -106,12 +106,13 @@ async def test_the_same_story_with_and_without(open_model: Open, n: int, samplin
         plain = await Story(ctx, n, sampling).run()
         assert ctx.stats.drafted == 0
         runs = [tokens for tokens in plain if isinstance(tokens, list)]
-        vocab = ctx.model_info.vocab_size
+        vocab, path = ctx.model_info.vocab_size, ctx.model_info.path
     strategies: list[Any] = [
         PromptLookup(),
         PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32),
         LastTime(),
         RandomTrees(runs, vocab, seed=n),
+        DraftModel(path, adaptive=False, width=2, top_k=3),
     ]
     for strategy in strategies:
         async with open_model(speculative=strategy) as ctx:

@@ -45,7 +45,7 @@ bool NgramIndex::follows(const Line& line, Token token) const {
 NgramIndex::Document& NgramIndex::writable(Line& line) {
   if (alive(line.document)) {
     Document& document = at(line.document);
-    if (document.end() == line.length && document.tokens.size() < kDocumentTokens) return document;
+    if (document.end() == line.length && document.end() - document.own < kDocumentTokens) return document;
   }
   DocumentId source = line.document;
   while (alive(source) && line.length <= at(source).own && alive(at(source).parent)) source = at(source).parent;

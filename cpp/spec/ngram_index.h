@@ -20,7 +20,7 @@ class NgramIndex {
  public:
   using DocumentId = std::uint32_t;
   static constexpr DocumentId kNone = UINT32_MAX;
-  static constexpr std::size_t kDocumentTokens = 1024;  // then a line goes on in another document
+  static constexpr Pos kDocumentTokens = 1024;  // then a line goes on in another document
 
   // The first `length` tokens of the text that ends in a document; copying a line shares its text.
   struct Line {

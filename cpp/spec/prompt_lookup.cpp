@@ -9,9 +9,9 @@
 namespace agentkv {
 namespace {
 
-constexpr std::int32_t kMaxNgram = 256;
+constexpr std::int32_t kMaxNgram = 1024;
 constexpr float kLeastConfidence = 1e-6f;
-constexpr std::int64_t kMinTokens = 4 * static_cast<std::int64_t>(NgramIndex::kDocumentTokens);
+constexpr std::int64_t kMinTokens = 4 * std::int64_t{NgramIndex::kDocumentTokens};
 
 void check_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value < low || value > high) {

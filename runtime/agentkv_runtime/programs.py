@@ -79,13 +79,13 @@ def open_session(
     max_sequences: int = 256,
     verify: bool = True,
 ) -> ExecuTorchSession:
-    """A cache over a model folder's program: what an Engine runs. `session.cache` is its bookkeeping.
+    """A cache over a model folder's program: what an Engine runs. `session.cache` is its bookkeeping, with draft trees.
 
     `verify` as for `load_folder`. Raises ModelFolderError for a folder or an option that does not work.
     """
     program = load_folder(folder, verify=verify)
     try:
-        return program.make_seq_session(
+        return program.make_tree_session(
             capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
         )
     except _core.Error as error:

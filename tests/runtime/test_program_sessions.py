@@ -210,11 +210,11 @@ def test_a_step_may_want_no_logits(folder: ModelFolder) -> None:
     assert equal(rest, driver(folder).feed(0, TOKENS)[6:])
 
 
-def test_a_tree_session_is_a_seq_session_with_drafts(folder: ModelFolder) -> None:
-    tree = load_program(folder.model_path).make_tree_session(capacity=64, kv_dtype="fp32")
-    assert isinstance(tree.cache, _core.TreeSeqCache)
-    assert not isinstance(open_session(folder, capacity=64).cache, _core.TreeSeqCache)
-    assert equal(Driver(tree, tree.cache).feed(0, TOKENS, [1, 4]), driver(folder).feed(0, TOKENS))
+def test_a_session_keeps_trees_and_without_drafts_has_the_bits_of_one_that_does_not(folder: ModelFolder) -> None:
+    plain = load_program(folder.model_path).make_seq_session(capacity=64, kv_dtype="fp32")
+    assert isinstance(open_session(folder, capacity=64).cache, _core.TreeSeqCache)
+    assert not isinstance(plain.cache, _core.TreeSeqCache)
+    assert equal(Driver(plain, plain.cache).feed(0, TOKENS, [1, 4]), driver(folder).feed(0, TOKENS))
 
 
 def test_memory_grows_with_use_up_to_the_capacity(folder: ModelFolder) -> None:

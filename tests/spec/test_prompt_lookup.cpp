@@ -285,7 +285,7 @@ void cost_does_not_grow_with_history() {
 }
 
 void options_are_checked() {
-  CHECK_THROWS(PromptLookup({.max_ngram = 0}), InvalidDrafter, "max_ngram is 0", "[1, 256]");
+  CHECK_THROWS(PromptLookup({.max_ngram = 0}), InvalidDrafter, "max_ngram is 0", "[1, 1024]");
   CHECK_THROWS(PromptLookup({.max_ngram = 3, .min_ngram = 4}), InvalidDrafter, "min_ngram is 4", "[1, 3]");
   CHECK_THROWS(PromptLookup({.min_ngram = 0}), InvalidDrafter, "min_ngram is 0");
   CHECK_THROWS(PromptLookup({.max_nodes = 0}), InvalidDrafter, "max_nodes is 0");

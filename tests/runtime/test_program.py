@@ -63,7 +63,7 @@ def test_a_program_says_what_it_is(model: Path) -> None:
     program = ExecuTorchProgram(str(model))
     metadata = read_kv_cache_metadata(program.metadata)
     assert (metadata.n_layers, metadata.n_kv_heads, metadata.head_dim) == (2, 2, 16)
-    assert program.info == {"vocab_size": 384, "max_tokens": 64, "max_logits": 64}
+    assert program.info == {"vocab_size": 384, "max_tokens": 64, "max_logits": 64, "feature_dim": 0}
     assert program.path == str(model)
     assert program.backend_id == "AgentKVCPU"
 

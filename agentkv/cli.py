@@ -1,16 +1,18 @@
-"""The `agentkv` command: export a model, look at an exported one."""
+"""The `agentkv` command: export a model, look at an exported one, measure it."""
 
 from __future__ import annotations
 
 import importlib.metadata
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from agentkv._bench.command import bench
+from agentkv._console import escaped, fail, stderr, stdout
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -22,8 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_out = Console()
-_err = Console(stderr=True)
+app.add_typer(bench, name="bench")
 
 KV_DTYPES = ("fp32", "fp16", "bf16")
 
@@ -36,15 +37,6 @@ class Quant(StrEnum):
     int4 = "8da4w"
 
 
-def _fail(message: object) -> NoReturn:
-    _err.print(f"[bold red]error:[/] {_escaped(message)}", soft_wrap=True)
-    raise typer.Exit(1)
-
-
-def _escaped(text: object) -> str:
-    return str(text).replace("[", r"\[")
-
-
 def _print_version(asked: bool) -> None:
     if not asked:
         return
@@ -52,7 +44,7 @@ def _print_version(asked: bool) -> None:
         version = importlib.metadata.version("agentkv-sdk")
     except importlib.metadata.PackageNotFoundError:
         version = "(not installed)"
-    _out.print(f"agentkv {version}", highlight=False)
+    stdout.print(f"agentkv {version}", highlight=False)
     raise typer.Exit
 
 
@@ -83,7 +75,7 @@ def export(
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=_err, transient=True) as progress, quiet_libraries():
+        with Progress(*columns, console=stderr, transient=True) as progress, quiet_libraries():
             task = progress.add_task("starting", total=None)
             folder = export_folder(
                 source,
@@ -95,12 +87,12 @@ def export(
                 progress=lambda what: progress.update(task, description=what),
             )
     except (ExportError, ModelFolderError) as error:
-        _fail(error)
+        fail(error)
     except KeyboardInterrupt:
-        _err.print("stopped; nothing was written")
+        stderr.print("stopped; nothing was written")
         raise typer.Exit(130) from None
     size = _bytes_text(folder.manifest.model_bytes)
-    _out.print(f"Wrote {_escaped(folder.path)} ({size}). Look at it with: agentkv inspect {_escaped(folder.path)}")
+    stdout.print(f"Wrote {escaped(folder.path)} ({size}). Look at it with: agentkv inspect {escaped(folder.path)}")
 
 
 @app.command("export-draft")
@@ -122,7 +114,7 @@ def export_draft(
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=_err, transient=True) as progress, quiet_libraries():
+        with Progress(*columns, console=stderr, transient=True) as progress, quiet_libraries():
             task = progress.add_task("starting", total=None)
             draft = export_draft(
                 head,
@@ -134,11 +126,11 @@ def export_draft(
                 progress=lambda what: progress.update(task, description=what),
             )
     except (ExportError, ModelFolderError) as error:
-        _fail(error)
+        fail(error)
     except KeyboardInterrupt:
-        _err.print("stopped; nothing was written")
+        stderr.print("stopped; nothing was written")
         raise typer.Exit(130) from None
-    _out.print(f"Wrote {_escaped(out / 'draft.pte')} ({_bytes_text(draft.model_bytes)})")
+    stdout.print(f"Wrote {escaped(out / 'draft.pte')} ({_bytes_text(draft.model_bytes)})")
 
 
 @app.command()
@@ -159,12 +151,12 @@ def inspect(
         tokens, chat = tokenizer.vocab_size, tokenizer.has_chat_template
         draft = _draft_text(model)
     except (ModelFolderError, TokenizerError) as error:
-        _fail(error)
+        fail(error)
     facts = model.manifest
     cache = KvCacheMetadata(
         n_layers=facts.n_layers, n_kv_heads=facts.n_kv_heads, head_dim=facts.head_dim, windows=facts.windows
     )
-    table = Table(show_header=False, title=_escaped(folder), title_justify="left", box=None)
+    table = Table(show_header=False, title=escaped(folder), title_justify="left", box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     windowed = sum(1 for window in facts.windows if window)
@@ -187,8 +179,8 @@ def inspect(
         ("exported with", ", ".join(f"{name} {version}" for name, version in facts.exported_with.items())),
     ]
     for name, value in rows:
-        table.add_row(name, _escaped(value))
-    _out.print(table)
+        table.add_row(name, escaped(value))
+    stdout.print(table)
 
 
 def _features_text(features: FeatureInfo | None) -> str:

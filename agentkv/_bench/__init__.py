@@ -1,0 +1,1 @@
+"""`agentkv bench`: measurements of a model on this machine."""

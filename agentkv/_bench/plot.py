@@ -1,0 +1,48 @@
+"""The results as one figure. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .._errors import ModelError
+from .results import Result
+
+_INK, _MUTED = "#1f2933", "#9aa5b1"
+_BAR, _PLAIN_BAR = "#2f6f9f", "#c3ccd5"
+
+
+def check_matplotlib() -> None:
+    """Raises ModelError that says how to install it, before anything is measured."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ModelError(
+            f"--plot draws with matplotlib, and {error.name!r} is not installed: pip install 'agentkv-sdk[plot]'"
+        ) from error
+
+
+def draw(results: Sequence[Result], path: Path, title: str) -> None:
+    """Writes two rows of bars, one bar per strategy: tokens per forward, and speed beside plain decoding's."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.1 + 0.42 * len(results)), layout="constrained")
+    FigureCanvasAgg(figure)
+    names = [result.name for result in results]
+    panels = {
+        "tokens per target forward": [result.tokens_per_forward for result in results],
+        "tokens per second, plain = 1": [result.speedup for result in results],
+    }
+    for axes, (label, values) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
+        bars = axes.barh(names, values, height=0.62, color=[_PLAIN_BAR, *[_BAR] * (len(values) - 1)])
+        axes.bar_label(bars, fmt="%.2f", padding=4, color=_INK, fontsize=10)
+        axes.axvline(1, color=_MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=0)
+        axes.set_xlim(0, 1.18 * max(values))
+        axes.set_title(label, fontsize=10, color=_INK, loc="left")
+        axes.tick_params(length=0, labelsize=10, colors=_INK)
+        axes.tick_params(axis="x", labelbottom=False)
+        axes.spines[:].set_visible(False)
+    axes.invert_yaxis()  # shared: the first strategy on top
+    figure.suptitle(title, fontsize=11, color=_INK, x=0.01, ha="left")
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,72 @@
+"""What a benchmark has the model go on with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._context import Context
+from .._errors import InvalidInput
+
+OWN_NAME = "prompts.jsonl"  # where a model folder has prompts of its own
+GENERIC = Path(__file__).parent / "generic.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPrompt:
+    """Text, or chat messages and the tools that they may use."""
+
+    content: str | list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+
+    def tokens(self, ctx: Context) -> list[int]:
+        """Its tokens; messages without a chat template become their bare text."""
+        content = self.content
+        if not isinstance(content, str) and not ctx.tokenizer.has_chat_template:
+            content = "\n".join(str(message.get("content", "")) for message in content) + "\n"
+        return ctx._encode(content, tools=self.tools if not isinstance(content, str) else None)
+
+
+def read_prompts(path: Path) -> list[BenchPrompt]:
+    """Prompts of a file, one per line.
+
+    A line of a `.jsonl` file is a JSON string, a list of chat messages, or an object with `messages` and, perhaps,
+    `tools`; a line of any other file is text. Raises InvalidInput that names the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}") from error
+    json_lines = path.suffix == ".jsonl"
+    prompts = [
+        _parsed(line, f"{path}, line {number}") if json_lines else BenchPrompt(line)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+    if not prompts:
+        raise InvalidInput(f"{path} holds no prompt; write one per line")
+    return prompts
+
+
+def default_prompts(model: Path) -> list[BenchPrompt]:
+    """The prompts that the model folder brings, or a few that suit any model."""
+    own = model / OWN_NAME
+    return read_prompts(own if own.is_file() else GENERIC)
+
+
+def _parsed(line: str, where: str) -> BenchPrompt:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise InvalidInput(f"{where} is not JSON: {error}") from error
+    if isinstance(value, str) and value:
+        return BenchPrompt(value)
+    if isinstance(value, dict):
+        messages, tools = value.get("messages"), value.get("tools")
+    else:
+        messages, tools = value, None
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+        raise InvalidInput(f"{where} is neither a str, nor a list of chat messages, nor an object with `messages`")
+    return BenchPrompt(messages, tools)

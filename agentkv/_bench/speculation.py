@@ -1,0 +1,110 @@
+"""Strategies side by side: each in a Context of its own, all on the same prompts, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from .._context import Context
+from .._gather import gather
+from .._generation import Generation
+from .._sampling import Sampling
+from .._speculation import Speculative
+from .prompts import BenchPrompt
+from .results import PLAIN, Result, Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to measure."""
+
+    branches: int
+    max_tokens: int
+    temperature: float
+    repeat: int
+    capacity: int
+    threads: int | None
+
+    @property
+    def sampling(self) -> Sampling:
+        """Seeded, so that every strategy has the same draws to make."""
+        return Sampling(temperature=self.temperature, seed=0)
+
+
+async def measure(
+    model: Path,
+    strategies: Mapping[str, Speculative],
+    prompts: Sequence[BenchPrompt],
+    settings: Settings,
+    progress: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """Plain decoding and each strategy over all prompts, `settings.branches` at a time.
+
+    Every repetition begins in new Contexts, so that nothing is drafted from an answer that was given before; calls
+    `progress` after each generation of a group. Raises what `Context.open` and `Branch.generate` do.
+    """
+    everyone: dict[str, Speculative | None] = {PLAIN: None, **strategies}
+    names = list(everyone)
+    samples: dict[str, list[Sample]] = {name: [] for name in names}
+    groups = [prompts[i : i + settings.branches] for i in range(0, len(prompts), settings.branches)]
+    for _ in range(settings.repeat):
+        async with AsyncExitStack() as stack:
+            contexts = {
+                name: await stack.enter_async_context(
+                    Context.open(
+                        model, capacity=settings.capacity, threads=settings.threads, speculative=everyone[name]
+                    )
+                )
+                for name in names
+            }
+            for ctx in contexts.values():
+                await _warm_up(ctx, prompts[0])
+            for number, group in enumerate(groups):
+                for turn in range(len(names)):
+                    name = names[(number + turn) % len(names)]  # nobody always comes first
+                    samples[name].append(await _sample(contexts[name], number, group, settings))
+                    progress()
+    return [Result.of(name, samples[name], plain=samples[PLAIN]) for name in names]
+
+
+async def _warm_up(ctx: Context, prompt: BenchPrompt) -> None:
+    async with await ctx.branch(prompt.tokens(ctx)[:4]) as branch:
+        await branch.generate(max_tokens=4)
+
+
+async def _sample(ctx: Context, number: int, group: Sequence[BenchPrompt], settings: Settings) -> Sample:
+    branches = [await ctx.branch(prompt.tokens(ctx)) for prompt in group]
+    before = ctx.stats
+    start = perf_counter()
+    outs: list[Generation] = await gather(
+        *(branch.generate(max_tokens=settings.max_tokens, sampling=settings.sampling) for branch in branches)
+    )
+    seconds = perf_counter() - start
+    after = ctx.stats
+    forwards = after.forwards - before.forwards
+    await ctx.keep()
+    return Sample(
+        group=number,
+        seconds=seconds,
+        tokens=sum(len(out.tokens) - 1 for out in outs),
+        forwards=forwards,
+        rides=_rides(ctx, forwards),
+        drafted=after.drafted - before.drafted,
+        accepted=after.accepted - before.accepted,
+        draft_seconds=after.draft_seconds - before.draft_seconds,
+        output=tuple(tuple(out.tokens) for out in outs),
+    )
+
+
+def _rides(ctx: Context, forwards: int) -> int:
+    """Branches in each of the last forwards, summed."""
+    rides = 0
+    for step in reversed(ctx.steps):
+        if forwards <= 0:
+            break
+        rides += step.branches
+        forwards -= step.forwards
+    return rides

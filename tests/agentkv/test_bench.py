@@ -32,7 +32,7 @@ def prompts(tmp_path: Path) -> Path:
 def test_every_strategy_beside_plain_decoding(folder: Path, prompts: Path) -> None:
     done = run(folder, "--prompts", prompts, "--draft-model", folder, *FEW)
     assert done.exit_code == 0, done.output
-    assert "3 prompts, 1 at a time, greedy" in done.output
+    assert "3 prompts, 1 at a time, greedy" in " ".join(done.output.split())
     rows = [line.split() for line in done.output.splitlines()]
     assert [row[0] for row in rows if row and row[0] in ("plain", "PromptLookup", "DraftModel", "Eagle")] == [
         "plain",

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "executorch/head.h"
+#include "executorch/head_session.h"
 #include "executorch/session.h"
 #include "spec/eagle_drafter.h"
 #include "spec/errors.h"

@@ -62,7 +62,8 @@ def write_head(hf: Path, path: Path) -> Path:
     torch.manual_seed(5)
     head = DraftHead(config, 3 * config.hidden_size)
     head.d2t = torch.arange(config.draft_vocab_size) * 2
-    head.t2d = torch.arange(config.vocab_size) % 3 == 0
+    head.t2d = torch.zeros(config.vocab_size, dtype=torch.bool)
+    head.t2d[torch.arange(config.draft_vocab_size) * 3] = True
     path.mkdir()
     config.save_pretrained(path)
     weights = {name: value for name, value in head.state_dict().items() if name != "embed_tokens.weight"}

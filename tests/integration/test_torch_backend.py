@@ -60,6 +60,24 @@ async def test_torch_and_exported_agree(
         assert np.abs(row - torch_row).max() <= 1e-4
 
 
+async def test_a_branch_repeats_itself_in_few_forwards(tiny_hf_folder: FolderFactory) -> None:
+    kind, fields = CONFIGS["llama-gqa2-d64"]
+    lookup = kv.spec.PromptLookup(adaptive=False)
+    async with kv.Context.open(tiny_hf_folder(kind, **fields), capacity=512, kv_dtype="fp32", device="cpu") as ctx:
+        trunk = await ctx.branch("What is the capital of France?")
+        mark = trunk.mark()
+        plain = await trunk.generate(max_tokens=40, speculative=lookup)
+        row = await trunk.logits()
+        await trunk.rollback(mark)
+        before = ctx.stats
+        again = await trunk.generate(max_tokens=40, speculative=lookup)
+        assert again.tokens == plain.tokens
+        assert ctx.stats.accepted - before.accepted >= len(plain.tokens) - 4
+        assert ctx.stats.forwards - before.forwards < 8
+        assert np.abs(await trunk.logits() - row).max() <= 1e-4
+        assert ctx.stats.cells_used == before.cells_used + len(plain.tokens)
+
+
 async def test_a_hugging_face_folder_runs_on_torch_by_itself(tiny_hf_folder: FolderFactory) -> None:
     folder = tiny_hf_folder("phi3")
     async with kv.Context.open(folder, capacity=64) as ctx:

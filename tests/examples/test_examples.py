@@ -23,7 +23,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    for name in ("agent", "beam", "chat", "desk_agent", "retry", "token_loop", "vote"):
+    for name in ("agent", "beam", "chat", "desk_agent", "retry", "speculation", "token_loop", "vote"):
         sys.modules.pop(name, None)
 
 
@@ -123,3 +123,24 @@ async def test_token_loops_share_their_forwards() -> None:
         assert ctx.stats.forwards - before < sum(map(len, made))
         for tokens in made:
             assert [call.name for call in parse_calls(ctx.tokenizer.decode(tokens))] == ["weather"]
+
+
+async def test_every_strategy_gives_the_same_answer_in_fewer_forwards(capsys: pytest.CaptureFixture[str]) -> None:
+    import speculation
+    from nano.tools import parse_calls
+
+    strategies = [None, kv.spec.PromptLookup(adaptive=False)]
+    made = []
+    for strategy in strategies:
+        async with kv.Context.open(kv.models.nano(), capacity=4096, speculative=strategy) as ctx:
+            made.append(await speculation.answer(ctx))
+            phrases = speculation.Phrases([ctx.tokenizer.encode(phrase) for phrase in speculation.PHRASES])
+            phrases.adaptive = False
+            made.append(await speculation.answer(ctx, speculative=phrases))
+    plain, forwards = made[0]
+    cities = [call.arguments["city"] for call in parse_calls(plain.text)]
+    assert cities == ["Tolvik", "Oresund", "Marsholm"]
+    assert all(gen == plain for gen, _ in made)
+    assert all(count < 0.7 * forwards for _, count in made[1:])
+    await speculation.main()
+    assert capsys.readouterr().out.endswith(plain.text + "\n")

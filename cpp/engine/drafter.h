@@ -15,7 +15,12 @@ struct DraftRequest {
   std::span<const Token> history;  // every token of the branch; the target has not run the last one yet
   std::int32_t max_nodes = 0;      // >= 1
   std::int32_t max_depth = 0;      // >= 1: levels below the last token
-  Draft draft = {};                // out; left empty for none
+  // A node that is less likely than this to be reached is not worth a row of the target, and nodes that together are
+  // less likely than that are not worth another level of drafting: what they take is better spent otherwise.
+  float row_worth = 0;
+  float level_worth = 0;
+  Draft draft = {};         // out; left empty for none
+  std::int32_t levels = 0;  // out: that were drafted one after the other; 0 where depth costs nothing
 };
 
 // Used by one thread, that of its engine, and by one engine. Everything below `propose` tells it what became of the

@@ -79,7 +79,7 @@ class Engine {
   void retry_alone(StepReport& report, const std::string& reason);
   void deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report);
   void keep_accepted(const Feed& feed);
-  void learn_cost(std::span<const Segment> segments);
+  void learn_cost(std::span<const Segment> segments, std::size_t tokens);
   void tell_drafters(const Segment& segment, Pos first, std::span<const float> features);
   void sweep(std::vector<Finished>& finished);
 

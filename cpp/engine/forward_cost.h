@@ -13,8 +13,15 @@ class ForwardCost {
 
   void learn(std::size_t rows, double seconds);
 
-  // Expected seconds; between row counts that were seen it goes in a straight line. 1 + rows / 16 before any was seen.
+  // A round of decoding, its drafting included, made so many tokens in this time.
+  void learn_speed(double seconds, std::size_t tokens);
+
+  // Expected seconds: a straight line between row counts that were seen, a guess outside of them.
   double seconds(std::size_t rows) const;
+  // Of one more row, where a few are added to `rows`.
+  double row_seconds(std::size_t rows) const;
+  // Per token, as of late; 0 until a round was seen.
+  double token_seconds() const { return token_seconds_; }
 
  private:
   struct Seen {
@@ -23,6 +30,8 @@ class ForwardCost {
   };
 
   std::array<Seen, kMostRows + 1> seen_{};
+  double token_seconds_ = 0;
+  std::uint32_t rounds_ = 0;
 };
 
 }  // namespace agentkv

@@ -13,6 +13,7 @@ namespace agentkv {
 namespace {
 
 constexpr std::int32_t kMostNodes = 64;  // of one draft
+constexpr double kMostWorth = 0.9;       // what is more likely than this is always drafted
 
 // Keeps the marked nodes, with which come all their ancestors, under new indices.
 void keep_nodes(Draft& draft, const std::vector<bool>& kept, std::vector<std::int32_t>& index) {
@@ -56,24 +57,29 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
   const auto of_source = [&](const DraftWish& wish) { return &wish.speculator->source == &source; };
   requests_.clear();
   asked_.clear();
-  std::int32_t deepest = 0;
+  const auto worth = [&](double seconds) {
+    return source.drafter->adaptive ? static_cast<float>(std::min(kMostWorth, seconds / cost.token_seconds())) : 0.0f;
+  };
   for (std::size_t i = 0; i < wishes_.size(); ++i) {
     const DraftWish& wish = wishes_[i];
     if (!of_source(wish)) continue;
     Speculator& speculator = *wish.speculator;
     speculator.draft = {};
     speculator.depth = std::min(wish.max_depth, DrafterPace::kMostLevels);
-    if (source.drafter->adaptive) {
+    if (source.drafter->adaptive && cost.token_seconds() == 0) {
+      speculator.depth = 0;  // the first round shows what a plain one costs
+    } else if (source.drafter->adaptive) {
       speculator.depth = speculator.pace.depth(wish.max_depth, cost.seconds(rows) / static_cast<double>(rows));
     }
     if (room == 0) speculator.depth = 0;
     if (speculator.depth == 0) continue;
-    deepest = std::max(deepest, speculator.depth);
     asked_.push_back(static_cast<std::uint32_t>(i));
     requests_.push_back({.branch = wish.branch->id,
                          .history = wish.branch->log,
                          .max_nodes = std::min(kMostNodes, static_cast<std::int32_t>(room)),
-                         .max_depth = speculator.depth});
+                         .max_depth = speculator.depth,
+                         .row_worth = worth(cost.row_seconds(rows)),
+                         .level_worth = worth(source.pace.level_seconds)});
   }
   if (requests_.empty()) return;
 
@@ -88,8 +94,11 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
     return;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  source.pace.learn_cost(seconds, deepest, requests_.size());
+  std::int32_t levels = 0;
+  for (const DraftRequest& request : requests_) levels = std::max(levels, request.levels);
+  source.pace.learn_cost(seconds, levels > 0 ? levels : DrafterPace::kMostLevels, requests_.size());
   stats_.draft_seconds += seconds;
+  seconds_ += seconds;
   ++stats_.draft_rounds;
   for (std::size_t i = 0; i < asked_.size(); ++i) wishes_[asked_[i]].speculator->draft = std::move(requests_[i].draft);
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/branch.h"
@@ -58,6 +59,8 @@ class Speculation {
   void learn(Speculator& speculator, std::span<const std::int32_t> accepted);
 
   ForwardCost cost;
+  // Seconds spent in drafters since the last call.
+  double take_seconds() { return std::exchange(seconds_, 0.0); }
 
   // What drafters are told; one that throws is reported to the next generation that asks it.
   void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features);
@@ -81,6 +84,7 @@ class Speculation {
   };
 
   Stats& stats_;
+  double seconds_ = 0;
   std::vector<std::unique_ptr<DraftSource>> sources_;
   std::vector<DraftWish> wishes_;
   std::vector<DraftRequest> requests_;

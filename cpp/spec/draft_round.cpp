@@ -1,5 +1,7 @@
 #include "spec/draft_round.h"
 
+#include <algorithm>
+
 namespace agentkv {
 
 DraftRound::DraftRound(TreeSeqCache& cache, std::int32_t max_tokens, std::int32_t max_logits, TreeOptions options,
@@ -38,9 +40,14 @@ void DraftRound::next_level() {
   absorbed_ = 0;
   for (std::size_t i = 0; i < branches_.size(); ++i) {
     Branch& branch = branches_[i];
-    if (branch.depth >= branch.request->max_depth || level_.free_cells() < options_.width) continue;
-    ++branch.depth;
-    for (const std::int32_t node : branch.tree->choose(options_.width, options_.min_reach)) {
+    branch.grows = branch.grows && branch.depth < branch.request->max_depth && level_.free_cells() >= options_.width;
+    if (!branch.grows) continue;
+    // A row here, and one of the target for what follows from it.
+    const float least = std::max(options_.min_reach, 2 * branch.request->row_worth);
+    const auto nodes = branch.tree->choose(options_.width, least, branch.request->level_worth);
+    branch.grows = !nodes.empty();
+    branch.depth += branch.grows;
+    for (const std::int32_t node : nodes) {
       level_.add_node(branch.seq, branch.tree->token(node), branch.tree->parent_place(node));
       logits_rows_.push_back({static_cast<std::uint32_t>(i), node});
       sources_.push_back(branch.tree->row(node));

@@ -58,7 +58,11 @@ class DraftRound {
       abandon();
       throw;
     }
-    for (const Branch& branch : branches_) branch.tree->best(branch.request->max_nodes, branch.request->draft);
+    for (const Branch& branch : branches_) {
+      DraftRequest& request = *branch.request;
+      branch.tree->best(request.max_nodes, request.row_worth, request.draft);
+      request.levels = branch.depth;
+    }
   }
 
   std::uint64_t levels() const { return levels_; }
@@ -70,7 +74,8 @@ class DraftRound {
     DraftRequest* request;
     SeqId seq;
     DraftTree* tree;
-    std::int32_t depth = 1;  // levels asked for so far
+    std::int32_t depth = 1;  // levels drafted so far
+    bool grows = true;
   };
   struct LogitsRow {
     std::uint32_t branch;

@@ -33,9 +33,12 @@ void DraftTree::rank(std::int32_t first, std::int32_t count) {
   order_.resize(kept);
 }
 
-std::span<const std::int32_t> DraftTree::choose(std::int32_t width, float min_reach) {
+std::span<const std::int32_t> DraftTree::choose(std::int32_t width, float min_reach, float min_sum) {
   rank(fresh_, width);
   while (!order_.empty() && at(order_.back()).reach < min_reach) order_.pop_back();
+  float sum = 0;
+  for (const std::int32_t node : order_) sum += at(node).reach;
+  if (sum < min_sum) order_.clear();
   fresh_ = size();
   for (const std::int32_t node : order_) {
     nodes_[static_cast<std::size_t>(node)].place = static_cast<std::int32_t>(ran_.size());
@@ -51,8 +54,10 @@ std::int32_t DraftTree::child_that_ran(std::int32_t parent, Token token) const {
   return -1;
 }
 
-void DraftTree::best(std::int32_t max_nodes, Draft& draft) {
+void DraftTree::best(std::int32_t max_nodes, float min_reach, Draft& draft) {
   rank(0, max_nodes);
+  // A node alone stays: whoever asked finds out by it what the model's word is worth.
+  while (order_.size() > 1 && at(order_.back()).reach < min_reach) order_.pop_back();
   index_.resize(nodes_.size());
   draft.tokens.reserve(order_.size());
   draft.parents.reserve(order_.size());

@@ -23,8 +23,9 @@ class DraftTree {
             std::span<const Token> target_of = {});
 
   // Chooses, of the nodes that came since the last call, the `width` with the greatest reach to be run next, but none
-  // below min_reach, and counts them as run in this order. Valid until the next call.
-  std::span<const std::int32_t> choose(std::int32_t width, float min_reach = 0);
+  // below min_reach, and none at all where their reaches sum to less than min_sum; counts them as run in this order.
+  // Valid until the next call.
+  std::span<const std::int32_t> choose(std::int32_t width, float min_reach, float min_sum);
 
   Token token(std::int32_t node) const { return at(node).token; }
   std::int32_t row(std::int32_t node) const { return at(node).row; }
@@ -35,8 +36,9 @@ class DraftTree {
   // The child of `parent` that is `token` and ran; -1 when there is none.
   std::int32_t child_that_ran(std::int32_t parent, Token token) const;
 
-  // The max_nodes nodes with the greatest reach, best first, so that parents come before their children.
-  void best(std::int32_t max_nodes, Draft& draft);
+  // The max_nodes nodes with the greatest reach, best first, so that parents come before their children. Past the
+  // first, none below min_reach.
+  void best(std::int32_t max_nodes, float min_reach, Draft& draft);
 
  private:
   struct Node {

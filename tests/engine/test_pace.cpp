@@ -14,6 +14,8 @@ bool near(double a, double b, double tolerance) { return std::abs(a - b) <= tole
 void cost_goes_straight_between_what_was_seen() {
   ForwardCost cost;
   CHECK(cost.seconds(2) > cost.seconds(1));  // a guess
+  cost.learn(40, 5.0);
+  CHECK(cost.seconds(1) < 2.5);  // still one, of the same shape
   for (int i = 0; i < 50; ++i) {
     cost.learn(1, 1.0);
     cost.learn(9, 3.0);
@@ -21,8 +23,15 @@ void cost_goes_straight_between_what_was_seen() {
   CHECK(near(cost.seconds(1), 1.0, 1e-9));
   CHECK(near(cost.seconds(5), 2.0, 1e-9));
   CHECK(near(cost.seconds(9), 3.0, 1e-9));
-  CHECK(cost.seconds(18) > 3.0);
+  CHECK(near(cost.row_seconds(2), 0.25, 1e-9));
   CHECK(cost.seconds(1000) >= cost.seconds(256));
+}
+
+void speed_is_tokens_over_time() {
+  ForwardCost cost;
+  CHECK_EQ(cost.token_seconds(), 0.0);
+  for (int i = 0; i < 100; ++i) cost.learn_speed(3.0, 2);
+  CHECK(near(cost.token_seconds(), 1.5, 1e-9));
 }
 
 void cost_follows_but_not_an_interruption() {
@@ -130,6 +139,7 @@ void it_comes_back_when_drafts_turn_good() {
 int main() {
   using namespace agentkv::testing;
   cost_goes_straight_between_what_was_seen();
+  speed_is_tokens_over_time();
   cost_follows_but_not_an_interruption();
   confidence_is_calibrated();
   without_confidence_depth_counts();

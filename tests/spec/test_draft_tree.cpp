@@ -59,12 +59,12 @@ void test_growth() {
   // Roots a 0.6, b 0.3, c 0.1; under a: d 0.5, e 0.4; under b: f 0.9.
   DraftTree tree;
   tree.grow(-1, 0, std::vector<LikelyToken>{{10, 0.6f}, {11, 0.3f}, {12, 0.1f}});
-  const auto level = tree.choose(2);
+  const auto level = tree.choose(2, 0, 0);
   CHECK((Tokens(level.begin(), level.end()) == Tokens{0, 1}));
   CHECK_EQ(tree.parent_place(0), -1);
   tree.grow(0, 0, std::vector<LikelyToken>{{13, 0.5f}, {14, 0.4f}});
   tree.grow(1, 1, std::vector<LikelyToken>{{15, 0.9f}});
-  const auto next = tree.choose(2);
+  const auto next = tree.choose(2, 0, 0);
   CHECK((Tokens(next.begin(), next.end()) == Tokens{3, 5}));
   CHECK_EQ(tree.place(3), 2);
   CHECK_EQ(tree.parent_place(5), 1);
@@ -73,7 +73,7 @@ void test_growth() {
   CHECK_EQ(tree.child_that_ran(-1, 12), -1);
   CHECK_EQ(tree.child_that_ran(1, 15), 5);
   Draft draft;
-  tree.best(4, draft);
+  tree.best(4, 0, draft);
   CHECK((draft.tokens == Tokens{10, 11, 13, 15}));
   CHECK((draft.parents == std::vector<std::int32_t>{-1, -1, 0, 1}));
   CHECK((draft.confidence == std::vector<float>{0.6f, 0.3f, 0.5f, 0.9f}));
@@ -83,23 +83,37 @@ void test_growth() {
 void test_what_is_hardly_ever_reached_is_not_run() {
   DraftTree tree;
   tree.grow(-1, 0, std::vector<LikelyToken>{{1, 0.5f}, {2, 0.3f}, {3, 0.1f}});
-  CHECK_EQ(tree.choose(3, 0.2f).size(), 2u);
+  CHECK_EQ(tree.choose(3, 0.2f, 0).size(), 2u);
   tree.grow(1, 0, std::vector<LikelyToken>{{1, 0.6f}});
-  CHECK(tree.choose(3, 0.2f).empty());
+  CHECK(tree.choose(3, 0.2f, 0).empty());
   Draft draft;
-  tree.best(9, draft);
+  tree.best(9, 0, draft);
   CHECK_EQ(draft.size(), 4u);  // they are guesses all the same
+  Draft likely;
+  tree.best(9, 0.25f, likely);
+  CHECK_EQ(likely.size(), 3u);
+  Draft unlikely;
+  tree.best(9, 0.9f, unlikely);
+  CHECK_EQ(unlikely.size(), 1u);
+}
+
+void test_a_level_that_is_hardly_reached_is_not_drafted() {
+  DraftTree tree;
+  tree.grow(-1, 0, std::vector<LikelyToken>{{1, 0.3f}, {2, 0.2f}});
+  CHECK(tree.choose(2, 0.1f, 0.6f).empty());
+  tree.grow(-1, 0, std::vector<LikelyToken>{{3, 0.4f}, {4, 0.3f}});
+  CHECK_EQ(tree.choose(2, 0.1f, 0.6f).size(), 2u);
 }
 
 void test_a_child_as_likely_as_its_parent_comes_after_it() {
   DraftTree tree;
   tree.grow(-1, 0, std::vector<LikelyToken>{{1, 1.0f}});
   for (std::int32_t node = 0; node < 5; ++node) {
-    CHECK_EQ(tree.choose(3).size(), 1u);
+    CHECK_EQ(tree.choose(3, 0, 0).size(), 1u);
     tree.grow(node, 0, std::vector<LikelyToken>{{1, 1.0f}});
   }
   Draft draft;
-  tree.best(4, draft);
+  tree.best(4, 0, draft);
   CHECK((draft.parents == std::vector<std::int32_t>{-1, 0, 1, 2}));
 }
 
@@ -112,5 +126,6 @@ int main() {
   test_rows_that_are_no_distribution();
   test_growth();
   test_what_is_hardly_ever_reached_is_not_run();
+  test_a_level_that_is_hardly_reached_is_not_drafted();
   test_a_child_as_likely_as_its_parent_comes_after_it();
 }

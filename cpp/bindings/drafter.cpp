@@ -12,6 +12,8 @@
 #include "bindings/python_error.h"
 #include "bindings/tokens.h"
 #include "core/errors.h"
+#include "core/message.h"
+#include "engine/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -31,6 +33,7 @@ class PythonDrafter final : public Drafter {
  public:
   PythonDrafter(nb::object strategy, std::int32_t vocab_size)
       : strategy_(std::move(strategy)),
+        name_(nb::cast<std::string>(strategy_.type().attr("__name__"))),
         propose_(strategy_.attr("propose")),
         observe_(nb::getattr(strategy_, "observe", nb::none())),
         observes_(!observe_.is_none()),
@@ -45,9 +48,12 @@ class PythonDrafter final : public Drafter {
         if (!answer.is_none()) request.draft = draft_of(answer, request.max_nodes);
       }
     } catch (nb::python_error& error) {
-      throw ForwardFailed(describe(error));
+      throw ForwardFailed(error_text(name_, ".propose: ", describe(error)));
+    } catch (const InvalidDraft& error) {
+      throw InvalidDraft(error_text(name_, ".propose: ", error.what()));
     } catch (nb::cast_error&) {
-      throw ForwardFailed("propose must return None or a Draft of tokens, parents and, where it has any, confidences");
+      throw ForwardFailed(error_text(
+          name_, ".propose must return None or a Draft of tokens, parents and, where it has any, confidences"));
     }
   }
 
@@ -59,7 +65,7 @@ class PythonDrafter final : public Drafter {
                                                : array_of(features, tokens.size(), features.size() / tokens.size());
       observe_(branch, first, array_of(tokens, tokens.size()), rows);
     } catch (nb::python_error& error) {
-      throw ForwardFailed(describe(error));
+      throw ForwardFailed(error_text(name_, ".observe: ", describe(error)));
     }
   }
 
@@ -84,6 +90,7 @@ class PythonDrafter final : public Drafter {
   }
 
   nb::object strategy_;
+  std::string name_;
   nb::object propose_;
   nb::object observe_;
   bool observes_;

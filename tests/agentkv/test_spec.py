@@ -169,8 +169,8 @@ def test_a_chain_is_a_tree_in_which_each_follows_the_last() -> None:
 
 
 MALFORMED = {
-    "token outside": (Draft([5, 9999], [-1, 0]), r"9999|node 1"),
-    "negative token": (Draft([-3], [-1]), r"-3|node 0"),
+    "token outside": (Draft([5, 9999], [-1, 0]), "node 1 of the draft is token 9999"),
+    "negative token": (Draft([-3], [-1]), "node 0 of the draft is token -3"),
     "later parent": (Draft([5, 6, 7], [-1, 2, 0]), "node 1 of the draft has parent 2"),
     "own parent": (Draft([5, 6], [-1, 1]), "node 1 of the draft has parent 1"),
     "negative parent": (Draft([5], [-2]), "node 0 of the draft has parent -2"),
@@ -181,7 +181,7 @@ MALFORMED = {
     "fewer parents": (Draft([5, 6], [-1]), "2 tokens, 1 parents"),
     "more confidences": (Draft([5], [-1], [0.5, 0.5]), "2 confidences"),
     "no draft": ([5, 6], "tokens"),
-    "words": (Draft(["five"], [-1]), "."),  # type: ignore[list-item]
+    "words": (Draft(["five"], [-1]), "TypeError"),  # type: ignore[list-item]
     "raises": (ValueError("out of ideas"), "ValueError: out of ideas"),
 }
 
@@ -202,7 +202,7 @@ async def test_a_failing_strategy_fails_its_generation_alone(
             failed.append(caught.value)
 
         _, other = await kv.gather(fail(), two.generate(max_tokens=12))
-        assert "speculation failed" in str(failed[0])
+        assert str(failed[0]).startswith("speculation failed: Answers.propose")
         assert other.tokens == plain.tokens
         # The branch keeps what it had made, and goes on from there.
         made = one.tokens[len(trunk) :]
@@ -222,7 +222,7 @@ async def test_what_observe_raises_ends_the_next_generation_that_asks(open_conte
         listener.on_observe = fail
         await trunk.generate(max_tokens=4, speculative=None)
         listener.on_observe = None
-        with pytest.raises(kv.StepFailed, match="cannot listen"):
+        with pytest.raises(kv.StepFailed, match=r"Listener\.observe: RuntimeError: cannot listen"):
             await trunk.generate(max_tokens=4)
         assert (await trunk.generate(max_tokens=4)).tokens
 

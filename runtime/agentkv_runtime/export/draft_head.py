@@ -126,7 +126,7 @@ class DraftHead(nn.Module):
         enter the cache; the others cost nothing else.
         """
         config, projections = self.config, self.midlayer.self_attn
-        mixed = self.midlayer.mix(self.embed_tokens(tokens[None]), hidden[None])
+        mixed = self.midlayer.mix(self.embed_tokens(tokens), hidden)
         q, k, v = (
             projection(mixed).view(1, -1, heads, config.head_dim).transpose(1, 2)
             for projection, heads in (

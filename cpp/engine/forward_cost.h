@@ -3,7 +3,8 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
+
+#include "engine/typical.h"
 
 namespace agentkv {
 
@@ -21,17 +22,12 @@ class ForwardCost {
   // Of one more row, where a few are added to `rows`.
   double row_seconds(std::size_t rows) const;
   // Per token, as of late; 0 until a round was seen.
-  double token_seconds() const { return token_seconds_; }
+  double token_seconds() const { return tokens_ > 0 ? seconds_ / tokens_ : 0; }
 
  private:
-  struct Seen {
-    double seconds = 0;
-    std::uint32_t times = 0;
-  };
-
-  std::array<Seen, kMostRows + 1> seen_{};
-  double token_seconds_ = 0;
-  std::uint32_t rounds_ = 0;
+  std::array<Typical, kMostRows + 1> seen_{};
+  double seconds_ = 0;  // of recent rounds, older ones counting less
+  double tokens_ = 0;
 };
 
 }  // namespace agentkv

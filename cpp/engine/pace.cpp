@@ -14,7 +14,6 @@ constexpr std::int32_t kLongestQuiet = 256;
 constexpr std::int32_t kLongestFirst = 64;  // quiet spell of a branch that has not tried itself
 constexpr std::int32_t kProbeDepth = 2;
 constexpr double kFree = 0.02;  // of a target's forward: what a draft may cost without being asked whether it pays
-constexpr double kSlowest = 3;  // a measurement above so many times the mean is the machine's doing
 
 }  // namespace
 
@@ -28,10 +27,7 @@ void DrafterPace::Level::count(bool right) {
 }
 
 void DrafterPace::learn_cost(double seconds, std::int32_t levels_drafted, std::size_t branches) {
-  double cost = seconds / (levels_drafted * static_cast<double>(branches));
-  if (times_ >= 4) cost = std::min(cost, kSlowest * level_seconds);
-  ++times_;
-  level_seconds += (cost - level_seconds) * std::max(0.05, 1.0 / times_);
+  level_seconds.learn(seconds / (levels_drafted * static_cast<double>(branches)));
 }
 
 // The depth with the most tokens per second: (1 + accepted levels) / (target + levels drafted).
@@ -48,7 +44,7 @@ std::int32_t Pace::best_depth(std::int32_t most, double target_seconds) const {
     rate = (own.accepted + kPoolWeight * rate) / (own.tried + kPoolWeight);
     reach *= rate;
     tokens += reach;
-    const double speed = tokens / (target_seconds + (level + 1) * pool_.level_seconds);
+    const double speed = tokens / (target_seconds + (level + 1) * pool_.level_seconds.value());
     if (speed > best_speed) {
       best_speed = speed;
       best = level + 1;
@@ -63,7 +59,7 @@ Pace::Pace(DrafterPace& pool)
 std::int32_t Pace::depth(std::int32_t most, double target_seconds) {
   most = std::min(most, DrafterPace::kMostLevels);
   probing_ = false;
-  if (pool_.level_seconds > 0 && most * pool_.level_seconds < kFree * target_seconds) return most;
+  if (pool_.level_seconds.known() && most * pool_.level_seconds.value() < kFree * target_seconds) return most;
   if (quiet_ > 0) {
     if (--quiet_ > 0) return 0;
     probing_ = true;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/acceptance.h"
+#include "engine/typical.h"
 
 namespace agentkv {
 
@@ -21,13 +22,10 @@ struct DrafterPace {
 
   Acceptance acceptance{};
   std::array<Level, kMostLevels> levels{};
-  double level_seconds = 0;   // of drafting one level for one branch
+  Typical level_seconds{};    // of drafting one level for one branch
   std::int32_t interval = 0;  // of the branch that last gave up: where a new one begins
 
   void learn_cost(double seconds, std::int32_t levels_drafted, std::size_t branches);
-
- private:
-  std::uint32_t times_ = 0;
 };
 
 class Pace {

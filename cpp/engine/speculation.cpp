@@ -79,7 +79,7 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
                          .max_nodes = std::min(kMostNodes, static_cast<std::int32_t>(room)),
                          .max_depth = speculator.depth,
                          .row_worth = worth(cost.row_seconds(rows)),
-                         .level_worth = worth(source.pace.level_seconds)});
+                         .level_worth = worth(source.pace.level_seconds.value())});
   }
   if (requests_.empty()) return;
 

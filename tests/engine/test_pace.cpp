@@ -39,6 +39,9 @@ void cost_follows_but_not_an_interruption() {
   for (int i = 0; i < 20; ++i) cost.learn(4, 1.0);
   cost.learn(4, 1000.0);
   CHECK(cost.seconds(4) < 1.2);
+  cost.learn(5, 1000.0);
+  for (int i = 0; i < 20; ++i) cost.learn(5, 1.0);
+  CHECK(cost.seconds(5) < 2.0);  // nor does a first one stay
   for (int i = 0; i < 200; ++i) cost.learn(4, 2.0);
   CHECK(near(cost.seconds(4), 2.0, 0.01));
 }

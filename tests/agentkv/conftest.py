@@ -39,3 +39,18 @@ def open_context(folder: Path) -> OpenContext:
         return kv.Context.open(folder, capacity=capacity, kv_dtype="fp32", threads=1, **options)
 
     return open_context
+
+
+@pytest.fixture(scope="session")
+def eagle_folder(tiny_hf_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model again, exported with features, and beside it a draft head of random weights."""
+    from agentkv_runtime.export import export_draft, export_folder
+
+    from tests.runtime.draft_heads import head_weights, write_head
+
+    root = tmp_path_factory.mktemp("eagle")
+    source = tiny_hf_folder("llama")
+    export_folder(source, root / "model", max_tokens=64, max_logits=64, features=True)
+    head = write_head(root / "head", head_weights(draft_vocab=128))
+    export_draft(head, source, root / "model", max_tokens=64, max_logits=64)
+    return root / "model"

@@ -21,8 +21,8 @@ class ForwardCost {
   double seconds(std::size_t rows) const;
   // Of one more row, where a few are added to `rows`.
   double row_seconds(std::size_t rows) const;
-  // Per token, as of late; 0 until a round was seen.
-  double token_seconds() const { return tokens_ > 0 ? seconds_ / tokens_ : 0; }
+  // Per token, as of late.
+  double token_seconds() const { return tokens_ > 0 ? seconds_ / tokens_ : seconds(1); }
 
  private:
   std::array<Typical, kMostRows + 1> seen_{};

@@ -66,9 +66,7 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
     Speculator& speculator = *wish.speculator;
     speculator.draft = {};
     speculator.depth = std::min(wish.max_depth, DrafterPace::kMostLevels);
-    if (source.drafter->adaptive && cost.token_seconds() == 0) {
-      speculator.depth = 0;  // the first round shows what a plain one costs
-    } else if (source.drafter->adaptive) {
+    if (source.drafter->adaptive) {
       speculator.depth = speculator.pace.depth(wish.max_depth, cost.seconds(rows) / static_cast<double>(rows));
     }
     if (room == 0) speculator.depth = 0;

@@ -29,7 +29,7 @@ void cost_goes_straight_between_what_was_seen() {
 
 void speed_is_tokens_over_time() {
   ForwardCost cost;
-  CHECK_EQ(cost.token_seconds(), 0.0);
+  CHECK_EQ(cost.token_seconds(), cost.seconds(1));
   for (int i = 0; i < 100; ++i) cost.learn_speed(3.0, 2);
   CHECK(near(cost.token_seconds(), 1.5, 1e-9));
 }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import agentkv as kv
 
-QUESTION = "What is the weather in Tolvik, in Oresund and in Marsholm?"
+QUESTION = "What is the weather in Tolvik, Oresund and Marsholm?"
 PHRASES = ('<tool_call>{"name": "weather", "arguments": {"city": "', '"}}</tool_call>\n<tool_call>{"name": "weather"')
 
 

@@ -98,6 +98,8 @@ class Answers:
 class Listener:
     """Proposes nothing and remembers what it is told."""
 
+    adaptive = False  # asked every time
+
     def __init__(self) -> None:
         self.heard: dict[int, dict[int, int]] = {}  # branch: {position: token}
         self.asked: list[tuple[int, list[int], int]] = []

@@ -52,7 +52,7 @@ async def main() -> None:
     async with kv.Context.open(folder, capacity=4096) as ctx:
         phrases = Phrases([ctx.tokenizer.encode(phrase) for phrase in PHRASES])
         gen, forwards = await answer(ctx, speculative=phrases)  # for this call only
-        print(f"{phrases.__class__.__name__}: {len(gen.tokens)} tokens in {forwards} forwards\n{gen.text}")
+        print(f"Phrases: {len(gen.tokens)} tokens in {forwards} forwards\n{gen.text}")
 
 
 if __name__ == "__main__":

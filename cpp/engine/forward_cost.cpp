@@ -5,40 +5,55 @@
 namespace agentkv {
 namespace {
 
-constexpr std::size_t kFewRows = 6;
-constexpr double kForget = 0.95;  // what a round keeps of the weight of those before it
-
-// The shape that is assumed outside of what was seen: each row costs a sixteenth of a forward.
-double guess(std::size_t rows) { return 1 + static_cast<double>(rows) / 16; }
+constexpr double kForget = 0.97;  // what a measurement keeps of the weight of those before it
+constexpr double kMost = 3;       // of what is expected: what took longer was interrupted
+constexpr double kGuess = 1.0 / 16;
+constexpr double kGuessWeight = 0.5;  // of the guess, at each of two row counts
+constexpr double kGuessRows[] = {2, 18};
 
 }  // namespace
 
-void ForwardCost::learn(std::size_t rows, double seconds) { seen_[std::min(rows, kMostRows)].learn(seconds); }
+void ForwardCost::learn(std::size_t rows, double seconds) {
+  if (rows < 2) {
+    single_.learn(seconds);
+  } else {
+    if (n_ > 4) seconds = std::min(seconds, kMost * this->seconds(rows));
+    const auto x = static_cast<double>(rows);
+    n_ = kForget * n_ + 1;
+    x_ = kForget * x_ + x;
+    y_ = kForget * y_ + seconds;
+    xx_ = kForget * xx_ + x * x;
+    xy_ = kForget * xy_ + x * seconds;
+  }
+  fit();
+}
+
+void ForwardCost::fit() {
+  // Seconds of a single row by what is known, for the guess.
+  const double mean_rows = n_ > 0 ? x_ / n_ : 1;
+  const double one = single_.known() ? single_.value() : y_ / n_ / (1 + kGuess * mean_rows);
+  double n = n_, x = x_, y = y_, xx = xx_, xy = xy_;
+  for (const double rows : kGuessRows) {
+    const double guess = one * (1 + kGuess * rows);
+    n += kGuessWeight;
+    x += kGuessWeight * rows;
+    y += kGuessWeight * guess;
+    xx += kGuessWeight * rows * rows;
+    xy += kGuessWeight * rows * guess;
+  }
+  slope_ = std::max(0.0, (n * xy - x * y) / (n * xx - x * x));
+  offset_ = (y - slope_ * x) / n;
+}
 
 void ForwardCost::learn_speed(double seconds, std::size_t tokens) {
   seconds_ = kForget * seconds_ + seconds;
   tokens_ = kForget * tokens_ + static_cast<double>(tokens);
 }
 
-// From two rows on: kernels for a single row are another kind.
-double ForwardCost::row_seconds(std::size_t rows) const {
-  const std::size_t from = std::max<std::size_t>(rows, 2);
-  return (seconds(from + kFewRows) - seconds(from)) / kFewRows;
-}
-
 double ForwardCost::seconds(std::size_t rows) const {
-  rows = std::min(rows, kMostRows);
-  std::size_t below = rows;
-  while (below > 0 && !seen_[below].known()) --below;
-  std::size_t above = rows;
-  while (above <= kMostRows && !seen_[above].known()) ++above;
-  if (below == 0 && above > kMostRows) return guess(rows);
-  if (below == 0) return seen_[above].value() * guess(rows) / guess(above);
-  const double low = seen_[below].value();
-  if (above > kMostRows) return low * guess(rows) / guess(below);
-  if (above == below) return low;
-  const auto share = static_cast<double>(rows - below) / static_cast<double>(above - below);
-  return low + (std::max(low, seen_[above].value()) - low) * share;
+  if (rows < 2 && single_.known()) return single_.value();
+  const double line = offset_ + slope_ * static_cast<double>(rows);
+  return single_.known() ? std::max(line, single_.value()) : line;
 }
 
 }  // namespace agentkv

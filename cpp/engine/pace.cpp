@@ -1,19 +1,20 @@
 #include "engine/pace.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace agentkv {
 namespace {
 
 constexpr double kMemory = 32;  // rounds after which older ones count half
-constexpr double kPoolWeight = 4;
-constexpr double kGuessWeight = 2;
-constexpr double kFirstGuess = 0.6;  // of the first level, before it was tried; deeper ones start as the one above
-constexpr std::int32_t kFirstQuiet = 8;
+constexpr double kPoolWeight = 2;
+constexpr double kGuessWeight = 1;
+constexpr double kFirstGuess = 0.9;  // of the first level, before it was tried; deeper ones start as the one above
+constexpr std::int32_t kFirstQuiet = 4;
 constexpr std::int32_t kLongestQuiet = 256;
-constexpr std::int32_t kLongestFirst = 64;  // quiet spell of a branch that has not tried itself
 constexpr std::int32_t kProbeDepth = 2;
-constexpr double kFree = 0.02;  // of a target's forward: what a draft may cost without being asked whether it pays
+constexpr double kCostGuess = 0.25;  // of a target's forward: a level of a drafter that was never timed
+constexpr double kFree = 0.02;       // of a target's forward: what a draft may cost without being asked whether it pays
 
 }  // namespace
 
@@ -26,16 +27,25 @@ void DrafterPace::Level::count(bool right) {
   accepted += right ? 1 : 0;
 }
 
+void BackOff::fail() { left = interval = std::clamp(2 * interval, kFirstQuiet, kLongestQuiet); }
+
+void DrafterPace::begin_round() {
+  quiet.left = std::max(quiet.left - 1, 0);
+  untried.left = std::max(untried.left - 1, 0);
+}
+
 void DrafterPace::learn_cost(double seconds, std::int32_t levels_drafted, std::size_t branches) {
   level_seconds.learn(seconds / (levels_drafted * static_cast<double>(branches)));
 }
 
-// The depth with the most tokens per second: (1 + accepted levels) / (target + levels drafted).
-std::int32_t Pace::best_depth(std::int32_t most, double target_seconds) const {
+// The depth with the most tokens per second: (1 + accepted levels) / (target + drafted levels).
+std::int32_t Pace::best_depth(std::int32_t most, const TargetShare& target) const {
   double tokens = 1;
   double reach = 1;           // how often a round gets to this level
   double rate = kFirstGuess;  // how often it then comes true
-  double best_speed = 1 / target_seconds;
+  double best_speed = kMargin / target.plain;
+  const double draft_seconds = pool_.level_seconds.known() ? pool_.level_seconds.value() : kCostGuess * target.plain;
+  const double level_seconds = target.level + draft_seconds;
   std::int32_t best = 0;
   for (std::int32_t level = 0; level < most; ++level) {
     const auto& own = levels_[static_cast<std::size_t>(level)];
@@ -44,7 +54,7 @@ std::int32_t Pace::best_depth(std::int32_t most, double target_seconds) const {
     rate = (own.accepted + kPoolWeight * rate) / (own.tried + kPoolWeight);
     reach *= rate;
     tokens += reach;
-    const double speed = tokens / (target_seconds + (level + 1) * pool_.level_seconds.value());
+    const double speed = tokens / (target.verifying + (level + 1) * level_seconds);
     if (speed > best_speed) {
       best_speed = speed;
       best = level + 1;
@@ -53,36 +63,27 @@ std::int32_t Pace::best_depth(std::int32_t most, double target_seconds) const {
   return best;
 }
 
-Pace::Pace(DrafterPace& pool)
-    : acceptance(&pool.acceptance), pool_(pool), interval_(std::min(pool.interval, kLongestFirst) / 2) {}
-
-std::int32_t Pace::depth(std::int32_t most, double target_seconds) {
+std::int32_t Pace::depth(std::int32_t most, const TargetShare& target) {
   most = std::min(most, DrafterPace::kMostLevels);
-  probing_ = false;
-  if (pool_.level_seconds.known() && most * pool_.level_seconds.value() < kFree * target_seconds) return most;
-  if (quiet_ > 0) {
-    if (--quiet_ > 0) return 0;
-    probing_ = true;
-    return std::min(most, kProbeDepth);
+  const bool probed = std::exchange(probing_, false);
+  if (pool_.level_seconds.known() && most * pool_.level_seconds.value() < kFree * target.plain) return most;
+  const std::int32_t best = best_depth(most, target);
+  if (best > 0) {
+    if (probed) pool_.quiet = {};
+    return best;
   }
-  const std::int32_t best = best_depth(most, target_seconds);
-  if (best == 0) {
-    give_up();
-    quiet_ = interval_;
-  }
-  return best;
+  if (pool_.quiet.left > 0) return 0;
+  probing_ = pool_.quiet.interval > 0;  // the first time it only begins to wait
+  pool_.quiet.fail();
+  return probing_ ? std::min(most, kProbeDepth) : 0;
 }
 
 bool Pace::due() {
-  if (!probing_ && ++skipped_ < std::max(interval_, kFirstQuiet)) return false;
-  if (!probing_) give_up();
-  skipped_ = 0;
-  return true;
-}
-
-void Pace::give_up() {
-  interval_ = std::clamp(2 * interval_, kFirstQuiet, kLongestQuiet);
-  pool_.interval = interval_;
+  if (probing_) return true;
+  if (pool_.untried.left > 0) return false;
+  const bool over = pool_.untried.interval > 0;
+  pool_.untried.fail();
+  return over;
 }
 
 void Pace::learn(std::int32_t drafted, std::int32_t accepted) {
@@ -90,7 +91,7 @@ void Pace::learn(std::int32_t drafted, std::int32_t accepted) {
     levels_[static_cast<std::size_t>(level)].count(level < accepted);
     pool_.levels[static_cast<std::size_t>(level)].count(level < accepted);
   }
-  if (accepted > 0) interval_ = skipped_ = pool_.interval = 0;
+  if (accepted > 0) pool_.untried = {};
 }
 
 }  // namespace agentkv

@@ -10,6 +10,13 @@
 
 namespace agentkv {
 
+// Rounds to wait before the next try: more and more, for as long as tries fail.
+struct BackOff {
+  std::int32_t interval = 0;
+  std::int32_t left = 0;
+  void fail();
+};
+
 // What drafting has cost and brought, for one drafter over all its branches.
 struct DrafterPace {
   static constexpr std::int32_t kMostLevels = 16;
@@ -22,18 +29,30 @@ struct DrafterPace {
 
   Acceptance acceptance{};
   std::array<Level, kMostLevels> levels{};
-  Typical level_seconds{};    // of drafting one level for one branch
-  std::int32_t interval = 0;  // of the branch that last gave up: where a new one begins
+  Typical level_seconds{};  // of drafting one level for one branch
+  BackOff quiet{};          // of branches that do not draft: one of them tries for all
+  BackOff untried{};        // of drafts that do not pay, before one of them is verified all the same
 
+  void begin_round();
   void learn_cost(double seconds, std::int32_t levels_drafted, std::size_t branches);
+};
+
+// A draft must promise so much more speed than plain decoding: costs are only known so well.
+inline constexpr double kMargin = 1.02;
+
+// One branch's share of the target's forward, in seconds.
+struct TargetShare {
+  double plain = 0;      // without drafts
+  double verifying = 0;  // with drafts, but for their rows
+  double level = 0;      // of the rows of one level
 };
 
 class Pace {
  public:
-  explicit Pace(DrafterPace& pool);
+  explicit Pace(DrafterPace& pool) : acceptance(&pool.acceptance), pool_(pool) {}
 
-  // Levels to draft in this round, 0 for none. target_seconds: this branch's share of the target's forward.
-  std::int32_t depth(std::int32_t most, double target_seconds);
+  // Levels to draft in this round, 0 for none.
+  std::int32_t depth(std::int32_t most, const TargetShare& target);
 
   // Nothing of this round's draft pays by what is known: should a little of it be verified all the same, to know more?
   bool due();
@@ -44,16 +63,11 @@ class Pace {
   Acceptance acceptance;
 
  private:
-  std::int32_t best_depth(std::int32_t most, double target_seconds) const;
+  std::int32_t best_depth(std::int32_t most, const TargetShare& target) const;
 
   DrafterPace& pool_;
   std::array<DrafterPace::Level, DrafterPace::kMostLevels> levels_{};
-  void give_up();
-
-  bool probing_ = false;       // this round drafts to see whether it pays again
-  std::int32_t quiet_ = 0;     // rounds left before the next try
-  std::int32_t skipped_ = 0;   // drafts since one was verified
-  std::int32_t interval_ = 0;  // how long the last quiet spell was
+  bool probing_ = false;  // this round drafts to see whether it pays again
 };
 
 }  // namespace agentkv

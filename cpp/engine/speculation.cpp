@@ -55,6 +55,12 @@ std::size_t Speculation::propose(std::size_t rows, std::size_t room) {
 
 void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
   const auto of_source = [&](const DraftWish& wish) { return &wish.speculator->source == &source; };
+  const auto n_rows = static_cast<double>(rows);
+  const double row_seconds = cost.row_seconds();
+  const TargetShare share{.plain = cost.seconds(rows) / n_rows,
+                          .verifying = cost.seconds(std::max<std::size_t>(rows, 2)) / n_rows,
+                          .level = row_seconds * static_cast<double>(wishes_.size()) / n_rows};
+  source.pace.begin_round();
   requests_.clear();
   asked_.clear();
   const auto worth = [&](double seconds) {
@@ -67,7 +73,7 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
     speculator.draft = {};
     speculator.depth = std::min(wish.max_depth, DrafterPace::kMostLevels);
     if (source.drafter->adaptive) {
-      speculator.depth = speculator.pace.depth(wish.max_depth, cost.seconds(rows) / static_cast<double>(rows));
+      speculator.depth = speculator.pace.depth(wish.max_depth, share);
     }
     if (room == 0) speculator.depth = 0;
     if (speculator.depth == 0) continue;
@@ -76,8 +82,8 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
                          .history = wish.branch->log,
                          .max_nodes = std::min(kMostNodes, static_cast<std::int32_t>(room)),
                          .max_depth = speculator.depth,
-                         .row_worth = worth(cost.row_seconds(rows)),
-                         .level_worth = worth(source.pace.level_seconds.value())});
+                         .row_worth = worth(row_seconds),
+                         .level_worth = worth(source.pace.level_seconds.value() + share.level)});
   }
   if (requests_.empty()) return;
 
@@ -119,7 +125,7 @@ std::size_t Speculation::keep_what_pays(std::size_t rows, std::size_t room) {
   std::stable_sort(candidates_.begin(), candidates_.end(),
                    [](const Candidate& a, const Candidate& b) { return a.probability > b.probability; });
   auto tokens = static_cast<double>(rows);
-  double best = tokens / cost.seconds(rows);
+  double best = kMargin * tokens / cost.seconds(rows);
   std::size_t n_kept = 0;
   for (std::size_t n = 0; n < std::min(room, candidates_.size()); ++n) {
     tokens += static_cast<double>(candidates_[n].probability);

@@ -6,24 +6,30 @@
 
 namespace agentkv {
 
-// Falls fast and rises slowly, so that it stays near what an undisturbed measurement gives.
+// Falls fast and rises slowly, so that it stays near what an undisturbed measurement gives. The first ones, made while
+// memory is touched for the first time, count by their least.
 class Typical {
  public:
   void learn(double x) {
+    if (times_ < kFirst) {
+      value_ = times_++ == 0 ? x : std::min(value_, x);
+      return;
+    }
     const double weight = x < value_ ? kFall : kRise;
-    value_ = known_ ? value_ + weight * (std::min(x, kMost * value_) - value_) : x;
-    known_ = true;
+    value_ += weight * (std::min(x, kMost * value_) - value_);
   }
-  bool known() const { return known_; }
+  bool known() const { return times_ > 0; }
   double value() const { return value_; }  // 0 before the first
 
  private:
   static constexpr double kFall = 0.3;
-  static constexpr double kRise = 0.05;
+  static constexpr double kRise = 0.15;
   static constexpr double kMost = 3;  // of the value: what is more than that is an interruption
 
+  static constexpr std::uint8_t kFirst = 3;
+
   double value_ = 0;
-  bool known_ = false;
+  std::uint8_t times_ = 0;
 };
 
 }  // namespace agentkv

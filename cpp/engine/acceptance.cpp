@@ -26,8 +26,6 @@ void for_bins(const Draft& draft, std::size_t n_bins, std::vector<std::int32_t>&
   }
 }
 
-thread_local std::vector<std::int32_t> depths;
-
 }  // namespace
 
 void Acceptance::Rate::count(bool right) {
@@ -53,7 +51,7 @@ void Acceptance::count(std::size_t bin, bool right) {
 
 void Acceptance::path_probabilities(const Draft& draft, std::vector<float>& out) const {
   out.resize(draft.size());
-  for_bins(draft, kBins, depths, [&](std::size_t node, std::size_t bin, double guess) {
+  for_bins(draft, kBins, depths_, [&](std::size_t node, std::size_t bin, double guess) {
     const std::int32_t parent = draft.parents[node];
     const double above = parent < 0 ? 1.0 : static_cast<double>(out[static_cast<std::size_t>(parent)]);
     out[node] = static_cast<float>(above * rate(bin, guess));
@@ -61,8 +59,8 @@ void Acceptance::path_probabilities(const Draft& draft, std::vector<float>& out)
 }
 
 void Acceptance::learn(const Draft& draft, std::span<const std::int32_t> accepted) {
-  for_bins(draft, kBins, depths, [&](std::size_t node, std::size_t bin, double) {
-    const auto depth = static_cast<std::size_t>(depths[node]);
+  for_bins(draft, kBins, depths_, [&](std::size_t node, std::size_t bin, double) {
+    const auto depth = static_cast<std::size_t>(depths_[node]);
     const bool reached = depth == 0 || (depth <= accepted.size() && accepted[depth - 1] == draft.parents[node]);
     if (reached) count(bin, depth < accepted.size() && accepted[depth] == static_cast<std::int32_t>(node));
   });

@@ -39,6 +39,7 @@ class Acceptance {
 
   Acceptance* pool_;
   std::array<Rate, 2 * kBins> rates_{};
+  mutable std::vector<std::int32_t> depths_;  // scratch
 };
 
 }  // namespace agentkv

@@ -91,7 +91,7 @@ class Answers:
 
     def propose(self, branch: int, tokens: Tokens, limit: int) -> Any:
         if isinstance(self.answer, Exception):
-            raise self.answer
+            raise type(self.answer)(*self.answer.args)  # a fresh one: the parameter outlives the frames it would hold
         return self.answer
 
 

@@ -43,13 +43,15 @@ async def measure(
 ) -> list[Result]:
     """Plain decoding and each strategy over all prompts, `settings.branches` at a time.
 
-    Every repetition begins in new Contexts, so that nothing is drafted from an answer that was given before; calls
-    `progress` after each generation of a group. Raises what `Context.open` and `Branch.generate` do.
+    Every repetition begins in new Contexts, so that nothing is drafted from an answer that was given before. An eighth
+    of the prompts warms up and is not measured: by then each has found its pace. Calls `progress` after each
+    generation of a group. Raises what `Context.open` and `Branch.generate` do.
     """
     everyone: dict[str, Speculative | None] = {PLAIN: None, **strategies}
     names = list(everyone)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
     groups = [prompts[i : i + settings.branches] for i in range(0, len(prompts), settings.branches)]
+    warm = len(groups) // 8
     for _ in range(settings.repeat):
         async with AsyncExitStack() as stack:
             contexts = {
@@ -60,19 +62,14 @@ async def measure(
                 )
                 for name in names
             }
-            for ctx in contexts.values():
-                await _warm_up(ctx, prompts[0])
             for number, group in enumerate(groups):
                 for turn in range(len(names)):
                     name = names[(number + turn) % len(names)]  # nobody always comes first
-                    samples[name].append(await _sample(contexts[name], number, group, settings))
+                    sample = await _sample(contexts[name], number, group, settings)
+                    if number >= warm:
+                        samples[name].append(sample)
                     progress()
     return [Result.of(name, samples[name], plain=samples[PLAIN]) for name in names]
-
-
-async def _warm_up(ctx: Context, prompt: BenchPrompt) -> None:
-    async with await ctx.branch(prompt.tokens(ctx)[:4]) as branch:
-        await branch.generate(max_tokens=4)
 
 
 async def _sample(ctx: Context, number: int, group: Sequence[BenchPrompt], settings: Settings) -> Sample:

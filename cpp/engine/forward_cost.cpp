@@ -5,8 +5,10 @@
 namespace agentkv {
 namespace {
 
-constexpr double kForget = 0.97;  // what a measurement keeps of the weight of those before it
-constexpr double kMost = 3;       // of what is expected: what took longer was interrupted
+constexpr double kForget = 0.97;    // what a measurement keeps of the weight of those before it
+constexpr double kMost = 3;         // of what is expected: what took longer was interrupted
+constexpr double kMostWeight = 16;  // forwards that a distance from the line remembers
+constexpr double kLineWeight = 3;   // forwards that the line is worth against them
 constexpr double kGuess = 1.0 / 16;
 constexpr double kGuessWeight = 0.5;  // of the guess, at each of two row counts
 constexpr double kGuessRows[] = {2, 18};
@@ -15,7 +17,9 @@ constexpr double kGuessRows[] = {2, 18};
 
 void ForwardCost::learn(std::size_t rows, double seconds) {
   if (rows < 2) {
-    single_.learn(seconds);
+    if (singles_ > 4) seconds = std::min(seconds, kMost * single_);
+    singles_ = kForget * singles_ + 1;
+    single_ += (seconds - single_) / singles_;
   } else {
     if (n_ > 4) seconds = std::min(seconds, kMost * this->seconds(rows));
     const auto x = static_cast<double>(rows);
@@ -26,12 +30,16 @@ void ForwardCost::learn(std::size_t rows, double seconds) {
     xy_ = kForget * xy_ + x * seconds;
   }
   fit();
+  if (rows < 2 || rows > kMostRows) return;
+  Distance& distance = distances_[rows];
+  distance.weight = std::min(distance.weight + 1, kMostWeight);
+  distance.seconds += (seconds - line(rows) - distance.seconds) / distance.weight;
 }
 
 void ForwardCost::fit() {
   // Seconds of a single row by what is known, for the guess.
   const double mean_rows = n_ > 0 ? x_ / n_ : 1;
-  const double one = single_.known() ? single_.value() : y_ / n_ / (1 + kGuess * mean_rows);
+  const double one = singles_ > 0 ? single_ : y_ / n_ / (1 + kGuess * mean_rows);
   double n = n_, x = x_, y = y_, xx = xx_, xy = xy_;
   for (const double rows : kGuessRows) {
     const double guess = one * (1 + kGuess * rows);
@@ -51,9 +59,13 @@ void ForwardCost::learn_speed(double seconds, std::size_t tokens) {
 }
 
 double ForwardCost::seconds(std::size_t rows) const {
-  if (rows < 2 && single_.known()) return single_.value();
-  const double line = offset_ + slope_ * static_cast<double>(rows);
-  return single_.known() ? std::max(line, single_.value()) : line;
+  if (rows < 2 && singles_ > 0) return single_;
+  double expected = line(rows);
+  if (rows <= kMostRows) {
+    const Distance& distance = distances_[rows];
+    expected += distance.seconds * distance.weight / (distance.weight + kLineWeight);
+  }
+  return singles_ > 0 ? std::max(expected, single_) : expected;
 }
 
 }  // namespace agentkv

@@ -43,9 +43,8 @@ std::int32_t Pace::best_depth(std::int32_t most, const TargetShare& target) cons
   double tokens = 1;
   double reach = 1;           // how often a round gets to this level
   double rate = kFirstGuess;  // how often it then comes true
-  double best_speed = kMargin / target.plain;
-  const double draft_seconds = pool_.level_seconds.known() ? pool_.level_seconds.value() : kCostGuess * target.plain;
-  const double level_seconds = target.level + draft_seconds;
+  double best_speed = kMargin / target[0];
+  const double level_seconds = pool_.level_seconds.known() ? pool_.level_seconds.value() : kCostGuess * target[0];
   std::int32_t best = 0;
   for (std::int32_t level = 0; level < most; ++level) {
     const auto& own = levels_[static_cast<std::size_t>(level)];
@@ -54,7 +53,7 @@ std::int32_t Pace::best_depth(std::int32_t most, const TargetShare& target) cons
     rate = (own.accepted + kPoolWeight * rate) / (own.tried + kPoolWeight);
     reach *= rate;
     tokens += reach;
-    const double speed = tokens / (target.verifying + (level + 1) * level_seconds);
+    const double speed = tokens / (target[static_cast<std::size_t>(level) + 1] + (level + 1) * level_seconds);
     if (speed > best_speed) {
       best_speed = speed;
       best = level + 1;
@@ -66,7 +65,7 @@ std::int32_t Pace::best_depth(std::int32_t most, const TargetShare& target) cons
 std::int32_t Pace::depth(std::int32_t most, const TargetShare& target) {
   most = std::min(most, DrafterPace::kMostLevels);
   const bool probed = std::exchange(probing_, false);
-  if (pool_.level_seconds.known() && most * pool_.level_seconds.value() < kFree * target.plain) return most;
+  if (pool_.level_seconds.known() && most * pool_.level_seconds.value() < kFree * target[0]) return most;
   const std::int32_t best = best_depth(most, target);
   if (best > 0) {
     if (probed) pool_.quiet = {};

@@ -57,9 +57,11 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
   const auto of_source = [&](const DraftWish& wish) { return &wish.speculator->source == &source; };
   const auto n_rows = static_cast<double>(rows);
   const double row_seconds = cost.row_seconds();
-  const TargetShare share{.plain = cost.seconds(rows) / n_rows,
-                          .verifying = cost.seconds(std::max<std::size_t>(rows, 2)) / n_rows,
-                          .level = row_seconds * static_cast<double>(wishes_.size()) / n_rows};
+  TargetShare share;
+  for (std::size_t level = 0; level < share.size(); ++level) {
+    share[level] = cost.seconds(rows + level * wishes_.size()) / n_rows;
+  }
+  const double level_rows_seconds = row_seconds * static_cast<double>(wishes_.size()) / n_rows;
   source.pace.begin_round();
   requests_.clear();
   asked_.clear();
@@ -83,7 +85,7 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
                          .max_nodes = std::min(kMostNodes, static_cast<std::int32_t>(room)),
                          .max_depth = speculator.depth,
                          .row_worth = worth(row_seconds),
-                         .level_worth = worth(source.pace.level_seconds.value() + share.level)});
+                         .level_worth = worth(source.pace.level_seconds.value() + level_rows_seconds)});
   }
   if (requests_.empty()) return;
 

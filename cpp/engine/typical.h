@@ -6,7 +6,7 @@
 
 namespace agentkv {
 
-// Falls fast and rises slowly, so that it stays near what an undisturbed measurement gives. The first ones, made while
+// A moving mean that leans to what an undisturbed measurement gives. The first ones, made while
 // memory is touched for the first time, count by their least.
 class Typical {
  public:
@@ -22,8 +22,8 @@ class Typical {
   double value() const { return value_; }  // 0 before the first
 
  private:
-  static constexpr double kFall = 0.3;
-  static constexpr double kRise = 0.15;
+  static constexpr double kFall = 0.15;
+  static constexpr double kRise = 0.12;
   static constexpr double kMost = 3;  // of the value: what is more than that is an interruption
 
   static constexpr std::uint8_t kFirst = 3;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -64,11 +65,17 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
+std::uintmax_t bytes_of(const std::string& path) {
+  std::error_code unreadable;  // check_pte_file says what is wrong with it
+  return std::filesystem::file_size(path, unreadable);
+}
+
 }  // namespace
 
-PteModule::PteModule(std::string path, std::string backend_id)
+PteModule::PteModule(std::string path, std::string backend_id, std::uintmax_t one_thread_below)
     : path_(std::move(path)),
       backend_id_(std::move(backend_id)),
+      one_thread_(bytes_of(path_) < one_thread_below),
       cache_key_(mint_cache_key()),
       slot_(std::make_shared<CacheSlot>()) {
   register_cpu_delegate();
@@ -98,6 +105,7 @@ void PteModule::load(std::vector<std::string> methods) {
 }
 
 void PteModule::load_methods() {
+  const OneThread alone(one_thread_);
   for (const std::string& method : methods_) {
     const LogCapture log;
     module_->unload_method(method);
@@ -242,6 +250,7 @@ void PteModule::run(const std::string& method, const ForwardCache& cache, std::s
   const std::lock_guard lock(mutex_);
   const ForwardGate gate;
   if (pool_generation_ != pool_generation()) load_methods();
+  const OneThread alone(one_thread_);
   const LogCapture log;
   const auto failed = [&](const std::string& reason) {
     return ForwardFailed(method + " of " + std::to_string(inputs.front().rows) + " tokens: " + reason);

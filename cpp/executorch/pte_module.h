@@ -68,7 +68,8 @@ class PteModule {
 
   // Reads what can be known without loading a method. Throws ProgramError naming the file, what is wrong with it and
   // what to do, as everything below does.
-  PteModule(std::string path, std::string backend_id);
+  // A file of fewer bytes than `one_thread_below` runs on the calling thread alone, see OneThread.
+  PteModule(std::string path, std::string backend_id, std::uintmax_t one_thread_below = 0);
   ~PteModule();
   PteModule(const PteModule&) = delete;
   PteModule& operator=(const PteModule&) = delete;
@@ -103,6 +104,7 @@ class PteModule {
 
   std::string path_;
   std::string backend_id_;
+  const bool one_thread_;
   std::string cache_key_;
   std::shared_ptr<CacheSlot> slot_;  // what the delegate executes over; outlives the module that holds the delegate
   std::unique_ptr<Module> module_;

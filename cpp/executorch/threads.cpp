@@ -1,5 +1,6 @@
 #include "executorch/threads.h"
 
+#include <executorch/extension/threadpool/threadpool_guard.h>
 #include <executorch/runtime/core/function_ref.h>
 
 #include <algorithm>
@@ -26,6 +27,8 @@ ThreadPool* get_threadpool();
 
 namespace agentkv {
 namespace {
+
+using executorch::extension::threadpool::NoThreadPoolGuard;
 
 constexpr std::size_t kMaxThreads = 1024;
 
@@ -63,7 +66,7 @@ void set_threads(std::size_t n) {
 }
 
 void parallel_for(std::size_t n_tasks, const std::function<void(std::size_t)>& task) {
-  const std::size_t n_threads = n_tasks < 2 ? 1 : get_threads();
+  const std::size_t n_threads = n_tasks < 2 || NoThreadPoolGuard::is_enabled() ? 1 : get_threads();
   if (n_threads < 2) {
     for (std::size_t i = 0; i < n_tasks; ++i) task(i);
     return;
@@ -87,6 +90,11 @@ void parallel_for(std::size_t n_tasks, const std::function<void(std::size_t)>& t
   executorch::extension::threadpool::get_threadpool()->run(drain, std::min(n_threads, n_tasks));
   if (error) std::rethrow_exception(error);
 }
+
+OneThread::OneThread(bool wanted) : before_(NoThreadPoolGuard::is_enabled()) {
+  NoThreadPoolGuard::set_enabled(before_ || wanted);
+}
+OneThread::~OneThread() { NoThreadPoolGuard::set_enabled(before_); }
 
 ForwardGate::ForwardGate() { gate().lock_shared(); }
 ForwardGate::~ForwardGate() { gate().unlock_shared(); }

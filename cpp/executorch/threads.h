@@ -22,6 +22,19 @@ std::uint64_t pool_generation();
 // that a task throws is rethrown here; the tasks not begun by then are dropped.
 void parallel_for(std::size_t n_tasks, const std::function<void(std::size_t)>& task);
 
+// While it lives, what its thread loads or runs uses that thread alone: a program that takes some ten microseconds
+// loses more by waking others than it gains.
+class OneThread {
+ public:
+  explicit OneThread(bool wanted);
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  const bool before_;
+};
+
 // Held while a program executes, so that set_threads does not take the pool away under it. Forwards of several programs
 // hold it together.
 class ForwardGate {

@@ -298,5 +298,7 @@ async def test_the_strategy_that_the_documentation_shows(open_context: OpenConte
         trunk = await ctx.branch(PROMPT)
         one, other = await trunk.fork(2)
         expected = await one.generate(max_tokens=32)
-        assert await other.generate(max_tokens=32, speculative=scope["LastTime"]()) == expected
+        strategy = scope["LastTime"]()
+        strategy.adaptive = False  # whether a guess pays on a model as tiny as this one is the machine's say
+        assert await other.generate(max_tokens=32, speculative=strategy) == expected
         assert ctx.stats.drafted > 0

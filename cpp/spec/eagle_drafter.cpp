@@ -10,8 +10,10 @@
 namespace agentkv {
 namespace {
 
-// Entries that may wait for the next round; more are run at once, so that rounds stay short.
+// Entries that may wait for the next round; more are run at once, so that rounds stay short. So are those of rows that
+// came together, as a prompt does: the target was busy with it anyway, and the rounds after it begin up to date.
 constexpr Pos kFlushRows = 128;
+constexpr std::size_t kPromptRows = 32;
 
 std::vector<Token> target_tokens(const HeadInfo& head, std::span<const std::int32_t> d2t, std::int32_t target_vocab) {
   if (d2t.empty()) {
@@ -143,7 +145,8 @@ void EagleDrafter::append(EagleLine& line, std::span<const Token> tokens, std::s
   }
   line.tokens.insert(line.tokens.end(), tokens.begin(), tokens.end());
   line.features.insert(line.features.end(), features.begin(), features.end());
-  if (line.n() - 1 - cache_->seq_len(line.seq) >= flush_rows_) flush(line);
+  const Pos waiting = line.n() - 1 - cache_->seq_len(line.seq);
+  if (waiting >= flush_rows_ || (waiting > 0 && tokens.size() >= kPromptRows)) flush(line);
 }
 
 // Runs the entries whose tokens are known. Where that fails the branch begins anew; propose meets the same failure.

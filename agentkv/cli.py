@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +59,24 @@ def _main(
     """Agents on forked KV-cache branches, on your own model and machine."""
 
 
+@contextmanager
+def _exporting() -> Iterator[Callable[[str], None]]:
+    """Shows what an export is at, and ends the command where it cannot go on."""
+    from agentkv_runtime.errors import ExportError, ModelFolderError
+    from agentkv_runtime.export.quiet import quiet_libraries
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=stderr, transient=True) as progress, quiet_libraries():
+            task = progress.add_task("starting", total=None)
+            yield lambda what: progress.update(task, description=what)
+    except (ExportError, ModelFolderError) as error:
+        fail(error)
+    except KeyboardInterrupt:
+        stderr.print("stopped; nothing was written")
+        raise typer.Exit(130) from None
+
+
 @app.command()
 def export(
     source: Annotated[Path, typer.Argument(metavar="SRC_FOLDER", help="Folder of a Hugging Face model.")],
@@ -69,28 +89,18 @@ def export(
     features: Annotated[bool, typer.Option("--features", help="Also give out what EAGLE-3 draft heads read.")] = False,
 ) -> None:
     """Export a Hugging Face model to a model folder. Needs torch; running the result does not."""
-    from agentkv_runtime.errors import ExportError, ModelFolderError
     from agentkv_runtime.export.folder import export_folder
-    from agentkv_runtime.export.quiet import quiet_libraries
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    try:
-        with Progress(*columns, console=stderr, transient=True) as progress, quiet_libraries():
-            task = progress.add_task("starting", total=None)
-            folder = export_folder(
-                source,
-                target,
-                quant=quant.value,
-                max_tokens=max_tokens,
-                max_logits=max_logits,
-                features=features,
-                progress=lambda what: progress.update(task, description=what),
-            )
-    except (ExportError, ModelFolderError) as error:
-        fail(error)
-    except KeyboardInterrupt:
-        stderr.print("stopped; nothing was written")
-        raise typer.Exit(130) from None
+    with _exporting() as progress:
+        folder = export_folder(
+            source,
+            target,
+            quant=quant.value,
+            max_tokens=max_tokens,
+            max_logits=max_logits,
+            features=features,
+            progress=progress,
+        )
     size = _bytes_text(folder.manifest.model_bytes)
     stdout.print(f"Wrote {escaped(folder.path)} ({size}). Look at it with: agentkv inspect {escaped(folder.path)}")
 
@@ -108,28 +118,18 @@ def export_draft(
     max_logits: Annotated[int, typer.Option(min=2, help="Rows that one forward returns at most.")] = 64,
 ) -> None:
     """Export an EAGLE-3 draft head for a model that was exported with --features. Needs torch."""
-    from agentkv_runtime.errors import ExportError, ModelFolderError
     from agentkv_runtime.export.draft_folder import export_draft
-    from agentkv_runtime.export.quiet import quiet_libraries
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    try:
-        with Progress(*columns, console=stderr, transient=True) as progress, quiet_libraries():
-            task = progress.add_task("starting", total=None)
-            draft = export_draft(
-                head,
-                target,
-                out,
-                quant=quant.value,
-                max_tokens=max_tokens,
-                max_logits=max_logits,
-                progress=lambda what: progress.update(task, description=what),
-            )
-    except (ExportError, ModelFolderError) as error:
-        fail(error)
-    except KeyboardInterrupt:
-        stderr.print("stopped; nothing was written")
-        raise typer.Exit(130) from None
+    with _exporting() as progress:
+        draft = export_draft(
+            head,
+            target,
+            out,
+            quant=quant.value,
+            max_tokens=max_tokens,
+            max_logits=max_logits,
+            progress=progress,
+        )
     stdout.print(f"Wrote {escaped(out / 'draft.pte')} ({_bytes_text(draft.model_bytes)})")
 
 

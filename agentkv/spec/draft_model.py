@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._inputs import checked_count
-from ._built_in import MOST_NODES, BuiltIn, DraftTarget, check_adaptive
-from ._folder import checked_path
+from ._built_in import DraftTarget
+from ._tree import TreeDrafts, checked_path
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
 
 
 @dataclass(frozen=True)
-class DraftModel(BuiltIn):
+class DraftModel(TreeDrafts):
     """Guesses what a smaller model with the same tokenizer would say.
 
     A tree per branch; each level of it costs the smaller model one forward, for all branches together.
@@ -28,16 +27,10 @@ class DraftModel(BuiltIn):
     """
 
     path: str | Path
-    _: KW_ONLY
-    width: int = 8
-    top_k: int = 8
-    adaptive: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", checked_path(self.path))
-        checked_count(self.width, "width", 1, MOST_NODES)
-        checked_count(self.top_k, "top_k", 1, MOST_NODES)
-        check_adaptive(self.adaptive)
+        super().__post_init__()
 
     def _open(self, target: DraftTarget) -> Drafter:
         from agentkv_runtime.speculation import open_draft_model

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._inputs import checked_count
-from ._built_in import MOST_NODES, BuiltIn, DraftTarget, check_adaptive
-from ._folder import checked_path
+from ._built_in import DraftTarget
+from ._tree import TreeDrafts, checked_path
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
 
 
 @dataclass(frozen=True)
-class Eagle(BuiltIn):
+class Eagle(TreeDrafts):
     """Guesses with an EAGLE-3 head: one decoder layer over the model's own low, middle and high hidden states.
 
     The model must give out its features (`agentkv export --features`); `agentkv export-draft` makes the head.
@@ -28,17 +27,11 @@ class Eagle(BuiltIn):
     """
 
     path: str | Path | None = None
-    _: KW_ONLY
-    width: int = 8
-    top_k: int = 8
-    adaptive: bool = True
 
     def __post_init__(self) -> None:
         if self.path is not None:
             object.__setattr__(self, "path", checked_path(self.path))
-        checked_count(self.width, "width", 1, MOST_NODES)
-        checked_count(self.top_k, "top_k", 1, MOST_NODES)
-        check_adaptive(self.adaptive)
+        super().__post_init__()
 
     def _open(self, target: DraftTarget) -> Drafter:
         from agentkv_runtime.speculation import open_eagle

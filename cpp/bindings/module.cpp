@@ -1,5 +1,10 @@
 // The native module `agentkv_runtime._core`.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
 
 namespace nb = nanobind;
 
@@ -17,6 +22,16 @@ void bind_reports(nb::module_& m);
 
 NB_MODULE(_core, m) {
   m.doc() = "Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs.";
+  m.def(
+      "mlx_version",
+      []() -> std::optional<std::string> {
+#ifdef AGENTKV_MLX_VERSION
+        return AGENTKV_MLX_VERSION;
+#else
+        return std::nullopt;
+#endif
+      },
+      "The version of mlx that the MLX backend was built with; None where it was built without.");
   bind_errors(m);
   bind_core(m);
   bind_cpu(m);

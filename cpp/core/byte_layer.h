@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "core/api.h"
 #include "core/types.h"
 
 namespace agentkv {
@@ -21,7 +22,7 @@ struct CacheConfig {
   SeqId max_sequences = kDefaultMaxSequences;
 };
 
-class ByteLayer {
+class AGENTKV_API ByteLayer {
  public:
   virtual ~ByteLayer() = default;
   virtual std::string_view backend_id() const = 0;

@@ -4,50 +4,52 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/api.h"
+
 namespace agentkv {
 
-struct Error : std::runtime_error {
+struct AGENTKV_API Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 // The pool has fewer free cells than a step needs.
-struct CacheFull : Error {
+struct AGENTKV_API CacheFull : Error {
   using Error::Error;
 };
 // More live sequences than the cache was built for.
-struct TooManySequences : Error {
+struct AGENTKV_API TooManySequences : Error {
   using Error::Error;
 };
 // A sequence id that is out of range or holds nothing.
-struct UnknownSequence : Error {
+struct AGENTKV_API UnknownSequence : Error {
   using Error::Error;
 };
 // Positions outside what a sequence holds, or a length it never had.
-struct InvalidRange : Error {
+struct AGENTKV_API InvalidRange : Error {
   using Error::Error;
 };
 // A step verb out of order: begin twice, forward without begin, commit without forward.
-struct InvalidStep : Error {
+struct AGENTKV_API InvalidStep : Error {
   using Error::Error;
 };
 // A draft tree whose parent does not come earlier, or an accepted list that is not a chain.
-struct InvalidTree : Error {
+struct AGENTKV_API InvalidTree : Error {
   using Error::Error;
 };
 // Shapes, dtypes or layer ids that do not fit the cache.
-struct InvalidTensor : Error {
+struct AGENTKV_API InvalidTensor : Error {
   using Error::Error;
 };
 // No cache under a key, no builder for a (backend, kind), a key taken twice.
-struct RegistryError : Error {
+struct AGENTKV_API RegistryError : Error {
   using Error::Error;
 };
 // A program file that is missing, damaged, foreign, or of an unknown schema version.
-struct ProgramError : Error {
+struct AGENTKV_API ProgramError : Error {
   using Error::Error;
 };
 // A forward that was started and failed; the cache is as it was before the step.
-struct ForwardFailed : Error {
+struct AGENTKV_API ForwardFailed : Error {
   using Error::Error;
 };
 

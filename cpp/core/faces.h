@@ -5,12 +5,13 @@
 #include <span>
 #include <vector>
 
+#include "core/api.h"
 #include "core/step_plan.h"
 #include "core/types.h"
 
 namespace agentkv {
 
-class Cache {
+class AGENTKV_API Cache {
  public:
   virtual ~Cache() = default;
   virtual bool can_extend(std::int64_t n) const = 0;  // are n more cells free?
@@ -21,7 +22,7 @@ class Cache {
 
 // A step is a transaction: begin_step validates and mutates nothing, the first layer of the forward plans (allocates
 // cells), commit_step publishes cells and lengths, abort_step returns every cell.
-class SteppedCache : public Cache {
+class AGENTKV_API SteppedCache : public Cache {
  public:
   virtual void commit_step() = 0;
   virtual void abort_step() noexcept = 0;  // harmless when no step is open
@@ -29,7 +30,7 @@ class SteppedCache : public Cache {
   virtual std::span<const Pos> step_positions() const = 0;
 };
 
-class ContiguousCache : public SteppedCache {
+class AGENTKV_API ContiguousCache : public SteppedCache {
  public:
   // The next n tokens. Throws CacheFull, InvalidStep.
   virtual void begin_step(std::int32_t n) = 0;
@@ -40,7 +41,7 @@ class ContiguousCache : public SteppedCache {
 // Ids are 0 <= seq < max_sequences(), and an id that holds nothing is an empty sequence. The verbs refuse to read or
 // trim an empty one (UnknownSequence), refuse a range [p0, p1) outside [0, seq_len] (InvalidRange; p1 < 0 means the
 // end), and are refused inside a step (InvalidStep).
-class SeqCache : public SteppedCache {
+class AGENTKV_API SeqCache : public SteppedCache {
  public:
   // Row i extends sequence seq_ids[i]; rows of one sequence take consecutive positions in row order. An unused id in
   // range starts an empty sequence. Throws CacheFull, UnknownSequence, InvalidStep.
@@ -64,7 +65,7 @@ class SeqCache : public SteppedCache {
 // a step or outside, also withdraws every proposal that no committed step has run. seq_len and seq_runs speak of
 // committed tokens alone; seq_cp shares no nodes and is refused into a sequence that has some (InvalidTree); seq_rm of
 // the last committed token drops the frontier.
-class TreeSeqCache : public SeqCache {
+class AGENTKV_API TreeSeqCache : public SeqCache {
  public:
   // Proposes n nodes for the next step that has rows of seq. parents[i] is the index of an earlier node, or -1 for the
   // last committed token. Throws InvalidTree, InvalidStep.
@@ -78,7 +79,7 @@ class TreeSeqCache : public SeqCache {
 };
 
 // What a byte layer holds of the bookkeeping: the plan of the open step.
-class StepPlanner {
+class AGENTKV_API StepPlanner {
  public:
   virtual ~StepPlanner() = default;
   // Plans on the first call of a step and returns the same plan to later layers. `position` is what the program was

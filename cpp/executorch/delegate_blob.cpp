@@ -1,72 +1,23 @@
 #include "executorch/delegate_blob.h"
 
-#include <array>
-#include <cstring>
 #include <string>
-#include <type_traits>
 
+#include "core/blob_reader.h"
 #include "core/errors.h"
 
 namespace agentkv::delegate {
 namespace {
 
-constexpr char kMagic[4] = {'A', 'K', 'V', 'D'};
-constexpr std::uint32_t kMaxCount = 1u << 20;  // far above any real count, far below what would exhaust memory
+constexpr char kOwner[] = "attention delegate";
+constexpr char kMagic[] = "AKVD";
 constexpr std::int64_t kMaxTokens = 1 << 24;
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 32;
 
 [[noreturn]] void damaged(const std::string& what) {
-  throw ProgramError("attention delegate: damaged blob: " + what + "; export the model again");
+  throw ProgramError(std::string(kOwner) + ": damaged blob: " + what + "; export the model again");
 }
 
-std::uint32_t crc32(const std::uint8_t* data, std::size_t size) {
-  static const auto table = [] {
-    std::array<std::uint32_t, 256> t{};
-    for (std::uint32_t i = 0; i < 256; ++i) {
-      std::uint32_t c = i;
-      for (int bit = 0; bit < 8; ++bit) c = (c & 1) ? 0xEDB88320u ^ (c >> 1) : c >> 1;
-      t[i] = c;
-    }
-    return t;
-  }();
-  std::uint32_t crc = ~0u;
-  for (std::size_t i = 0; i < size; ++i) crc = table[(crc ^ data[i]) & 0xFF] ^ (crc >> 8);
-  return ~crc;
-}
-
-class Reader {
- public:
-  Reader(const std::uint8_t* data, std::size_t size) : at_(data), left_(size) {}
-
-  template <typename T>
-  T read() {
-    static_assert(std::is_trivially_copyable_v<T>);
-    T value;
-    take(&value, sizeof(T));
-    return value;
-  }
-
-  void take(void* out, std::size_t n) {
-    if (n > left_) damaged("it ends early");
-    if (n > 0) std::memcpy(out, at_, n);
-    at_ += n;
-    left_ -= n;
-  }
-
-  std::uint32_t count() {
-    const auto n = read<std::uint32_t>();
-    if (n > kMaxCount) damaged("a list of " + std::to_string(n) + " entries");
-    return n;
-  }
-
-  std::size_t left() const { return left_; }
-
- private:
-  const std::uint8_t* at_;
-  std::size_t left_;
-};
-
-Affine read_affine(Reader& in) {
+Affine read_affine(BlobReader& in) {
   Affine a;
   a.constant = in.read<std::int64_t>();
   a.per_token = in.read<std::int64_t>();
@@ -76,7 +27,7 @@ Affine read_affine(Reader& in) {
   return a;
 }
 
-View read_view(Reader& in) {
+View read_view(BlobReader& in) {
   View v;
   v.place = static_cast<Place>(in.read<std::uint32_t>());
   v.index = in.read<std::uint32_t>();
@@ -88,7 +39,7 @@ View read_view(Reader& in) {
   return v;
 }
 
-std::vector<Value> read_values(Reader& in) {
+std::vector<Value> read_values(BlobReader& in) {
   std::vector<Value> values(in.count());
   for (auto& value : values) {
     value.dtype = static_cast<DType>(in.read<std::uint32_t>());
@@ -99,7 +50,7 @@ std::vector<Value> read_values(Reader& in) {
   return values;
 }
 
-Instruction read_instruction(Reader& in) {
+Instruction read_instruction(BlobReader& in) {
   switch (const auto opcode = in.read<std::uint32_t>()) {
     case 1: {
       Copy op;
@@ -243,23 +194,7 @@ class Checker {
 }  // namespace
 
 Blob parse_blob(const void* data, std::size_t size) {
-  Reader header(static_cast<const std::uint8_t*>(data), size);
-  char magic[sizeof(kMagic)];
-  header.take(magic, sizeof(magic));
-  if (std::memcmp(magic, kMagic, sizeof(magic)) != 0) damaged("it does not start as one");
-  const auto version = header.read<std::uint32_t>();
-  if (version != kBlobVersion) {
-    throw ProgramError("attention delegate: blob version " + std::to_string(version) + ", this build reads version " +
-                       std::to_string(kBlobVersion) +
-                       "; export the model again, or install the agentkv that exported it");
-  }
-  const auto payload_size = header.read<std::uint32_t>();
-  const auto checksum = header.read<std::uint32_t>();
-  if (payload_size > header.left()) damaged("it ends early");
-  const auto* payload = static_cast<const std::uint8_t*>(data) + (size - header.left());
-  if (crc32(payload, payload_size) != checksum) damaged("its checksum does not match");
-
-  Reader in(payload, payload_size);
+  BlobReader in(kOwner, kMagic, kBlobVersion, data, size);
   Blob blob;
   blob.inputs = read_values(in);
   blob.outputs = read_values(in);
@@ -276,7 +211,7 @@ Blob parse_blob(const void* data, std::size_t size) {
   const auto n_instructions = in.count();
   blob.instructions.reserve(n_instructions);
   for (std::uint32_t i = 0; i < n_instructions; ++i) blob.instructions.push_back(read_instruction(in));
-  if (in.left() != 0) damaged("it goes on after its end");
+  in.finish();
   const Checker check(blob);
   for (const auto& instruction : blob.instructions) std::visit(check, instruction);
   return blob;

@@ -11,6 +11,11 @@ import numpy.typing
 from numpy.typing import NDArray
 
 
+def mlx_version() -> str | None:
+    """
+    The version of mlx that the MLX backend was built with; None where it was built without.
+    """
+
 class Error(RuntimeError):
     pass
 

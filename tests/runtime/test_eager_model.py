@@ -70,13 +70,13 @@ def test_half_pools_err_by_their_rounding(tiny_hf_folder: FolderFactory, kv_dtyp
 
 def test_pools_grow_by_doubling_and_stop(tiny_hf_folder: FolderFactory) -> None:
     oracle = oracle_driver(tiny_hf_folder("llama"), capacity=20, min_chunk=4)
-    assert oracle.program.cache.kv_bytes == 0
+    assert oracle.program.cache.bytes == 0
     sizes = []
     for _ in range(20):
         oracle.step([(0, 3)])
         sizes.append(oracle.program.cache.allocated_cells)
     assert sizes == [4] * 4 + [8] * 4 + [16] * 8 + [20] * 4
-    assert oracle.program.cache.kv_bytes == 2 * 2 * 2 * 20 * 16 * 4  # layers, K and V, heads, cells, head_dim, float32
+    assert oracle.program.cache.bytes == 2 * 2 * 2 * 20 * 16 * 4  # layers, K and V, heads, cells, head_dim, float32
 
 
 def test_a_failed_forward_leaves_nothing(tiny_hf_folder: FolderFactory) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
-from agentkv_runtime.eager.bookkeeping import InvalidTensor
+from agentkv_runtime._core import CacheFull, InvalidRange, InvalidTensor
 
 __all__ = ["KV_DTYPES", "Plan", "Planner", "TorchCache"]
 
@@ -52,14 +53,14 @@ class _Step:
         self.cells_needed = max(self.read_len, max(cells) + 1)
         self.write_cells = torch.tensor(cells, dtype=torch.int64, device=device)
         self._device = device
-        self._masks: dict[int, torch.Tensor] = {}
+        self._masks: dict[tuple[int, int], torch.Tensor] = {}
 
-    def mask(self, window: int) -> torch.Tensor:
+    def mask(self, window: int, sinks: int) -> torch.Tensor:
         """Bool `[n_tokens, read_len]` on the device."""
-        if window not in self._masks:
-            dense = torch.as_tensor(self.plan.mask(window, 0)).to(torch.bool)
-            self._masks[window] = dense.to(self._device)
-        return self._masks[window]
+        if (window, sinks) not in self._masks:
+            dense = torch.as_tensor(self.plan.mask(window, sinks)).to(torch.bool)
+            self._masks[window, sinks] = dense.to(self._device)
+        return self._masks[window, sinks]
 
 
 class TorchCache:
@@ -76,7 +77,7 @@ class TorchCache:
         device: torch.device | str = "cpu",
     ) -> None:
         if kv_dtype not in KV_DTYPES:
-            raise ValueError(f"kv_dtype {kv_dtype!r} is not one of {sorted(KV_DTYPES)} on the torch backend")
+            raise InvalidTensor(f"kv_dtype {kv_dtype!r} is not one of {sorted(KV_DTYPES)} on the torch backend")
         self.planner = planner
         self.capacity = capacity
         self.dtype = KV_DTYPES[kv_dtype]
@@ -86,7 +87,7 @@ class TorchCache:
         self._step: _Step | None = None
 
     @property
-    def kv_bytes(self) -> int:
+    def bytes(self) -> int:
         """K and V bytes allocated now, all layers."""
         return sum(tensor.nbytes for pools in self._pools if pools is not None for tensor in pools)
 
@@ -113,30 +114,57 @@ class TorchCache:
         position: torch.Tensor,
         scale: float,
         window: int = 0,
+        sinks: int = 0,
     ) -> torch.Tensor:
         """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attends with q `[1, Hq, T, D]`, giving `[1, Hq, T, Dv]`.
 
-        A row sees the cells of its sequence at positions <= its own, and with window > 0 only those > its own - window.
-        Scores and sums are float32 whatever the pools hold. Raises InvalidTensor for shapes that do not fit.
+        A row sees the cells of its sequence at positions <= its own, and with window > 0 only those > its own - window
+        and the first `sinks`. Scores and sums are float32 whatever the pools hold. Raises InvalidTensor for shapes that
+        do not fit.
         """
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
-        keys, values = self._write(layer_id, k, v, step)
         kv_heads, rows, dim = k.shape[1:]
         group = q.shape[1] // kv_heads
         if q.shape[1] != group * kv_heads or q.shape[2] != rows or q.shape[3] != dim:
             raise InvalidTensor(f"q {tuple(q.shape)} does not fit k {tuple(k.shape)}")
+        keys, values = self._write(layer_id, k, v, step)
         keys = keys[0, :, None, : step.read_len].float()
         values = values[0, :, None, : step.read_len].float()
         scores = (q[0].float().reshape(kv_heads, group, rows, dim) @ keys.transpose(-1, -2)) * scale
-        scores = scores.masked_fill(~step.mask(window), float("-inf"))
+        visible = step.mask(window, sinks)
+        scores = scores.masked_fill(~visible, float("-inf"))
         # Cells that no row may see can hold anything; 0 * inf must not reach the sum.
         weights = torch.softmax(scores, dim=-1)
-        values = values.masked_fill(~step.mask(window).any(dim=0)[:, None], 0.0)
+        values = values.masked_fill(~visible.any(dim=0)[:, None], 0.0)
         return (weights @ values).reshape(1, q.shape[1], rows, -1).to(q.dtype)
 
     @torch.inference_mode()
+    def update_and_attend(
+        self,
+        layer: int,
+        positions: npt.NDArray[np.int64],
+        q: npt.NDArray[np.float32],
+        k: npt.NDArray[np.float32],
+        v: npt.NDArray[np.float32],
+        scale: float,
+        window: int = 0,
+        sinks: int = 0,
+    ) -> npt.NDArray[np.float32]:
+        """The same over NumPy arrays without a batch dimension, as every byte layer offers it (see `ByteLayer`)."""
+        queries, keys, values = (torch.from_numpy(array).to(self.device)[None] for array in (q, k, v))
+        out = self.attend(layer, queries, keys, values, torch.from_numpy(positions), scale, window, sinks)
+        heads: npt.NDArray[np.float32] = out[0].cpu().numpy()
+        return heads
+
+    @torch.inference_mode()
     def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
-        """Copies cell src[i] to dst[i] in every layer."""
+        """Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange."""
+        if len(src) != len(dst):
+            raise InvalidRange(f"{len(src)} source cells for {len(dst)} destinations")
+        cells = self.allocated_cells
+        for cell in (*src, *dst):
+            if cells and not 0 <= cell < cells:
+                raise InvalidRange(f"cannot move cell {cell}; {cells} are allocated")
         for pools in self._pools:
             for pool in pools or ():
                 pool[:, :, list(dst)] = pool[:, :, list(src)]
@@ -153,9 +181,14 @@ class TorchCache:
             raise InvalidTensor(f"k {tuple(k.shape)} does not fit pools {tuple(pools[0].shape)} of layer {layer_id}")
         keys, values = (self._grown(pools[i] if pools else None, new, step) for i, new in enumerate((k, v)))
         self._pools[layer_id] = (keys, values)
-        keys.index_copy_(2, step.write_cells, k.to(self.dtype))
-        values.index_copy_(2, step.write_cells, v.to(self.dtype))
+        for pool, new in ((keys, k), (values, v)):
+            pool.index_copy_(2, step.write_cells, self._rounded(new))
         return keys, values
+
+    def _rounded(self, new: torch.Tensor) -> torch.Tensor:
+        if self.dtype == torch.float16:  # one outlier must not turn a whole row into NaN
+            new = new.clamp(-65504, 65504)
+        return new.to(self.dtype)
 
     def _grown(self, pool: torch.Tensor | None, new: torch.Tensor, step: _Step) -> torch.Tensor:
         have = 0 if pool is None else pool.shape[2]
@@ -166,7 +199,7 @@ class TorchCache:
             size *= 2
         size = min(size, self.capacity)
         if size < step.cells_needed:
-            raise InvalidTensor(f"the plan needs {step.cells_needed} cells and the pools stop at {self.capacity}")
+            raise CacheFull(f"the plan needs {step.cells_needed} cells and the pools stop at {self.capacity}")
         grown = torch.zeros((1, new.shape[1], size, new.shape[3]), dtype=self.dtype, device=self.device)
         if pool is not None:
             grown[:, :, :have] = pool

@@ -68,7 +68,7 @@ class TorchSession(_core.PythonProgram):
     @property
     def kv_bytes(self) -> int:
         """K and V bytes allocated now, all layers."""
-        return self.layer.kv_bytes
+        return self.layer.bytes
 
     @property
     def allocated_cells(self) -> int:

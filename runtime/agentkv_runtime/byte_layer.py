@@ -1,0 +1,59 @@
+"""The face that every byte layer shows, whatever holds its bytes: CPU, MLX or torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from agentkv_runtime._core import CpuCache
+    from agentkv_runtime._mlx import MlxCache
+    from agentkv_runtime.eager.cache import TorchCache
+
+__all__ = ["ByteLayer"]
+
+_Heads = npt.NDArray[np.float32]
+
+
+class ByteLayer(Protocol):
+    """K and V of all layers of one cache, over the plans of its bookkeeping.
+
+    Programs reach a byte layer without going through NumPy; this face is what tests and benchmarks drive, and what a
+    new backend must pass `tests/conformance` with.
+    """
+
+    @property
+    def bytes(self) -> int:
+        """K and V bytes allocated now, all layers: none before the first write, then doubling up to the capacity."""
+
+    @property
+    def allocated_cells(self) -> int:
+        """Cells that have memory now."""
+
+    def update_and_attend(
+        self,
+        layer: int,
+        positions: npt.NDArray[np.int64],
+        q: _Heads,
+        k: _Heads,
+        v: _Heads,
+        scale: float,
+        window: int = 0,
+        sinks: int = 0,
+    ) -> _Heads:
+        """Stores K and V `[n_kv_heads, T, head_dim]` of the open step's rows; attends with q `[n_heads, T, head_dim]`.
+
+        Returns float32 `[n_heads, T, head_dim]`: what each row, at positions `[T]`, sees by the plan. window > 0 hides
+        positions <= the row's - window, except the first `sinks`. Raises InvalidTensor before anything changes, or
+        InvalidStep or CacheFull.
+        """
+
+    def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange."""
+
+
+if TYPE_CHECKING:
+    _LAYERS: tuple[type[ByteLayer], ...] = (CpuCache, MlxCache, TorchCache)

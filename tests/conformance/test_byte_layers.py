@@ -1,0 +1,214 @@
+"""What every byte layer must do, against attention in float64 over what the pools keep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from agentkv_runtime import _core
+
+from tests.conformance.layers import LAYERS, N_LAYERS, SCALE, VOCAB, Feeder, Shape
+
+TOLERANCE = 1e-5
+SIZES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+@pytest.fixture(params=LAYERS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=SIZES)
+def kv_dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def tokens(n: int, rng: random.Random) -> list[int]:
+    return [rng.randrange(VOCAB) for _ in range(n)]
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(1, 8, 64), Shape(2, 2, 80), Shape(1, 3, 128)], ids=str)
+def test_a_prompt_in_chunks_and_its_continuation(backend: str, kv_dtype: str, shape: Shape) -> None:
+    rng = random.Random(1)
+    feeder = Feeder(backend, kv_dtype, shape)
+    errors = [feeder.check({0: tokens(n, rng)}) for n in (37, 1, 9, 1, 1, 64, 1)]
+    assert max(errors) <= TOLERANCE
+
+
+def test_forks_rollbacks_holes_and_mixed_steps(backend: str, kv_dtype: str) -> None:
+    rng = random.Random(2)
+    feeder = Feeder(backend, kv_dtype)
+    errors = [feeder.check({0: tokens(23, rng)})]
+    for child in range(1, 8):
+        feeder.fork(0, child)
+    for _ in range(3):  # eight branches decode in one step
+        errors.append(feeder.check({seq: tokens(1, rng) for seq in range(8)}))
+    errors.append(feeder.check({0: tokens(1, rng), 8: tokens(31, rng), 3: tokens(2, rng)}))
+    for seq, length in ((1, 23), (2, 11), (5, 1)):
+        feeder.rollback(seq, length)
+    feeder.cells.seq_rm(4)
+    del feeder.log[4]
+    # Freed cells hold stale bytes and are handed out again, out of order.
+    errors.append(feeder.check({9: tokens(40, rng)}))
+    assert len(feeder.cells.seq_runs(9)) > 1
+    errors.append(feeder.check({seq: tokens(3, rng) for seq in (5, 9, 2, 1)}))
+    feeder.cells.seq_keep(9)
+    errors.append(feeder.check({9: tokens(5, rng)}))
+    assert max(errors) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(1, 0), (8, 0), (8, 3), (100, 0)])
+def test_windows(backend: str, window: int, sinks: int) -> None:
+    rng = random.Random(3)
+    feeder = Feeder(backend)
+    errors = [feeder.check({0: tokens(n, rng)}, window, sinks) for n in (20, 1, 7, 1)]
+    feeder.fork(0, 1)
+    errors += [feeder.check({0: tokens(1, rng), 1: tokens(4, rng)}, window, sinks) for _ in range(3)]
+    assert max(errors) <= TOLERANCE
+
+
+def test_draft_trees_and_what_is_accepted_of_them(backend: str, kv_dtype: str) -> None:
+    rng = random.Random(4)
+    feeder = Feeder(backend, kv_dtype, capacity=160)
+    feeder.advance({0: tokens(30, rng)})
+    feeder.fork(0, 1)
+    moved: list[int] = []
+
+    def move_cells(src: list[int], dst: list[int]) -> None:
+        moved.extend(dst)
+        feeder.layer.move_cells(src, dst)
+
+    for _ in range(6):
+        for seq in (0, 1):
+            parents = [rng.randrange(-1, node) for node in range(rng.randrange(2, 8))]
+            drafted = tokens(1 + len(parents), rng)  # the sequence's own next token comes first
+            feeder.cells.propose(parents, seq)
+            feeder.cells.begin_step([seq] * len(drafted))
+            outs = feeder.run(drafted)
+            feeder.cells.commit_step()
+            feeder.log[seq].append(drafted[0])
+            assert feeder.error(feeder.log[seq], [out[:, :1] for out in outs]) <= TOLERANCE
+            for node in range(len(parents)):
+                path = chain(node, parents)
+                log = feeder.log[seq] + [drafted[1 + at] for at in path]
+                assert feeder.error(log, [out[:, 1 + node : 2 + node] for out in outs]) <= TOLERANCE
+            accepted = chain(rng.randrange(len(parents)), parents)
+            feeder.cells.commit(accepted, seq, move_cells)
+            feeder.log[seq] += [drafted[1 + node] for node in accepted]
+            assert feeder.check({seq: tokens(1, rng)}) <= TOLERANCE
+    assert moved
+
+
+def chain(node: int, parents: list[int]) -> list[int]:
+    """The nodes from a root down to `node`."""
+    path = [node]
+    while parents[path[0]] >= 0:
+        path.insert(0, parents[path[0]])
+    return path
+
+
+def test_cells_move_as_if_all_were_read_first(backend: str, kv_dtype: str) -> None:
+    rng = random.Random(5)
+    feeder = Feeder(backend, kv_dtype)
+    feeder.advance({0: tokens(6, rng)})
+    order = [3, 0, 5, 1, 2, 4]  # a permutation with cycles; K of cell c goes to order[c]
+    feeder.layer.move_cells(list(range(6)), order)
+    # Attention does not mind the order of what it sees, so the same set of rows gives the same result ...
+    assert feeder.check({0: tokens(1, rng)}) <= TOLERANCE
+    # ... and overwriting all but one cell shows where its bytes went.
+    feeder.layer.move_cells([3] * 5, [0, 1, 2, 4, 5])
+    feeder.log[0] = [feeder.log[0][0]]
+    feeder.cells.seq_rm(0, 6)
+    positions = np.array([6], dtype=np.int64)
+    feeder.cells.begin_step([0])
+    q, k, v = feeder.rows(0, [7], positions)
+    # A key that outscores nothing: the row sees six copies of cell 0's value and its own.
+    out = feeder.layer.update_and_attend(0, positions, q, k - 1e4 * q[:: len(q) // len(k)], v, SCALE)
+    feeder.cells.abort_step()
+    want = feeder.rows(0, [feeder.log[0][0]], np.array([0]))[2]
+    np.testing.assert_allclose(out, np.repeat(want, len(q) // len(want), axis=0), atol=0.02, rtol=0.01)
+
+
+def refuse(error: type[Exception], call: Callable[[], object], *parts: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_moves_are_refused_outside_the_pool(backend: str) -> None:
+    feeder = Feeder(backend)
+    feeder.layer.move_cells([0], [1])  # nothing is stored yet
+    feeder.advance({0: tokens(4, random.Random(6))})
+    refuse(_core.InvalidRange, lambda: feeder.layer.move_cells([0], [16]), "16")
+    refuse(_core.InvalidRange, lambda: feeder.layer.move_cells([-1], [0]), "-1")
+    refuse(_core.InvalidRange, lambda: feeder.layer.move_cells([1], [2, 3]), "1", "2")
+    assert feeder.check({0: [1]}) <= TOLERANCE
+
+
+def test_refusals_change_nothing(backend: str) -> None:
+    rng = random.Random(7)
+    feeder = Feeder(backend)
+    feeder.check({0: tokens(5, rng)})
+    allocated = feeder.layer.bytes
+    feeder.cells.begin_step([0, 0])
+    positions = np.array(feeder.cells.step_positions(), dtype=np.int64)
+    q, k, v = feeder.rows(0, [1, 2], positions)
+    attend = feeder.layer.update_and_attend
+    refuse(_core.InvalidTensor, lambda: attend(N_LAYERS, positions, q, k, v, SCALE), f"layer {N_LAYERS}")
+    refuse(_core.InvalidTensor, lambda: attend(-1, positions, q, k, v, SCALE), "layer -1")
+    refuse(_core.InvalidTensor, lambda: attend(0, positions, q, k[:, :1].copy(), v, SCALE), "k ")
+    refuse(_core.InvalidTensor, lambda: attend(0, positions, q, k, v[:1].copy(), SCALE), "v ")
+    refuse(_core.InvalidTensor, lambda: attend(0, positions, q[:3].copy(), k, v, SCALE), "3")
+    refuse(_core.InvalidTensor, lambda: attend(0, positions, q[..., :16].copy(), k, v, SCALE), "16")
+    refuse(_core.InvalidStep, lambda: attend(0, positions + 1, q, k, v, SCALE))
+    assert feeder.layer.bytes == allocated
+    feeder.cells.abort_step()
+    refuse(_core.InvalidStep, lambda: attend(0, positions, q, k, v, SCALE))
+    assert feeder.check({0: tokens(3, rng)}) <= TOLERANCE
+
+
+def test_an_aborted_step_is_forgotten(backend: str) -> None:
+    rng = random.Random(8)
+    feeder = Feeder(backend)
+    feeder.check({0: tokens(20, rng)})
+    feeder.cells.begin_step([0] * 9)
+    positions = np.array(feeder.cells.step_positions(), dtype=np.int64)
+    feeder.layer.update_and_attend(0, positions, *feeder.rows(0, tokens(9, rng), positions), SCALE)
+    feeder.cells.abort_step()  # before the second layer was written
+    assert feeder.check({0: tokens(2, rng)}) <= TOLERANCE
+    assert feeder.check({0: tokens(30, rng)}) <= TOLERANCE
+
+
+def test_pools_grow_by_doubling_up_to_the_capacity(backend: str, kv_dtype: str) -> None:
+    rng = random.Random(9)
+    shape = Shape()
+    feeder = Feeder(backend, kv_dtype, shape, capacity=100)
+    assert (feeder.layer.bytes, feeder.layer.allocated_cells) == (0, 0)
+    sizes = []
+    for _ in range(10):
+        assert feeder.check({0: tokens(10, rng)}) <= TOLERANCE
+        sizes.append(feeder.layer.allocated_cells)
+        assert feeder.layer.bytes == 2 * N_LAYERS * sizes[-1] * shape.kv_heads * shape.dim * SIZES[kv_dtype]
+    assert sizes == [16, 32, 32, 64, 64, 64, 100, 100, 100, 100]
+    with pytest.raises(_core.CacheFull):
+        feeder.advance({0: [1]})
+    feeder.rollback(0, 99)
+    assert feeder.check({0: [2]}) <= TOLERANCE
+
+
+def test_halves_saturate(backend: str) -> None:
+    """One outlier must not turn a whole row into NaN."""
+    feeder = Feeder(backend, "fp16")
+    feeder.v[:, 0, 5, 3] = 1e9
+    assert np.isfinite(feeder.advance({0: [5, 6, 7]})[0][0]).all()
+    log = feeder.log[0]
+    out = feeder.advance({0: [8]})[0][0]
+    want = feeder.reference(0, [*log[:3], 8])[:, -1:]
+    np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-4)
+
+
+def test_an_unknown_dtype_is_refused(backend: str) -> None:
+    with pytest.raises(_core.InvalidTensor, match="int2"):
+        Feeder(backend, "int2")

@@ -34,7 +34,7 @@ def tiny_hf_folder(tmp_path_factory: pytest.TempPathFactory) -> FolderFactory:
 
 @pytest.fixture(scope="session")
 def tiny_exported_folder(tmp_path_factory: pytest.TempPathFactory, tiny_hf_folder: FolderFactory) -> FolderFactory:
-    """`tiny_exported_folder(kind="llama", quant="none", max_tokens=64, **fields of TinySpec) -> Path`.
+    """`tiny_exported_folder(kind="llama", backend="cpu", quant="none", dtype="fp32", **fields of TinySpec) -> Path`.
 
     AGENTKV_TEST_EXPORTS names a folder that keeps exports between sessions, for work on anything but export.
     """
@@ -43,18 +43,25 @@ def tiny_exported_folder(tmp_path_factory: pytest.TempPathFactory, tiny_hf_folde
     built: dict[tuple[Any, ...], Path] = {}
 
     def build(
-        kind: str = "llama", *, quant: str = "none", max_tokens: int = 64, max_logits: int = 64, **overrides: Any
+        kind: str = "llama",
+        *,
+        backend: str = "cpu",
+        quant: str = "none",
+        dtype: str = "fp32",
+        max_tokens: int = 64,
+        max_logits: int = 64,
+        **overrides: Any,
     ) -> Path:
         from agentkv_runtime.export import export_folder
 
         spec = tiny_spec(kind, **overrides)
-        key = (spec, quant, max_tokens, max_logits)
+        options = {"backend": backend, "quant": quant, "dtype": dtype}
+        bounds = {"max_tokens": max_tokens, "max_logits": max_logits}
+        key = (spec, *options.values(), *bounds.values())
         if key not in built:
-            out = root / f"{spec.name}-{quant}-t{max_tokens}n{max_logits}"
+            out = root / f"{spec.name}-{'-'.join(options.values())}-t{max_tokens}n{max_logits}"
             if not (kept and out.exists()):
-                export_folder(
-                    tiny_hf_folder(kind, **overrides), out, quant=quant, max_tokens=max_tokens, max_logits=max_logits
-                )
+                export_folder(tiny_hf_folder(kind, **overrides), out, **options, **bounds)
             built[key] = out
         return built[key]
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from agentkv_runtime import _core
 
+from tests.conformance.configs import CONFIGS
 from tests.conftest import FolderFactory
 from tests.driver import Driver, Logits, native_driver
-from tests.integration.configs import CONFIGS
 
 VOCAB = 384
 TRUNK, TAIL, BRANCHES = 64, 24, 64

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 
 import agentkv as kv
+from tests.conformance.configs import CONFIGS
 from tests.conftest import FolderFactory
-from tests.integration.configs import CONFIGS
 
 pytestmark = pytest.mark.anyio
 

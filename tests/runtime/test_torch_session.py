@@ -14,9 +14,9 @@ from agentkv_runtime import _core
 from agentkv_runtime.eager.session import TorchSession, open_torch_session
 from agentkv_runtime.export.attention import UnsupportedModelError
 
+from tests.conformance.scenario import run_scenario
 from tests.conftest import FolderFactory
 from tests.driver import Driver
-from tests.integration.scenario import run_scenario
 from tests.reference import Reference
 
 

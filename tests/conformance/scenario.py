@@ -62,4 +62,10 @@ def run_scenario(driver: Driver, reference: Reference, vocab: int, seed: int = 0
     for _ in range(3):
         advance({seq: tokens(1) for seq in (1, 2, 4, 5, 6)})
     advance({seq: tokens(4) for seq in (1, 2, 4, 5, 6)}, shuffle=True)
+    for seq in (1, 4, 5):
+        driver.close(seq)
+    for child in range(10, 17):
+        driver.fork(2, child)
+    for _ in range(2):  # eight ways from one trunk, which lies scattered by now
+        advance({seq: tokens(1) for seq in (2, *range(10, 17))}, shuffle=True)
     return checked

@@ -1,0 +1,72 @@
+"""Every backend against transformers without a cache, in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.conformance.configs import CONFIGS
+from tests.conformance.programs import Model
+from tests.conformance.scenario import Checked, run_scenario
+from tests.conformance.trees import trees_against_branches
+from tests.conftest import FolderFactory
+from tests.reference import Reference
+
+BACKENDS = ("cpu", "mlx", "torch")
+TOLERANCE = 1e-4
+CAPACITY = 160
+
+
+@pytest.fixture
+def model(name: str, tiny_hf_folder: FolderFactory, tiny_exported_folder: FolderFactory) -> Model:
+    return Model(name, tiny_hf_folder, tiny_exported_folder)
+
+
+def report(what: str, checked: Checked) -> None:
+    spread = sum(checked.spread) / len(checked.spread)
+    print(f"\n{what}: max abs logit error {checked.worst:.2e} over {checked.rows} rows (logit std {spread:.2f})")
+    assert checked.rows > 120
+    assert 1 < spread < 5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_chunks_forks_rollbacks_holes_and_mixed_steps(model: Model, backend: str) -> None:
+    checked = run_scenario(model.driver(backend, capacity=CAPACITY), Reference(model.hf_folder), 384)
+    report(f"{model.name} on {backend}", checked)
+    assert checked.worst <= TOLERANCE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["llama-gqa2-d64", "mistral-gqa8-d80-w8"])
+def test_draft_trees(model: Model, backend: str) -> None:
+    trees = model.driver(backend, trees=True, capacity=512, min_chunk=16)
+    plain = model.driver(backend, trees=True, capacity=1024, min_chunk=16)
+    found = trees_against_branches(trees, plain)
+    print(f"\n{model.name} on {backend}: {found}")
+    assert found.worst <= TOLERANCE
+    assert found.accepted > 10
+
+
+@pytest.mark.parametrize("backend", ["cpu", "mlx"])
+@pytest.mark.parametrize("name", ["llama-gqa2-d64", "mistral-gqa8-d80-w8", "gemma3-gqa2-d64-w8-tied"])
+def test_long_context(model: Model, backend: str) -> None:
+    driver = model.driver(backend, capacity=1200)
+    tokens = np.random.default_rng(7).integers(3, 384, 1100).tolist()
+    logits = driver.feed(0, tokens, [64, 7, *[61] * 17])
+    worst = float(np.abs(logits - Reference(model.hf_folder).logits(tokens)).max())
+    print(f"\n{model.name} on {backend}, {len(tokens)} tokens: max abs logit error {worst:.2e}")
+    assert worst <= TOLERANCE
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("kv_dtype", "unit"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
+@pytest.mark.parametrize("name", ["llama-gqa2-d64", "mistral-gqa8-d80-w8"])
+def test_half_pools(model: Model, backend: str, kv_dtype: str, unit: float) -> None:
+    """Rounding K and V to `unit` moves the logits by about as much, on every backend; float32 pools err far less."""
+    driver = model.driver(backend, capacity=CAPACITY, kv_dtype=kv_dtype)
+    checked = run_scenario(driver, Reference(model.hf_folder), 384)
+    report(f"{model.name} on {backend}, {kv_dtype} pools", checked)
+    assert TOLERANCE < checked.worst <= 16 * unit * max(checked.spread)
+    if kv_dtype == "fp16":
+        assert checked.worst <= 5e-3

@@ -1,4 +1,4 @@
-// The delegate's program as the exporter wrote it (runtime/agentkv_runtime/export/blob.py): a short list of
+// The delegate's program as the exporter wrote it (runtime/agentkv_runtime/export/cpu/blob.py): a short list of
 // instructions over strided views of inputs, outputs and temporaries.
 #pragma once
 

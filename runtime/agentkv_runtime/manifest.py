@@ -12,6 +12,7 @@ from agentkv_runtime.errors import ModelFolderError
 __all__ = [
     "FORMAT_VERSION",
     "MANIFEST_NAME",
+    "DType",
     "FeatureInfo",
     "Fingerprint",
     "Manifest",
@@ -25,7 +26,8 @@ __all__ = [
 FORMAT_VERSION = 1
 MANIFEST_NAME = "agentkv.json"
 
-Quantization = Literal["none", "8da8w", "8da4w"]
+Quantization = Literal["none", "8da8w", "8da4w", "affine8", "affine4"]
+DType = Literal["fp32", "fp16", "bf16"]
 Positive = Annotated[int, Field(ge=1)]
 Fingerprint = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Model = TypeVar("Model", bound=BaseModel)
@@ -50,6 +52,8 @@ class Manifest(BaseModel):
     format_version: int = FORMAT_VERSION
     backend: str = "cpu"
     quantization: Quantization = "none"
+    dtype: DType = "fp32"
+    """Of activations, and of weights that are not quantised."""
     source: str
     """Name of the model that was exported; for people."""
     model_type: str = "unknown"

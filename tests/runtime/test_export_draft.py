@@ -12,6 +12,7 @@ import torch
 from agentkv_runtime.draft_manifest import DraftManifest, read_draft_manifest
 from agentkv_runtime.errors import ExportError, ModelFolderError
 from agentkv_runtime.export import export_draft
+from agentkv_runtime.export.cpu.norms import linear_norms
 from agentkv_runtime.export.draft_checkpoint import find_embedding, read_draft_checkpoint
 from agentkv_runtime.export.lower_draft import lower_draft_head
 from agentkv_runtime.export.norms import replace_norms
@@ -53,7 +54,7 @@ def test_a_head_computes_what_was_published(layout: str, tiny_hf_folder: FolderF
     torch.testing.assert_close(hidden, features @ weights["fc.weight"].T)
     want_logits, want_hidden = reference(weights, embedding[tokens], hidden)
     assert want_logits.std() > 0.5
-    replace_norms(head, 64)
+    replace_norms(head, 64, linear_norms)
     with active_cache(GrowingCache()):
         for a, b in ((0, 7), (7, 8), (8, 19)):
             rows = torch.tensor([b - a - 1, 0])

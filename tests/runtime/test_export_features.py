@@ -9,8 +9,9 @@ import pytest
 import torch
 from agentkv_runtime._core import ExecuTorchProgram
 from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.cpu.feed_forward import replace_feed_forward
+from agentkv_runtime.export.cpu.norms import linear_norms
 from agentkv_runtime.export.features import feature_layers
-from agentkv_runtime.export.feed_forward import replace_feed_forward
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.op import active_cache
@@ -40,7 +41,7 @@ def test_features_are_the_hidden_states_of_transformers(kind: str) -> None:
     streams = torch.cat([hidden[0] for hidden in out.hidden_states[1:4]], dim=-1)
     norm = model.get_decoder().norm
     with own_rotary(model):
-        replace_norms(model, 64)
+        replace_norms(model, 64, linear_norms)
         replace_feed_forward(model)
         with active_cache(GrowingCache()):
             forward = CachedForward(model, (1, 2, 3, 4))

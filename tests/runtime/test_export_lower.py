@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.cpu.quantize import quantize
 from agentkv_runtime.export.lower import load_model, lower_model
-from agentkv_runtime.export.quantize import QuantizationError, quantize
+from agentkv_runtime.export.quantization import QuantizationError
 
 from tests.conftest import FolderFactory
 from tests.models import tiny_model, tiny_spec
@@ -49,8 +50,8 @@ def test_groups_that_do_not_divide_name_the_layer() -> None:
 
 
 def test_an_unknown_quantisation_is_refused() -> None:
-    with pytest.raises(QuantizationError, match="'4bit' is none of none, 8da8w, 8da4w"):
-        quantize(tiny_model(tiny_spec("llama")), "4bit")  # type: ignore[arg-type]
+    with pytest.raises(ExportError, match="no quantisation '4bit': choose from none, 8da8w, 8da4w"):
+        lower_model(tiny_model(tiny_spec("llama")), quant="4bit")  # type: ignore[arg-type]
 
 
 def test_bounds_below_two_are_refused() -> None:

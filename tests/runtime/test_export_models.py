@@ -9,8 +9,9 @@ import pytest
 import torch
 import transformers
 from agentkv_runtime.export.attention import UnsupportedModelError, agentkv_attention
-from agentkv_runtime.export.feed_forward import SplitMlp, TanhGelu, replace_feed_forward
-from agentkv_runtime.export.norms import AttentionRmsNorm, LinearLayerNorm, LinearRmsNorm, replace_norms
+from agentkv_runtime.export.cpu.feed_forward import SplitMlp, TanhGelu, replace_feed_forward
+from agentkv_runtime.export.cpu.norms import LinearLayerNorm, LinearRmsNorm, linear_norms
+from agentkv_runtime.export.norms import RmsNorm, replace_norms
 from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.wrapper import CachedForward
@@ -106,7 +107,7 @@ def test_a_rewritten_model_computes_the_same_in_chunks(name: str) -> None:
     assert want.std() > 0.1
     with own_rotary(model) as own, active_cache(GrowingCache()):
         assert own
-        replace_norms(model, 64)
+        replace_norms(model, 64, linear_norms)
         replace_feed_forward(model)
         forward = CachedForward(model)
         got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 8), (8, 18), (18, 19))]
@@ -131,12 +132,12 @@ def test_only_the_selected_rows_meet_the_head() -> None:
 
 def test_which_layers_are_replaced() -> None:
     model = build(CONFIGS["qwen3"]())
-    assert replace_norms(model, 64) == 9
+    assert replace_norms(model, 64, linear_norms) == 9
     layer = model.model.layers[0]
     assert isinstance(layer.input_layernorm, LinearRmsNorm)
-    assert isinstance(layer.self_attn.q_norm, AttentionRmsNorm)
+    assert isinstance(layer.self_attn.q_norm, RmsNorm)
     olmo = build(CONFIGS["olmo-layer-norm-without-weights"]())
-    replace_norms(olmo, 64)
+    replace_norms(olmo, 64, linear_norms)
     assert isinstance(olmo.model.norm, LinearLayerNorm)
     phi = build(CONFIGS["phi3"]())
     replace_feed_forward(phi)

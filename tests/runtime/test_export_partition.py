@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from agentkv_runtime.export.blob import (
+from agentkv_runtime.export.cpu.blob import (
     Affine,
     Buffer,
     Copy,
@@ -19,8 +19,8 @@ from agentkv_runtime.export.blob import (
     UpdateAndAttend,
     View,
 )
-from agentkv_runtime.export.partition import merge_by_level
-from agentkv_runtime.export.region import RegionError, compile_region
+from agentkv_runtime.export.cpu.partition import merge_by_level
+from agentkv_runtime.export.cpu.region import RegionError, compile_region
 from agentkv_runtime.export.views import simplify_views
 from torch import fx
 

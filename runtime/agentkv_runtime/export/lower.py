@@ -14,15 +14,13 @@ from transformers import PreTrainedModel
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
 from agentkv_runtime.export.features import feature_layers
-from agentkv_runtime.export.feed_forward import replace_feed_forward
 from agentkv_runtime.export.load import load_model
-from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.op import update_and_attend
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
-from agentkv_runtime.export.quantize import Quant, quantize
 from agentkv_runtime.export.rotary import own_rotary
+from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.export.wrapper import CachedForward
-from agentkv_runtime.manifest import FeatureInfo
+from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
 from agentkv_runtime.metadata import KvCacheMetadata
 
 __all__ = ["LoweredModel", "Progress", "load_model", "lower_model"]
@@ -107,34 +105,36 @@ def _attention_restored(model: PreTrainedModel) -> Iterator[None]:
 def lower_model(
     model: PreTrainedModel,
     *,
-    quant: Quant = "none",
+    backend: str = "cpu",
+    quant: Quantization = "none",
+    dtype: DType = "fp32",
     max_tokens: int = 512,
     max_logits: int = 64,
     max_context: int | None = None,
     features: bool = False,
     progress: Progress | None = None,
 ) -> LoweredModel:
-    """Lowers a float32 causal language model to one program for the CPU backend. Uses the model up.
+    """Lowers a float32 causal language model to one program for a backend. Uses the model up.
 
     One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. `max_context` matters
     to long-rope models only: above their original context, their long frequencies are taken. With `features` a forward
     also returns the residual stream after low, middle and high layers, `[T, F]`, which EAGLE-3 draft heads read.
-    Raises UnsupportedModelError, QuantizationError or, for bounds below 2, ExportError.
+    Weights and activations become `dtype`; logits and features stay float32. Raises UnsupportedModelError,
+    QuantizationError or, for bounds below 2 and choices that the backend does not have, ExportError.
     """
     tell = progress or (lambda _: None)
+    lowering = choose_target(backend, quant, dtype).lowering()
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
     config = model.config.get_text_config()
     layers = feature_layers(config.num_hidden_layers) if features else ()
     with _attention_restored(model), own_rotary(model, max_context):
-        replace_norms(model, config.hidden_size)
-        replace_feed_forward(model)
         if quant != "none":
             tell(f"quantising to {quant}")
-        quantize(model, quant)
+        lowering.prepare(model, config.hidden_size, quant, dtype)
         tell("tracing the model")
         traced = _trace(model, max_tokens, max_logits, layers)
     metadata = _metadata(traced, config)
-    lowered = lower_methods({"forward": traced}, metadata, tell)
+    lowered = lower_methods({"forward": traced}, metadata, lowering, tell)
     info = FeatureInfo(layers=layers, width=len(layers) * config.hidden_size) if layers else None
     return LoweredModel(lowered.program, metadata, lowered.delegate_calls, config.vocab_size, info)

@@ -8,9 +8,9 @@ from torch.export import Dim, ExportedProgram
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.draft_head import DraftHead
-from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
-from agentkv_runtime.export.quantize import Quant, quantize
+from agentkv_runtime.export.target import choose_target
+from agentkv_runtime.manifest import Quantization
 from agentkv_runtime.metadata import KvCacheMetadata
 
 __all__ = ["lower_draft_head"]
@@ -62,7 +62,7 @@ def _trace(head: DraftHead, max_tokens: int, max_logits: int) -> dict[str, Expor
 
 @torch.no_grad()
 def lower_draft_head(
-    head: DraftHead, *, quant: Quant = "none", max_tokens: int, max_logits: int, progress: Progress | None = None
+    head: DraftHead, *, quant: Quantization = "none", max_tokens: int, max_logits: int, progress: Progress | None = None
 ) -> LoweredProgram:
     """Lowers a float32 head for the CPU backend. Uses the head up.
 
@@ -70,16 +70,16 @@ def lower_draft_head(
     ExportError for bounds below 2 and heads whose attention the cache cannot hold.
     """
     tell = progress or (lambda _: None)
+    lowering = choose_target("cpu", quant, "fp32").lowering()
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
     config = head.config
     if config.head_dim % 8 or config.head_dim > 256:
         raise ExportError(f"the head's head_dim {config.head_dim} is no multiple of 8 up to 256")
     head.eval()
-    replace_norms(head, config.hidden_size)
     if quant != "none":
         tell(f"quantising to {quant}")
-    quantize(head, quant)
+    lowering.prepare(head, config.hidden_size, quant, "fp32")
     tell("tracing the head")
     methods = _trace(head, max_tokens, max_logits)
-    return lower_methods(methods, KvCacheMetadata(1, config.num_key_value_heads, config.head_dim), tell)
+    return lower_methods(methods, KvCacheMetadata(1, config.num_key_value_heads, config.head_dim), lowering, tell)

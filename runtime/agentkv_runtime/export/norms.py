@@ -1,53 +1,23 @@
-"""Normalisation layers in a form that lowers well: inside XNNPACK's partition, or as our op next to attention."""
+"""Replaces a model's normalisation layers by the ones that a backend lowers well."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from agentkv_runtime.export.row_ops import rms_norm
 
-__all__ = ["AttentionRmsNorm", "LinearLayerNorm", "LinearRmsNorm", "replace_norms"]
+__all__ = ["Norms", "RmsNorm", "replace_norms"]
+
+Norms = Callable[[torch.Tensor, torch.Tensor | None, float, bool], Iterator[nn.Module]]
+"""Layers of a backend for (weight `[width]`, bias `[width]`, epsilon, next to attention), the likeliest first."""
 
 
-class LinearRmsNorm(nn.Module):
-    """RMSNorm whose mean is a product with a constant row, which XNNPACK keeps in one partition with its neighbours."""
-
-    def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        super().__init__()
-        width = weight.shape[0]
-        self.weight = nn.Buffer(weight.detach().clone())
-        self.mean = nn.Buffer(torch.full((1, width), 1.0 / width))
-        self.eps = nn.Buffer(torch.full((1,), eps))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalises the last dimension of x `[..., width]`."""
-        return x * torch.rsqrt(functional.linear(x * x, self.mean, self.eps)) * self.weight
-
-
-class LinearLayerNorm(nn.Module):
-    """LayerNorm with both means as products with a constant row."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> None:
-        super().__init__()
-        width = weight.shape[0]
-        self.weight = nn.Buffer(weight.detach().clone())
-        self.bias = nn.Buffer(bias.detach().clone()) if bias is not None else None
-        self.mean = nn.Buffer(torch.full((1, width), 1.0 / width))
-        self.eps = nn.Buffer(torch.full((1,), eps))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalises the last dimension of x `[..., width]`."""
-        centred = x - functional.linear(x, self.mean)
-        y = centred * torch.rsqrt(functional.linear(centred * centred, self.mean, self.eps)) * self.weight
-        return y if self.bias is None else y + self.bias
-
-
-class AttentionRmsNorm(nn.Module):
-    """RMSNorm of queries or keys, which the attention delegate computes."""
+class RmsNorm(nn.Module):
+    """RMSNorm through our own op, which a delegate computes."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         super().__init__()
@@ -77,8 +47,8 @@ def _width(module: nn.Module, default: int) -> int | None:
     return int(shape[-1]) if shape else default
 
 
-def _equivalent(module: nn.Module, default_width: int, near_attention: bool) -> nn.Module | None:
-    """A lowering-friendly layer that computes what `module` does, checked on random rows; None when there is none."""
+def _equivalent(module: nn.Module, default_width: int, norms: Norms, near_attention: bool) -> nn.Module | None:
+    """The layer of a backend that computes what `module` does, checked on random rows; None when there is none."""
     width = _width(module, default_width)
     if width is None:
         return None
@@ -92,24 +62,26 @@ def _equivalent(module: nn.Module, default_width: int, near_attention: bool) -> 
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     ones = torch.ones(width)
     weights = [ones] if weight is None else [weight.float(), weight.float() + 1]
-    rms: type[LinearRmsNorm] | type[AttentionRmsNorm] = AttentionRmsNorm if near_attention else LinearRmsNorm
     for w, eps in product(weights, _eps(module)):
-        for candidate in (rms(w, eps), LinearLayerNorm(w, bias, eps)):
+        for candidate in norms(w, bias, eps, near_attention):
             if torch.allclose(candidate(x), expected, rtol=1e-4, atol=1e-5):
                 return candidate
     return None
 
 
 @torch.no_grad()
-def replace_norms(model: nn.Module, hidden_size: int) -> int:
-    """Replaces the model's norm layers in place where an equivalent is known; returns how many were replaced."""
+def replace_norms(model: nn.Module, hidden_size: int, norms: Norms) -> int:
+    """Replaces the model's norm layers in place where an equivalent is known; returns how many were replaced.
+
+    The model is float32: equivalence is checked in that precision.
+    """
     replaced = 0
     for parent in list(model.modules()):
         near_attention = "Attention" in type(parent).__name__
         for name, child in list(parent.named_children()):
             if not type(child).__name__.endswith("Norm"):
                 continue
-            candidate = _equivalent(child, hidden_size, near_attention)
+            candidate = _equivalent(child, hidden_size, norms, near_attention)
             if candidate is not None:
                 setattr(parent, name, candidate)
                 replaced += 1

@@ -16,7 +16,7 @@ from executorch.exir import (
 from executorch.exir.passes import MemoryPlanningPass
 from torch.export import ExportedProgram
 
-from agentkv_runtime.export.partition import ProgramPartitioner
+from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
 from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
 
@@ -55,13 +55,15 @@ def _delegate_calls(program: ExportedProgram) -> dict[str, int]:
     return calls
 
 
-def lower_methods(methods: Mapping[str, ExportedProgram], metadata: KvCacheMetadata, tell: Progress) -> LoweredProgram:
-    """Lowers traced methods, one of them `forward`, for the CPU backend; `metadata` goes into the program."""
-    tell("lowering to XNNPACK and the attention delegate")
+def lower_methods(
+    methods: Mapping[str, ExportedProgram], metadata: KvCacheMetadata, lowering: Lowering, tell: Progress
+) -> LoweredProgram:
+    """Lowers traced methods, one of them `forward`, for one backend; `metadata` goes into the program."""
+    tell(f"lowering to {lowering.title}")
     edge = to_edge_transform_and_lower(
         dict(methods),
         transform_passes=[simplify_views],
-        partitioner=[ProgramPartitioner()],
+        partitioner=[lowering.partitioner()],
         constant_methods=write_kv_cache_metadata(
             n_layers=metadata.n_layers,
             n_kv_heads=metadata.n_kv_heads,

@@ -17,7 +17,7 @@ from torch import fx
 
 from agentkv_runtime.export import op as _op  # noqa: F401  (defines the ops)
 from agentkv_runtime.export import row_ops as _row_ops  # noqa: F401
-from agentkv_runtime.export.blob import (
+from agentkv_runtime.export.cpu.blob import (
     Affine,
     Buffer,
     Copy,

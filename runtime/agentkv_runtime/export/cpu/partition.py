@@ -16,7 +16,7 @@ from torch import fx
 from torch._export.utils import get_buffer, get_param, is_buffer, is_param
 from torch.export import ExportedProgram
 
-from agentkv_runtime.export.region import ATTEND, ROW_OPS, RegionError, compile_region, is_view
+from agentkv_runtime.export.cpu.region import ATTEND, ROW_OPS, RegionError, compile_region, is_view
 
 __all__ = ["BACKEND_ID", "AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 

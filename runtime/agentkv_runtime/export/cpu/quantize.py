@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import torch
 from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.draft_head import DraftHead
+from agentkv_runtime.export.quantization import QuantizationError, embedding_scale
+from agentkv_runtime.manifest import Quantization
 
-__all__ = ["GROUP_SIZE", "Quant", "QuantizationError", "quantize"]
+__all__ = ["GROUP_SIZE", "quantize"]
 
-Quant = Literal["none", "8da8w", "8da4w"]
 GROUP_SIZE = 32
-
-
-class QuantizationError(ExportError):
-    """The model's layers do not fit the chosen quantisation."""
 
 
 class _TableEmbedding(nn.Module):
@@ -36,22 +30,11 @@ class _TableEmbedding(nn.Module):
         return rows if self.scale == 1.0 else rows * self.scale
 
 
-def _embedding_scale(embedding: nn.Embedding) -> float:
-    """The factor that an embedding applies to its rows (Gemma scales by the square root of the width)."""
-    token = torch.zeros((1, 1), dtype=torch.int64)
-    for index in range(min(embedding.num_embeddings, 64)):
-        token.fill_(index)
-        row, scaled = embedding.weight[index].double(), embedding(token)[0, 0].double()
-        if row.norm() > 0:
-            return round(float((row @ scaled) / (row @ row)), 5)
-    return 1.0
-
-
 def _shrink_embedding(model: PreTrainedModel | DraftHead) -> None:
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
         raise QuantizationError(f"cannot store a token embedding of type {type(embedding).__name__} at 16 bits")
-    model.set_input_embeddings(_TableEmbedding(embedding.weight, _embedding_scale(embedding)))
+    model.set_input_embeddings(_TableEmbedding(embedding.weight, embedding_scale(embedding)))
 
 
 def _check_groups(model: nn.Module) -> None:
@@ -71,13 +54,11 @@ def untie(model: PreTrainedModel | DraftHead) -> None:
 
 
 @torch.no_grad()
-def quantize(model: PreTrainedModel | DraftHead, quant: Quant) -> None:
+def quantize(model: PreTrainedModel | DraftHead, quant: Quantization) -> None:
     """Quantises every linear layer in place and stores the embedding at 16 bits; "none" changes nothing.
 
-    Raises QuantizationError for an unknown name, or naming the layer that does not divide into groups.
+    Raises QuantizationError naming a layer that does not divide into groups.
     """
-    if quant not in get_args(Quant):
-        raise QuantizationError(f"quantisation {quant!r} is none of {', '.join(get_args(Quant))}")
     untie(model)
     if quant == "none":
         return

@@ -1,0 +1,1 @@
+"""Lowering for the CPU backend: attention for our own delegate, the rest for XNNPACK."""

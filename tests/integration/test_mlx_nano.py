@@ -1,0 +1,48 @@
+"""nano, exported in float32 for two backends: MLX and the CPU give the same greedy answers to held-out prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+import agentkv as kv
+from agentkv._bench.prompts import BenchPrompt, read_prompts
+
+ROOT = Path(__file__).resolve().parents[2]
+WEIGHTS = ROOT / "examples" / "nano" / "weights"
+PROMPTS = ROOT / "agentkv" / "models" / "nano" / "prompts.jsonl"
+N_PROMPTS, AT_ONCE, MAX_TOKENS = 50, 10, 48
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    from agentkv_runtime.export import export_folder
+
+    root = tmp_path_factory.mktemp("nano")
+    for backend in ("cpu", "mlx"):
+        export_folder(WEIGHTS, root / backend, backend=backend)
+    return {backend: root / backend for backend in ("cpu", "mlx")}
+
+
+async def answers(folder: Path, prompts: list[BenchPrompt]) -> list[list[int]]:
+    """Greedy answers, some prompts at a time."""
+    found: list[list[int]] = []
+
+    async def answer(ctx: kv.Context, prompt: BenchPrompt) -> list[int]:
+        async with await ctx.branch(prompt.tokens(ctx)) as branch:
+            return (await branch.generate(max_tokens=MAX_TOKENS)).tokens
+
+    async with kv.Context.open(folder, capacity=8192, kv_dtype="fp32") as ctx:
+        for at in range(0, len(prompts), AT_ONCE):
+            found += await kv.gather(*(answer(ctx, prompt) for prompt in prompts[at : at + AT_ONCE]))
+    return found
+
+
+def test_greedy_answers_are_those_of_the_cpu(folders: dict[str, Path]) -> None:
+    prompts = read_prompts(PROMPTS)[:N_PROMPTS]
+    assert len(prompts) == N_PROMPTS
+    cpu, mlx = (anyio.run(answers, folders[backend], prompts) for backend in ("cpu", "mlx"))
+    assert sum(len(tokens) for tokens in cpu) > 10 * N_PROMPTS
+    assert mlx == cpu

@@ -3,4 +3,9 @@
 
 namespace nb = nanobind;
 
-NB_MODULE(_mlx, m) { m.doc() = "The MLX backend of agentkv: byte layer, graph, ExecuTorch delegate."; }
+void bind_mlx_cache(nb::module_& m);
+
+NB_MODULE(_mlx, m) {
+  m.doc() = "The MLX backend of agentkv: byte layer, graph, ExecuTorch delegate.";
+  bind_mlx_cache(m);
+}

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.h"
 #include "core/message.h"
 #include "core/seq_cells.h"
 #include "core/tree_cells.h"

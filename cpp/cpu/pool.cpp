@@ -1,16 +1,15 @@
 #include "cpu/pool.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <string>
 #include <vector>
 
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
 
+#include "core/growth.h"
 #include "cpu/dispatch.h"
 
 namespace agentkv::cpu {
@@ -44,14 +43,7 @@ Pool::Pool(int n_kv_heads, int head_dim, KvDtype dtype)
 
 void Pool::reserve(Cell cells, Cell min_chunk, Cell capacity) {
   if (cells <= cells_) return;
-  if (cells > capacity) {
-    throw CacheFull("a pool of " + std::to_string(cells) + " cells was asked for; capacity is " +
-                    std::to_string(capacity));
-  }
-  std::int64_t grown = std::max<std::int64_t>({cells_, min_chunk, 1});
-  while (grown < cells) grown *= 2;
-  grown = std::min<std::int64_t>(grown, capacity);
-
+  const Cell grown = grown_cells(cells_, cells, min_chunk, capacity);
   const std::size_t stride = static_cast<std::size_t>(grown) * row_bytes_;
   std::unique_ptr<std::byte, Free> data(allocate(stride * static_cast<std::size_t>(n_kv_heads_)));
   if (cells_ > 0) {
@@ -60,7 +52,7 @@ void Pool::reserve(Cell cells, Cell min_chunk, Cell capacity) {
     }
   }
   data_ = std::move(data);
-  cells_ = static_cast<Cell>(grown);
+  cells_ = grown;
 }
 
 void Pool::write(const HeadsView& rows, std::int32_t token, Cell cell) {

@@ -14,17 +14,11 @@
 #include "core/byte_layer.h"
 #include "core/faces.h"
 #include "core/step_plan.h"
+#include "mlx/attention.h"
 #include "mlx/cells_view.h"
 #include "mlx/pool.h"
 
 namespace agentkv::mlx {
-
-// Which of the cells that it is given a row sees, where no window says otherwise.
-enum class Visibility {
-  None,      // all of them: nothing is masked
-  Causal,    // row i of T all but the last T - 1 - i
-  Explicit,  // what the plan's mask says
-};
 
 // What a layer's attention reads. To be dropped before the next step: a view that lives makes the next write a copy.
 struct AttendSpec {

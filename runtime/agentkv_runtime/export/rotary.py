@@ -29,7 +29,7 @@ class _Table:
     scaling: float
 
 
-class _TableRotary(nn.Module):
+class _TableRotaryEmbedding(nn.Module):
     """Stands in for a model's rotary embedding: returns the table where the model expects cos and sin."""
 
     def __init__(self, tables: dict[str | None, _Table]) -> None:
@@ -176,7 +176,7 @@ def own_rotary(model: nn.Module, max_context: int | None = None) -> Iterator[boo
             long_freq = _long_context(child, layer_type, max_context)
             if long_freq is not None:
                 tables[layer_type] = _Table(long_freq.float(), table.scaling)
-        setattr(parent, name, _TableRotary(tables))
+        setattr(parent, name, _TableRotaryEmbedding(tables))
     modeling.apply_rotary_pos_emb = _patched(interleaved)  # type: ignore[attr-defined]
     try:
         yield True

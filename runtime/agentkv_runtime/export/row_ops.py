@@ -14,7 +14,8 @@ _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
 
 
 def _rms_norm_fake(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -40,7 +41,7 @@ def _rope(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tens
     else:
         a, b = turned.chunk(2, dim=-1)
         pairs = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-    return torch.cat((pairs, rest), dim=-1)
+    return torch.cat((pairs.to(x.dtype), rest), dim=-1)
 
 
 def _rope_fake(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
@@ -57,7 +58,7 @@ for _schema, _kernel, _fake in (
     _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"agentkv::{_name}", _fake, lib=_LIBRARY)
 
-# x [..., D] float32 and weight [D]: x / sqrt(mean(x^2) + eps) * weight over the last dimension.
+# x [..., D] and weight [D] of one dtype: x / sqrt(mean(x^2) + eps) * weight over the last dimension.
 rms_norm = torch.ops.agentkv.rms_norm.default
 # position [T] int64 and inv_freq [F] float32 -> [T, 2 F]: F cosines, then F sines, times the scaling.
 rope_table = torch.ops.agentkv.rope_table.default

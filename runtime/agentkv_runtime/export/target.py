@@ -56,7 +56,10 @@ class Target:
 
 TARGETS = {
     target.name: target
-    for target in (Target("cpu", ("none", "8da8w", "8da4w"), ("fp32",), "agentkv_runtime.export.cpu.lowering"),)
+    for target in (
+        Target("cpu", ("none", "8da8w", "8da4w"), ("fp32",), "agentkv_runtime.export.cpu.lowering"),
+        Target("mlx", ("none", "affine8", "affine4"), ("fp32", "fp16", "bf16"), "agentkv_runtime.export.mlx.lowering"),
+    )
 }
 
 

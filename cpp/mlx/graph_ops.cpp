@@ -1,0 +1,75 @@
+#include "mlx/graph_ops.h"
+
+#include <mlx/ops.h>
+
+#include <array>
+#include <limits>
+
+namespace agentkv::mlx {
+namespace {
+
+constexpr std::uint32_t kOpcodes = 128;
+
+void check_range(std::int64_t index, std::int64_t bound) {
+  if (index < 0 || index >= bound) refuse("index ", index, " is outside the ", bound, " rows");
+}
+
+}  // namespace
+
+const Op* find_op(std::uint32_t opcode) {
+  static const auto table = [] {
+    std::array<const Op*, kOpcodes> ops{};
+    for (const auto group : {layer_ops(), shape_ops(), elementwise_ops()}) {
+      for (const Op& op : group) ops.at(op.opcode) = &op;
+    }
+    return ops;
+  }();
+  return opcode < kOpcodes ? table[opcode] : nullptr;
+}
+
+void Count::check(std::size_t n, const char* what) const {
+  if (n < least || n > most) refuse(n, " ", what);
+}
+
+std::span<const std::int64_t> Frame::host_ints(std::int32_t value) const {
+  const auto index = static_cast<std::size_t>(value);
+  if (index >= inputs.size() || inputs[index].dtype != mx::int64) return {};
+  return {static_cast<const std::int64_t*>(inputs[index].data), values[index]->size()};
+}
+
+const mx::array& Call::derived(std::size_t i, mx::array (*make)(const mx::array&)) const {
+  const auto found = frame.derived.find(instruction.args[i]);
+  if (found != frame.derived.end()) return found->second;
+  return frame.derived.emplace(instruction.args[i], make(arg(i))).first->second;
+}
+
+int narrow(std::int64_t value) {
+  if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max()) {
+    refuse(value, " is out of range");
+  }
+  return static_cast<int>(value);
+}
+
+int axis_of(const mx::array& x, std::int64_t axis) {
+  const auto rank = static_cast<std::int64_t>(x.ndim());
+  if (axis < -rank || axis >= rank) refuse("no dimension ", axis);
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+void check_indices(const Call& call, std::size_t i, std::int64_t bound) {
+  const mx::array& indices = call.arg(i);
+  if (!mx::issubdtype(indices.dtype(), mx::integer)) refuse("indices that are no integers");
+  if (indices.size() == 0) return;
+  const auto known = call.frame.host_ints(call.instruction.args[i]);
+  for (const std::int64_t index : known) check_range(index, bound);
+  if (!known.empty()) return;
+  // Computed by the graph, which decoders hardly ever do: worth a wait for their values.
+  check_range(mx::astype(mx::min(indices), mx::int64).item<std::int64_t>(), bound);
+  check_range(mx::astype(mx::max(indices), mx::int64).item<std::int64_t>(), bound);
+}
+
+mx::array in_float32(const mx::array& x, mx::array (*f)(const mx::array&)) {
+  return mx::astype(f(mx::astype(x, mx::float32)), x.dtype());
+}
+
+}  // namespace agentkv::mlx

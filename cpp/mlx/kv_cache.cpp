@@ -1,0 +1,214 @@
+#include "mlx/kv_cache.h"
+
+#include <mlx/ops.h>
+#include <mlx/stream.h>
+#include <mlx/transforms.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/message.h"
+#include "mlx/fp_pool.h"
+#include "mlx/owner.h"
+#include "mlx/quant_pool.h"
+
+namespace agentkv::mlx {
+namespace {
+
+template <class... Parts>
+void check(bool ok, const Parts&... parts) {
+  if (!ok) throw InvalidTensor(error_text(parts...));
+}
+
+std::string shown(const mx::Shape& shape) {
+  std::string out = "[";
+  for (const int size : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(size);
+  return out + "]";
+}
+
+void check_rows(const char* name, const mx::array& rows, const mx::Shape& expected) {
+  check(rows.shape() == expected, name, " is ", shown(rows.shape()), "; expected ", shown(expected));
+  check(mx::issubdtype(rows.dtype(), mx::floating), name, " is not of a floating dtype");
+}
+
+void check_on_owner(const char* verb) {
+  if (!is_owner()) throw InvalidStep(error_text(verb, " was called off the thread that owns MLX"));
+}
+
+std::unique_ptr<Pool> make_pool(const CacheConfig& config) {
+  const std::string name = config.kv_dtype;
+  if (name == "int8") return std::make_unique<QuantPool>(config.n_kv_heads, config.head_dim, 8);
+  if (name == "int4") return std::make_unique<QuantPool>(config.n_kv_heads, config.head_dim, 4);
+  const auto fp = [&](mx::Dtype dtype) { return std::make_unique<FPPool>(config.n_kv_heads, config.head_dim, dtype); };
+  if (name == "fp32") return fp(mx::float32);
+  if (name == "fp16") return fp(mx::float16);
+  if (name == "bf16") return fp(mx::bfloat16);
+  throw InvalidTensor(error_text("kv_dtype '", name, "' is not one of fp32, fp16, bf16, int8, int4"));
+}
+
+// Stores rows where the plan says: cells that follow each other in one piece.
+void write(Pool& pool, const StepPlan& plan, const mx::array& rows) {
+  const std::vector<Cell>& cells = plan.write_cells;
+  const auto breaks = [](Cell a, Cell b) { return b != a + 1; };
+  if (std::adjacent_find(cells.begin(), cells.end(), breaks) == cells.end()) {
+    pool.write_run(rows, cells.front());
+  } else {
+    pool.scatter_rows(rows, mx::array(cells.begin(), {plan.n_tokens()}, mx::int32));
+  }
+}
+
+Visibility visibility_of(const StepPlan& plan) {
+  if (plan.kind == StepPlan::Kind::Explicit) return Visibility::Explicit;
+  return plan.n_tokens() == 1 ? Visibility::None : Visibility::Causal;
+}
+
+// Whether a window hides anything from a row that sees every position up to its own.
+bool hides(const StepPlan& plan, Pos window, Pos sinks) {
+  return window > 0 && plan.positions.back() - window >= sinks;
+}
+
+}  // namespace
+
+KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner)
+    : n_kv_heads_(config.n_kv_heads),
+      head_dim_(config.head_dim),
+      capacity_(config.capacity),
+      min_chunk_(config.min_chunk),
+      planner_(std::move(planner)) {
+  check(config.n_layers >= 1, "n_layers is ", config.n_layers, "; at least 1");
+  check(n_kv_heads_ >= 1, "n_kv_heads is ", n_kv_heads_, "; at least 1");
+  check(head_dim_ >= 1, "head_dim is ", head_dim_, "; at least 1");
+  check(capacity_ >= 1, "capacity is ", capacity_, "; at least 1");
+  check(min_chunk_ >= 1, "min_chunk is ", min_chunk_, "; at least 1");
+  check(planner_ != nullptr, "the cache needs a StepPlanner");
+  on_owner([&] {
+    for (int i = 0; i < config.n_layers; ++i) layers_.push_back({make_pool(config), make_pool(config)});
+  });
+}
+
+KvCache::~KvCache() {
+  try {
+    on_owner([this] {
+      layers_.clear();
+      masks_.clear();
+    });
+  } catch (const Error&) {
+    // In a forked child there is no thread to free them on.
+    new auto(std::move(layers_));
+    new auto(std::move(masks_));
+  }
+}
+
+void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
+  on_owner([=, this] {
+    for (const Layer& layer : layers_) {
+      const Cell cells = layer.v->cells();
+      for (std::size_t i = 0; i < n && cells > 0; ++i) {
+        if (src[i] >= 0 && src[i] < cells && dst[i] >= 0 && dst[i] < cells) continue;
+        throw InvalidRange(error_text("cannot move cell ", src[i], " to ", dst[i], "; ", cells, " are allocated"));
+      }
+    }
+    const auto count = static_cast<int>(n);
+    if (count == 0) return;
+    const mx::array from(src, {count}, mx::int32), to(dst, {count}, mx::int32);
+    for (const Layer& layer : layers_) {
+      if (layer.v->cells() == 0) continue;
+      layer.k->gather_into(from, to);
+      layer.v->gather_into(from, to);
+    }
+    settle();
+  });
+}
+
+AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, const mx::array& k,
+                                     const mx::array& v) {
+  check_on_owner("update_and_fetch");
+  check(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
+  const mx::Shape expected = {1, n_kv_heads_, static_cast<int>(position.size()), head_dim_};
+  check_rows("k", k, expected);
+  check_rows("v", v, expected);
+
+  const StepPlan& plan = planner_->plan(position);
+  check(plan.positions.size() == position.size(), "the plan has ", plan.n_tokens(), " rows; k and v have ",
+        position.size());
+  Cell needed = plan.read_len;
+  for (const Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
+  Pool& keys = *layers_[static_cast<std::size_t>(layer)].k;
+  Pool& values = *layers_[static_cast<std::size_t>(layer)].v;
+  keys.ensure(needed, min_chunk_, capacity_);
+  values.ensure(needed, min_chunk_, capacity_);
+  count_bytes();
+
+  write(keys, plan, k);
+  // A NaN in V would reach rows that do not see it, as 0 times NaN, and outlive its sequence. In K it does not.
+  write(values, plan, mx::where(mx::equal(v, v), v, mx::array(0.0f, v.dtype())));
+  return {keys.read(plan.read_len), values.read(plan.read_len), visibility_of(plan), &plan};
+}
+
+mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, float scale, Pos window, Pos sinks) {
+  check_on_owner("attend");
+  const StepPlan& plan = *spec.plan;
+  const int heads = q.ndim() == 4 ? q.shape(1) : 0;
+  check(heads >= n_kv_heads_ && heads % n_kv_heads_ == 0, "q is ", shown(q.shape()),
+        "; its heads are not a multiple of ", n_kv_heads_);
+  check_rows("q", q, {1, heads, plan.n_tokens(), head_dim_});
+  check(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks, "; neither may be negative");
+
+  const Visibility visibility = hides(plan, window, sinks) ? Visibility::Explicit : spec.visibility;
+  // Of the two ways to attend over codes, the one with the smaller intermediate: scores, or K and V multiplied out.
+  const bool packed = spec.k.affine && heads * plan.n_tokens() <= 2 * n_kv_heads_ * head_dim_;
+  std::optional<mx::array> mask;
+  if (visibility == Visibility::Explicit || (packed && visibility == Visibility::Causal)) {
+    mask = mask_for(plan, window, sinks);
+  }
+  if (packed) return packed_attention(q, spec.k, spec.v, scale, mask);
+  return attention(q, spec.k, spec.v, scale, visibility, mask);
+}
+
+void KvCache::settle() {
+  check_on_owner("settle");
+  std::vector<mx::array> pending;
+  for (const Layer& layer : layers_) {
+    layer.k->collect_pending(pending);
+    layer.v->collect_pending(pending);
+  }
+  if (pending.empty()) return;
+  try {
+    mx::eval(std::move(pending));
+  } catch (...) {
+    for (const Layer& layer : layers_) {
+      layer.k->drop_pending();
+      layer.v->drop_pending();
+    }
+    mx::synchronize();
+    throw;
+  }
+}
+
+const mx::array& KvCache::mask_for(const StepPlan& plan, Pos window, Pos sinks) {
+  if (plan != masked_) {
+    masks_.clear();
+    masked_ = plan;
+  }
+  for (const KeptMask& kept : masks_) {
+    if (kept.window == window && kept.sinks == sinks) return kept.mask;
+  }
+  const std::vector<std::uint8_t> mask = plan.mask(window, sinks);
+  masks_.push_back({window, sinks, mx::array(mask.begin(), {plan.n_tokens(), plan.read_len}, mx::bool_)});
+  return masks_.back().mask;
+}
+
+void KvCache::count_bytes() {
+  std::size_t bytes = 0;
+  Cell cells = 0;
+  for (const Layer& layer : layers_) {
+    bytes += layer.k->bytes() + layer.v->bytes();
+    cells = std::max(cells, layer.v->cells());
+  }
+  bytes_ = bytes;
+  allocated_cells_ = cells;
+}
+
+}  // namespace agentkv::mlx

@@ -1,0 +1,79 @@
+#include "mlx/pool.h"
+
+#include <mlx/ops.h>
+#include <mlx/transforms.h>
+
+#include "core/growth.h"
+
+namespace agentkv::mlx {
+
+void Pool::add_plane(int width, mx::Dtype dtype) { planes_.push_back({width, dtype, mx::array({}, dtype)}); }
+
+void Pool::ensure(Cell cells, Cell min_chunk, Cell capacity) {
+  if (cells <= cells_) return;
+  const Cell grown = grown_cells(cells_, cells, min_chunk, capacity);
+  for (Plane& plane : planes_) {
+    // Zeros, because what a mask hides still takes part in the sum: 0 times a NaN is NaN.
+    mx::array larger = mx::zeros(shape(plane, grown), plane.dtype);
+    if (cells_ > 0) larger = mx::slice_update(larger, plane.cells, mx::Shape{0, 0, 0, 0}, shape(plane, cells_));
+    larger.eval();  // at once, so that no more than one plane is held twice
+    plane.cells = larger;
+  }
+  cells_ = grown;
+}
+
+void Pool::write_run(const mx::array& rows, Cell first) {
+  const Cell end = first + rows.shape(2);
+  // Where the update is the whole array, slice_update returns the rows themselves instead of writing them.
+  if (end - first == cells_) return scatter_rows(rows, mx::arange(first, end, mx::int32));
+  const std::vector<mx::array> encoded = encode(rows);
+  for (std::size_t i = 0; i < planes_.size(); ++i) {
+    Plane& plane = planes_[i];
+    // The assignment alone lets the old array go: should slice_update throw, the plane is as it was.
+    plane.cells = mx::slice_update(plane.cells, encoded[i], mx::Shape{0, 0, first, 0},
+                                   mx::Shape{1, n_kv_heads_, end, plane.width});
+  }
+}
+
+void Pool::scatter_rows(const mx::array& rows, const mx::array& cells) {
+  const std::vector<mx::array> encoded = encode(rows);
+  for (std::size_t i = 0; i < planes_.size(); ++i) {
+    const mx::array updates = mx::expand_dims(mx::transpose(encoded[i], {2, 0, 1, 3}), 3);
+    planes_[i].cells = mx::scatter(planes_[i].cells, cells, updates, 2);
+  }
+}
+
+void Pool::gather_into(const mx::array& src, const mx::array& dst) {
+  for (Plane& plane : planes_) {
+    mx::array rows = mx::expand_dims(mx::transpose(mx::take(plane.cells, src, 2), {2, 0, 1, 3}), 3);
+    rows.eval();  // before the write, which then finds no reader of the plane and stays in place
+    plane.cells = mx::scatter(plane.cells, dst, rows, 2);
+  }
+}
+
+mx::array Pool::first_cells(std::size_t plane, Cell len) const {
+  return mx::slice(planes_[plane].cells, mx::Shape{0, 0, 0, 0}, shape(planes_[plane], len));
+}
+
+void Pool::collect_pending(std::vector<mx::array>& pending) const {
+  for (const Plane& plane : planes_) {
+    if (plane.cells.has_primitive()) pending.push_back(plane.cells);
+  }
+}
+
+void Pool::drop_pending() {
+  for (Plane& plane : planes_) {
+    // An evaluated array has no primitive any more; a write's first input is the array that it was to change.
+    while (plane.cells.has_primitive()) plane.cells = mx::array(plane.cells.inputs().front());
+  }
+}
+
+std::size_t Pool::bytes() const {
+  std::size_t total = 0;
+  for (const Plane& plane : planes_) {
+    total += static_cast<std::size_t>(n_kv_heads_) * cells_ * plane.width * mx::size_of(plane.dtype);
+  }
+  return total;
+}
+
+}  // namespace agentkv::mlx

@@ -1,0 +1,1 @@
+"""Lowering for the MLX backend: the whole program as one graph of MLX operations."""

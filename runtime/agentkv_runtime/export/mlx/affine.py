@@ -1,0 +1,130 @@
+"""Weights of 4 or 8 bits, per group of a row: w is about scale * q + bias. Laid out as MLX's quantised products want.
+
+Integers q lie along the row from the lowest bits up, 8 or 4 of them to a uint32; scales and biases have one column
+per group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+__all__ = ["AffineWeight", "affine_dequantize", "affine_embedding", "affine_linear", "affine_quantize", "group_size"]
+
+_GROUP_SIZES = (64, 32)
+_ROWS_AT_ONCE = 8192
+
+_LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
+
+
+@dataclass(frozen=True)
+class AffineWeight:
+    """A matrix `[O, I]`: packed `[O, I bits / 32]` uint32, scales and biases `[O, I / group]` in the model's dtype."""
+
+    packed: torch.Tensor
+    scales: torch.Tensor
+    biases: torch.Tensor
+    group: int
+    bits: int
+
+
+def group_size(width: int) -> int | None:
+    """How many neighbours of a row share a scale: the largest size that divides rows of that width; None for none."""
+    return next((group for group in _GROUP_SIZES if width % group == 0), None)
+
+
+def affine_quantize(weight: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> AffineWeight:
+    """Quantises weight `[O, I]` float32. Scales and biases are rounded to `dtype` first and q chosen for those."""
+    pieces = [_quantize_rows(rows, bits, group, dtype) for rows in weight.detach().split(_ROWS_AT_ONCE)]
+    packed, scales, biases = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    return AffineWeight(packed, scales, biases, group, bits)
+
+
+def _quantize_rows(
+    rows: torch.Tensor, bits: int, group: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    grouped = rows.float().unflatten(-1, (-1, group))
+    low, high = grouped.amin(-1), grouped.amax(-1)
+    levels = (1 << bits) - 1
+    biases = low.to(dtype)
+    scales = ((high - low) / levels).to(dtype)
+    scales = torch.where(scales == 0, torch.ones_like(scales), scales)
+    q = (grouped - biases.float()[..., None]).div_(scales.float()[..., None])
+    q8 = q.round_().clamp_(0, levels).to(torch.uint8).flatten(-2)
+    if bits == 4:
+        q8 = q8[:, 0::2] | q8[:, 1::2] << 4
+    return q8.contiguous().view(torch.uint32), scales, biases
+
+
+def affine_dequantize(
+    packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group: int, bits: int
+) -> torch.Tensor:
+    """The matrix, or rows of it, `[..., I]` in the dtype of the scales."""
+    q = packed.view(torch.uint8)
+    if bits == 4:
+        q = torch.stack((q & 15, q >> 4), dim=-1).flatten(-2)
+    grouped = q.unflatten(-1, (-1, group)).to(scales.dtype)
+    return (grouped * scales[..., None] + biases[..., None]).flatten(-2)
+
+
+def _linear(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    biases: torch.Tensor,
+    bias: torch.Tensor | None,
+    group: int,
+    bits: int,
+) -> torch.Tensor:
+    return functional.linear(x, affine_dequantize(packed, scales, biases, group, bits), bias)
+
+
+def _linear_fake(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    scales: torch.Tensor,
+    biases: torch.Tensor,
+    bias: torch.Tensor | None,
+    group: int,
+    bits: int,
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], packed.shape[0]))
+
+
+def _embedding(
+    packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, indices: torch.Tensor, group: int, bits: int
+) -> torch.Tensor:
+    rows = packed.view(torch.int32)[indices].view(torch.uint32)  # torch cannot index unsigned rows
+    return affine_dequantize(rows, scales[indices], biases[indices], group, bits)
+
+
+def _embedding_fake(
+    packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, indices: torch.Tensor, group: int, bits: int
+) -> torch.Tensor:
+    return scales.new_empty((*indices.shape, packed.shape[1] * 32 // bits))
+
+
+for _schema, _kernel, _fake in (
+    (
+        "affine_linear(Tensor x, Tensor packed, Tensor scales, Tensor biases, Tensor? bias, int group, int bits)"
+        " -> Tensor",
+        _linear,
+        _linear_fake,
+    ),
+    (
+        "affine_embedding(Tensor packed, Tensor scales, Tensor biases, Tensor indices, int group, int bits) -> Tensor",
+        _embedding,
+        _embedding_fake,
+    ),
+):
+    _name = _schema.partition("(")[0]
+    _LIBRARY.define(_schema)
+    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"agentkv::{_name}", _fake, lib=_LIBRARY)
+
+# x [..., I] in the dtype of scales and bias -> [..., O].
+affine_linear = torch.ops.agentkv.affine_linear.default
+# indices [...] int64 -> [..., I] in the dtype of the scales.
+affine_embedding = torch.ops.agentkv.affine_embedding.default

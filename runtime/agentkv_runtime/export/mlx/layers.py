@@ -1,0 +1,136 @@
+"""Layers: products, tables, norms, rotation, attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from agentkv_runtime.export.mlx.builder import GraphBuilder, Value, refusal
+from agentkv_runtime.export.mlx.graph import DTYPES, Opcode
+
+__all__ = ["LAYERS"]
+
+_ROPE_TABLE = "agentkv.rope_table.default"
+
+
+def _optional(b: GraphBuilder, args: tuple[Any, ...], index: int) -> Value | None:
+    return b.value(args[index]) if len(args) > index and args[index] is not None else None
+
+
+def _dtype(node: fx.Node) -> torch.dtype:
+    dtype: torch.dtype = node.meta["val"].dtype
+    return dtype
+
+
+def _linear(b: GraphBuilder, node: fx.Node) -> Value:
+    x, weight = (b.value(arg) for arg in node.args[:2])  # type: ignore[arg-type]
+    return b.emit(Opcode.LINEAR, (x, weight, _optional(b, node.args, 2)), dtype=_dtype(node))
+
+
+def _matmul(b: GraphBuilder, node: fx.Node) -> Value:
+    x, y = (b.value(arg) for arg in node.args[:2])  # type: ignore[arg-type]
+    return b.emit(Opcode.MATMUL, (x, y), dtype=_dtype(node))
+
+
+def _addmm(b: GraphBuilder, node: fx.Node) -> Value:
+    if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
+        raise refusal(node, "it scales its parts")
+    bias, x, y = (b.value(arg) for arg in node.args[:3])  # type: ignore[arg-type]
+    product = b.emit(Opcode.MATMUL, (x, y), dtype=_dtype(node))
+    return b.emit(Opcode.ADD, (product, bias), dtype=_dtype(node))
+
+
+def _affine_linear(b: GraphBuilder, node: fx.Node) -> Value:
+    args: Any = node.args
+    x, packed, scales, biases = (b.value(arg) for arg in args[:4])
+    return b.emit(
+        Opcode.AFFINE_LINEAR, (x, packed, scales, biases, _optional(b, args, 4)), args[5:7], dtype=_dtype(node)
+    )
+
+
+def _affine_embedding(b: GraphBuilder, node: fx.Node) -> Value:
+    args: Any = node.args
+    return b.emit(Opcode.AFFINE_EMBEDDING, [b.value(arg) for arg in args[:4]], args[4:6], dtype=_dtype(node))
+
+
+def _embedding(b: GraphBuilder, node: fx.Node) -> Value:
+    table, indices = (b.value(arg) for arg in node.args[:2])  # type: ignore[arg-type]
+    return b.emit(Opcode.EMBEDDING, (table, indices), dtype=_dtype(node))
+
+
+def _index_select(b: GraphBuilder, node: fx.Node) -> Value:
+    x, axis, indices = node.args
+    rank = x.meta["val"].dim()  # type: ignore[union-attr]
+    return b.emit(Opcode.TAKE, (b.value(x), b.value(indices)), (axis % rank,), dtype=_dtype(node))  # type: ignore[arg-type, operator]
+
+
+def _index(b: GraphBuilder, node: fx.Node) -> Value:
+    x, indices = node.args
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]  # type: ignore[arg-type, union-attr]
+    if len(given) != 1 or given[0][1].meta["val"].dtype not in (torch.int64, torch.int32):  # type: ignore[union-attr]
+        raise refusal(node, "only one dimension can be indexed, and by integers")
+    axis, index = given[0]
+    return b.emit(Opcode.TAKE, (b.value(x), b.value(index)), (axis,), dtype=_dtype(node))  # type: ignore[arg-type]
+
+
+def _rms_norm(b: GraphBuilder, node: fx.Node) -> Value:
+    x, weight, eps = node.args
+    return b.emit(Opcode.RMS_NORM, (b.value(x), b.value(weight)), (), (eps,), dtype=_dtype(node))  # type: ignore[arg-type]
+
+
+def _layer_norm(b: GraphBuilder, node: fx.Node) -> Value:
+    args: Any = node.args
+    if len(args[1]) != 1:
+        raise refusal(node, f"it normalises {len(args[1])} dimensions, not the last one")
+    eps = args[4] if len(args) > 4 else 1e-5
+    norm = (b.value(args[0]), _optional(b, args, 2), _optional(b, args, 3))
+    return b.emit(Opcode.LAYER_NORM, norm, (), (eps,), dtype=_dtype(node))
+
+
+def _rope_table(b: GraphBuilder, node: fx.Node) -> None:
+    """Nothing: the ropes that use the table take its arguments."""
+    del b
+    for user in node.users:
+        if getattr(user.target, "__name__", "") != "agentkv.rope.default":
+            raise refusal(node, f"{user} uses the table of angles itself")
+
+
+def _rope(b: GraphBuilder, node: fx.Node) -> Value:
+    x, table, interleaved = node.args
+    position, inv_freq, scaling = table.args  # type: ignore[union-attr]
+    turned = (b.value(x), b.value(position), b.value(inv_freq))  # type: ignore[arg-type]
+    return b.emit(Opcode.ROPE, turned, (int(interleaved),), (scaling,), dtype=_dtype(node))  # type: ignore[arg-type]
+
+
+def _update_and_attend(b: GraphBuilder, node: fx.Node) -> Value:
+    args: Any = (*node.args, 0)[:8]
+    position = b.value(args[3])
+    if not b.is_input(position):
+        raise refusal(node, "its positions are computed, not given")
+    layer, scale, out_dtype, window = args[4:]
+    qkv = (b.value(arg) for arg in args[:3])
+    return b.emit(
+        Opcode.UPDATE_AND_ATTEND, (*qkv, position), (layer, window, DTYPES[out_dtype]), (scale,), dtype=out_dtype
+    )
+
+
+LAYERS: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | None]] = {
+    "aten.linear.default": _linear,
+    "aten.mm.default": _matmul,
+    "aten.bmm.default": _matmul,
+    "aten.matmul.default": _matmul,
+    "aten.addmm.default": _addmm,
+    "aten.embedding.default": _embedding,
+    "aten.index_select.default": _index_select,
+    "aten.index.Tensor": _index,
+    "aten.layer_norm.default": _layer_norm,
+    "agentkv.affine_linear.default": _affine_linear,
+    "agentkv.affine_embedding.default": _affine_embedding,
+    "agentkv.rms_norm.default": _rms_norm,
+    _ROPE_TABLE: _rope_table,
+    "agentkv.rope.default": _rope,
+    "agentkv.update_and_attend.default": _update_and_attend,
+}

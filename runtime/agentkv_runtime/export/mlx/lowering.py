@@ -1,0 +1,25 @@
+"""The MLX backend's side of an export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentkv_runtime.export.mlx.partition import WholeProgramPartitioner
+from agentkv_runtime.export.mlx.prepare import prepare
+from agentkv_runtime.export.target import Lowering
+from agentkv_runtime.manifest import DType, Quantization
+
+__all__ = ["LOWERING"]
+
+
+class _MlxLowering:
+    title = "MLX"
+
+    def prepare(self, model: Any, hidden_size: int, quant: Quantization, dtype: DType) -> None:
+        prepare(model, hidden_size, quant, dtype)
+
+    def partitioner(self) -> WholeProgramPartitioner:
+        return WholeProgramPartitioner()
+
+
+LOWERING: Lowering = _MlxLowering()

@@ -1,0 +1,40 @@
+"""What each op of the edge graph becomes on MLX.
+
+aten.linear, mm, bmm, matmul, addmm           LINEAR, MATMUL (+ ADD)
+aten.embedding, index_select, index.Tensor    EMBEDDING, TAKE
+agentkv.affine_linear, affine_embedding       AFFINE_LINEAR, AFFINE_EMBEDDING
+agentkv.rms_norm, aten.layer_norm             RMS_NORM, LAYER_NORM
+agentkv.rope of agentkv.rope_table            ROPE: MLX has no table of angles, it takes positions and frequencies
+agentkv.update_and_attend                     UPDATE_AND_ATTEND
+softmax, mean, sum, amax, amin, _to_copy      SOFTMAX, MEAN, SUM, MAX, MIN, CAST
+elementwise, clamp, where                     their namesakes, operands cast as torch promotes them
+view, unsqueeze, squeeze, select, permute,    RESHAPE, TRANSPOSE, SLICE, CONCAT, BROADCAST
+  transpose, slice, split, cat, expand
+alias, clone, detach, getitem, sizes, checks  nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import fx
+
+from agentkv_runtime.export.mlx.builder import GraphBuilder, Value
+from agentkv_runtime.export.mlx.elementwise import ELEMENTWISE
+from agentkv_runtime.export.mlx.layers import LAYERS
+from agentkv_runtime.export.mlx.shapes import SHAPES
+
+__all__ = ["HANDLERS", "name_of"]
+
+HANDLERS: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | None]] = {
+    **LAYERS,
+    **ELEMENTWISE,
+    **SHAPES,
+}
+"""By an op's name in the edge dialect: appends its instructions and returns its results; None for one without any."""
+
+
+def name_of(node: fx.Node) -> str:
+    """The op's name, such as `aten.linear.default`."""
+    name = getattr(node.target, "__name__", None)
+    return name if isinstance(name, str) else str(node.target)

@@ -1,0 +1,57 @@
+"""Rewrites a model for MLX: norms that are one operation, quantised weights, one dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from agentkv_runtime.export.mlx.quantize import quantize_affine
+from agentkv_runtime.export.norms import RmsNorm, replace_norms
+from agentkv_runtime.manifest import DType, Quantization
+
+__all__ = ["LayerNorm", "prepare"]
+
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_BITS = {"affine8": 8, "affine4": 4}
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm over the last dimension."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Buffer(weight.detach().clone())
+        self.bias = None if bias is None else nn.Buffer(bias.detach().clone())
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalises the last dimension of x `[..., width]`."""
+        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+def _norms(weight: torch.Tensor, bias: torch.Tensor | None, eps: float, near_attention: bool) -> Iterator[nn.Module]:
+    del near_attention
+    yield RmsNorm(weight, eps)
+    yield LayerNorm(weight, bias, eps)
+
+
+def _cast(model: nn.Module, dtype: torch.dtype) -> None:
+    """All floats but frequencies: in half precision a far position would turn by a wrong angle."""
+    for module in model.modules():
+        if type(module).__name__.endswith("RotaryEmbedding"):
+            continue
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.to(dtype)
+
+
+def prepare(model: Any, hidden_size: int, quant: Quantization, dtype: DType) -> None:
+    """Rewrites a float32 model in place. Raises QuantizationError naming a layer that does not fit `quant`."""
+    replace_norms(model, hidden_size, _norms)
+    if quant != "none":
+        quantize_affine(model, _BITS[quant], _DTYPES[dtype])
+    _cast(model, _DTYPES[dtype])

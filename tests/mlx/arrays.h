@@ -4,10 +4,14 @@
 #include <mlx/array.h>
 #include <mlx/memory.h>
 #include <mlx/ops.h>
+#include <mlx/primitives.h>
+#include <mlx/stream.h>
 #include <mlx/transforms.h>
 
 #include <cstddef>
+#include <memory>
 #include <random>
+#include <stdexcept>
 #include <vector>
 
 namespace agentkv::mlx::testing {
@@ -37,6 +41,20 @@ inline float largest_difference(const mx::array& a, const mx::array& b) {
 // The cells [first, first + n) along axis 2.
 inline mx::array cells_of(const mx::array& a, int first, int n) {
   return mx::slice(a, mx::Shape{0, 0, first, 0}, mx::Shape{a.shape(0), a.shape(1), first + n, a.shape(3)});
+}
+
+// An array whose evaluation fails.
+class Failing final : public mx::UnaryPrimitive {
+ public:
+  using UnaryPrimitive::UnaryPrimitive;
+  void eval_cpu(const std::vector<mx::array>&, mx::array&) override { throw std::runtime_error("no memory left"); }
+  void eval_gpu(const std::vector<mx::array>&, mx::array&) override { throw std::runtime_error("no memory left"); }
+  const char* name() const override { return "Failing"; }
+};
+
+inline mx::array failing(const mx::array& like) {
+  const mx::Stream stream = mx::default_stream(mx::default_device());
+  return mx::array(like.shape(), like.dtype(), std::make_shared<Failing>(stream), {like});
 }
 
 // The most bytes that MLX held during a call, beyond what it held before.

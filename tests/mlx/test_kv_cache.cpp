@@ -1,7 +1,4 @@
 // The byte layer over real bookkeeping: attention against doubles, refusals, and failures in the middle of a forward.
-#include <mlx/primitives.h>
-#include <mlx/stream.h>
-
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -41,20 +38,6 @@ CacheConfig config(const char* dtype, Cell capacity = 256) {
 // [1, heads, tokens, dim] as a model makes it: token by token, with the heads transposed to the front.
 mx::array heads_of(int heads, int tokens, unsigned seed, int dim = kDim) {
   return mx::transpose(random_array({1, tokens, heads, dim}, seed), {0, 2, 1, 3});
-}
-
-// An array whose evaluation fails.
-class Failing final : public mx::UnaryPrimitive {
- public:
-  using UnaryPrimitive::UnaryPrimitive;
-  void eval_cpu(const std::vector<mx::array>&, mx::array&) override { throw std::runtime_error("no memory left"); }
-  void eval_gpu(const std::vector<mx::array>&, mx::array&) override { throw std::runtime_error("no memory left"); }
-  const char* name() const override { return "Failing"; }
-};
-
-mx::array failing(const mx::array& like) {
-  const mx::Stream stream = mx::default_stream(mx::default_device());
-  return mx::array(like.shape(), like.dtype(), std::make_shared<Failing>(stream), {like});
 }
 
 // Attention of q over what a view holds, in doubles. mask: [T, len].

@@ -1,7 +1,10 @@
 // Pools: what is stored where, growth, and writes in place.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "arrays.h"
@@ -121,6 +124,29 @@ void test_writes() {
   }
 }
 
+// A write that cannot be evaluated leaves what the pool held, also where it was to fill all of it.
+void test_failed_writes() {
+  for (const Kind& kind : kinds()) {
+    Pool& pool = *kind.pool;
+    pool.ensure(8, 8, 8);
+    const mx::array all = rows_of(8, 3);
+    pool.write_run(all, 0);
+    settle(pool);
+    const std::vector<mx::array> broken = {failing(all), failing(cells_of(all, 0, 2))};
+    const std::vector<std::function<void()>> writes = {
+        [&] { pool.write_run(broken[0], 0); },
+        [&] { pool.write_run(broken[1], 5); },
+        [&] { pool.scatter_rows(broken[1], indices({6, 2})); },
+    };
+    for (const auto& write : writes) {
+      write();
+      CHECK_THROWS(settle(pool), std::runtime_error, "no memory left");
+      pool.drop_pending();
+      for (int i = 0; i < 8; ++i) kind.check(i, cells_of(all, i, 1));
+    }
+  }
+}
+
 void test_rounding() {
   const float inf = std::numeric_limits<float>::infinity();
   std::vector<float> values(kHeads * kDim, 1.0f);
@@ -198,6 +224,7 @@ void test_growth_peak() {
 int main() {
   on_owner([] {
     test_writes();
+    test_failed_writes();
     test_rounding();
     test_quantised_shapes();
     test_writes_are_in_place();

@@ -31,12 +31,29 @@ app.add_typer(bench, name="bench")
 KV_DTYPES = ("fp32", "fp16", "bf16")
 
 
+class Backend(StrEnum):
+    """What runs the exported program."""
+
+    cpu = "cpu"
+    mlx = "mlx"
+
+
 class Quant(StrEnum):
     """Quantisation of the linear layers."""
 
     none = "none"
     int8 = "8da8w"
     int4 = "8da4w"
+    affine8 = "affine8"
+    affine4 = "affine4"
+
+
+class DType(StrEnum):
+    """Of activations, and of weights that are not quantised."""
+
+    fp32 = "fp32"
+    fp16 = "fp16"
+    bf16 = "bf16"
 
 
 def _print_version(asked: bool) -> None:
@@ -81,9 +98,16 @@ def _exporting() -> Iterator[Callable[[str], None]]:
 def export(
     source: Annotated[Path, typer.Argument(metavar="SRC_FOLDER", help="Folder of a Hugging Face model.")],
     target: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Model folder to write.")],
+    backend: Annotated[Backend, typer.Option(help="What runs it: cpu, or mlx (Apple silicon).")] = Backend.cpu,
     quant: Annotated[
-        Quant, typer.Option(help="Weights: none (fp32), 8da8w (int8) or 8da4w (int4), with int8 activations.")
+        Quant,
+        typer.Option(
+            help="Weights: none; on cpu 8da8w (int8) or 8da4w (int4), with int8 activations; on mlx affine8 or affine4."
+        ),
     ] = Quant.none,
+    dtype: Annotated[
+        DType, typer.Option(help="Activations and other weights: fp32; on mlx fp16 or bf16.")
+    ] = DType.fp32,
     max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
     max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns at most.")] = 64,
     features: Annotated[bool, typer.Option("--features", help="Also give out what EAGLE-3 draft heads read.")] = False,
@@ -95,7 +119,9 @@ def export(
         folder = export_folder(
             source,
             target,
+            backend=backend.value,
             quant=quant.value,
+            dtype=dtype.value,
             max_tokens=max_tokens,
             max_logits=max_logits,
             features=features,
@@ -113,7 +139,7 @@ def export_draft(
         typer.Argument(metavar="TARGET_FOLDER", help="Folder of the model that it drafts for, as on Hugging Face."),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Where to write draft.pte: the model folder, say.")],
-    quant: Annotated[Quant, typer.Option(help="Weights of the head, as for export.")] = Quant.none,
+    quant: Annotated[Quant, typer.Option(help="Weights of the head: none, 8da8w or 8da4w.")] = Quant.none,
     max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
     max_logits: Annotated[int, typer.Option(min=2, help="Rows that one forward returns at most.")] = 64,
 ) -> None:
@@ -165,6 +191,7 @@ def inspect(
         ("architecture", facts.model_type),
         ("backend", facts.backend),
         ("quantisation", facts.quantization),
+        ("activations", facts.dtype),
         ("program", _bytes_text(facts.model_bytes)),
         ("layers", f"{facts.n_layers}" + (f", {windowed} of them with a sliding window" if windowed else "")),
         ("K/V heads", f"{facts.n_kv_heads} of {facts.head_dim}"),

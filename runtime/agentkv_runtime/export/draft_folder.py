@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.folder import Progress, check_source, tool_versions
+from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
 from agentkv_runtime.manifest import Quantization, write_manifest
 
@@ -37,11 +38,13 @@ def export_draft(
 
     `target` is the Hugging Face folder of the model that the head was trained for; where the checkpoint brings its own
     embedding, an exported model folder will do. `out` may be the model folder. One forward of the head takes up to
-    `max_tokens` rows and returns up to `max_logits`. Raises ExportError for a head that is damaged or that does not fit
-    the target, or the model folder `out`, naming both sides; then nothing is written.
+    `max_tokens` rows and returns up to `max_logits`. Heads run on the CPU backend, whatever their target runs on.
+    Raises ExportError for a head that is damaged or that does not fit the target, or the model folder `out`, naming
+    both sides; then nothing is written.
     """
     head, out = Path(head), Path(out)
     tell = progress or (lambda _: None)
+    choose_target("cpu", quant, "fp32")
     sides = [_read_target(Path(target))]
     if is_model_folder(out) and out.resolve() != Path(target).resolve():
         sides.append(_read_target(out))

@@ -8,12 +8,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder
-from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, Quantization, write_manifest
+from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, write_manifest
 
 __all__ = ["Progress", "check_source", "export_folder", "tool_versions"]
 
@@ -24,25 +26,42 @@ _COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.jso
 _TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
 
 
+@dataclass(frozen=True)
+class _Options:
+    """How a model is lowered; named as the parameters of `lower_model` are."""
+
+    backend: str
+    quant: Quantization
+    dtype: DType
+    max_tokens: int
+    max_logits: int
+    features: bool
+
+
 def export_folder(
     src: str | Path,
     out: str | Path,
     *,
+    backend: str = "cpu",
     quant: Quantization = "none",
+    dtype: DType = "fp32",
     max_tokens: int = 512,
     max_logits: int = 64,
     features: bool = False,
     progress: Progress | None = None,
 ) -> ModelFolder:
-    """Exports the model in `src` for the CPU backend and writes the model folder `out`.
+    """Exports the model in `src` for a backend, "cpu" or "mlx", and writes the model folder `out`.
 
     `out` appears at the end and whole, or not at all; one that agentkv wrote before is replaced. One forward of the
     program takes up to `max_tokens` rows and returns the logits of up to `max_logits`; memory for both is reserved at
-    load. With `features` it also returns what EAGLE-3 draft heads read. Raises ExportError for a folder without a model
-    or tokenizer, for an `out` that holds something else, and for a model that cannot be exported.
+    load. With `features` it also returns what EAGLE-3 draft heads read. Activations, and weights that are not
+    quantised, become `dtype`. Raises ExportError for a quantisation or dtype that the backend does not have, for a
+    folder without a model or tokenizer, for an `out` that holds something else, and for a model that cannot be
+    exported.
     """
     src, out = Path(src), Path(out)
     tell = progress or (lambda _: None)
+    choose_target(backend, quant, dtype)
     check_source(src)
     _check_target(out)
     if max_tokens < 2 or max_logits < 2:
@@ -50,7 +69,7 @@ def export_folder(
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        _write(src, staging, quant, max_tokens, max_logits, features, tell)
+        _write(src, staging, _Options(backend, quant, dtype, max_tokens, max_logits, features), tell)
         os.chmod(staging, 0o755)
         if out.exists():
             shutil.rmtree(out)
@@ -80,9 +99,7 @@ def _check_target(out: Path) -> None:
         raise ExportError(f"{out}: exists and is no model folder of agentkv; it is left as it is. Give another folder")
 
 
-def _write(
-    src: Path, folder: Path, quant: Quantization, max_tokens: int, max_logits: int, features: bool, tell: Progress
-) -> None:
+def _write(src: Path, folder: Path, options: _Options, tell: Progress) -> None:
     tell("loading torch")
     try:
         from agentkv_runtime.export.lower import load_model, lower_model
@@ -94,9 +111,7 @@ def _write(
     tell("loading the model")
     model = load_model(src)
     try:
-        lowered = lower_model(
-            model, quant=quant, max_tokens=max_tokens, max_logits=max_logits, features=features, progress=tell
-        )
+        lowered = lower_model(model, **asdict(options), progress=tell)
     except ValueError as error:  # what the model or the quantisation does not allow
         raise ExportError(f"{src}: {error}") from error
     tell("writing the folder")
@@ -106,7 +121,7 @@ def _write(
             shutil.copyfile(src / name, folder / name)
     config = json.loads((src / "config.json").read_text(encoding="utf-8"))
     _keep_ends(folder / "generation_config.json", config)
-    write_manifest(_manifest(src, folder, config, lowered, quant, max_tokens, max_logits), folder / MANIFEST_NAME)
+    write_manifest(_manifest(src, folder, config, lowered, options), folder / MANIFEST_NAME)
 
 
 def _keep_ends(path: Path, config: dict[str, Any]) -> None:
@@ -116,19 +131,19 @@ def _keep_ends(path: Path, config: dict[str, Any]) -> None:
         path.write_text(json.dumps({"eos_token_id": ends}) + "\n", encoding="utf-8")
 
 
-def _manifest(
-    src: Path, folder: Path, config: dict[str, Any], lowered: Any, quant: Quantization, max_tokens: int, max_logits: int
-) -> Manifest:
+def _manifest(src: Path, folder: Path, config: dict[str, Any], lowered: Any, options: _Options) -> Manifest:
     metadata = lowered.metadata
     return Manifest(
-        quantization=quant,
+        backend=options.backend,
+        quantization=options.quant,
+        dtype=options.dtype,
         source=config.get("_name_or_path") or src.resolve().name,
         model_type=config.get("model_type", "unknown"),
         fingerprint=file_fingerprint(folder / MODEL_NAME),
         model_bytes=(folder / MODEL_NAME).stat().st_size,
         vocab_size=lowered.vocab_size,
-        max_tokens=max_tokens,
-        max_logits=max_logits,
+        max_tokens=options.max_tokens,
+        max_logits=options.max_logits,
         max_positions=config.get("text_config", config).get("max_position_embeddings"),
         n_layers=metadata.n_layers,
         n_kv_heads=metadata.n_kv_heads,

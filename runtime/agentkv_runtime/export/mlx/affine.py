@@ -66,7 +66,8 @@ def affine_dequantize(
     if bits == 4:
         q = torch.stack((q & 15, q >> 4), dim=-1).flatten(-2)
     grouped = q.unflatten(-1, (-1, group)).to(scales.dtype)
-    return (grouped * scales[..., None] + biases[..., None]).flatten(-2)
+    weight: torch.Tensor = grouped * scales[..., None] + biases[..., None]
+    return weight.flatten(-2)
 
 
 def _linear(

@@ -26,19 +26,20 @@ def _dtype(node: fx.Node) -> torch.dtype:
 
 
 def _linear(b: GraphBuilder, node: fx.Node) -> Value:
-    x, weight = (b.value(arg) for arg in node.args[:2])  # type: ignore[arg-type]
-    return b.emit(Opcode.LINEAR, (x, weight, _optional(b, node.args, 2)), dtype=_dtype(node))
+    args: Any = node.args
+    return b.emit(Opcode.LINEAR, (b.value(args[0]), b.value(args[1]), _optional(b, args, 2)), dtype=_dtype(node))
 
 
 def _matmul(b: GraphBuilder, node: fx.Node) -> Value:
-    x, y = (b.value(arg) for arg in node.args[:2])  # type: ignore[arg-type]
-    return b.emit(Opcode.MATMUL, (x, y), dtype=_dtype(node))
+    args: Any = node.args
+    return b.emit(Opcode.MATMUL, [b.value(arg) for arg in args], dtype=_dtype(node))
 
 
 def _addmm(b: GraphBuilder, node: fx.Node) -> Value:
     if any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
         raise refusal(node, "it scales its parts")
-    bias, x, y = (b.value(arg) for arg in node.args[:3])  # type: ignore[arg-type]
+    args: Any = node.args
+    bias, x, y = (b.value(arg) for arg in args)
     product = b.emit(Opcode.MATMUL, (x, y), dtype=_dtype(node))
     return b.emit(Opcode.ADD, (product, bias), dtype=_dtype(node))
 
@@ -57,28 +58,31 @@ def _affine_embedding(b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _embedding(b: GraphBuilder, node: fx.Node) -> Value:
-    table, indices = (b.value(arg) for arg in node.args[:2])  # type: ignore[arg-type]
-    return b.emit(Opcode.EMBEDDING, (table, indices), dtype=_dtype(node))
+    args: Any = node.args
+    return b.emit(Opcode.EMBEDDING, [b.value(arg) for arg in args[:2]], dtype=_dtype(node))
 
 
 def _index_select(b: GraphBuilder, node: fx.Node) -> Value:
-    x, axis, indices = node.args
-    rank = x.meta["val"].dim()  # type: ignore[union-attr]
-    return b.emit(Opcode.TAKE, (b.value(x), b.value(indices)), (axis % rank,), dtype=_dtype(node))  # type: ignore[arg-type, operator]
+    args: Any = node.args
+    x, axis, indices = args
+    rank = x.meta["val"].dim()
+    return b.emit(Opcode.TAKE, (b.value(x), b.value(indices)), (axis % rank,), dtype=_dtype(node))
 
 
 def _index(b: GraphBuilder, node: fx.Node) -> Value:
-    x, indices = node.args
-    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]  # type: ignore[arg-type, union-attr]
-    if len(given) != 1 or given[0][1].meta["val"].dtype not in (torch.int64, torch.int32):  # type: ignore[union-attr]
+    args: Any = node.args
+    x, indices = args
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or given[0][1].meta["val"].dtype not in (torch.int64, torch.int32):
         raise refusal(node, "only one dimension can be indexed, and by integers")
     axis, index = given[0]
-    return b.emit(Opcode.TAKE, (b.value(x), b.value(index)), (axis,), dtype=_dtype(node))  # type: ignore[arg-type]
+    return b.emit(Opcode.TAKE, (b.value(x), b.value(index)), (axis,), dtype=_dtype(node))
 
 
 def _rms_norm(b: GraphBuilder, node: fx.Node) -> Value:
-    x, weight, eps = node.args
-    return b.emit(Opcode.RMS_NORM, (b.value(x), b.value(weight)), (), (eps,), dtype=_dtype(node))  # type: ignore[arg-type]
+    args: Any = node.args
+    x, weight, eps = args
+    return b.emit(Opcode.RMS_NORM, (b.value(x), b.value(weight)), (), (eps,), dtype=_dtype(node))
 
 
 def _layer_norm(b: GraphBuilder, node: fx.Node) -> Value:
@@ -99,10 +103,11 @@ def _rope_table(b: GraphBuilder, node: fx.Node) -> None:
 
 
 def _rope(b: GraphBuilder, node: fx.Node) -> Value:
-    x, table, interleaved = node.args
-    position, inv_freq, scaling = table.args  # type: ignore[union-attr]
-    turned = (b.value(x), b.value(position), b.value(inv_freq))  # type: ignore[arg-type]
-    return b.emit(Opcode.ROPE, turned, (int(interleaved),), (scaling,), dtype=_dtype(node))  # type: ignore[arg-type]
+    args: Any = node.args
+    x, table, interleaved = args
+    position, inv_freq, scaling = table.args
+    turned = (b.value(x), b.value(position), b.value(inv_freq))
+    return b.emit(Opcode.ROPE, turned, (int(interleaved),), (scaling,), dtype=_dtype(node))
 
 
 def _update_and_attend(b: GraphBuilder, node: fx.Node) -> Value:

@@ -64,8 +64,8 @@ def quantize_affine(model: Any, bits: int, dtype: torch.dtype) -> None:
 
     Scales and biases are `dtype`. Raises QuantizationError naming a layer whose rows do not divide into groups.
     """
-    # By the weight, so that tied layers share one; the key keeps it alive, and its identity its own.
-    quantized: dict[nn.Parameter, AffineWeight] = {}
+    # By the weight itself, which tied layers share.
+    quantized: dict[torch.Tensor, AffineWeight] = {}
 
     def weight_of(module: nn.Linear | nn.Embedding, name: str) -> AffineWeight:
         if module.weight not in quantized:

@@ -15,12 +15,18 @@ __all__ = ["SHAPES"]
 
 
 def _source(b: GraphBuilder, node: fx.Node) -> Value:
-    return b.value(node.args[0])  # type: ignore[arg-type]
+    args: Any = node.args
+    return b.value(args[0])
+
+
+def _source_shape(node: fx.Node) -> Sequence[Any]:
+    args: Any = node.args
+    shape: Sequence[Any] = args[0].meta["val"].shape
+    return shape
 
 
 def _rank(node: fx.Node) -> int:
-    rank: int = node.args[0].meta["val"].dim()  # type: ignore[union-attr]
-    return rank
+    return len(_source_shape(node))
 
 
 def _same(b: GraphBuilder, node: fx.Node) -> Value:
@@ -60,7 +66,7 @@ def _transpose(b: GraphBuilder, node: fx.Node) -> Value:
 
 def _bound(node: fx.Node, axis: int, bound: Any) -> int:
     """A slice's bound counted from the front; INT64_MAX for an end beyond all."""
-    size = node.args[0].meta["val"].shape[axis]  # type: ignore[union-attr]
+    size = _source_shape(node)[axis]
     if isinstance(bound, fx.Node) and str(bound.meta["val"]) == str(size):
         return INT64_MAX
     if not isinstance(bound, int):
@@ -82,11 +88,11 @@ def _slice(b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _select(b: GraphBuilder, node: fx.Node) -> Value:
-    _, axis, index = node.args
-    axis %= _rank(node)  # type: ignore[operator, assignment]
-    start = _bound(node, axis, index)  # type: ignore[arg-type]
+    args: Any = node.args
+    axis = args[1] % _rank(node)
+    start = _bound(node, axis, args[2])
     value = _source(b, node)
-    piece = b.emit(Opcode.SLICE, (value,), (axis, start, start + 1, 1), dtype=value.dtype)  # type: ignore[arg-type]
+    piece = b.emit(Opcode.SLICE, (value,), (axis, start, start + 1, 1), dtype=value.dtype)
     return _reshaped(b, piece, node, sizes_of(node))
 
 
@@ -104,8 +110,9 @@ def _split(b: GraphBuilder, node: fx.Node) -> list[Value]:
 
 
 def _getitem(b: GraphBuilder, node: fx.Node) -> Value:
-    source, index = node.args
-    return b.several(source)[index]  # type: ignore[arg-type, index]
+    args: Any = node.args
+    index: int = args[1]
+    return b.several(args[0])[index]
 
 
 def _cat(b: GraphBuilder, node: fx.Node) -> Value:
@@ -116,7 +123,7 @@ def _cat(b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _expand(b: GraphBuilder, node: fx.Node) -> Value:
-    source, result = node.args[0].meta["val"].shape, node.meta["val"].shape  # type: ignore[union-attr]
+    source, result = _source_shape(node), node.meta["val"].shape
     sizes: list[int] = []
     for axis, size in enumerate(result, start=len(source) - len(result)):
         if isinstance(size, int):

@@ -1,4 +1,4 @@
-"""What a model says without any cache: transformers' own attention over the whole sequence, in float32."""
+"""What a model says without any cache: transformers' own attention over the whole sequence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import numpy.typing as npt
 class Reference:
     """A Hugging Face folder run by transformers alone, with its plainest attention and no cache."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dtype: str = "fp32") -> None:
         import torch
         import transformers
 
+        dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
         self._torch = torch
         self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager"
+            folder, dtype=dtypes[dtype], attn_implementation="eager"
         ).eval()
         self._rows: dict[tuple[int, ...], npt.NDArray[np.float32]] = {}
 

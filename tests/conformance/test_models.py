@@ -70,3 +70,22 @@ def test_half_pools(model: Model, backend: str, kv_dtype: str, unit: float) -> N
     assert TOLERANCE < checked.worst <= 16 * unit * max(checked.spread)
     if kv_dtype == "fp16":
         assert checked.worst <= 5e-3
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", ["llama-gqa2-d64", "qwen3-gqa4-d128-tied", "smollm-gqa3-d64-tied"])
+def test_half_programs(model: Model, dtype: str) -> None:
+    """Weights and activations in half precision err as those of transformers do."""
+    reference, half = Reference(model.hf_folder), Reference(model.hf_folder, dtype)
+    tokens = np.random.default_rng(3).integers(3, 384, 100).tolist()
+    want = reference.logits(tokens)
+    error = model.driver("mlx", dtype=dtype, kv_dtype=dtype, capacity=CAPACITY).feed(0, tokens, [1, 50]) - want
+    theirs = half.logits(tokens) - want
+    largest, rms, their_rms = np.abs(error).max(), np.sqrt((error**2).mean()), np.sqrt((theirs**2).mean())
+    print(
+        f"\n{model.name} in {dtype} on mlx: max abs logit error {largest:.2e}, rms {rms:.2e} (transformers {their_rms:.2e}),"
+        f" largest logit {np.abs(want).max():.1f}"
+    )
+    assert 0 < rms <= 1.25 * their_rms
+    if dtype == "fp16":
+        assert largest <= 5e-3 * np.abs(want).max()

@@ -134,8 +134,10 @@ void bind_mlx_cache(nb::module_& m) {
   using namespace agentkv;
   using namespace agentkv::mlx;
   nb::class_<LiveView>(m, "LiveView", "What attention reads of one layer. Writes copy the pools as long as it lives.")
-      .def_prop_ro("k", &LiveView::k, "A copy of K as kept, float32 [n_kv_heads, cells read, head_dim].")
-      .def_prop_ro("v", &LiveView::v, "A copy of V as kept, float32 [n_kv_heads, cells read, head_dim].");
+      .def_prop_ro("k", &LiveView::k, nb::rv_policy::move,
+                   "A copy of K as kept, float32 [n_kv_heads, cells read, head_dim].")
+      .def_prop_ro("v", &LiveView::v, nb::rv_policy::move,
+                   "A copy of V as kept, float32 [n_kv_heads, cells read, head_dim].");
   nb::class_<KvCache>(m, "MlxCache", "K and V pools as MLX arrays, and attention over the plans of a bookkeeping.")
       .def(nb::new_(&make_cache<SeqCells>), "cells"_a, "n_layers"_a, "n_kv_heads"_a, "head_dim"_a,
            "kv_dtype"_a = "fp16", "min_chunk"_a = 256,

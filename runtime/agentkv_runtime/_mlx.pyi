@@ -1,0 +1,68 @@
+"""The MLX backend of agentkv: byte layer, graph, ExecuTorch delegate."""
+
+from collections.abc import Sequence
+from typing import Annotated, overload
+
+import numpy
+from numpy.typing import NDArray
+
+import agentkv_runtime._core
+
+
+class LiveView:
+    """
+    What attention reads of one layer. Writes copy the pools as long as it lives.
+    """
+
+    @property
+    def k(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+        """A copy of K as kept, float32 [n_kv_heads, cells read, head_dim]."""
+
+    @property
+    def v(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+        """A copy of V as kept, float32 [n_kv_heads, cells read, head_dim]."""
+
+class MlxCache:
+    """
+    K and V pools as MLX arrays, and attention over the plans of a bookkeeping.
+    """
+
+    @overload
+    def __init__(self, cells: agentkv_runtime._core.SeqCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
+        """
+        kv_dtype: "fp32", "fp16", "bf16", or "int8" or "int4" where 32 divides head_dim. Raises InvalidTensor.
+        """
+
+    @overload
+    def __init__(self, cells: agentkv_runtime._core.TreeCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None: ...
+
+    def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+        """
+        Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
+        """
+
+    def update(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)]) -> LiveView:
+        """
+        Stores K and V as update_and_attend does, and returns what attention would read.
+        """
+
+    def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """
+        Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.
+        """
+
+    @property
+    def bytes(self) -> int:
+        """K and V bytes allocated now, all layers."""
+
+    @property
+    def allocated_cells(self) -> int: ...
+
+def active_memory() -> int:
+    """Bytes that MLX's arrays take now, in the whole process."""
+
+def peak_memory() -> int:
+    """The most bytes that they took since reset_peak_memory."""
+
+def reset_peak_memory() -> None:
+    """Starts peak_memory afresh."""

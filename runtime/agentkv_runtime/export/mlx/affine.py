@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 __all__ = ["AffineWeight", "affine_dequantize", "affine_embedding", "affine_linear", "affine_quantize", "group_size"]
@@ -23,9 +24,9 @@ _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 class AffineWeight:
     """A matrix `[O, I]`: packed `[O, I bits / 32]` uint32, scales and biases `[O, I / group]` in the model's dtype."""
 
-    packed: torch.Tensor
-    scales: torch.Tensor
-    biases: torch.Tensor
+    packed: nn.Parameter
+    scales: nn.Parameter
+    biases: nn.Parameter
     group: int
     bits: int
 
@@ -38,7 +39,9 @@ def group_size(width: int) -> int | None:
 def affine_quantize(weight: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> AffineWeight:
     """Quantises weight `[O, I]` float32. Scales and biases are rounded to `dtype` first and q chosen for those."""
     pieces = [_quantize_rows(rows, bits, group, dtype) for rows in weight.detach().split(_ROWS_AT_ONCE)]
-    packed, scales, biases = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    packed, scales, biases = (
+        nn.Parameter(torch.cat(parts), requires_grad=False) for parts in zip(*pieces, strict=True)
+    )
     return AffineWeight(packed, scales, biases, group, bits)
 
 

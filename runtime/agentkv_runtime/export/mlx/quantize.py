@@ -20,15 +20,11 @@ __all__ = ["AffineEmbedding", "AffineLinear", "quantize_affine"]
 
 
 class _AffineModule(nn.Module):
-    packed: torch.Tensor
-    scales: torch.Tensor
-    biases: torch.Tensor
+    """Holds a weight as parameters: of tied buffers, an exported program would keep both copies."""
 
     def __init__(self, weight: AffineWeight) -> None:
         super().__init__()
-        self.register_buffer("packed", weight.packed)
-        self.register_buffer("scales", weight.scales)
-        self.register_buffer("biases", weight.biases)
+        self.packed, self.scales, self.biases = weight.packed, weight.scales, weight.biases
         self.group, self.bits = weight.group, weight.bits
 
 

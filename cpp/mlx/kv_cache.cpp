@@ -178,13 +178,18 @@ void KvCache::settle() {
   try {
     mx::eval(std::move(pending));
   } catch (...) {
-    for (const Layer& layer : layers_) {
-      layer.k->drop_pending();
-      layer.v->drop_pending();
-    }
-    mx::synchronize();
+    abandon();
     throw;
   }
+}
+
+void KvCache::abandon() {
+  check_on_owner("abandon");
+  for (const Layer& layer : layers_) {
+    layer.k->drop_pending();
+    layer.v->drop_pending();
+  }
+  mx::synchronize();  // what was begun before the failure may still run
 }
 
 const mx::array& KvCache::mask_for(const StepPlan& plan, Pos window, Pos sinks) {

@@ -56,9 +56,12 @@ class KvCache final : public ByteLayer {
   // `sinks`.
   mx::array attend(const AttendSpec& spec, const mx::array& q, float scale, Pos window, Pos sinks = 0);
 
-  // Evaluates what was written. Called at the end of every forward, and after one that failed. When a write cannot be
-  // evaluated, its pool is put back to what it was before, and the error is thrown.
+  // Evaluates what was written: called at the end of every forward. Throws what the evaluation throws, after abandon().
   void settle();
+
+  // After a forward that failed: every write that is not evaluated is taken back, so that nothing stays that hangs on
+  // what failed. The cells of earlier steps are as they were.
+  void abandon();
 
   int n_layers() const { return static_cast<int>(layers_.size()); }
   int n_kv_heads() const { return n_kv_heads_; }

@@ -33,7 +33,7 @@ class Pool {
 
   // Adds the arrays that are not evaluated yet.
   void collect_pending(std::vector<mx::array>& pending) const;
-  // Takes back the writes whose evaluation failed; evaluated ones stay.
+  // Takes back the writes that are not evaluated.
   void drop_pending();
 
   Cell cells() const { return cells_; }

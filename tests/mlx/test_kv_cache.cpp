@@ -204,28 +204,42 @@ void test_failures() {
     for (const int broken : {0, 1}) {
       Rig rig(dtype);
       rig.step(std::vector<SeqId>(20, 0));
-      const auto before = rig.held(0, 20), before_last = rig.held(1, 20);
+      const std::vector<std::vector<mx::array>> before = {rig.held(0, 20), rig.held(1, 20)};
+      const auto check_held = [&](const auto& want) {
+        for (int layer = 0; layer < kLayers; ++layer) {
+          const auto have = rig.held(layer, 20);
+          CHECK(same(have[0], want[layer][0]) && same(have[1], want[layer][1]));
+        }
+      };
 
-      // One that cannot be evaluated: the layers after it would have been made of it.
-      rig.begin({0, 1, 0});
-      for (int layer = 0; layer < kLayers; ++layer) {
-        const mx::array k = rig.kv(), v = rig.kv();
-        rig.cache.update_and_fetch(layer, rig.position, k, layer == broken ? failing(v) : v);
-      }
-      CHECK_THROWS(rig.cache.settle(), std::runtime_error, "no memory left");
-      rig.cache.settle();
-      rig.cells->abort_step();
-      for (const auto& [layer, want] : {std::pair(0, before), std::pair(1, before_last)}) {
-        const auto have = rig.held(layer, 20);
-        CHECK(same(have[0], want[0]) && same(have[1], want[1]));
+      // One that cannot be evaluated, which shows when its output is wanted, or when the cache is settled.
+      for (const bool output_first : {true, false}) {
+        rig.begin({0, 1, 0});
+        std::vector<mx::array> outs;
+        for (int layer = 0; layer < kLayers; ++layer) {
+          const mx::array k = rig.kv(), v = rig.kv();
+          const auto spec = rig.cache.update_and_fetch(layer, rig.position, k, layer == broken ? failing(v) : v);
+          outs.push_back(rig.cache.attend(spec, heads_of(kHeads, 3, 5), kScale, 0));
+        }
+        if (output_first) {
+          CHECK_THROWS(mx::eval(outs), std::runtime_error, "no memory left");
+          rig.cache.abandon();
+        } else {
+          CHECK_THROWS(rig.cache.settle(), std::runtime_error, "no memory left");
+        }
+        outs.clear();
+        rig.cache.settle();
+        rig.cells->abort_step();
+        check_held(before);
       }
       CHECK(rig.step({0, 1, 1}) < 1e-5f);
 
-      // One that stops between two layers: what was written is lazy still.
+      // One that stops between two layers, or before anything was evaluated.
       rig.begin({0, 0});
       rig.cache.update_and_fetch(0, rig.position, rig.kv(), rig.kv());
-      rig.cache.settle();
+      rig.cache.abandon();
       rig.cells->abort_step();
+      check_held(before);
       CHECK(rig.step({1, 0}) < 1e-5f);
     }
   }

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,7 +56,7 @@ std::shared_ptr<KvCache> make_cache(std::shared_ptr<Cells> cells, int n_layers, 
   return std::make_shared<KvCache>(config, std::move(cells));
 }
 
-// Settles the cache however its scope ends, once nothing in the scope reads the pools any more.
+// Nothing of it reads the pools any more when it returns.
 mx::array attended(KvCache& cache, int layer, const Positions& positions, const Heads& q, const Heads& k,
                    const Heads& v, float scale, Pos window, Pos sinks) {
   const auto spec = cache.update_and_fetch(layer, {positions.data(), positions.size()}, with_batch(k), with_batch(v));
@@ -75,7 +76,7 @@ OutHeads update_and_attend(KvCache& cache, int layer, const Positions& positions
         const mx::array result = attended(cache, layer, positions, q, k, v, scale, window, sinks);
         std::copy_n(result.data<float>(), out->size(), out->data());
       } catch (...) {
-        cache.settle();
+        cache.abandon();
         throw;
       }
       cache.settle();
@@ -88,35 +89,38 @@ OutHeads update_and_attend(KvCache& cache, int layer, const Positions& positions
 // What attention reads of one layer, kept alive: the pools have another holder as long as it lives.
 class LiveView {
  public:
-  LiveView(std::shared_ptr<KvCache> cache, int layer, const Positions& positions, const Heads& k, const Heads& v) {
+  LiveView(KvCache& cache, int layer, const Positions& positions, const Heads& k, const Heads& v) {
     on_owner([&] {
-      const auto spec =
-          cache->update_and_fetch(layer, {positions.data(), positions.size()}, with_batch(k), with_batch(v));
-      cache->settle();
-      views_ = {mx::contiguous(spec.k.dense(mx::float32)), mx::contiguous(spec.v.dense(mx::float32)), spec.k.values,
-                spec.v.values};
-      mx::eval(views_);
+      spec_ = cache.update_and_fetch(layer, {positions.data(), positions.size()}, with_batch(k), with_batch(v));
+      cache.settle();
+      mx::eval(spec_->k.values, spec_->v.values);
     });
   }
   ~LiveView() {
-    on_owner([this] { views_.clear(); });
+    on_owner([this] { spec_.reset(); });
   }
   LiveView(const LiveView&) = delete;
   LiveView& operator=(const LiveView&) = delete;
 
-  OutHeads k() const { return copied(views_[0]); }
-  OutHeads v() const { return copied(views_[1]); }
+  OutHeads k() const { return copied(spec_->k); }
+  OutHeads v() const { return copied(spec_->v); }
 
  private:
-  static OutHeads copied(const mx::array& a) {
-    auto* out = new std::vector<float>(a.data<float>(), a.data<float>() + a.size());
+  static OutHeads copied(const CellsView& view) {
+    const auto heads = static_cast<std::size_t>(view.values.shape(1)),
+               len = static_cast<std::size_t>(view.values.shape(2));
+    auto* out = new std::vector<float>;
     nb::capsule owner(out, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
-    const std::size_t shape[] = {static_cast<std::size_t>(a.shape(1)), static_cast<std::size_t>(a.shape(2)),
-                                 static_cast<std::size_t>(a.shape(3))};
+    on_owner([&] {
+      mx::array rows = mx::contiguous(view.dense(mx::float32));
+      rows.eval();
+      out->assign(rows.data<float>(), rows.data<float>() + rows.size());
+    });
+    const std::size_t shape[] = {heads, len, out->size() / (heads * len)};
     return {out->data(), 3, shape, owner};
   }
 
-  std::vector<mx::array> views_;
+  std::optional<AttendSpec> spec_;
 };
 
 void move_cells(KvCache& cache, const std::vector<Cell>& src, const std::vector<Cell>& dst) {
@@ -152,9 +156,9 @@ void bind_mlx_cache(nb::module_& m) {
            "positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.")
       .def(
           "update",
-          [](std::shared_ptr<KvCache> cache, int layer, const Positions& positions, const Heads& k, const Heads& v) {
+          [](KvCache& cache, int layer, const Positions& positions, const Heads& k, const Heads& v) {
             nb::gil_scoped_release release;
-            return std::make_unique<LiveView>(std::move(cache), layer, positions, k, v);
+            return std::make_unique<LiveView>(cache, layer, positions, k, v);
           },
           "layer"_a, "positions"_a, "k"_a, "v"_a,
           "Stores K and V as update_and_attend does, and returns what attention would read.")

@@ -98,7 +98,7 @@ class Call {
     try {
       forward(*cache);
     } catch (...) {
-      cache->settle();  // what was written before the failure must not stay lazy
+      cache->abandon();
       throw;
     }
     cache->settle();

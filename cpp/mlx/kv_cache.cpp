@@ -113,12 +113,17 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
     const auto count = static_cast<int>(n);
     if (count == 0) return;
     const mx::array from(src, {count}, mx::int32), to(dst, {count}, mx::int32);
-    for (const Layer& layer : layers_) {
-      if (layer.v->cells() == 0) continue;
-      layer.k->gather_into(from, to);
-      layer.v->gather_into(from, to);
+    try {
+      for (const Layer& layer : layers_) {
+        if (layer.v->cells() == 0) continue;
+        layer.k->gather_into(from, to);
+        layer.v->gather_into(from, to);
+      }
+      settle();
+    } catch (...) {
+      abandon();
+      throw;
     }
-    settle();
   });
 }
 

@@ -97,7 +97,11 @@ class LiveView {
     });
   }
   ~LiveView() {
-    on_owner([this] { spec_.reset(); });
+    try {
+      on_owner([this] { spec_.reset(); });
+    } catch (const Error&) {
+      new auto(std::move(spec_));  // in a forked child there is no thread to free it on
+    }
   }
   LiveView(const LiveView&) = delete;
   LiveView& operator=(const LiveView&) = delete;

@@ -1,0 +1,101 @@
+"""The MLX byte layer: what a decode step costs over a short and a long history, and what K and V take.
+
+The cases of a line are timed in turns: medians. On Linux MLX runs on the CPU, on one thread and slowly; what carries
+over to other devices is that a write does not depend on the history, and what each kind of pool takes and loses.
+    python tests/benchmarks/bench_mlx.py [seconds per line]
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from agentkv_runtime import _core
+from agentkv_runtime.backends import load_backend
+
+load_backend("mlx")
+
+from agentkv_runtime import _mlx  # noqa: E402
+
+KV_HEADS, HEADS, DIM = 2, 4, 128
+SCALE = DIM**-0.5
+CELLS = (1024, 32768)
+KV_DTYPES = ("fp32", "fp16", "bf16", "int8", "int4")
+
+Float = npt.NDArray[np.float32]
+
+
+def rows(heads: int, tokens: int, seed: int) -> Float:
+    return np.random.default_rng(seed).standard_normal((heads, tokens, DIM)).astype(np.float32)
+
+
+class Case:
+    """One layer that holds a history of `cells` cells; every step writes the next cell and is then taken back."""
+
+    def __init__(self, kv_dtype: str, cells: int) -> None:
+        self.cells = _core.SeqCells(cells + 8)
+        self.cache = _mlx.MlxCache(self.cells, 1, KV_HEADS, DIM, kv_dtype, cells + 8)
+        self.cells.begin_step([0] * cells)
+        self.cache.update(0, self.cells.step_positions(), rows(KV_HEADS, cells, 1), rows(KV_HEADS, cells, 2))
+        self.cells.commit_step()
+        self.view: _mlx.LiveView | None = None
+        self.q, self.kv = rows(HEADS, 1, 3), rows(KV_HEADS, 1, 4)
+
+    def write(self) -> None:
+        """K and V of one token."""
+        self.cells.begin_step([0])
+        self.cache.update(0, self.cells.step_positions(), self.kv, self.kv)
+        self.cells.abort_step()
+
+    def write_beside_a_view(self) -> None:
+        """The same while something holds what the last write left."""
+        self.cells.begin_step([0])
+        self.view = self.cache.update(0, self.cells.step_positions(), self.kv, self.kv)
+        self.cells.abort_step()
+
+    def decode(self) -> Float:
+        """K and V of one token, and attention over the history."""
+        self.cells.begin_step([0])
+        positions = self.cells.step_positions()
+        out = self.cache.update_and_attend(0, positions, self.q, self.kv, self.kv, SCALE)
+        self.cells.abort_step()
+        return np.asarray(out)
+
+
+def interleave(seconds: float, calls: list[Callable[[], object]]) -> list[float]:
+    """Median microseconds of each call, taken in turns."""
+    for call in calls:
+        call()
+    times: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[0]) < 5:
+        for call, kept in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            kept.append(time.perf_counter() - start)
+    return [statistics.median(kept) * 1e6 for kept in times]
+
+
+def main() -> None:
+    """Prints one line per kind of pool and question."""
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
+    exact = Case("fp32", CELLS[0]).decode()
+    for kv_dtype in KV_DTYPES:
+        short, long = (Case(kv_dtype, cells) for cells in CELLS)
+        error = float(np.linalg.norm(short.decode() - exact) / np.linalg.norm(exact))
+        per_cell = long.cache.bytes / long.cache.allocated_cells
+        print(f"{kv_dtype}: {per_cell:.0f} bytes per cell and layer, attention off by {error:.1e} of fp32's")
+        a, b = interleave(seconds, [short.write, long.write])
+        print(f"  write  {CELLS[0]:6,} cells {a:9.1f} us   {CELLS[1]:6,} cells {b:9.1f} us   ratio {b / a:6.2f}")
+        a, b = interleave(seconds, [short.decode, long.decode])
+        print(f"  decode {CELLS[0]:6,} cells {a:9.1f} us   {CELLS[1]:6,} cells {b:9.1f} us   ratio {b / a:6.2f}")
+        a, b = interleave(seconds, [short.write_beside_a_view, long.write_beside_a_view])
+        print(f"  write beside a live view {a:9.1f} us {b:9.1f} us   ratio {b / a:6.2f}: the copy that is avoided")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,21 @@ mx::array multiply(const mx::array& x, const CellsView& cells, bool transpose) {
                               mx::astype(affine.biases, x.dtype()), transpose, affine.group_size, affine.bits);
 }
 
+mx::array cells_from(const mx::array& cells, int first) {
+  return mx::slice(cells, mx::Shape{0, 0, first, 0}, cells.shape());
+}
+
 }  // namespace
+
+CellsView CellsView::from(int first) const {
+  if (first == 0) return *this;
+  CellsView view{cells_from(values, first), affine};
+  if (affine) {
+    view.affine->scales = cells_from(affine->scales, first);
+    view.affine->biases = cells_from(affine->biases, first);
+  }
+  return view;
+}
 
 mx::array CellsView::dense(mx::Dtype dtype) const {
   if (!affine) return mx::astype(values, dtype);

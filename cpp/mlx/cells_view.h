@@ -23,6 +23,8 @@ struct CellsView {
 
   // [1, n_kv_heads, len, head_dim] of the given floating dtype; codes are multiplied out.
   mx::array dense(mx::Dtype dtype) const;
+  // The cells [first, len) of it, without a copy.
+  CellsView from(int first) const;
 };
 
 }  // namespace agentkv::mlx

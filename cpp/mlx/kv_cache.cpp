@@ -92,12 +92,12 @@ KvCache::~KvCache() {
   try {
     on_owner([this] {
       layers_.clear();
-      masks_.clear();
+      reaches_.clear();
     });
   } catch (const Error&) {
     // In a forked child there is no thread to free them on.
     new auto(std::move(layers_));
-    new auto(std::move(masks_));
+    new auto(std::move(reaches_));
   }
 }
 
@@ -164,12 +164,14 @@ mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, float scal
   const Visibility visibility = hides(plan, window, sinks) ? Visibility::Explicit : spec.visibility;
   // Of the two ways to attend over codes, the one with the smaller intermediate: scores, or K and V multiplied out.
   const bool packed = spec.k.affine && heads * plan.n_tokens() <= 2 * n_kv_heads_ * head_dim_;
-  std::optional<mx::array> mask;
-  if (visibility == Visibility::Explicit || (packed && visibility == Visibility::Causal)) {
-    mask = mask_for(plan, window, sinks);
+  if (visibility == Visibility::None || (visibility == Visibility::Causal && !packed)) {
+    return packed ? packed_attention(q, spec.k, spec.v, scale, std::nullopt)
+                  : attention(q, spec.k, spec.v, scale, visibility, std::nullopt);
   }
-  if (packed) return packed_attention(q, spec.k, spec.v, scale, mask);
-  return attention(q, spec.k, spec.v, scale, visibility, mask);
+  const Reach& reach = reach_for(plan, window, sinks);
+  const CellsView k = spec.k.from(reach.first), v = spec.v.from(reach.first);
+  if (packed) return packed_attention(q, k, v, scale, reach.mask);
+  return attention(q, k, v, scale, reach.mask ? Visibility::Explicit : Visibility::None, reach.mask);
 }
 
 void KvCache::settle() {
@@ -197,17 +199,16 @@ void KvCache::abandon() {
   mx::synchronize();  // what was begun before the failure may still run
 }
 
-const mx::array& KvCache::mask_for(const StepPlan& plan, Pos window, Pos sinks) {
-  if (plan != masked_) {
-    masks_.clear();
-    masked_ = plan;
+const Reach& KvCache::reach_for(const StepPlan& plan, Pos window, Pos sinks) {
+  if (plan != reached_) {
+    reaches_.clear();
+    reached_ = plan;
   }
-  for (const KeptMask& kept : masks_) {
-    if (kept.window == window && kept.sinks == sinks) return kept.mask;
+  for (const KeptReach& kept : reaches_) {
+    if (kept.window == window && kept.sinks == sinks) return kept.reach;
   }
-  const std::vector<std::uint8_t> mask = plan.mask(window, sinks);
-  masks_.push_back({window, sinks, mx::array(mask.begin(), {plan.n_tokens(), plan.read_len}, mx::bool_)});
-  return masks_.back().mask;
+  reaches_.push_back({window, sinks, reach_of(plan, window, sinks)});
+  return reaches_.back().reach;
 }
 
 void KvCache::count_bytes() {

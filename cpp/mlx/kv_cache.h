@@ -17,6 +17,7 @@
 #include "mlx/attention.h"
 #include "mlx/cells_view.h"
 #include "mlx/pool.h"
+#include "mlx/reach.h"
 
 namespace agentkv::mlx {
 
@@ -71,12 +72,12 @@ class KvCache final : public ByteLayer {
   struct Layer {
     std::unique_ptr<Pool> k, v;
   };
-  // A mask serves every layer of a step that has the same window.
-  struct KeptMask {
+  // Serves every layer of a step that has the same window.
+  struct KeptReach {
     Pos window, sinks;
-    mx::array mask;  // bool [T, read_len]
+    Reach reach;
   };
-  const mx::array& mask_for(const StepPlan& plan, Pos window, Pos sinks);
+  const Reach& reach_for(const StepPlan& plan, Pos window, Pos sinks);
   void count_bytes();
 
   int n_kv_heads_;
@@ -85,8 +86,8 @@ class KvCache final : public ByteLayer {
   Cell min_chunk_;
   std::shared_ptr<StepPlanner> planner_;
   std::vector<Layer> layers_;
-  StepPlan masked_;  // what masks_ were made for
-  std::vector<KeptMask> masks_;
+  StepPlan reached_;  // what reaches_ were made for
+  std::vector<KeptReach> reaches_;
   std::atomic<std::size_t> bytes_ = 0;
   std::atomic<Cell> allocated_cells_ = 0;
 };

@@ -48,8 +48,7 @@ struct Packer {
 };
 
 inline Bytes with_header(const Bytes& payload, std::uint32_t version = 1) {
-  Packer out;
-  for (const char c : {'A', 'K', 'V', 'G'}) out.put(c);
+  Packer out{{'A', 'K', 'V', 'G'}};
   out.u32(version).u32(payload.size()).u32(crc32(payload));
   out.bytes.insert(out.bytes.end(), payload.begin(), payload.end());
   return out.bytes;

@@ -35,9 +35,9 @@ def test_help_and_version() -> None:
 
 
 def test_inspect(tmp_path: Path) -> None:
-    done = run("inspect", write_folder(tmp_path / "model", source="tiny [draft]"))
+    done = run("inspect", write_folder(tmp_path / "model", source="tiny [draft]", backend="mlx", dtype="bf16"))
     assert done.exit_code == 0, done.output
-    for expected in ("tiny [draft]", "llama", "2, 1 of them with a sliding window", "up to 64 rows"):
+    for expected in ("tiny [draft]", "llama", "bf16", "2, 1 of them with a sliding window", "up to 64 rows"):
         assert expected in done.output
     lines = dict(line.strip().rsplit("  ", 1) for line in done.output.splitlines() if "K/V per token" in line)
     per_token = {name.strip().split()[-1]: value.strip() for name, value in lines.items()}
@@ -79,6 +79,25 @@ def test_inspect_finds_damage_unless_told_not_to_look(tmp_path: Path) -> None:
 def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
     assert run("export", tmp_path, tmp_path / "out", "--quant", "q4").exit_code == 2
     assert run("export", tmp_path, tmp_path / "out", "--max-tokens", "1").exit_code == 2
+    assert run("export", tmp_path, tmp_path / "out", "--backend", "metal").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--backend", "mlx", "--quant", "8da4w"],
+            "backend mlx has no quantisation '8da4w': choose from none, affine8",
+        ),
+        (["--quant", "affine4"], "backend cpu has no quantisation 'affine4': choose from none, 8da8w, 8da4w"),
+        (["--dtype", "bf16"], "backend cpu does not run in 'bf16': choose from fp32"),
+    ],
+)
+def test_what_a_backend_does_not_have_is_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    done = run("export", tmp_path, tmp_path / "out", *options)
+    assert done.exit_code == 1
+    assert message in done.output
+    assert "Traceback" not in done.output
 
 
 def test_export_without_torch_says_how_to_install_it(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import pytest
+from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_folder
 from agentkv_runtime.folder import read_model_folder
 from agentkv_runtime.tokenizer import Tokenizer
@@ -26,6 +29,7 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     manifest = folder.manifest
     assert (manifest.max_tokens, manifest.max_logits, manifest.vocab_size) == (8, 4, config["vocab_size"])
     assert (manifest.model_type, manifest.quantization, manifest.n_layers) == ("llama", "none", 1)
+    assert (manifest.backend, manifest.dtype) == ("cpu", "fp32")
     assert manifest.source == "older model"
     assert manifest.max_positions == config["max_position_embeddings"]
     assert {"executorch", "torch", "transformers"} <= set(manifest.exported_with)
@@ -41,3 +45,16 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     assert again.draft_path is None
     assert read_model_folder(tmp_path / "out").manifest.max_tokens == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["older model", "out"]
+
+
+def test_a_folder_for_mlx_says_so(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    src = tiny_hf_folder("llama", layers=1)
+    options: dict[str, Any] = {"backend": "mlx", "quant": "affine4", "dtype": "bf16"}
+    manifest = export_folder(src, tmp_path / "out", max_tokens=8, max_logits=4, features=True, **options).manifest
+    assert (manifest.backend, manifest.quantization, manifest.dtype) == tuple(options.values())
+    assert manifest.feature_dim == 3 * 64
+
+
+def test_what_a_backend_does_not_have_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="backend cpu has no quantisation 'affine4': choose from none, 8da8w, 8da4w"):
+        export_folder(tmp_path / "nowhere", tmp_path / "out", quant="affine4")

@@ -14,6 +14,7 @@ from agentkv_runtime.export.cpu.norms import LinearLayerNorm, LinearRmsNorm, lin
 from agentkv_runtime.export.norms import RmsNorm, replace_norms
 from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.rotary import own_rotary
+from agentkv_runtime.export.target import TARGETS
 from agentkv_runtime.export.wrapper import CachedForward
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -99,16 +100,16 @@ def build(config: PretrainedConfig) -> PreTrainedModel:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("backend", TARGETS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_rewritten_model_computes_the_same_in_chunks(name: str) -> None:
+def test_a_rewritten_model_computes_the_same_in_chunks(name: str, backend: str) -> None:
     model = build(CONFIGS[name]())
     tokens, position = torch.arange(3, 22), torch.arange(19)
     want = model(tokens[None], use_cache=False).logits[0]
     assert want.std() > 0.1
     with own_rotary(model) as own, active_cache(GrowingCache()):
         assert own
-        replace_norms(model, 64, linear_norms)
-        replace_feed_forward(model)
+        TARGETS[backend].lowering().prepare(model, 64, "none", "fp32")
         forward = CachedForward(model)
         got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 8), (8, 18), (18, 19))]
         torch.testing.assert_close(torch.cat(got), want, rtol=1e-4, atol=1e-4)

@@ -43,6 +43,10 @@ def test_round_trip(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["format_version"] == FORMAT_VERSION
 
 
+def test_manifests_that_say_no_dtype_are_float32(tmp_path: Path) -> None:
+    assert read_manifest(changed(tmp_path / "m.json", dtype=...)).dtype == "fp32"
+
+
 def test_fields_of_later_versions_of_the_same_format_are_ignored(tmp_path: Path) -> None:
     assert read_manifest(changed(tmp_path / "m.json", licence="BSD")) == MANIFEST
 
@@ -60,6 +64,7 @@ def test_another_format_is_refused_before_its_fields_are_read(tmp_path: Path) ->
         ({"vocab_size": 0}, "vocab_size"),
         ({"fingerprint": "sha256:12"}, "fingerprint"),
         ({"quantization": "q4"}, "quantization"),
+        ({"dtype": "fp8"}, "dtype"),
         ({"windows": "all"}, "windows"),
         ({"format_version": ...}, "format_version"),
     ],

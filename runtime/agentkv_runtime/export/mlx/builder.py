@@ -28,7 +28,8 @@ class Value:
 
 def module_of(node: fx.Node) -> str:
     """The module that a node was traced from, for people."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    # A node that a pass made names that pass twice.
+    stack = [entry for entry in (node.meta.get("nn_module_stack") or {}).values() if entry[0] != entry[1]]
     if not stack:
         return "the program"
     path, kind = stack[-1]

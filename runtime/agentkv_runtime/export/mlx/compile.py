@@ -16,11 +16,20 @@ from agentkv_runtime.export.mlx.ops import HANDLERS, name_of
 __all__ = ["check_ops", "compile_program"]
 
 
+def _calls(program: ExportedProgram) -> list[fx.Node]:
+    """Calls that give tensors. The others compute and check sizes, which the graph reads off the traced shapes."""
+    return [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function" and isinstance(node.meta["val"], torch.Tensor | list | tuple)
+    ]
+
+
 def check_ops(program: ExportedProgram) -> None:
     """Raises UnsupportedModelError naming every op that MLX has no counterpart for, and a module that uses it."""
     unknown: dict[str, str] = {}
-    for node in program.graph.nodes:
-        if node.op == "call_function" and name_of(node) not in HANDLERS:
+    for node in _calls(program):
+        if name_of(node) not in HANDLERS:
             unknown.setdefault(name_of(node), module_of(node))
     if unknown:
         listed = ", ".join(f"{name} in {module}" for name, module in unknown.items())
@@ -33,17 +42,14 @@ def compile_program(program: ExportedProgram) -> tuple[Graph, dict[str, torch.Te
     Raises UnsupportedModelError for an op that is used in a way that MLX does not compute.
     """
     builder = GraphBuilder(program)
-    calls: list[fx.Node] = []
     outputs: list[Any] = []
     for node in program.graph.nodes:
         if node.op == "placeholder":
             if constant_of(program, node) is None:
                 builder.add_input(node)
-        elif node.op == "call_function":
-            calls.append(node)
         elif node.op == "output":
             outputs = list(node.args[0])
-    for node in calls:
+    for node in _calls(program):
         value = HANDLERS[name_of(node)](builder, node)
         if value is not None:
             builder.set(node, value)

@@ -10,13 +10,14 @@ softmax, mean, sum, amax, amin, _to_copy      SOFTMAX, MEAN, SUM, MAX, MIN, CAST
 elementwise, clamp, where                     their namesakes, operands cast as torch promotes them
 view, unsqueeze, squeeze, select, permute,    RESHAPE, TRANSPOSE, SLICE, CONCAT, BROADCAST
   transpose, slice, split, cat, expand
-alias, clone, detach, getitem, sizes, checks  nothing
+alias, clone, detach, getitem                 nothing
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import fx
 
 from agentkv_runtime.export.mlx.builder import GraphBuilder, Value
@@ -36,5 +37,7 @@ HANDLERS: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | None
 
 def name_of(node: fx.Node) -> str:
     """The op's name, such as `aten.linear.default`."""
+    if isinstance(node.target, torch._ops.OpOverload):  # the few that the edge dialect leaves as they are
+        return str(node.target)
     name = getattr(node.target, "__name__", None)
     return name if isinstance(name, str) else str(node.target)

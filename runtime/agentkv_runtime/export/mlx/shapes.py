@@ -33,11 +33,6 @@ def _same(b: GraphBuilder, node: fx.Node) -> Value:
     return _source(b, node)
 
 
-def _nothing(b: GraphBuilder, node: fx.Node) -> None:
-    """Sizes and checks of sizes: what needs one reads it off the traced shapes."""
-    del b, node
-
-
 def _reshape(b: GraphBuilder, node: fx.Node) -> Value:
     return _reshaped(b, _source(b, node), node, sizes_of(node))
 
@@ -156,7 +151,6 @@ SHAPES: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | None]]
         ),
         _reshape,
     ),
-    **dict.fromkeys(("aten.sym_size.int", "aten.sym_constrain_range_for_size.default"), _nothing),
     "aten.permute_copy.default": _permute,
     "aten.transpose_copy.int": _transpose,
     "aten.t_copy.default": _transpose,

@@ -1,0 +1,259 @@
+// Embeddings, packed weights, rotary positions and attention over a cache.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/errors.h"
+#include "mlx/graph_rig.h"
+
+namespace {
+
+using agentkv::InvalidTensor;
+using agentkv::SeqId;
+using namespace agentkv::testing;
+using Doubles = std::vector<double>;
+
+constexpr int kHeads = 4, kKvHeads = 2, kDim = 16;
+
+GraphWriter lookup(std::uint32_t index_dtype = kI64) {
+  GraphWriter graph;
+  const auto indices = graph.input(index_dtype, {-1});
+  const auto table = graph.constant("table", kF32, {3, 2});
+  return graph.output(graph.op(3, {table, indices}), kF32, {-1, 2});
+}
+
+Rig::Constants small_table() { return {{"table", mx::array({0, 1, 2, 3, 4, 5}, {3, 2}, mx::float32)}}; }
+
+void embeddings_read_inside_their_table() {
+  Rig rig(lookup(), small_table);
+  check_near(rig.run({rows(Ints{2, 0, 2})}), {4, 5, 0, 1, 4, 5});
+  CHECK_THROWS(rig.run({rows(Ints{0, 3})}), InvalidTensor, "(EMBEDDING", "index 3 is outside the 3 rows");
+  CHECK_THROWS(rig.run({rows(Ints{-1})}), InvalidTensor, "index -1 is outside the 3 rows");
+  Rig by_floats(lookup(kF32), small_table);
+  CHECK_THROWS(by_floats.run({rows(Floats{0}, {1})}), InvalidTensor, "indices that are no integers");
+}
+
+void computed_indices_are_checked_too() {
+  GraphWriter graph;
+  const auto indices = graph.input(kI64, {-1});
+  const auto table = graph.constant("table", kF32, {3, 2});
+  const auto doubled = graph.op(40, {indices, indices});
+  graph.output(graph.op(18, {table, doubled}, {0}), kF32, {-1, 2});
+  Rig rig(graph, small_table);
+  check_near(rig.run({rows(Ints{1, 0})}), {4, 5, 0, 1});
+  CHECK_THROWS(rig.run({rows(Ints{1, 2})}), InvalidTensor, "(TAKE", "index 4 is outside the 3 rows");
+}
+
+// A matrix of 5 x 64 in groups of 32: packed by MLX, multiplied out by MLX, used by the graph.
+void packed_weights_stand_for_what_they_unpack_to() {
+  for (const int bits : {4, 8}) {
+    const int columns = 64 * bits / 32;
+    GraphWriter graph;
+    const auto x = graph.input(kF32, {-1, 64}), indices = graph.input(kI64, {-1});
+    const auto packed = graph.constant("q", kU32, {5, columns});
+    const auto scales = graph.constant("s", kF32, {5, 2}), biases = graph.constant("z", kF32, {5, 2});
+    const auto bias = graph.constant("b", kF32, {5}), dense = graph.constant("w", kF32, {5, 64});
+    const auto got = graph.op(2, {x, packed, scales, biases, bias}, {32, bits});
+    const auto want = graph.op(1, {x, dense, bias});
+    const auto rows_got = graph.op(4, {packed, scales, biases, indices}, {32, bits});
+    const auto rows_want = graph.op(3, {dense, indices});
+    const auto worst = graph.op(72, {graph.op(21, {graph.op(41, {got, want})})}, {0, 0, 1});
+    const auto worst_row = graph.op(72, {graph.op(21, {graph.op(41, {rows_got, rows_want})})}, {0, 0, 1});
+    graph.output(graph.op(45, {worst, worst_row}), kF32, {});
+    Rig rig(graph, [&] {
+      const Floats values = noise(5 * 64, 3);
+      const auto parts = mx::quantize(mx::array(values.data(), {5, 64}, mx::float32), 32, bits);
+      return Rig::Constants{{"q", parts[0]},
+                            {"s", parts[1]},
+                            {"z", parts[2]},
+                            {"b", mx::full({5}, 0.5f)},
+                            {"w", mx::dequantize(parts[0], parts[1], parts[2], 32, bits)}};
+    });
+    check_near(rig.run({rows(noise(128), {2, 64}), rows(Ints{4, 0, 1})}), {0}, 1e-4);
+  }
+}
+
+void packed_weights_that_do_not_fit_are_refused() {
+  const auto run = [](int columns, int groups, int width, int bias) {
+    GraphWriter graph;
+    const auto x = graph.input(kF32, {-1, -1});
+    const auto packed = graph.constant("q", kU32, {5, columns});
+    const auto scales = graph.constant("s", kF32, {5, groups}), biases = graph.constant("z", kF32, {5, groups});
+    const auto shift = graph.constant("b", kF32, {bias});
+    graph.output(graph.op(2, {x, packed, scales, biases, shift}, {32, 8}), kF32, {-1, -1});
+    return Rig(graph,
+               [&] {
+                 return Rig::Constants{{"q", mx::zeros({5, columns}, mx::uint32)},
+                                       {"s", mx::zeros({5, groups})},
+                                       {"z", mx::zeros({5, groups})},
+                                       {"b", mx::zeros({bias})}};
+               })
+        .run({rows(Floats(static_cast<std::size_t>(width)), {1, width})});
+  };
+  CHECK_EQ(run(16, 2, 64, 5).size(), 5u);
+  CHECK_THROWS(run(16, 3, 64, 5), InvalidTensor, "AFFINE_LINEAR", "64 packed columns for 3 groups of 32");
+  CHECK_THROWS(run(16, 2, 32, 5), InvalidTensor, "does not fit its rows");
+  CHECK_THROWS(run(16, 2, 64, 1), InvalidTensor, "its bias does not have 5 elements");
+}
+
+// x [1, 2, T, 16] turned as RoPE is written down.
+Doubles turned(const Floats& x, const Ints& position, const Floats& inv_freq, bool interleaved, double scaling) {
+  Doubles out(x.begin(), x.end());
+  const std::size_t n = inv_freq.size();
+  for (std::size_t row = 0; row < x.size() / kDim; ++row) {
+    for (std::size_t f = 0; f < n; ++f) {
+      const double angle = static_cast<double>(position[row % position.size()]) * inv_freq[f];
+      const std::size_t i = row * kDim + (interleaved ? 2 * f : f), j = i + (interleaved ? 1 : n);
+      out[i] = scaling * (x[i] * std::cos(angle) - x[j] * std::sin(angle));
+      out[j] = scaling * (x[j] * std::cos(angle) + x[i] * std::sin(angle));
+    }
+  }
+  return out;
+}
+
+void rope_turns_each_row_by_its_own_position() {
+  for (const Ints& position : {Ints{5}, Ints{0, 1, 2}, Ints{7, 700, 3, 1999}}) {
+    const int n = static_cast<int>(position.size());
+    const Floats x = noise(static_cast<std::size_t>(2 * n * kDim));
+    for (const auto& [inv_freq, interleaved, scaling] :
+         {std::tuple<Floats, bool, double>{{1, 0.5f, 0.25f, 0.1f, 0.05f, 0.01f, 0.002f, 0.0001f}, false, 1},
+          {{1, 0.5f, 0.25f, 0.1f, 0.05f, 0.01f, 0.002f, 0.0001f}, true, 1.2},
+          {{1, 0.03f, 0}, false, 1.5},
+          {{1, 0.03f, 0}, true, 1}}) {
+      const Floats& freq = inv_freq;
+      for (const auto& [dtype, tolerance] : {std::pair<std::uint32_t, double>{kF32, 2e-4}, {kF16, 4e-3}}) {
+        GraphWriter graph;
+        const auto in = graph.input(kF32, {1, 2, -1, kDim}), at = graph.input(kI64, {-1});
+        const auto f = graph.constant("f", kF32, {static_cast<std::int64_t>(freq.size())});
+        const auto y = graph.op(7, {graph.op(11, {in}, {dtype}), at, f}, {interleaved ? 1 : 0}, {scaling});
+        Rig rig(graph.output(y, dtype, {1, 2, -1, kDim}), [&] {
+          return Rig::Constants{{"f", mx::array(freq.data(), {static_cast<int>(freq.size())}, mx::float32)}};
+        });
+        check_near(rig.run({rows(x, {1, 2, n, kDim}), rows(position)}), turned(x, position, freq, interleaved, scaling),
+                   tolerance);
+      }
+    }
+  }
+}
+
+void rope_refuses_what_does_not_fit() {
+  const auto run = [](mx::Shape shape, std::size_t positions, int frequencies) {
+    std::size_t size = 1;
+    for (const int n : shape) size *= static_cast<std::size_t>(n);
+    GraphWriter graph;
+    const auto in = graph.input(kF32, Sizes(shape.size(), -1)), at = graph.input(kI64, {-1});
+    const auto f = graph.constant("f", kF32, {frequencies});
+    graph.output(graph.op(7, {in, at, f}, {0}, {1}), kF32, Sizes(shape.size(), -1));
+    return Rig(graph, [&] { return Rig::Constants{{"f", mx::ones({frequencies})}}; })
+        .run({rows(Floats(size), shape), rows(Ints(positions))});
+  };
+  CHECK_EQ(run({1, 2, 3, 8}, 3, 4).size(), 48u);
+  CHECK_THROWS(run({1, 2, 3, 8}, 2, 4), InvalidTensor, "(ROPE of", "not one per row");
+  CHECK_THROWS(run({1, 2, 3, 8}, 1, 4), InvalidTensor, "not one per row");
+  CHECK_THROWS(run({1, 2, 3, 8}, 3, 5), InvalidTensor, "more frequencies");
+  CHECK_THROWS(run({2, 3, 8}, 3, 4), InvalidTensor, "not [1, H, T, D]");
+  CHECK_THROWS(run({2, 2, 3, 8}, 3, 4), InvalidTensor, "not [1, H, T, D]");
+}
+
+// Attention of layer 0, then of layer 1 over what layer 0 gave.
+GraphWriter two_layers() {
+  GraphWriter graph;
+  const auto q = graph.input(kF32, {1, kHeads, -1, kDim});
+  const auto k = graph.input(kF32, {1, kKvHeads, -1, kDim});
+  const auto position = graph.input(kI64, {-1});
+  const auto first = graph.op(8, {q, k, k, position}, {0, 0, kF32}, {0.25});
+  const auto second = graph.op(8, {first, k, k, position}, {1, 0, kF16}, {0.25});
+  return graph.output(second, kF16, {1, kHeads, -1, kDim});
+}
+
+struct Step {
+  int n;
+  Ints position;
+  Floats q, k;
+
+  Step(int first, int rows_n) : n(rows_n) {
+    for (int i = 0; i < n; ++i) position.push_back(first + i);
+    q = noise(static_cast<std::size_t>(kHeads * n * kDim), static_cast<std::uint32_t>(first + 1));
+    k = noise(static_cast<std::size_t>(kKvHeads * n * kDim), static_cast<std::uint32_t>(first + 2));
+  }
+
+  Floats run(Rig& rig, const std::function<void(int)>& before_layer = {}) const {
+    rig.cache.cells->begin_step(std::vector<SeqId>(static_cast<std::size_t>(n), 0));
+    try {
+      auto out =
+          rig.run({rows(q, {1, kHeads, n, kDim}), rows(k, {1, kKvHeads, n, kDim}), rows(position)}, before_layer);
+      rig.cache.cells->commit_step();
+      return out;
+    } catch (...) {
+      rig.cache.cells->abort_step();
+      throw;
+    }
+  }
+};
+
+void steps_attend_to_what_earlier_steps_wrote() {
+  Rig whole(two_layers()), parts(two_layers());
+  const Step all(0, 5);
+  const Floats want = all.run(whole);
+  // The same rows in chunks of 3 and 2.
+  Floats got(want.size());
+  for (const auto& [first, n] : {std::pair{0, 3}, {3, 2}}) {
+    Step part(first, n);
+    const auto cut = [&](const Floats& from, Floats& to, int heads) {
+      for (int h = 0; h < heads; ++h) {
+        std::copy_n(from.begin() + (h * 5 + first) * kDim, n * kDim, to.begin() + h * n * kDim);
+      }
+    };
+    cut(all.q, part.q, kHeads);
+    cut(all.k, part.k, kKvHeads);
+    const Floats out = part.run(parts);
+    for (int h = 0; h < kHeads; ++h) {
+      std::copy_n(out.begin() + h * n * kDim, n * kDim, got.begin() + (h * 5 + first) * kDim);
+    }
+  }
+  check_near(got, Doubles(want.begin(), want.end()), 1e-3);
+}
+
+void a_failure_between_layers_leaves_the_cache_usable() {
+  Rig whole(two_layers()), failing(two_layers());
+  const Step first(0, 4), second(4, 3);
+  first.run(whole);
+  first.run(failing);
+  std::vector<int> seen;
+  CHECK_THROWS(second.run(failing,
+                          [&](int layer) {
+                            seen.push_back(layer);
+                            if (layer == 1) throw std::runtime_error("injected");
+                          }),
+               InvalidTensor, "instruction 1 (UPDATE_AND_ATTEND", "injected");
+  CHECK(seen == (std::vector<int>{0, 1}));
+  const Floats want = second.run(whole), got = second.run(failing);
+  CHECK(want == got);
+}
+
+void attention_refuses_what_does_not_fit() {
+  Rig rig(two_layers());
+  rig.cache.cells->begin_step(std::vector<SeqId>(2, 0));
+  const Floats q(kHeads * 2 * kDim), k(kKvHeads * 2 * kDim);
+  CHECK_THROWS(rig.run({rows(q, {1, kHeads, 2, kDim}), rows(k, {1, kKvHeads, 2, kDim}), rows(Ints{0, 1, 2})}),
+               agentkv::Error, "");
+  CHECK_THROWS(rig.run({rows(q, {1, kHeads, 2, kDim}), rows(k, {1, kKvHeads, 2, kDim}), rows(Ints{0, 7})}),
+               agentkv::Error, "");
+}
+
+}  // namespace
+
+int main() {
+  embeddings_read_inside_their_table();
+  computed_indices_are_checked_too();
+  packed_weights_stand_for_what_they_unpack_to();
+  packed_weights_that_do_not_fit_are_refused();
+  rope_turns_each_row_by_its_own_position();
+  rope_refuses_what_does_not_fit();
+  steps_attend_to_what_earlier_steps_wrote();
+  a_failure_between_layers_leaves_the_cache_usable();
+  attention_refuses_what_does_not_fit();
+  return 0;
+}

@@ -68,9 +68,11 @@ format: $(DONE)/lint-deps ## Formats every source file
 	@$(PY) -m ruff format --quiet .
 	@clang-format -i $(CPP_FORMATTED)
 
-stub: $(DONE)/install ## Writes runtime/agentkv_runtime/_core.pyi anew from the native module
-	@$(PY) -m nanobind.stubgen -q -m agentkv_runtime._core -o runtime/agentkv_runtime/_core.pyi
-	@echo "==> Wrote runtime/agentkv_runtime/_core.pyi"
+stub: $(DONE)/install ## Writes the stubs of the native modules anew
+	@for name in _core _mlx; do \
+		$(PY) -m nanobind.stubgen -q -m agentkv_runtime.$$name -o runtime/agentkv_runtime/$$name.pyi || exit 1; \
+		echo "==> Wrote runtime/agentkv_runtime/$$name.pyi"; \
+	done
 
 install: $(DONE)/install ## Builds the native module and installs the package into .venv
 

@@ -28,7 +28,7 @@ class Stats:
         cells_shared: of these, cells that two or more branches hold.
         capacity: cells that the cache may hold.
         kv_bytes: bytes of keys and values that are allocated now: 2 x layers x `cells` x n_kv_heads x head_dim x
-            bytes of one number.
+            bytes of one number; int8 and int4 add a float16 scale and bias per group of 64 or 32 numbers.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
     """

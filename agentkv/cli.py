@@ -19,6 +19,7 @@ from agentkv._console import escaped, fail, stderr, stdout
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
     from agentkv_runtime.manifest import FeatureInfo
+    from agentkv_runtime.metadata import KvCacheMetadata
 
 app = typer.Typer(
     help="Agents on forked KV-cache branches, on your own model and machine.",
@@ -28,7 +29,8 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 
-KV_DTYPES = ("fp32", "fp16", "bf16")
+KV_DTYPES = {"cpu": ("fp32", "fp16", "bf16"), "mlx": ("fp32", "fp16", "bf16", "int8", "int4")}
+"""What each backend keeps K and V in."""
 
 
 class Backend(StrEnum):
@@ -198,7 +200,7 @@ def inspect(
         ("vocabulary", f"{facts.vocab_size} logits, {tokens} tokens"),
         ("positions", str(facts.max_positions or "not said")),
         ("one forward", f"up to {facts.max_tokens} rows, logits of up to {facts.max_logits}"),
-        *((f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype))) for dtype in KV_DTYPES),
+        *_kv_rows(facts.backend, cache),
         ("features", _features_text(facts.features)),
         ("chat template", "yes" if chat else "no"),
         ("draft head", draft),
@@ -208,6 +210,14 @@ def inspect(
     for name, value in rows:
         table.add_row(name, escaped(value))
     stdout.print(table)
+
+
+def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:
+    for dtype in KV_DTYPES.get(backend, ()):
+        try:
+            yield f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype))
+        except ValueError:  # codes do not fit every head_dim
+            continue
 
 
 def _features_text(features: FeatureInfo | None) -> str:

@@ -12,6 +12,8 @@ __all__ = ["SCHEMA_VERSION", "KvCacheMetadata", "read_kv_cache_metadata", "write
 SCHEMA_VERSION = 1
 _PREFIX = "kv_cache."
 _COUNTS = ("n_layers", "n_kv_heads", "head_dim")
+_FLOAT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+_CODE_BITS = {"int8": 8, "int4": 4}
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,21 @@ class KvCacheMetadata:
     schema_version: int = SCHEMA_VERSION
 
     def kv_bytes_per_token(self, kv_dtype: str) -> int:
-        """Bytes that one cached token takes over all layers, K and V."""
-        sizes = {"fp32": 4, "fp16": 2, "bf16": 2}
-        if kv_dtype not in sizes:
-            raise ValueError(f"kv_dtype must be one of {', '.join(sizes)}, not {kv_dtype!r}")
-        return 2 * self.n_layers * self.n_kv_heads * self.head_dim * sizes[kv_dtype]
+        """Bytes that one cached token takes over all layers, K and V. Raises ValueError for dtypes that do not fit.
+
+        int8 and int4 are codes of a row with a float16 scale and bias per 64 numbers, or 32 where 64 does not divide
+        head_dim.
+        """
+        if kv_dtype in _FLOAT_BYTES:
+            row = self.head_dim * _FLOAT_BYTES[kv_dtype]
+        elif kv_dtype in _CODE_BITS:
+            if self.head_dim % 32:
+                raise ValueError(f"{kv_dtype} needs a head_dim that 32 divides, not {self.head_dim}")
+            groups = self.head_dim // (64 if self.head_dim % 64 == 0 else 32)
+            row = self.head_dim * _CODE_BITS[kv_dtype] // 8 + groups * 4
+        else:
+            raise ValueError(f"kv_dtype must be one of {', '.join((*_FLOAT_BYTES, *_CODE_BITS))}, not {kv_dtype!r}")
+        return 2 * self.n_layers * self.n_kv_heads * row
 
 
 def write_kv_cache_metadata(

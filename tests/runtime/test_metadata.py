@@ -57,3 +57,5 @@ def test_bytes_per_token() -> None:
     assert metadata.kv_bytes_per_token("bf16") == metadata.kv_bytes_per_token("fp16") == 2 * 2 * 3 * 16 * 2
     with pytest.raises(ValueError, match="fp64"):
         metadata.kv_bytes_per_token("fp64")
+    with pytest.raises(ValueError, match="head_dim that 32 divides, not 16"):
+        metadata.kv_bytes_per_token("int8")

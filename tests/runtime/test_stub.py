@@ -1,4 +1,4 @@
-"""The committed stub says what the native module offers."""
+"""The committed stubs say what the native modules offer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import sys
 from pathlib import Path
 
 import agentkv_runtime
+import pytest
 
-STUB = Path(__file__).resolve().parents[2] / "runtime" / "agentkv_runtime" / "_core.pyi"
+STUBS = Path(__file__).resolve().parents[2] / "runtime" / "agentkv_runtime"
 
 
-def test_the_committed_stub_is_that_of_the_module(tmp_path: Path) -> None:
-    fresh = tmp_path / "_core.pyi"
+@pytest.mark.parametrize("name", ["_core", "_mlx"])
+def test_the_committed_stub_is_that_of_the_module(tmp_path: Path, name: str) -> None:
+    fresh = tmp_path / f"{name}.pyi"
     subprocess.run(
-        [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "agentkv_runtime._core", "-o", str(fresh)],
+        [sys.executable, "-m", "nanobind.stubgen", "-q", "-m", f"agentkv_runtime.{name}", "-o", str(fresh)],
         check=True,
         cwd=Path(agentkv_runtime.__file__).parents[1],
     )
-    assert fresh.read_text() == STUB.read_text(), "the native module changed: run `make stub` and commit the result"
+    committed = (STUBS / f"{name}.pyi").read_text()
+    assert fresh.read_text() == committed, "the native module changed: run `make stub` and commit the result"

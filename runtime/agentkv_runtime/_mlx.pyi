@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 import agentkv_runtime._core
 
+
 class LiveView:
     """
     What attention reads of one layer. Writes copy the pools as long as it lives.
@@ -27,51 +28,20 @@ class MlxCache:
     """
 
     @overload
-    def __init__(
-        self,
-        cells: agentkv_runtime._core.SeqCells,
-        n_layers: int,
-        n_kv_heads: int,
-        head_dim: int,
-        kv_dtype: str = "fp16",
-        min_chunk: int = 256,
-    ) -> None:
+    def __init__(self, cells: agentkv_runtime._core.SeqCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
         """
         kv_dtype: "fp32", "fp16", "bf16", or "int8" or "int4" where 32 divides head_dim. Raises InvalidTensor.
         """
 
     @overload
-    def __init__(
-        self,
-        cells: agentkv_runtime._core.TreeCells,
-        n_layers: int,
-        n_kv_heads: int,
-        head_dim: int,
-        kv_dtype: str = "fp16",
-        min_chunk: int = 256,
-    ) -> None: ...
-    def update_and_attend(
-        self,
-        layer: int,
-        positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        scale: float,
-        window: int = 0,
-        sinks: int = 0,
-    ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+    def __init__(self, cells: agentkv_runtime._core.TreeCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None: ...
+
+    def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
         """
         Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
         """
 
-    def update(
-        self,
-        layer: int,
-        positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-    ) -> LiveView:
+    def update(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)]) -> LiveView:
         """
         Stores K and V as update_and_attend does, and returns what attention would read.
         """

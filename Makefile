@@ -88,10 +88,12 @@ $(DONE)/venv:
 	@touch $@
 
 # executorch's own requirements weigh hundreds of MB and serve its exporter alone: the build needs only its libraries.
-$(DONE)/tools: $(DONE)/venv
+# With mlx the build has the MLX backend too.
+$(DONE)/tools: $(DONE)/venv pyproject.toml
 	@echo "==> Installing the build tools"
 	@$(PIP) 'scikit-build-core>=0.11' nanobind==3.1.0 'cmake>=3.28' ninja
 	@$(PIP) --no-deps executorch==1.5.1
+	@$(PIP) $$($(EXTRAS) mlx)
 	@touch $@
 
 # Editable: Python sources are used in place, so only a change of C++ comes through here.

@@ -170,7 +170,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
     if options.backend not in (None, "torch"):
         raise ModelError(
             f"{options.path} is a Hugging Face folder, which backend {options.backend!r} cannot run; export it with "
-            f"`agentkv export {options.path} OUT`, or leave backend out to run it on torch"
+            f"`agentkv export {options.path} OUT --backend {options.backend}`, or leave backend out to run it on torch"
         )
     if not is_hf_folder(options.path):
         raise ModelError(
@@ -209,7 +209,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
     if options.backend not in (None, manifest.backend):
         raise ModelError(
             f"{options.path} was exported for backend {manifest.backend!r}, not {options.backend!r}; leave backend "
-            "out, or export the model again"
+            f"out, or export the model again with --backend {options.backend}"
         )
     if options.threads is not None:
         set_threads(options.threads)

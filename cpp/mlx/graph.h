@@ -28,7 +28,7 @@ class Graph {
 
   // One forward over the open step of `cache`; `before_layer`, where not empty, is called before each layer's write.
   // The results are lazy, in the order of outputs(). Throws InvalidTensor naming the instruction and its arguments,
-  // and what the cache throws; the cache must then be settled.
+  // and what the cache throws; the cache must then abandon the forward.
   std::vector<mx::array> run(std::span<const Input> inputs, KvCache& cache,
                              const std::function<void(int layer)>& before_layer = {}) const;
 

@@ -1,6 +1,17 @@
 """What the Python half of the runtime raises. The native half raises the classes of `_core.Error`."""
 
-__all__ = ["DraftMismatchError", "ExportError", "ModelFolderError", "TokenizerError", "UnknownSchemaError"]
+__all__ = [
+    "BackendError",
+    "DraftMismatchError",
+    "ExportError",
+    "ModelFolderError",
+    "TokenizerError",
+    "UnknownSchemaError",
+]
+
+
+class BackendError(ImportError):
+    """A backend that this installation cannot run; the message says what to install."""
 
 
 class ModelFolderError(ValueError):

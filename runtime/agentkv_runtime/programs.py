@@ -11,12 +11,12 @@ from typing import TypeVar
 
 from agentkv_runtime import _core
 from agentkv_runtime._core import ExecuTorchHead, ExecuTorchProgram, ExecuTorchSession, get_threads, set_threads
-from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.backends import BACKENDS, load_backend
+from agentkv_runtime.errors import BackendError, ModelFolderError
 from agentkv_runtime.folder import ModelFolder
 from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata
 
 __all__ = [
-    "BACKEND_IDS",
     "get_threads",
     "load_folder",
     "load_head",
@@ -24,9 +24,6 @@ __all__ = [
     "open_session",
     "set_threads",
 ]
-
-BACKEND_IDS = {"cpu": "AgentKVCPU"}
-"""ExecuTorch's name of each backend that a manifest can name."""
 
 _Key = tuple[str, int, int, str]
 _Loaded = TypeVar("_Loaded", ExecuTorchProgram, ExecuTorchHead)
@@ -53,13 +50,16 @@ def load_folder(folder: ModelFolder, *, verify: bool = True) -> ExecuTorchProgra
     """The program of a model folder, after checking that it is the one that the manifest describes.
 
     With `verify` the file is compared with the manifest's fingerprint the first time that it is loaded, which reads it
-    once: a damaged program can stop the process when it runs. Raises ModelFolderError for a folder that does not work.
+    once: a damaged program can stop the process when it runs. Raises ModelFolderError for a folder that does not work,
+    BackendError where the backend that it was exported for is not installed.
     """
-    backend_id = BACKEND_IDS.get(folder.manifest.backend)
-    if backend_id is None:
-        raise ModelFolderError(
-            f"{folder.path}: exported for backend {folder.manifest.backend!r}; this build runs {', '.join(BACKEND_IDS)}"
-        )
+    name = folder.manifest.backend
+    if name not in BACKENDS:
+        raise ModelFolderError(f"{folder.path}: exported for backend {name!r}; this build runs {', '.join(BACKENDS)}")
+    try:
+        backend_id = load_backend(name)
+    except BackendError as error:
+        raise BackendError(f"{folder.path} was exported for backend {name!r}: {error}") from error
     if verify and _key(folder.model_path, backend_id) not in _programs:
         folder.verify()
     try:
@@ -81,7 +81,7 @@ def open_session(
 ) -> ExecuTorchSession:
     """A cache over a model folder's program: what an Engine runs. `session.cache` is its bookkeeping, with draft trees.
 
-    `verify` as for `load_folder`. Raises ModelFolderError for a folder or an option that does not work.
+    `verify` as for `load_folder`, and what it raises; ModelFolderError also for an option that does not work.
     """
     program = load_folder(folder, verify=verify)
     try:

@@ -73,7 +73,7 @@ class Rig {
         cache.layer->settle();
         return Floats(out.data<float>(), out.data<float>() + out.size());
       } catch (...) {
-        cache.layer->settle();
+        cache.layer->abandon();
         throw;
       }
     });

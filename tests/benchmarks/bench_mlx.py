@@ -1,7 +1,8 @@
-"""The MLX byte layer: what a decode step costs over a short and a long history, and what K and V take.
+"""The MLX byte layer: what a decode step costs in a small and a large pool, and what K and V take.
 
 The cases of a line are timed in turns: medians. On Linux MLX runs on the CPU, on one thread and slowly; what carries
-over to other devices is that a write does not depend on the history, and what each kind of pool takes and loses.
+over to other devices is that a step does not depend on the size of the pool, and what each kind of pool takes and
+loses.
     python tests/benchmarks/bench_mlx.py [seconds per line]
 """
 
@@ -24,6 +25,7 @@ from agentkv_runtime import _mlx  # noqa: E402
 KV_HEADS, HEADS, DIM = 2, 4, 128
 SCALE = DIM**-0.5
 CELLS = (1024, 32768)
+HISTORY = 512
 KV_DTYPES = ("fp32", "fp16", "bf16", "int8", "int4")
 
 Float = npt.NDArray[np.float32]
@@ -34,13 +36,13 @@ def rows(heads: int, tokens: int, seed: int) -> Float:
 
 
 class Case:
-    """One layer that holds a history of `cells` cells; every step writes the next cell and is then taken back."""
+    """One layer of `cells` cells that holds a history; every step writes the next cell and is then taken back."""
 
-    def __init__(self, kv_dtype: str, cells: int) -> None:
+    def __init__(self, kv_dtype: str, cells: int, history: int) -> None:
         self.cells = _core.SeqCells(cells + 8)
         self.cache = _mlx.MlxCache(self.cells, 1, KV_HEADS, DIM, kv_dtype, cells + 8)
-        self.cells.begin_step([0] * cells)
-        self.cache.update(0, self.cells.step_positions(), rows(KV_HEADS, cells, 1), rows(KV_HEADS, cells, 2))
+        self.cells.begin_step([0] * history)
+        self.cache.update(0, self.cells.step_positions(), rows(KV_HEADS, history, 1), rows(KV_HEADS, history, 2))
         self.cells.commit_step()
         self.view: _mlx.LiveView | None = None
         self.q, self.kv = rows(HEADS, 1, 3), rows(KV_HEADS, 1, 4)
@@ -83,18 +85,19 @@ def interleave(seconds: float, calls: list[Callable[[], object]]) -> list[float]
 def main() -> None:
     """Prints one line per kind of pool and question."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
-    exact = Case("fp32", CELLS[0]).decode()
+    exact = Case("fp32", HISTORY, HISTORY).decode()
     for kv_dtype in KV_DTYPES:
-        short, long = (Case(kv_dtype, cells) for cells in CELLS)
-        error = float(np.linalg.norm(short.decode() - exact) / np.linalg.norm(exact))
-        per_cell = long.cache.bytes / long.cache.allocated_cells
+        small, large = (Case(kv_dtype, cells, HISTORY) for cells in CELLS)
+        error = float(np.linalg.norm(small.decode() - exact) / np.linalg.norm(exact))
+        per_cell = large.cache.bytes / large.cache.allocated_cells
         print(f"{kv_dtype}: {per_cell:.0f} bytes per cell and layer, attention off by {error:.1e} of fp32's")
-        a, b = interleave(seconds, [short.write, long.write])
-        print(f"  write  {CELLS[0]:6,} cells {a:9.1f} us   {CELLS[1]:6,} cells {b:9.1f} us   ratio {b / a:6.2f}")
-        a, b = interleave(seconds, [short.decode, long.decode])
-        print(f"  decode {CELLS[0]:6,} cells {a:9.1f} us   {CELLS[1]:6,} cells {b:9.1f} us   ratio {b / a:6.2f}")
-        a, b = interleave(seconds, [short.write_beside_a_view, long.write_beside_a_view])
-        print(f"  write beside a live view {a:9.1f} us {b:9.1f} us   ratio {b / a:6.2f}: the copy that is avoided")
+        for what, calls in (
+            ("write", [small.write, large.write]),
+            (f"decode after {HISTORY} tokens", [small.decode, large.decode]),
+            ("write beside a live view", [small.write_beside_a_view, large.write_beside_a_view]),
+        ):
+            a, b = interleave(seconds, calls)
+            print(f"  {what:25} {CELLS[0]:6,} cells {a:9.1f} us   {CELLS[1]:6,} cells {b:9.1f} us   ratio {b / a:6.2f}")
 
 
 if __name__ == "__main__":

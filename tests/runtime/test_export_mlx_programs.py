@@ -61,6 +61,7 @@ def test_architectures(name: str, tmp_path: Path) -> None:
 def unary(x: torch.Tensor) -> torch.Tensor:
     a = x.abs() + 0.5
     y = a.log() + a.sqrt() * a.rsqrt() + a.reciprocal() + (-a).exp() + x.sin() * x.cos()
+    y = y + torch.log1p(a) + torch.expm1(-a)
     return y + torch.tanh(x) + torch.sigmoid(x) + torch.relu(x) + torch.erf(x) + nn.functional.gelu(x)
 
 

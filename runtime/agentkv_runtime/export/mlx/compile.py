@@ -26,13 +26,14 @@ def _calls(program: ExportedProgram) -> list[fx.Node]:
 
 
 def check_ops(program: ExportedProgram) -> None:
-    """Raises UnsupportedModelError naming every op that MLX has no counterpart for, and a module that uses it."""
+    """Raises UnsupportedModelError naming ops that MLX has no counterpart for, each with a module that uses it."""
     unknown: dict[str, str] = {}
     for node in _calls(program):
         if name_of(node) not in HANDLERS:
             unknown.setdefault(name_of(node), module_of(node))
     if unknown:
-        listed = ", ".join(f"{name} in {module}" for name, module in unknown.items())
+        listed = ", ".join(f"{name} in {module}" for name, module in list(unknown.items())[:3])
+        listed += f", and {len(unknown) - 3} more" if len(unknown) > 3 else ""
         raise UnsupportedModelError(f"the MLX backend does not compute {listed}")
 
 

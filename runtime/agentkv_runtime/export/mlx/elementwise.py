@@ -28,6 +28,17 @@ def _gelu(b: GraphBuilder, node: fx.Node) -> Value:
     return _unary(Opcode.GELU_TANH if node.kwargs.get("approximate") == "tanh" else Opcode.GELU, b, node)
 
 
+def _log1p(b: GraphBuilder, node: fx.Node) -> Value:
+    dtype = node.meta["val"].dtype
+    x = b.emit(Opcode.ADD, (b.operand(node.args[0], dtype), b.scalar(1, dtype)), dtype=dtype)
+    return b.emit(Opcode.LOG, (x,), dtype=dtype)
+
+
+def _expm1(b: GraphBuilder, node: fx.Node) -> Value:
+    dtype = node.meta["val"].dtype
+    return b.emit(Opcode.SUB, (_unary(Opcode.EXP, b, node), b.scalar(1, dtype)), dtype=dtype)
+
+
 def _logical_not(b: GraphBuilder, node: fx.Node) -> Value:
     return b.emit(Opcode.LOGICAL_NOT, (b.operand(node.args[0], torch.bool),), dtype=torch.bool)
 
@@ -162,6 +173,8 @@ ELEMENTWISE: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | N
     },
     **{f"aten.{name}": partial(_reduce, opcode) for name, opcode in _REDUCTIONS.items()},
     "aten.gelu.default": _gelu,
+    "aten.log1p.default": _log1p,
+    "aten.expm1.default": _expm1,
     "aten.logical_not.default": _logical_not,
     "aten.pow.Tensor_Scalar": _pow,
     "aten.where.self": _where,

@@ -50,6 +50,14 @@ class Quant(StrEnum):
     affine4 = "affine4"
 
 
+class HeadQuant(StrEnum):
+    """The same for a draft head, which runs on the CPU."""
+
+    none = "none"
+    int8 = "8da8w"
+    int4 = "8da4w"
+
+
 class DType(StrEnum):
     """Of activations, and of weights that are not quantised."""
 
@@ -141,7 +149,7 @@ def export_draft(
         typer.Argument(metavar="TARGET_FOLDER", help="Folder of the model that it drafts for, as on Hugging Face."),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Where to write draft.pte: the model folder, say.")],
-    quant: Annotated[Quant, typer.Option(help="Weights of the head: none, 8da8w or 8da4w.")] = Quant.none,
+    quant: Annotated[HeadQuant, typer.Option(help="Weights of the head: none, 8da8w or 8da4w.")] = HeadQuant.none,
     max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
     max_logits: Annotated[int, typer.Option(min=2, help="Rows that one forward returns at most.")] = 64,
 ) -> None:

@@ -21,6 +21,8 @@ class Backend:
     """In manifests and in `Context.open`."""
     backend_id: str
     """ExecuTorch's name of it."""
+    kv_dtypes: tuple[str, ...]
+    """What its caches keep keys and values as."""
     load: Callable[[], None]
     """Registers it with ExecuTorch; harmless when called again. Raises BackendError."""
 
@@ -68,8 +70,8 @@ def _load_mlx() -> None:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("cpu", "AgentKVCPU", _load_cpu),
-        Backend("mlx", "AgentKVMLX", _load_mlx),
+        Backend("cpu", "AgentKVCPU", ("fp32", "fp16", "bf16"), _load_cpu),
+        Backend("mlx", "AgentKVMLX", ("fp32", "fp16", "bf16", "int8", "int4"), _load_mlx),
     )
 }
 """The backends that a manifest can name."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agentkv_runtime import _core
 from agentkv_runtime._core import Drafter, EagleDrafter, ExecuTorchHead, ModelDrafter, PromptLookup, PythonDrafter
+from agentkv_runtime.backends import BACKENDS
 from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, read_draft_manifest
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
 from agentkv_runtime.folder import DRAFT_NAME, ModelFolder, file_fingerprint, read_model_folder
@@ -36,7 +37,8 @@ def open_draft_model(
 ) -> ModelDrafter:
     """A drafter over the model folder at `path`, with a cache of `capacity` cells of its own.
 
-    Per branch and level of a draft, the `width` most likely nodes are run and get `top_k` children each. Raises
+    Per branch and level of a draft, the `width` most likely nodes are run and get `top_k` children each. A `kv_dtype`
+    that only other backends have becomes fp16: what a draft is made with changes no output. Raises
     DraftMismatchError for a model that speaks other tokens than `target`, ModelFolderError for a folder or an option
     that does not work.
     """
@@ -51,7 +53,10 @@ def open_draft_model(
     program = load_folder(folder, verify=verify)
     try:
         session = program.make_tree_session(
-            capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
+            capacity=capacity,
+            kv_dtype=_kv_dtype_on(folder.manifest.backend, kv_dtype),
+            min_chunk=min_chunk,
+            max_sequences=max_sequences,
         )
         return ModelDrafter(session, width=width, top_k=top_k)
     except _core.Error as error:
@@ -87,13 +92,21 @@ def open_eagle(
         head = load_head(program_path)
         _check_agreement(head, manifest)
         session = head.make_tree_session(
-            capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
+            capacity=capacity,
+            kv_dtype=_kv_dtype_on("cpu", kv_dtype),
+            min_chunk=min_chunk,
+            max_sequences=max_sequences,
         )
         return EagleDrafter(session, manifest.d2t, manifest.target_vocab_size, width=width, top_k=top_k)
     except _core.ProgramError as error:
         raise ModelFolderError(str(error)) from error
     except _core.Error as error:
         raise ModelFolderError(f"{program_path}: no drafter can be made: {error}") from error
+
+
+def _kv_dtype_on(backend: str, kv_dtype: str) -> str:
+    known = {name for each in BACKENDS.values() for name in each.kv_dtypes}
+    return "fp16" if kv_dtype in known.difference(BACKENDS[backend].kv_dtypes) else kv_dtype
 
 
 def _find_head(path: Path, target: ModelFolder) -> tuple[Path, DraftManifest]:

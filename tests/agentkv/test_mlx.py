@@ -17,6 +17,7 @@ from agentkv_runtime.backends import load_backend
 
 import agentkv as kv
 from tests.conftest import FolderFactory
+from tests.runtime.draft_heads import head_weights, write_head
 
 from .conftest import loop_threads
 
@@ -63,6 +64,45 @@ async def one_cycle(folder: Path, kv_dtype: str, fail_at: int | None = None) -> 
 def test_a_failed_forward_is_made_good(cases: list[Case], layer: int) -> None:
     for case in cases:
         assert anyio.run(one_cycle, *case, layer) == anyio.run(one_cycle, *case)
+
+
+async def story(folder: Path, speculative: Any, kv_dtype: str) -> tuple[list[list[int]], int]:
+    """Greedy answers of three branches, and how many drafted tokens were accepted."""
+    async with kv.Context.open(folder, capacity=512, kv_dtype=kv_dtype, speculative=speculative) as ctx:
+        trunk = await ctx.branch([*PROMPT, *PROMPT])
+        kids = await trunk.fork(3)
+        for index, kid in enumerate(kids):
+            await kid.extend([index + 40])
+        outs = await kv.gather(*(kid.generate(max_tokens=24) for kid in kids))
+        return [out.tokens for out in outs], ctx.stats.accepted
+
+
+@pytest.fixture(scope="module")
+def drafted_folder(tiny_hf_folder: FolderFactory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that gives out features, and beside it a draft head of random weights, which runs on the CPU."""
+    from agentkv_runtime.export import export_draft, export_folder
+
+    root = tmp_path_factory.mktemp("drafted")
+    source = tiny_hf_folder("llama", head_dim=32)
+    export_folder(source, root / "model", backend="mlx", max_tokens=64, max_logits=64, features=True)
+    head = write_head(root / "head", head_weights(draft_vocab=128))
+    export_draft(head, source, root / "model", max_tokens=64, max_logits=64)
+    return root / "model"
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp32", "int8"])
+def test_drafts_change_no_output(drafted_folder: Path, kv_dtype: str) -> None:
+    want, _ = anyio.run(story, drafted_folder, None, kv_dtype)
+    lookup, model, head = (
+        anyio.run(story, drafted_folder, strategy, kv_dtype)
+        for strategy in (
+            kv.spec.PromptLookup(adaptive=False),
+            kv.spec.DraftModel(drafted_folder, adaptive=False),
+            kv.spec.Eagle(adaptive=False),
+        )
+    )
+    assert [lookup[0], model[0], head[0]] == [want] * 3
+    assert model[1] > 0
 
 
 def run_cycles(cases: list[Case], want: dict[Case, Made], n_cycles: int) -> Counter[str]:

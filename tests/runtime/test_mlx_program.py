@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -22,6 +23,8 @@ from tests.driver import Driver, Logits
 
 TOKENS = [3, 141, 59, 26, 53, 58, 97, 93, 238, 46, 264, 338]
 BACKEND_ID = load_backend("mlx")
+
+from agentkv_runtime import _mlx  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +162,43 @@ def test_a_process_that_holds_sessions_exits_cleanly(folder: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_a_forked_child_is_told_and_exits_cleanly(folder: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from tests.runtime.test_mlx_program import TOKENS, driver\n"
+        "held = driver(Path(sys.argv[1]))\n"
+        "held.feed(0, TOKENS)\n"
+        "child = os.fork()\n"
+        "status = os.waitpid(child, 0)[1] if child else 0\n"
+        "try:\n"
+        "    held.feed(0, [5])\n"
+        "    print('parent ran')\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+        "sys.exit(status)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said_by_child, said_by_parent = done.stdout.splitlines()
+    assert "was forked from it and cannot use it" in said_by_child
+    assert said_by_parent == "parent ran"
+
+
+def test_weights_are_in_memory_once_and_leave_with_the_program(tiny_exported_folder: FolderFactory) -> None:
+    path = tiny_exported_folder("llama", backend="mlx", hidden=512, intermediate=2048, heads=8, head_dim=64)
+    weights = (path / "model.pte").stat().st_size
+    assert weights > 20 << 20
+    before = _mlx.active_memory()
+    sessions = [driver(path) for _ in range(3)]
+    for d in sessions:
+        d.feed(0, TOKENS)
+    assert _mlx.active_memory() - before <= weights + sum(d.program.kv_bytes for d in sessions)
+    del d, sessions
+    gc.collect()
+    assert _mlx.active_memory() == before
 
 
 def test_logits_are_the_caller_s_own(folder: Path) -> None:

@@ -64,7 +64,8 @@ mx::Dtype dtype_of(ScalarType type) {
   }
 }
 
-// The constant where the program's file lies in memory; the array keeps that mapping alive.
+// The constant as an array. MLX's Metal device can take the mapped file itself, where it begins on a page; its CPU
+// device makes a copy and lets the mapping go at once.
 mx::array load_constant(const et::NamedDataMap& data, const std::string& key, mx::Dtype dtype, const mx::Shape& shape) {
   auto found = data.get_data(key);
   if (!found.ok()) throw ProgramError("MLX delegate: the program has no constant " + key);

@@ -11,6 +11,7 @@ import transformers
 from agentkv_runtime.export.attention import UnsupportedModelError, agentkv_attention
 from agentkv_runtime.export.cpu.feed_forward import SplitMlp, TanhGelu, replace_feed_forward
 from agentkv_runtime.export.cpu.norms import LinearLayerNorm, LinearRmsNorm, linear_norms
+from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.norms import RmsNorm, replace_norms
 from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.rotary import own_rotary
@@ -146,6 +147,16 @@ def test_which_layers_are_replaced() -> None:
     gemma = build(CONFIGS["gemma"]())
     replace_feed_forward(gemma)
     assert isinstance(gemma.model.layers[0].mlp.act_fn, TanhGelu)
+
+
+@torch.no_grad()
+def test_transposed_linears_become_plain_ones() -> None:
+    model = build(transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=128, n_positions=64))
+    tokens = torch.arange(3, 22)[None]
+    want = model(tokens, use_cache=False).logits
+    replace_transposed_linears(model)
+    assert sum(isinstance(module, torch.nn.Linear) for module in model.modules()) == 2 * 4 + 1
+    torch.testing.assert_close(model(tokens, use_cache=False).logits, want, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
 from agentkv_runtime.export.features import feature_layers
+from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.load import load_model
 from agentkv_runtime.export.op import update_and_attend
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
@@ -131,6 +132,7 @@ def lower_model(
     with _attention_restored(model), own_rotary(model, max_context):
         if quant != "none":
             tell(f"quantising to {quant}")
+        replace_transposed_linears(model)
         lowering.prepare(model, config.hidden_size, quant, dtype)
         tell("tracing the model")
         traced = _trace(model, max_tokens, max_logits, layers)

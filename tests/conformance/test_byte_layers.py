@@ -59,6 +59,41 @@ def test_forks_rollbacks_holes_and_mixed_steps(backend: str, kv_dtype: str) -> N
     assert max(errors) <= TOLERANCE
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_random_courses(backend: str, kv_dtype: str, seed: int) -> None:
+    """Whatever branches do in whatever order: every row gives what its history says."""
+    rng = random.Random(seed)
+    feeder = Feeder(backend, kv_dtype, capacity=200, min_chunk=8)
+    window, sinks = rng.choice([(0, 0), (0, 0), (12, 0), (12, 2)])
+    errors = [feeder.check({0: tokens(rng.randrange(1, 20), rng)}, window, sinks)]
+    for _ in range(60):
+        live = sorted(feeder.log)
+        verb = rng.choice(["advance"] * 5 + ["fork", "fork", "rollback", "close", "abort"])
+        if verb == "fork":
+            feeder.fork(rng.choice(live), max(live) + 1)
+        elif verb == "rollback":
+            seq = rng.choice(live)
+            feeder.rollback(seq, rng.randrange(1, len(feeder.log[seq]) + 1))
+        elif verb == "close" and len(live) > 1:
+            seq = rng.choice(live)
+            feeder.cells.seq_rm(seq)
+            del feeder.log[seq]
+        else:
+            chosen = rng.sample(live, rng.randrange(1, min(5, len(live)) + 1))
+            pieces = {seq: tokens(rng.choice([1, 1, 1, 2, 7]), rng) for seq in chosen}
+            if verb == "abort":
+                feeder.cells.begin_step([seq for seq, piece in pieces.items() for _ in piece])
+                feeder.run([token for piece in pieces.values() for token in piece], window, sinks)
+                feeder.cells.abort_step()
+            elif feeder.cells.can_extend(sum(len(piece) for piece in pieces.values())):
+                errors.append(feeder.check(pieces, window, sinks))
+            else:
+                feeder.cells.seq_keep(live[0])
+                feeder.log = {live[0]: feeder.log[live[0]]}
+    assert len(errors) > 20
+    assert max(errors) <= TOLERANCE
+
+
 @pytest.mark.parametrize(("window", "sinks"), [(1, 0), (8, 0), (8, 3), (100, 0)])
 def test_windows(backend: str, window: int, sinks: int) -> None:
     rng = random.Random(3)

@@ -29,9 +29,6 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 
-KV_DTYPES = {"cpu": ("fp32", "fp16", "bf16"), "mlx": ("fp32", "fp16", "bf16", "int8", "int4")}
-"""What each backend keeps K and V in."""
-
 
 class Backend(StrEnum):
     """What runs the exported program."""
@@ -221,7 +218,9 @@ def inspect(
 
 
 def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:
-    for dtype in KV_DTYPES.get(backend, ()):
+    from agentkv_runtime.backends import BACKENDS
+
+    for dtype in BACKENDS[backend].kv_dtypes if backend in BACKENDS else ():
         try:
             yield f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype))
         except ValueError:  # codes do not fit every head_dim

@@ -53,9 +53,9 @@ class Context:
         Args:
             model: path of a model folder, or of a Hugging Face folder (run by torch, without export).
             capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
-            kv_dtype: of keys and values: "fp32", "fp16", "bf16", "int8" or "int4", as far as the backend has them.
+            kv_dtype: of keys and values: "fp32", "fp16" or "bf16"; on MLX also "int8" and "int4".
             max_batch_tokens: rows of one step; longer prefills are cut into chunks.
-            threads: of the process-wide pool; None leaves it as it is.
+            threads: of the process-wide pool; None leaves it as it is. MLX and CUDA do not use it.
             speculative: a strategy of `kv.spec`, or your own, for all generations that do not name another; None for
                 none. Changes how many forwards they take, never what they say.
             backend: "cpu", "mlx" or "torch"; None takes the folder's own.

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "executorch/cpu_builders.h"
+#include "executorch/cpu_backend.h"
 #include "executorch/log_capture.h"
 #include "executorch/session.h"
 #include "executorch/threads.h"
@@ -97,7 +97,7 @@ void bind_session(nb::module_& m) {
 void bind_program(nb::module_& m) {
   using namespace agentkv;
   install_log_capture();
-  register_cpu_builders();
+  register_cpu_backend();
   bind_loaded_program(m);
   bind_session(m);
   m.def("get_threads", &get_threads, "Number of threads of the process-wide pool.");

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "executorch/delegate.h"
 #include "executorch/log_capture.h"
 #include "executorch/pte_file.h"
+#include "executorch/slot_backend.h"
 #include "executorch/threads.h"
 
 namespace agentkv {
@@ -78,14 +78,13 @@ PteModule::PteModule(std::string path, std::string backend_id, std::uintmax_t on
       one_thread_(bytes_of(path_) < one_thread_below),
       cache_key_(mint_cache_key()),
       slot_(std::make_shared<CacheSlot>()) {
-  register_cpu_delegate();
   check_pte_file(path_);
   install_log_capture();
   const LogCapture log;
   module_ = std::make_unique<Module>(path_, Module::LoadMode::Mmap);
   et::BackendOptions<1> options;
   et::LoadBackendOptionsMap options_map;
-  if (options.set_option("cache_key", cache_key_.c_str()) != et::Error::Ok ||
+  if (options.set_option(kCacheKeyOption, cache_key_.c_str()) != et::Error::Ok ||
       options_map.set_options(backend_id_.c_str(), options.view()) != et::Error::Ok) {
     fail("backend id '" + backend_id_ + "' or cache key '" + cache_key_ + "' cannot be passed to ExecuTorch");
   }

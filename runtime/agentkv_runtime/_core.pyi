@@ -289,7 +289,8 @@ class CpuCache:
         """K and V bytes allocated now, all layers."""
 
     @property
-    def allocated_cells(self) -> int: ...
+    def allocated_cells(self) -> int:
+        """Cells that have memory now."""
 
 def cpu_isas() -> list[str]:
     """

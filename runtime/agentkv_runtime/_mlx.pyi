@@ -41,11 +41,6 @@ class MlxCache:
         Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
         """
 
-    def update(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)]) -> LiveView:
-        """
-        Stores K and V as update_and_attend does, and returns what attention would read.
-        """
-
     def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
         """
         Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.
@@ -56,7 +51,13 @@ class MlxCache:
         """K and V bytes allocated now, all layers."""
 
     @property
-    def allocated_cells(self) -> int: ...
+    def allocated_cells(self) -> int:
+        """Cells that have memory now."""
+
+    def update(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)]) -> LiveView:
+        """
+        Stores K and V as update_and_attend does, and returns what attention would read.
+        """
 
 def active_memory() -> int:
     """Bytes that MLX's arrays take now, in the whole process."""

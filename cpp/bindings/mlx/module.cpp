@@ -5,8 +5,7 @@
 #include <string>
 
 #include "core/message.h"
-#include "executorch/mlx/mlx_delegate.h"
-#include "mlx/builders.h"
+#include "executorch/mlx/mlx_backend.h"
 
 namespace nb = nanobind;
 
@@ -30,7 +29,6 @@ NB_MODULE(_mlx, m) {
   m.doc() = "The MLX backend of agentkv: byte layer, graph, ExecuTorch delegate.";
   check_mlx_version();
   nb::module_::import_("agentkv_runtime._core");  // the types and errors that both modules share
-  agentkv::register_mlx_delegate();
-  agentkv::mlx::register_builders();
+  agentkv::register_mlx_backend();
   bind_mlx_cache(m);
 }

@@ -1,6 +1,5 @@
-#include "executorch/mlx/mlx_delegate.h"
+#include "executorch/mlx/mlx_backend.h"
 
-#include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/exec_aten/util/tensor_util.h>
 #include <mlx/memory.h>
 #include <mlx/ops.h>
@@ -16,8 +15,8 @@
 
 #include "core/errors.h"
 #include "core/message.h"
-#include "core/registry.h"
-#include "executorch/delegate.h"
+#include "executorch/slot_backend.h"
+#include "mlx/builders.h"
 #include "mlx/graph.h"
 #include "mlx/kv_cache.h"
 #include "mlx/owner.h"
@@ -33,14 +32,12 @@ using mlx::Graph;
 using mlx::KvCache;
 using mlx::on_owner;
 
-struct Handle {
-  std::shared_ptr<CacheSlot> slot;
-  std::unique_ptr<Graph> graph;
-};
+constexpr char kBackendId[] = "AgentKVMLX";
+constexpr char kTitle[] = "MLX delegate";
 
 template <class... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
-  throw InvalidTensor(error_text("MLX delegate: ", parts...));
+  throw InvalidTensor(error_text(kTitle, ": ", parts...));
 }
 
 mx::Dtype dtype_of(ScalarType type) {
@@ -68,13 +65,13 @@ mx::Dtype dtype_of(ScalarType type) {
 // device makes a copy and lets the mapping go at once.
 mx::array load_constant(const et::NamedDataMap& data, const std::string& key, mx::Dtype dtype, const mx::Shape& shape) {
   auto found = data.get_data(key);
-  if (!found.ok()) throw ProgramError("MLX delegate: the program has no constant " + key);
+  if (!found.ok()) throw ProgramError(error_text(kTitle, ": the program has no constant ", key));
   const auto held = std::make_shared<et::FreeableBuffer>(std::move(found.get()));
   std::size_t bytes = dtype.size();
   for (const auto size : shape) bytes *= static_cast<std::size_t>(size);
   void* at = const_cast<void*>(held->data());  // MLX writes to no memory that it does not own
   if (held->size() < bytes || reinterpret_cast<std::uintptr_t>(at) % dtype.size() != 0) {
-    throw ProgramError(error_text("MLX delegate: constant ", key, " has ", held->size(), " bytes, not ", bytes,
+    throw ProgramError(error_text(kTitle, ": constant ", key, " has ", held->size(), " bytes, not ", bytes,
                                   ", or lies where it cannot be read"));
   }
   return mx::array(at, shape, dtype, [held](void*) {});
@@ -83,26 +80,22 @@ mx::array load_constant(const et::NamedDataMap& data, const std::string& key, mx
 // One execute, on the owner.
 class Call {
  public:
-  Call(const Handle& handle, et::Span<et::EValue*> args)
-      : graph_(*handle.graph), slot_(*handle.slot), args_(args), n_inputs_(graph_.inputs().size()) {
+  Call(const Graph& graph, CacheSlot& slot, et::Span<et::EValue*> args)
+      : graph_(graph), slot_(slot), args_(args), n_inputs_(graph_.inputs().size()) {
     if (args.size() != n_inputs_ + graph_.outputs().size()) {
       refuse(args.size(), " values for ", n_inputs_, " inputs and ", graph_.outputs().size(), " outputs");
     }
   }
 
   void run() {
-    auto* cache = dynamic_cast<KvCache*>(slot_.layer.get());
-    if (cache == nullptr) {
-      throw RegistryError(slot_.layer == nullptr ? "MLX delegate: no cache session is active on this program"
-                                                 : "MLX delegate: the active cache belongs to another backend");
-    }
+    auto& cache = active_layer<KvCache>(slot_, kTitle);
     try {
-      forward(*cache);
+      forward(cache);
     } catch (...) {
-      cache->abandon();
+      cache.abandon();
       throw;
     }
-    cache->settle();
+    cache.settle();
   }
 
  private:
@@ -143,78 +136,55 @@ class Call {
   const std::size_t n_inputs_;
 };
 
-class MlxDelegate final : public et::BackendInterface {
+class MlxDelegate final : public LoadedDelegate {
  public:
-  bool is_available() const override { return true; }
-
-  et::Result<et::DelegateHandle*> init(et::BackendInitContext& context, et::FreeableBuffer* processed,
-                                       et::ArrayRef<et::CompileSpec>) const override {
-    std::shared_ptr<CacheSlot> slot;
-    try {
-      const auto key = context.get_runtime_spec<const char*>(kCacheKeyOption);
-      if (!key.ok()) {
-        throw RegistryError(std::string("MLX delegate: the program was loaded without the option ") + kCacheKeyOption +
-                            " of backend " + kMlxDelegateId);
-      }
-      slot = CacheRegistry::instance().find(key.get());
-      const et::NamedDataMap* data = context.get_named_data_map();
-      auto handle = std::make_unique<Handle>();
-      handle->slot = slot;
-      on_owner([&] {
-        handle->graph = std::make_unique<Graph>(processed->data(), processed->size(),
-                                                [&](const std::string& name, mx::Dtype dtype, const mx::Shape& shape) {
-                                                  if (data == nullptr)
-                                                    throw ProgramError("MLX delegate: the program has no named data");
-                                                  return load_constant(*data, name, dtype, shape);
-                                                });
-      });
-      processed->Free();
-      return static_cast<et::DelegateHandle*>(handle.release());
-    } catch (const std::exception& error) {
-      if (slot != nullptr) {
-        slot->error = std::current_exception();
-      } else {
-        ET_LOG(Error, "%s", error.what());
-      }
-      return et::Error::DelegateInvalidCompatibility;
-    }
+  MlxDelegate(const et::FreeableBuffer& processed, const et::NamedDataMap* data) {
+    on_owner([&] {
+      const auto load = [&](const std::string& key, mx::Dtype dtype, const mx::Shape& shape) {
+        if (data == nullptr) throw ProgramError(std::string(kTitle) + ": the program has no named data");
+        return load_constant(*data, key, dtype, shape);
+      };
+      graph_ = std::make_unique<Graph>(processed.data(), processed.size(), load);
+    });
   }
 
-  et::Error execute(et::BackendExecutionContext&, et::DelegateHandle* raw, et::Span<et::EValue*> args) const override {
-    auto& handle = *static_cast<Handle*>(raw);
+  ~MlxDelegate() override {
     try {
-      on_owner([&] { Call(handle, args).run(); });
-      return et::Error::Ok;
-    } catch (...) {
-      handle.slot->error = std::current_exception();
-      return et::Error::DelegateInvalidHandle;
-    }
-  }
-
-  void destroy(et::DelegateHandle* raw) const override {
-    std::unique_ptr<Handle> handle(static_cast<Handle*>(raw));
-    try {
-      on_owner([&] {
-        handle->graph.reset();
+      on_owner([this] {
+        graph_.reset();
         mx::clear_cache();  // freed arrays go back to the system, not to the next one of their size
       });
     } catch (const std::exception& error) {
-      handle.release();  // a forked child: MLX did not come along, so its arrays cannot be freed either
+      graph_.release();  // a forked child: MLX did not come along, so its arrays cannot be freed either
       ET_LOG(Error, "%s", error.what());
     }
+  }
+
+  void execute(CacheSlot& slot, et::Span<et::EValue*> args) override {
+    on_owner([&] { Call(*graph_, slot, args).run(); });
+  }
+
+ private:
+  std::unique_ptr<Graph> graph_;
+};
+
+class MlxBackend final : public SlotBackend {
+ public:
+  MlxBackend() : SlotBackend(kBackendId, kTitle) {}
+
+ private:
+  std::unique_ptr<LoadedDelegate> load(et::BackendInitContext& context,
+                                       const et::FreeableBuffer& processed) const override {
+    return std::make_unique<MlxDelegate>(processed, context.get_named_data_map());
   }
 };
 
 }  // namespace
 
-void register_mlx_delegate() {
-  static const et::Error result = [] {
-    static MlxDelegate backend;
-    return et::register_backend({kMlxDelegateId, &backend});
-  }();
-  if (result != et::Error::Ok) {
-    throw Error(std::string("ExecuTorch refused to register backend ") + kMlxDelegateId + ": " + et::to_string(result));
-  }
+void register_mlx_backend() {
+  static MlxBackend backend;
+  backend.register_once();
+  mlx::register_builders();
 }
 
 }  // namespace agentkv

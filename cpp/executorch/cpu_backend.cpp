@@ -1,6 +1,5 @@
-#include "executorch/delegate.h"
+#include "executorch/cpu_backend.h"
 
-#include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/exec_aten/util/tensor_util.h>
 
 #include <array>
@@ -11,11 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/cell_builders.h"
 #include "core/errors.h"
-#include "core/registry.h"
 #include "cpu/kv_cache.h"
 #include "executorch/delegate_blob.h"
 #include "executorch/delegate_ops.h"
+#include "executorch/slot_backend.h"
+#include "executorch/threads.h"
 
 namespace agentkv {
 namespace {
@@ -30,22 +31,17 @@ using ::executorch::aten::ScalarType;
 using ::executorch::aten::Tensor;
 
 constexpr std::size_t kMaxRank = 8;
+constexpr char kTitle[] = "attention delegate";
 
-struct Handle {
-  Blob blob;
-  std::shared_ptr<CacheSlot> slot;
-};
-
-[[noreturn]] void refuse(const std::string& what) { throw InvalidTensor("attention delegate: " + what); }
+[[noreturn]] void refuse(const std::string& what) { throw InvalidTensor(std::string(kTitle) + ": " + what); }
 
 // The buffers of one execute, and the instructions over them.
 class Call {
  public:
-  Call(Handle& handle, et::Span<et::EValue*> args) : handle_(handle), args_(args) {
-    const Blob& blob = handle.blob;
-    if (args.size() != blob.inputs.size() + blob.outputs.size()) {
-      refuse(std::to_string(args.size()) + " values for " + std::to_string(blob.inputs.size()) + " inputs and " +
-             std::to_string(blob.outputs.size()) + " outputs");
+  Call(const Blob& blob, CacheSlot& slot, et::Span<et::EValue*> args) : blob_(blob), slot_(slot), args_(args) {
+    if (args.size() != blob_.inputs.size() + blob_.outputs.size()) {
+      refuse(std::to_string(args.size()) + " values for " + std::to_string(blob_.inputs.size()) + " inputs and " +
+             std::to_string(blob_.outputs.size()) + " outputs");
     }
     read_inputs();
     resize_outputs();
@@ -62,29 +58,24 @@ class Call {
   }
 
   void run() {
-    for (const auto& instruction : handle_.blob.instructions) std::visit(*this, instruction);
+    for (const auto& instruction : blob_.instructions) std::visit(*this, instruction);
   }
 
   void operator()(const delegate::Copy& op) { delegate::copy_rows(read(op.src), write(op.dst)); }
   void operator()(const delegate::RmsNorm& op) {
-    delegate::rms_norm(read(op.src), handle_.blob.constants[op.weight], op.eps, write(op.dst));
+    delegate::rms_norm(read(op.src), blob_.constants[op.weight], op.eps, write(op.dst));
   }
   void operator()(const delegate::RopeTable& op) {
-    delegate::rope_table(position(op.position), handle_.blob.constants[op.inv_freq], op.scaling, write(op.dst));
+    delegate::rope_table(position(op.position), blob_.constants[op.inv_freq], op.scaling, write(op.dst));
   }
   void operator()(const delegate::Rope& op) {
     delegate::rope(read(op.src), read(op.table), op.interleaved, write(op.dst));
   }
   void operator()(const delegate::UpdateAndAttend& op) {
-    auto* layer = dynamic_cast<cpu::KvCache*>(handle_.slot->layer.get());
-    if (layer == nullptr) {
-      throw RegistryError(handle_.slot->layer == nullptr
-                              ? "attention delegate: no cache session is active on this program"
-                              : "attention delegate: the active cache belongs to another backend");
-    }
-    if (handle_.slot->before_layer) handle_.slot->before_layer(op.layer);
-    const auto spec = layer->update_and_fetch(op.layer, position(op.position), read(op.k), read(op.v));
-    layer->attend(spec, read(op.q), op.scale, op.window, write(op.dst));
+    auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
+    if (slot_.before_layer) slot_.before_layer(op.layer);
+    const auto spec = layer.update_and_fetch(op.layer, position(op.position), read(op.k), read(op.v));
+    layer.attend(spec, read(op.q), op.scale, op.window, write(op.dst));
   }
 
  private:
@@ -99,10 +90,9 @@ class Call {
   }
 
   void read_inputs() {
-    const Blob& blob = handle_.blob;
-    for (std::size_t i = 0; i < blob.inputs.size(); ++i) {
-      const auto& shape = blob.inputs[i].shape;
-      const Tensor& t = tensor(i, blob.inputs[i].dtype, shape.size());
+    for (std::size_t i = 0; i < blob_.inputs.size(); ++i) {
+      const auto& shape = blob_.inputs[i].shape;
+      const Tensor& t = tensor(i, blob_.inputs[i].dtype, shape.size());
       for (std::size_t d = 0; d < shape.size(); ++d) {
         const std::int64_t size = t.size(static_cast<ssize_t>(d));
         if (n_tokens_ < 0 && shape[d].per_token > 0) n_tokens_ = (size - shape[d].constant) / shape[d].per_token;
@@ -111,7 +101,7 @@ class Call {
                  std::to_string(d) + ", not " + std::to_string(shape[d].at(n_tokens_)));
         }
       }
-      if (blob.inputs[i].dtype == DType::kFloat32 && !et::tensor_is_default_dim_order(t)) {
+      if (blob_.inputs[i].dtype == DType::kFloat32 && !et::tensor_is_default_dim_order(t)) {
         refuse("input " + std::to_string(i) + " is not stored in its dimension order");
       }
     }
@@ -119,11 +109,10 @@ class Call {
   }
 
   void resize_outputs() {
-    const Blob& blob = handle_.blob;
-    for (std::size_t i = 0; i < blob.outputs.size(); ++i) {
-      const auto& shape = blob.outputs[i].shape;
-      const std::size_t arg = blob.inputs.size() + i;
-      tensor(arg, blob.outputs[i].dtype, shape.size());
+    for (std::size_t i = 0; i < blob_.outputs.size(); ++i) {
+      const auto& shape = blob_.outputs[i].shape;
+      const std::size_t arg = blob_.inputs.size() + i;
+      tensor(arg, blob_.outputs[i].dtype, shape.size());
       std::array<::executorch::aten::SizesType, kMaxRank> sizes{};
       for (std::size_t d = 0; d < shape.size(); ++d) {
         sizes[d] = static_cast<::executorch::aten::SizesType>(shape[d].at(n_tokens_));
@@ -136,7 +125,7 @@ class Call {
 
   float* base(const View& view) const {
     if (view.place == Place::kTemp) return temps_[view.index];
-    const std::size_t arg = view.index + (view.place == Place::kOutput ? handle_.blob.inputs.size() : 0);
+    const std::size_t arg = view.index + (view.place == Place::kOutput ? blob_.inputs.size() : 0);
     // Inputs are only read: the blob was checked to write none.
     return const_cast<float*>(args_[arg]->toTensor().const_data_ptr<float>());
   }
@@ -154,65 +143,42 @@ class Call {
     return {args_[index]->toTensor().const_data_ptr<std::int64_t>(), static_cast<std::size_t>(n_tokens_)};
   }
 
-  Handle& handle_;
+  const Blob& blob_;
+  CacheSlot& slot_;
   et::Span<et::EValue*> args_;
   std::int64_t n_tokens_ = -1;
   std::vector<float*> temps_;
 };
 
-class CpuDelegate final : public et::BackendInterface {
+class CpuDelegate final : public LoadedDelegate {
  public:
-  bool is_available() const override { return true; }
+  explicit CpuDelegate(const et::FreeableBuffer& processed)
+      : blob_(delegate::parse_blob(processed.data(), processed.size())) {}
 
-  et::Result<et::DelegateHandle*> init(et::BackendInitContext& context, et::FreeableBuffer* processed,
-                                       et::ArrayRef<et::CompileSpec>) const override {
-    std::shared_ptr<CacheSlot> slot;
-    try {
-      const auto key = context.get_runtime_spec<const char*>(kCacheKeyOption);
-      if (!key.ok()) {
-        throw RegistryError(std::string("attention delegate: the program was loaded without the option ") +
-                            kCacheKeyOption + " of backend " + kCpuDelegateId);
-      }
-      slot = CacheRegistry::instance().find(key.get());
-      auto handle = std::make_unique<Handle>();
-      handle->slot = slot;
-      handle->blob = delegate::parse_blob(processed->data(), processed->size());
-      processed->Free();
-      return static_cast<et::DelegateHandle*>(handle.release());
-    } catch (const std::exception& error) {
-      if (slot != nullptr) {
-        slot->error = std::current_exception();
-      } else {
-        ET_LOG(Error, "%s", error.what());
-      }
-      return et::Error::DelegateInvalidCompatibility;
-    }
+  void execute(CacheSlot& slot, et::Span<et::EValue*> args) override { Call(blob_, slot, args).run(); }
+
+ private:
+  const Blob blob_;
+};
+
+class CpuBackend final : public SlotBackend {
+ public:
+  CpuBackend() : SlotBackend(kCpuBackendId, kTitle) {}
+
+ private:
+  std::unique_ptr<LoadedDelegate> load(et::BackendInitContext&, const et::FreeableBuffer& processed) const override {
+    return std::make_unique<CpuDelegate>(processed);
   }
-
-  et::Error execute(et::BackendExecutionContext&, et::DelegateHandle* raw, et::Span<et::EValue*> args) const override {
-    auto& handle = *static_cast<Handle*>(raw);
-    try {
-      Call(handle, args).run();
-      return et::Error::Ok;
-    } catch (...) {
-      handle.slot->error = std::current_exception();
-      return et::Error::DelegateInvalidHandle;
-    }
-  }
-
-  void destroy(et::DelegateHandle* raw) const override { delete static_cast<Handle*>(raw); }
 };
 
 }  // namespace
 
-void register_cpu_delegate() {
-  static const et::Error result = [] {
-    static CpuDelegate backend;
-    return et::register_backend({kCpuDelegateId, &backend});
-  }();
-  if (result != et::Error::Ok) {
-    throw Error(std::string("ExecuTorch refused to register backend ") + kCpuDelegateId + ": " + et::to_string(result));
-  }
+void register_cpu_backend() {
+  static CpuBackend backend;
+  backend.register_once();
+  add_cell_builders(kCpuBackendId, [](const CacheConfig& config, std::shared_ptr<StepPlanner> planner) {
+    return std::make_shared<cpu::KvCache>(config, std::move(planner), parallel_for);
+  });
 }
 
 }  // namespace agentkv

@@ -1,0 +1,89 @@
+// What the bindings of every byte layer share: the face of agentkv_runtime/byte_layer.py over NumPy arrays.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/byte_layer.h"
+#include "core/errors.h"
+#include "core/message.h"
+#include "core/seq_cells.h"
+#include "core/tree_cells.h"
+
+namespace agentkv {
+
+namespace nb = nanobind;
+
+using Positions = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Heads = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using OutHeads = nb::ndarray<nb::numpy, float, nb::ndim<3>>;
+
+// Makes a layer over cells; `rest` follows the planner in its constructor.
+template <class Layer, class Cells, class... Rest>
+std::shared_ptr<Layer> make_layer(std::shared_ptr<Cells> cells, int n_layers, int n_kv_heads, int head_dim,
+                                  const std::string& kv_dtype, Cell min_chunk, Rest... rest) {
+  CacheConfig config;
+  config.n_layers = n_layers;
+  config.n_kv_heads = n_kv_heads;
+  config.head_dim = head_dim;
+  config.capacity = cells->capacity();
+  config.min_chunk = min_chunk;
+  config.kv_dtype = kv_dtype.c_str();
+  config.max_sequences = cells->max_sequences();
+  return std::make_shared<Layer>(config, std::move(cells), rest...);
+}
+
+// An array of that shape that `fill(float*)` writes without the GIL.
+template <class Fill>
+OutHeads filled(std::size_t heads, std::size_t tokens, std::size_t dim, Fill&& fill) {
+  auto* data = new std::vector<float>(heads * tokens * dim);
+  nb::capsule owner(data, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
+  {
+    nb::gil_scoped_release release;
+    fill(data->data());
+  }
+  const std::size_t shape[] = {heads, tokens, dim};
+  return {data->data(), 3, shape, owner};
+}
+
+// The class of a byte layer; `make_seq` and `make_tree` make it, `attend` is its update_and_attend.
+template <class Layer, class MakeSeq, class MakeTree, class Attend>
+nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* doc, const char* init_doc,
+                                  MakeSeq make_seq, MakeTree make_tree, Attend attend) {
+  using namespace nb::literals;
+  return nb::class_<Layer>(m, name, doc)
+      .def(nb::new_(make_seq), "cells"_a, "n_layers"_a, "n_kv_heads"_a, "head_dim"_a, "kv_dtype"_a = "fp16",
+           "min_chunk"_a = 256, init_doc)
+      .def(nb::new_(make_tree), "cells"_a, "n_layers"_a, "n_kv_heads"_a, "head_dim"_a, "kv_dtype"_a = "fp16",
+           "min_chunk"_a = 256)
+      .def("update_and_attend", attend, "layer"_a, "positions"_a, "q"_a, "k"_a, "v"_a, "scale"_a, "window"_a = 0,
+           "sinks"_a = 0,
+           "Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, "
+           "head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides "
+           "positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.")
+      .def(
+          "move_cells",
+          [](Layer& layer, const std::vector<Cell>& src, const std::vector<Cell>& dst) {
+            if (src.size() != dst.size()) {
+              throw InvalidRange(error_text(src.size(), " source cells for ", dst.size(), " destinations"));
+            }
+            nb::gil_scoped_release release;
+            layer.move_cells(src.data(), dst.data(), src.size());
+          },
+          "src"_a, "dst"_a,
+          "Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.")
+      .def_prop_ro("bytes", &Layer::bytes, "K and V bytes allocated now, all layers.")
+      .def_prop_ro("allocated_cells", &Layer::allocated_cells, "Cells that have memory now.");
+}
+
+}  // namespace agentkv

@@ -10,12 +10,12 @@ from __future__ import annotations
 import statistics
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from agentkv_runtime import _core
+from in_turns import time_in_turns
 
 THREADS = 2
 KV_HEADS, DIM = 8, 128
@@ -25,15 +25,7 @@ FOOTPRINT = 256 << 20  # bytes of K and V that a decode case walks through, well
 
 def interleave(seconds: float, *calls: Callable[[], object]) -> tuple[list[float], list[float]]:
     """Median and least seconds of each call, taken in turns."""
-    for call in calls:
-        call()
-    times: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 5:
-        for call, kept in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            kept.append(time.perf_counter() - start)
+    times = time_in_turns(seconds, *calls)
     return [statistics.median(kept) for kept in times], [min(kept) for kept in times]
 
 

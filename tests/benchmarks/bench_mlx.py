@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 from agentkv_runtime import _core
 from agentkv_runtime.backends import load_backend
+from in_turns import time_in_turns
 
 load_backend("mlx")
 
@@ -68,20 +67,6 @@ class Case:
         return np.asarray(out)
 
 
-def interleave(seconds: float, calls: list[Callable[[], object]]) -> list[float]:
-    """Median microseconds of each call, taken in turns."""
-    for call in calls:
-        call()
-    times: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 5:
-        for call, kept in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            kept.append(time.perf_counter() - start)
-    return [statistics.median(kept) * 1e6 for kept in times]
-
-
 def main() -> None:
     """Prints one line per kind of pool and question."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
@@ -92,11 +77,11 @@ def main() -> None:
         per_cell = large.cache.bytes / large.cache.allocated_cells
         print(f"{kv_dtype}: {per_cell:.0f} bytes per cell and layer, attention off by {error:.1e} of fp32's")
         for what, calls in (
-            ("write", [small.write, large.write]),
-            (f"decode after {HISTORY} tokens", [small.decode, large.decode]),
-            ("write beside a live view", [small.write_beside_a_view, large.write_beside_a_view]),
+            ("write", (small.write, large.write)),
+            (f"decode after {HISTORY} tokens", (small.decode, large.decode)),
+            ("write beside a live view", (small.write_beside_a_view, large.write_beside_a_view)),
         ):
-            a, b = interleave(seconds, calls)
+            a, b = (1e6 * statistics.median(kept) for kept in time_in_turns(seconds, *calls))
             print(f"  {what:25} {CELLS[0]:6,} cells {a:9.1f} us   {CELLS[1]:6,} cells {b:9.1f} us   ratio {b / a:6.2f}")
 
 

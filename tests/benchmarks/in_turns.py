@@ -1,0 +1,20 @@
+"""Timing of calls beside each other: machines that others use too are slow and fast in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def time_in_turns(seconds: float, *calls: Callable[[], object]) -> list[list[float]]:
+    """Seconds of every run of each call, taken in turns for so long, at least five times; one run each warms up."""
+    for call in calls:
+        call()
+    times: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[0]) < 5:
+        for call, kept in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            kept.append(time.perf_counter() - start)
+    return times

@@ -113,7 +113,10 @@ def export(
         ),
     ] = Quant.none,
     dtype: Annotated[
-        DType, typer.Option(help="Activations and other weights: fp32; on mlx fp16 or bf16.")
+        DType,
+        typer.Option(
+            help="Activations and other weights: fp32; on mlx also fp16, which goes with the default cache, or bf16."
+        ),
     ] = DType.fp32,
     max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
     max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns at most.")] = 64,

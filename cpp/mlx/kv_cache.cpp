@@ -5,6 +5,7 @@
 #include <mlx/transforms.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -147,8 +148,10 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   count_bytes();
 
   write(keys, plan, k);
-  // A NaN in V would reach rows that do not see it, as 0 times NaN, and outlive its sequence. In K it does not.
-  write(values, plan, mx::where(mx::equal(v, v), v, mx::array(0.0f, v.dtype())));
+  // A NaN or infinity in V would reach rows that do not see it, as 0 times it, and outlive its sequence. In K it does
+  // not. Both are false here.
+  const mx::array finite = mx::less(mx::abs(v), mx::array(std::numeric_limits<float>::infinity(), v.dtype()));
+  write(values, plan, mx::where(finite, v, mx::array(0.0f, v.dtype())));
   return {keys.read(plan.read_len), values.read(plan.read_len), visibility_of(plan), &plan};
 }
 

@@ -247,3 +247,20 @@ def test_halves_saturate(backend: str) -> None:
 def test_an_unknown_dtype_is_refused(backend: str) -> None:
     with pytest.raises(_core.InvalidTensor, match="int2"):
         Feeder(backend, "int2")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_with_its_branch(backend: str, kv_dtype: str, value: float) -> None:
+    rng = random.Random(10)
+    feeder = Feeder(backend, kv_dtype)
+    feeder.check({0: tokens(9, rng)})
+    feeder.fork(0, 1)
+    bad = VOCAB - 1
+    feeder.k[:, 0, bad, 0] = feeder.v[:, 1, bad, 2] = value
+    other = [token % bad for token in tokens(6, rng)]
+    outs = feeder.advance({0: [bad], 1: other[:1]})  # in one step with the other branch, and before it
+    assert feeder.error(feeder.log[1], outs[1]) <= TOLERANCE
+    outs = feeder.advance({1: other[1:3], 0: [3]})
+    assert feeder.error(feeder.log[1], outs[1]) <= TOLERANCE
+    feeder.cells.seq_rm(0)
+    assert feeder.check({1: other[3:]}) <= TOLERANCE  # in the cells that branch 0 left

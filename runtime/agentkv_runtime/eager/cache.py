@@ -131,11 +131,8 @@ class TorchCache:
         keys = keys[0, :, None, : step.read_len].float()
         values = values[0, :, None, : step.read_len].float()
         scores = (q[0].float().reshape(kv_heads, group, rows, dim) @ keys.transpose(-1, -2)) * scale
-        visible = step.mask(window, sinks)
-        scores = scores.masked_fill(~visible, float("-inf"))
-        # Cells that no row may see can hold anything; 0 * inf must not reach the sum.
+        scores = scores.masked_fill(~step.mask(window, sinks), float("-inf"))
         weights = torch.softmax(scores, dim=-1)
-        values = values.masked_fill(~visible.any(dim=0)[:, None], 0.0)
         return (weights @ values).reshape(1, q.shape[1], rows, -1).to(q.dtype)
 
     @torch.inference_mode()
@@ -181,7 +178,8 @@ class TorchCache:
             raise InvalidTensor(f"k {tuple(k.shape)} does not fit pools {tuple(pools[0].shape)} of layer {layer_id}")
         keys, values = (self._grown(pools[i] if pools else None, new, step) for i, new in enumerate((k, v)))
         self._pools[layer_id] = (keys, values)
-        for pool, new in ((keys, k), (values, v)):
+        # What is not finite would reach rows that do not see it, as 0 times it, and outlive its sequence.
+        for pool, new in ((keys, k), (values, v.where(v.isfinite(), 0))):
             pool.index_copy_(2, step.write_cells, self._rounded(new))
         return keys, values
 

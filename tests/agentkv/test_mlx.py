@@ -152,7 +152,9 @@ def test_contexts_come_and_go_on_threads_and_event_loops(cases: list[Case]) -> N
     ran += run_cycles(cases, want, CYCLES // 2)
     grown = resident() - before
     assert ran == {"asyncio": CYCLES // 2, "trio": CYCLES // 2}
-    assert _mlx.active_memory() == memory
-    assert (native_threads(), loop_threads()) == (threads, [])
+    # Fewer where something of an earlier test ended meanwhile.
+    assert _mlx.active_memory() <= memory
+    assert native_threads() <= threads
+    assert loop_threads() == []
     print(f"\n{CYCLES} contexts on {THREADS} threads; the second {CYCLES // 2} grew the process by {grown >> 10} kB")
     assert grown < MAX_GROWTH

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from agentkv_runtime import _core
+from agentkv_runtime.backends import load_backend
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.mlx.affine import affine_dequantize, affine_quantize, group_size
 from agentkv_runtime.export.op import active_cache
@@ -21,7 +22,7 @@ from tests.models import tiny_model, tiny_spec
 from tests.runtime.growing_cache import GrowingCache
 from tests.runtime.test_export_models import CONFIGS, build
 
-pytest.importorskip("agentkv_runtime._mlx", reason="needs mlx", exc_type=ImportError)
+load_backend("mlx")
 
 Logits = npt.NDArray[np.float32]
 N = 20

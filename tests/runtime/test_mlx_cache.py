@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from agentkv_runtime import _core
+from agentkv_runtime.backends import load_backend
 from agentkv_runtime.metadata import KvCacheMetadata
 
-pytest.importorskip("mlx.core")
-_mlx = pytest.importorskip("agentkv_runtime._mlx", exc_type=ImportError)
+load_backend("mlx")
+
+from agentkv_runtime import _mlx  # noqa: E402
 
 Float = npt.NDArray[np.float32]
 

@@ -10,6 +10,7 @@ import pytest
 from agentkv_runtime import _core
 
 from tests.conformance.layers import LAYERS, N_LAYERS, SCALE, VOCAB, Feeder, Shape
+from tests.conformance.trees import path_to
 
 TOLERANCE = 1e-5
 SIZES = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -126,22 +127,14 @@ def test_draft_trees_and_what_is_accepted_of_them(backend: str, kv_dtype: str) -
             feeder.log[seq].append(drafted[0])
             assert feeder.error(feeder.log[seq], [out[:, :1] for out in outs]) <= TOLERANCE
             for node in range(len(parents)):
-                path = chain(node, parents)
+                path = path_to(node, parents)
                 log = feeder.log[seq] + [drafted[1 + at] for at in path]
                 assert feeder.error(log, [out[:, 1 + node : 2 + node] for out in outs]) <= TOLERANCE
-            accepted = chain(rng.randrange(len(parents)), parents)
+            accepted = path_to(rng.randrange(len(parents)), parents)
             feeder.cells.commit(accepted, seq, move_cells)
             feeder.log[seq] += [drafted[1 + node] for node in accepted]
             assert feeder.check({seq: tokens(1, rng)}) <= TOLERANCE
     assert moved
-
-
-def chain(node: int, parents: list[int]) -> list[int]:
-    """The nodes from a root down to `node`."""
-    path = [node]
-    while parents[path[0]] >= 0:
-        path.insert(0, parents[path[0]])
-    return path
 
 
 def test_cells_move_as_if_all_were_read_first(backend: str, kv_dtype: str) -> None:

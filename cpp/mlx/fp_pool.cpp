@@ -5,7 +5,7 @@
 namespace agentkv::mlx {
 
 mx::array to_storage(const mx::array& rows, mx::Dtype dtype) {
-  if (dtype != mx::float16) return mx::astype(rows, dtype);
+  if (dtype != mx::float16 || rows.dtype() == dtype) return mx::astype(rows, dtype);
   constexpr float largest = 65504.0f;
   return mx::astype(mx::clip(rows, mx::array(-largest, rows.dtype()), mx::array(largest, rows.dtype())), dtype);
 }

@@ -5,7 +5,8 @@
 
 namespace agentkv::mlx {
 
-// Rounds to nearest even. float16 saturates at +-65504, so that one outlier cannot turn a whole row into NaN.
+// Rounds to nearest even. float16 saturates at +-65504, so that one outlier cannot turn a whole row into NaN; rows that
+// are float16 already stay as they are.
 mx::array to_storage(const mx::array& rows, mx::Dtype dtype);
 
 class FPPool final : public Pool {

@@ -143,9 +143,11 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   for (const Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   Pool& keys = *layers_[static_cast<std::size_t>(layer)].k;
   Pool& values = *layers_[static_cast<std::size_t>(layer)].v;
-  keys.ensure(needed, min_chunk_, capacity_);
-  values.ensure(needed, min_chunk_, capacity_);
-  count_bytes();
+  if (needed > values.cells()) {  // which grows last
+    keys.ensure(needed, min_chunk_, capacity_);
+    values.ensure(needed, min_chunk_, capacity_);
+    count_bytes();
+  }
 
   write(keys, plan, k);
   // A NaN or infinity in V would reach rows that do not see it, as 0 times it, and outlive its sequence. In K it does

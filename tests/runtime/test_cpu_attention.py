@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pytest
 from agentkv_runtime import _core
 
+from tests.conformance.layers import rounded
+
 Float = npt.NDArray[np.float32]
 
 SCALE = 0.13
@@ -73,15 +75,6 @@ def restore_settings() -> Iterator[None]:
     yield
     _core.set_threads(threads)
     _core.set_cpu_isa(isa)
-
-
-def rounded(x: Float, kv_dtype: str) -> npt.NDArray[np.float64]:
-    if kv_dtype == "fp16":
-        return x.astype(np.float16).astype(np.float64)
-    if kv_dtype == "bf16":
-        bits = x.view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32).astype(np.float64)
-    return x.astype(np.float64)
 
 
 def reference(feeder: Feeder, tokens: list[int], kv_dtype: str, window: int) -> npt.NDArray[np.float64]:

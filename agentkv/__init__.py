@@ -22,8 +22,10 @@ from ._errors import (
     InvalidInput,
     InvalidRollback,
     ModelError,
+    PositionsExhausted,
     StepFailed,
     TooManyBranches,
+    WrongEventLoop,
 )
 from ._gather import gather
 from ._generation import Choice, Generation, Token, Usage
@@ -51,6 +53,7 @@ __all__ = [
     "Mark",
     "ModelError",
     "ModelInfo",
+    "PositionsExhausted",
     "Sampling",
     "Stats",
     "StepFailed",
@@ -59,6 +62,7 @@ __all__ = [
     "TokenStream",
     "TooManyBranches",
     "Usage",
+    "WrongEventLoop",
     "gather",
     "models",
     "spec",

@@ -11,10 +11,9 @@ import anyio
 import numpy as np
 from numpy.typing import NDArray
 
-from ._commands import Call, Job, check_finished
+from ._commands import Awaited, Job, check_finished
 from ._errors import BranchClosed, InvalidInput
 from ._generation import Choice, Generation
-from ._history import History
 from ._inputs import Prompt, checked_count, text_of
 from ._mark import Mark, length_at, make_mark
 from ._request import GenerationRequest
@@ -22,18 +21,23 @@ from ._speculation import INHERIT, Inherit, Speculative
 from ._stream import DEFAULT_BUFFER, TokenStream
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Engine, Finished
+    from agentkv_runtime.engine import Finished
 
+    from ._commands import Worker
     from ._context import Context
+    from ._loop import StepLoop
     from ._sampling import Sampling
+
+MOST_FORKS = 2**31 - 1
 
 
 class Closing:
     """What `Branch.close` returns. The branch is closed already; awaiting this waits until its cells are free."""
 
-    __slots__ = ("_released",)
+    __slots__ = ("_loop", "_released")
 
-    def __init__(self, released: anyio.Event | None) -> None:
+    def __init__(self, loop: StepLoop, released: Awaited[None] | None) -> None:
+        self._loop = loop
         self._released = released
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -41,7 +45,8 @@ class Closing:
 
     async def _wait(self) -> None:
         if self._released is not None:
-            await self._released.wait()
+            self._loop.check_here()
+            await self._released.settled.wait()
 
 
 class Branch:
@@ -57,11 +62,11 @@ class Branch:
 
     __slots__ = ("__weakref__", "_closed", "_context", "_finalizer", "_history", "_id", "_loop", "_parent")
 
-    def __init__(self, context: Context, engine_id: int, history: History, parent: Branch | None) -> None:
+    def __init__(self, context: Context, engine_id: int, parent: Branch | None) -> None:
         self._context = context
         self._loop = context._loop
         self._id = engine_id
-        self._history = history
+        self._history = self._loop.histories[engine_id]
         self._parent = None if parent is None else weakref.ref(parent)
         self._closed = False
         self._finalizer = weakref.finalize(self, self._loop.release, engine_id)
@@ -115,23 +120,11 @@ class Branch:
         Raises:
             InvalidInput: nothing to add, or not text, ids or messages.
             ContextFull: fewer cells are free than tokens were given.
+            PositionsExhausted: more tokens than the model has positions.
         """
         self._check()
         tokens = self._context._encode(prompt, after=self)
-        history = self._history
-
-        def finish(finished: Finished) -> None:
-            check_finished(finished)
-            history.extend(tokens)
-
-        length = len(history)
-
-        def undo(_: None) -> Call[None]:
-            rollback = Call(lambda engine: engine.rollback(self._id, length), then=lambda _: history.truncate(length))
-            self._loop.submit(rollback)
-            return rollback
-
-        await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), finish), undo)
+        await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), check_finished))
 
     def mark(self) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free."""
@@ -146,8 +139,7 @@ class Branch:
         """
         self._check()
         length = length_at(to, self._id, self._history)
-        history = self._history
-        await self._loop.call(lambda engine: engine.rollback(self._id, length), then=lambda _: history.truncate(length))
+        await self._loop.call(lambda engine: engine.rollback(self._id, length))
 
     @overload
     async def fork(self) -> Branch: ...
@@ -163,29 +155,14 @@ class Branch:
             TooManyBranches: more live branches than the cache was built for; then none is made.
         """
         self._check()
-        count = 1 if n is None else checked_count(n, "n", 1)
-        children: list[Branch] = []
+        count = 1 if n is None else checked_count(n, "n", 1, MOST_FORKS)
 
-        def fork(engine: Engine) -> tuple[list[int], bytes]:
-            ids: list[int] = []
-            try:
-                for _ in range(count):
-                    ids.append(engine.fork(self._id))
-            except Exception:
-                for child in ids:
-                    engine.close(child)
-                raise
-            return ids, engine.tokens(ids[0]).tobytes()
+        def undo(worker: Worker, made: list[int]) -> None:
+            for child in made:
+                worker.close(child)
 
-        def adopt_children(made: tuple[list[int], bytes]) -> None:
-            ids, log = made
-            for child in ids:
-                children.append(Branch(self._context, child, History(log), self))
-
-        def undo(_: object) -> Call[None] | None:
-            return [child._release() for child in children][-1]
-
-        await self._loop.call(fork, then=adopt_children, undo=undo)
+        made = await self._loop.call(lambda engine: engine.fork(self._id, count), undo)
+        children = [Branch(self._context, child, self) for child in made]
         return children[0] if n is None else children
 
     async def generate(
@@ -214,13 +191,11 @@ class Branch:
         self._check_started("generate")
         request = GenerationRequest.checked(
             self._id,
-            self._history,
             max_tokens=max_tokens,
             stop=stop,
             sampling=sampling,
             speculative=speculative,
             speculation=self._context._model.speculation,
-            emit=False,
         )
         return await self._loop.run(Job(request.start, request.finish))
 
@@ -238,18 +213,16 @@ class Branch:
         Leaving the block stops the generation. A reader that falls `buffer` tokens behind pauses its own branch only.
         """
         self._check_started("stream")
-        limit = checked_count(buffer, "buffer", 1)
         request = GenerationRequest.checked(
             self._id,
-            self._history,
             max_tokens=max_tokens,
             stop=stop,
             sampling=sampling,
             speculative=speculative,
             speculation=self._context._model.speculation,
-            emit=True,
+            buffer=buffer,
         )
-        return TokenStream(self._loop, request, limit)
+        return TokenStream(self._loop, request, buffer)
 
     async def select(self, choices: Sequence[str]) -> Choice:
         """The most likely of `choices` as a continuation, with the log-probability of each; the branch is unchanged.
@@ -301,21 +274,19 @@ class Branch:
             raise InvalidInput(f"other is {other!r}, but it must be a Branch")
         other._check()
         self._context._check_owns(other)
-        history = self._history
-
-        def adopt(engine: Engine) -> bytes:
-            engine.adopt(self._id, other._id)
-            return engine.tokens(self._id).tobytes()
-
-        await self._loop.call(adopt, then=lambda log: history.replace(log))
+        await self._loop.call(lambda engine: engine.adopt(self._id, other._id))
 
     def close(self) -> Closing:
         """Frees the branch; what it runs is cancelled. Synchronous and idempotent.
 
         `await branch.close()` also waits until its cells are free.
         """
-        release = self._release()
-        return Closing(None if release is None else release.settled)
+        self._context._unregister(self)
+        if self._closed:
+            return Closing(self._loop, None)
+        self._closed = True
+        self._finalizer.detach()
+        return Closing(self._loop, self._loop.close(self._id))
 
     async def __aenter__(self) -> Branch:
         self._check()
@@ -327,18 +298,6 @@ class Branch:
         closing = self.close()
         with anyio.CancelScope(shield=True):
             await closing
-
-    def _release(self) -> Call[None] | None:
-        """Closes, and returns what there is to wait for."""
-        self._context._unregister(self)
-        if self._closed or not self._loop.is_open:
-            self._closed = True
-            return None
-        self._closed = True
-        self._finalizer.detach()
-        release: Call[None] = Call(lambda engine: engine.close(self._id))
-        self._loop.submit(release)
-        return release
 
     def _check(self) -> None:
         self._loop.check_open()

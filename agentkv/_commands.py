@@ -1,18 +1,19 @@
 """What the event loop asks of the step loop's thread.
 
 A command is made on the event loop, applied once on the thread between two forwards, and settled once back on the
-event loop. Whoever awaits it waits for `settled`.
+event loop, whatever it or others raised. Whoever awaits it waits for `settled`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import anyio
 
-from ._errors import AgentKVError, BranchClosed, from_kind, from_native
+from ._errors import BranchClosed, from_kind
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Emitted, Engine, Finished
@@ -30,6 +31,10 @@ class Worker(Protocol):
         """Has `settle` run on the event loop with the next post."""
         ...
 
+    def close(self, branch: int) -> None:
+        """Frees a branch and ends what it runs; one that is closed already is left alone."""
+        ...
+
 
 class Command(ABC):
     """Something the thread does between two forwards. Nobody awaits a plain command."""
@@ -38,44 +43,36 @@ class Command(ABC):
 
     @abstractmethod
     def apply(self, worker: Worker) -> None:
-        """Runs on the thread."""
+        """Runs on the thread. What it raises is what the command fails with."""
 
-    def refuse(self, worker: Worker, error: BaseException) -> None:  # noqa: B027 - nobody waits for a plain command
-        """Instead of `apply`, once the step loop cannot go on."""
+    def fail(self, error: BaseException) -> None:  # noqa: B027 - nobody waits for a plain command
+        """It could not be done; on the event loop."""
 
 
 class Awaited(Command, Generic[T]):
     """A command with a result, or an error, that a task awaits."""
 
-    __slots__ = ("_error", "_result", "abandoned", "settled", "undo", "undoing")
+    __slots__ = ("_error", "_result", "settled")
 
     def __init__(self) -> None:
         self.settled = anyio.Event()
-        self.abandoned = False  # the awaiting task was cancelled
-        self.undo: Undo[T] | None = None  # what to do with a result that nobody receives
-        self.undoing: Awaited[Any] | None = None  # what that takes, if anything
         self._result: T | None = None
         self._error: BaseException | None = None
 
     def succeed(self, result: T) -> None:
         """Settles with a result; on the event loop."""
-        self._result = result
-        if self.abandoned:
-            self.take_back()
-        self.settled.set()
+        if not self.settled.is_set():
+            self._result = result
+            self.settled.set()
 
     def fail(self, error: BaseException) -> None:
         """Settles with an error; on the event loop."""
-        self._error = error
-        self.settled.set()
+        if not self.settled.is_set():
+            self._error = error
+            self.settled.set()
 
-    def refuse(self, worker: Worker, error: BaseException) -> None:
-        worker.report(lambda: self.fail(error))
-
-    def take_back(self) -> None:
-        """Undoes what succeeded for nobody; on the event loop."""
-        if self.undo is not None and self._error is None:
-            self.undoing = self.undo(self._result)  # type: ignore[arg-type]
+    def take_back(self, worker: Worker) -> None:
+        """On the thread, after `apply`: nobody receives the result. Ends what runs, undoes what was done."""
 
     @property
     def failed(self) -> bool:
@@ -89,162 +86,143 @@ class Awaited(Command, Generic[T]):
         return self._result  # type: ignore[return-value]
 
 
-Undo: TypeAlias = Callable[[T], Awaited[Any] | None]
-
-
 class Call(Awaited[T]):
-    """A verb that is done as soon as it is applied.
+    """A verb that is done as soon as it is applied. `undo` takes back one whose result nobody receives."""
 
-    `then` runs on the event loop, in the order of the verbs, whether or not the awaiting task still lives.
-    """
+    __slots__ = ("_done", "_undo", "_verb")
 
-    __slots__ = ("_then", "_verb")
-
-    def __init__(self, verb: Callable[[Engine], T], then: Callable[[T], None] | None = None) -> None:
+    def __init__(self, verb: Callable[[Engine], T], undo: Callable[[Worker, T], None] | None = None) -> None:
         super().__init__()
         self._verb = verb
-        self._then = then
+        self._undo = undo
+        self._done: list[T] = []
 
     def apply(self, worker: Worker) -> None:
-        if self.abandoned:
-            worker.report(lambda: self.fail(AgentKVError("cancelled before it began")))
-            return
-        try:
-            result = self._verb(worker.engine)
-        except Exception as error:
-            failure = from_native(error)
-            worker.report(lambda: self.fail(failure))
-        else:
-            worker.report(lambda: self._settle(result))
+        result = self._verb(worker.engine)
+        self._done.append(result)
+        worker.report(partial(self.succeed, result))
 
-    def _settle(self, result: T) -> None:
-        try:
-            if self._then is not None:
-                self._then(result)
-        except Exception as error:
-            self.fail(error)
-        else:
-            self.succeed(result)
+    def take_back(self, worker: Worker) -> None:
+        for result in self._done:
+            if self._undo is not None:
+                self._undo(worker, result)
 
 
 class Job(Awaited[T]):
     """Work that takes steps: `start` hands it to the engine, `finish` makes the result of what the engine reports.
 
-    `finish` runs on the event loop, in the order of the engine's reports, whether or not anyone still waits.
+    `finish` runs on the event loop, in the order of the engine's reports. `undo` runs on the thread where the job did
+    not succeed, or did for nobody; without one, the engine takes back what is all or nothing.
     """
 
-    __slots__ = ("_finish", "_start", "id")
+    __slots__ = ("_finish", "_start", "_undo", "id")
 
-    def __init__(self, start: Callable[[Engine], int], finish: Callable[[Finished], T]) -> None:
+    def __init__(
+        self,
+        start: Callable[[Engine], int],
+        finish: Callable[[Finished], T],
+        undo: Callable[[Worker], None] | None = None,
+    ) -> None:
         super().__init__()
         self._start = start
         self._finish = finish
+        self._undo = undo
         self.id: int | None = None  # the engine's, once applied
 
     def apply(self, worker: Worker) -> None:
-        if self.abandoned:
-            worker.report(lambda: self.fail(AgentKVError("cancelled before it began")))
-            return
-        try:
-            self.id = self._start(worker.engine)
-        except Exception as error:
-            failure = from_native(error)
-            worker.report(lambda: self.fail(failure))
+        self.id = self._start(worker.engine)
+        worker.jobs[self.id] = self
+
+    def end(self, worker: Worker, finished: Finished) -> None:
+        """The engine is done with it; on the thread."""
+        if self._undo is not None and (finished.error is not None or finished.finish_reason == "cancelled"):
+            self._undo(worker)
+        worker.report(partial(self._settle, finished))
+
+    def take_back(self, worker: Worker) -> None:
+        if self.id is None:
+            return  # it never began
+        if self.id in worker.jobs:
+            worker.engine.cancel(self.id)
+        elif self._undo is not None:
+            self._undo(worker)
         else:
-            worker.jobs[self.id] = self
-            self.accepted(worker)
+            worker.engine.take_back(self.id)
 
-    def accepted(self, worker: Worker) -> None:
-        """The engine took it; on the thread."""
-
-    def end(self, finished: Finished) -> None:
-        """Settles with what the engine reported; on the event loop."""
+    def _settle(self, finished: Finished) -> None:
         try:
             result = self._finish(finished)
-        except Exception as error:
+        except BaseException as error:  # whoever awaits it gets it, and the settlements after this one go on
             self.fail(error)
         else:
             self.succeed(result)
 
 
 class StreamJob(Job[T]):
-    """A generation whose tokens are handed out as they come, at most `limit` ahead of the reader.
+    """A generation whose tokens are handed out as they come. `heard` is called at its end, whatever that was."""
 
-    The thread pauses the generation at the limit; the reader has it resumed when half is taken.
-    """
-
-    __slots__ = ("_feed", "limit", "paused", "sent", "started", "taken")
+    __slots__ = ("_feed", "_heard", "started")
 
     def __init__(
         self,
         start: Callable[[Engine], int],
         finish: Callable[[Finished], T],
         feed: Callable[[list[Emitted]], None],
-        limit: int,
+        heard: Callable[[], None],
     ) -> None:
         super().__init__(start, finish)
         self._feed = feed
-        self.limit = limit
+        self._heard = heard
         self.started = anyio.Event()
-        self.sent = 0  # written by the thread
-        self.taken = 0  # written by the reader
-        self.paused = False
 
-    def accepted(self, worker: Worker) -> None:
+    def apply(self, worker: Worker) -> None:
+        super().apply(worker)
         worker.report(self.started.set)
+
+    def succeed(self, result: T) -> None:
+        super().succeed(result)
+        self._heard()
 
     def fail(self, error: BaseException) -> None:
         super().fail(error)
         self.started.set()
+        self._heard()
 
     def feed(self, items: list[Emitted]) -> None:
         """Hands tokens to the reader; on the event loop."""
         self._feed(items)
 
-    @property
-    def drained(self) -> bool:
-        """Has the reader taken enough for the generation to go on?"""
-        return self.sent - self.taken <= self.limit // 2
 
-    def throttle(self, worker: Worker) -> None:
-        """Pauses at the limit; on the thread, after tokens were sent."""
-        if self.paused or self.id is None or self.sent - self.taken < self.limit:
-            return
-        worker.engine.pause(self.id, True)
-        self.paused = True
-        if self.drained:  # the reader looked before `paused` was set: nobody else would resume it
-            Resume(self).apply(worker)
+class Cancel(Awaited[None]):
+    """Takes back a command that was submitted before; settles when that is done."""
 
+    __slots__ = ("_command",)
 
-class Cancel(Command):
-    """Ends a job at the next step boundary; one that is already over is left alone."""
-
-    __slots__ = ("_job",)
-
-    def __init__(self, job: Job[Any]) -> None:
-        self._job = job
+    def __init__(self, command: Awaited[Any]) -> None:
+        super().__init__()
+        self._command = command
 
     def apply(self, worker: Worker) -> None:
-        if self._job.id is not None and self._job.id in worker.jobs:
-            worker.engine.cancel(self._job.id)
+        self._command.take_back(worker)
+        worker.report(partial(self.succeed, None))
 
 
-class Resume(Command):
-    """Lets a paused stream go on."""
+class Close(Awaited[None]):
+    """Frees a branch and ends what it runs."""
 
-    __slots__ = ("_job",)
+    __slots__ = ("_branch",)
 
-    def __init__(self, job: StreamJob[Any]) -> None:
-        self._job = job
+    def __init__(self, branch: int) -> None:
+        super().__init__()
+        self._branch = branch
 
     def apply(self, worker: Worker) -> None:
-        if self._job.paused and self._job.id in worker.jobs:
-            self._job.paused = False
-            worker.engine.pause(self._job.id, False)
+        worker.close(self._branch)
+        worker.report(partial(self.succeed, None))
 
 
 class Release(Command):
-    """Frees a branch and what it runs; nobody waits for it."""
+    """The same for a branch that nobody refers to any more; made by finalizers, on any thread."""
 
     __slots__ = ("_branch",)
 
@@ -252,7 +230,21 @@ class Release(Command):
         self._branch = branch
 
     def apply(self, worker: Worker) -> None:
-        worker.engine.close(self._branch)
+        worker.close(self._branch)
+
+
+class Taken(Command):
+    """The reader of a stream has taken so many more of its tokens."""
+
+    __slots__ = ("_count", "_job")
+
+    def __init__(self, job: StreamJob[Any], count: int) -> None:
+        self._job = job
+        self._count = count
+
+    def apply(self, worker: Worker) -> None:
+        if self._job.id is not None:
+            worker.engine.taken(self._job.id, self._count)
 
 
 def check_finished(finished: Finished) -> None:

@@ -12,7 +12,6 @@ from ._branch import Branch
 from ._chat import begin_chat, continue_chat
 from ._commands import Job, check_finished
 from ._errors import ForeignBranch, InvalidInput
-from ._history import History
 from ._inputs import Message, Prompt, checked_ids, checked_messages, is_messages, text_of
 from ._log import log
 from ._loop import StepLoop
@@ -22,7 +21,7 @@ from ._stats import Stats, stats_of
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Engine, Finished
+    from agentkv_runtime.engine import Engine
     from agentkv_runtime.tokenizer import Tokenizer
 
 
@@ -141,7 +140,7 @@ class Context:
         if prompt is None:
             return await self._empty_branch()
         tokens = self._encode(prompt, tools=tools)
-        created: list[int] = []
+        created: list[int] = []  # by the thread
 
         def create(engine: Engine) -> int:
             branch, reused = engine.create(tokens)
@@ -153,20 +152,12 @@ class Context:
             created.append(branch)
             return job
 
-        def finish(finished: Finished) -> Branch:
-            try:
-                check_finished(finished)
-            except Exception:
-                self._loop.release(created[0])
-                raise
-            history = History()
-            history.extend(tokens)
-            return Branch(self, created[0], history, None)
-
-        return await self._loop.run(Job(create, finish), undo=lambda branch: branch._release())
+        await self._loop.run(Job(create, check_finished, undo=lambda worker: worker.close(created[0])))
+        return Branch(self, created[0], None)
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
         """Closes every other branch of this Context and waits until their cells are free."""
+        self._loop.check_open()
         kept: set[int] = set()
         for item in branches:
             for branch in [item] if isinstance(item, Branch) else list(item):
@@ -175,20 +166,14 @@ class Context:
                 self._check_owns(branch)
                 branch._check()
                 kept.add(branch.id)
-        self._loop.check_open()
         for branch in self.branches:
             if branch.id not in kept:
                 branch.close()
         await self._loop.call(lambda _: None)  # verbs apply in order: the branches are free after this one
 
     async def _empty_branch(self) -> Branch:
-        made: list[Branch] = []
-
-        def then(created: tuple[int, int]) -> None:
-            made.append(Branch(self, created[0], History(), None))
-
-        await self._loop.call(lambda engine: engine.create(), then, undo=lambda _: made[0]._release())
-        return made[0]
+        branch, _ = await self._loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))
+        return Branch(self, branch, None)
 
     def _register(self, branch: Branch) -> None:
         self._branches[branch.id] = branch

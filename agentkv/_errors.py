@@ -38,6 +38,14 @@ class TooManyBranches(AgentKVError):
     """More live branches than the cache was built for."""
 
 
+class PositionsExhausted(AgentKVError):
+    """More tokens than the model has positions; the branch is as it was."""
+
+
+class WrongEventLoop(AgentKVError):
+    """A verb of a Context or a branch was awaited on another event loop than the one that opened the Context."""
+
+
 class ContextClosed(AgentKVError):
     """The Context was left, or its step loop ended."""
 
@@ -67,6 +75,7 @@ _KINDS: dict[str, tuple[type[AgentKVError], str]] = {
     "InvalidToken": (InvalidInput, ""),
     "InvalidDrafter": (InvalidInput, ""),
     "InvalidEngine": (InvalidInput, ""),
+    "PositionsExhausted": (PositionsExhausted, ""),
     "StepFailed": (StepFailed, ""),
     "TooManyBranches": (TooManyBranches, ""),
     "CacheFull": (ContextFull, "close branches, or open the Context with a larger capacity"),

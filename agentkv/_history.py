@@ -1,16 +1,18 @@
-"""What a branch remembers of itself on the Python side: its tokens, and which marks still hold."""
+"""What the event loop knows of the branches: their tokens as the engine tells them, and which marks still hold."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import LogChange
 
 
 class History:
-    """The token log of one branch, kept equal to the engine's, and the record of its rewrites.
+    """The tokens of one branch, as of its last verb that ended, and the record of their rewrites.
 
     A mark taken at time `t` with length `n` holds as long as no rewrite since `t` kept fewer than `n` tokens.
     `_floors_time` and `_floors_kept` both rise: since just before each time, so many tokens were kept at the least.
@@ -18,8 +20,8 @@ class History:
 
     __slots__ = ("_floors_kept", "_floors_time", "log", "owner", "time")
 
-    def __init__(self, log: bytes = b"") -> None:
-        self.log = array("i", log)
+    def __init__(self) -> None:
+        self.log = array("i")
         self.owner = object()  # of the marks of this history
         self.time = 0
         self._floors_time: list[int] = []
@@ -28,23 +30,12 @@ class History:
     def __len__(self) -> int:
         return len(self.log)
 
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Adds tokens at the end."""
-        self.log.extend(tokens)
-
-    def truncate(self, length: int) -> None:
-        """Forgets all but the first `length` tokens."""
-        if length < len(self.log):
-            self._record_rewrite(length)
-            del self.log[length:]
-
-    def replace(self, log: bytes) -> None:
-        """Takes over other tokens; marks hold up to the common prefix."""
-        other = array("i", log)
-        common = common_prefix(self.log, other)
-        if common < len(self.log):
-            self._record_rewrite(common)
-        self.log = other
+    def change(self, kept: int, appended: bytes) -> None:
+        """Keeps the first `kept` tokens and adds others, int32."""
+        if kept < len(self.log):
+            self._record_rewrite(kept)
+            del self.log[kept:]
+        self.log.frombytes(appended)
 
     def kept_since(self, time: int) -> int | None:
         """The fewest tokens that any rewrite after `time` kept; None when there was none."""
@@ -60,11 +51,23 @@ class History:
         self._floors_time.append(self.time)
 
 
-def common_prefix(a: array[int], b: array[int]) -> int:
-    """Length of the longest common prefix."""
-    n = min(len(a), len(b))
-    if n == 0:
-        return 0
-    differ = np.frombuffer(a, np.int32, n) != np.frombuffer(b, np.int32, n)
-    first = int(differ.argmax())
-    return first if differ[first] else n
+class Histories:
+    """The histories of a Context's branches. The engine's changes, applied in its order, are all that alters them."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, History] = {}
+
+    def __getitem__(self, branch: int) -> History:
+        return self._of[branch]
+
+    def apply(self, changes: Iterable[LogChange]) -> None:
+        """Takes over what the engine did; a branch that is new begins empty."""
+        for change in changes:
+            history = self._of.get(change.branch)
+            if history is None:
+                history = self._of[change.branch] = History()
+            history.change(change.kept, change.appended)
+
+    def drop(self, branch: int) -> None:
+        """The branch was closed."""
+        self._of.pop(branch, None)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 class Host(Protocol):
     """An event loop."""
 
+    def is_current(self) -> bool:
+        """Does it run the caller?"""
+        ...
+
     def soon(self, callback: Callable[[], None]) -> None:
         """Runs `callback` on the next tick of the loop; called on the loop's own thread."""
         ...
@@ -27,6 +31,12 @@ class Host(Protocol):
 class _AsyncioHost:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+
+    def is_current(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
@@ -42,6 +52,14 @@ class _AsyncioHost:
 class _TrioHost:
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         self._token = token
+
+    def is_current(self) -> bool:
+        import trio
+
+        try:
+            return trio.lowlevel.current_trio_token() is self._token
+        except RuntimeError:
+            return False
 
     def soon(self, callback: Callable[[], None]) -> None:
         self._token.run_sync_soon(callback)

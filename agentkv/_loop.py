@@ -24,9 +24,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from ._commands import Awaited, Call, Cancel, Command, Job, Release, Resume, StreamJob, Undo
-from ._errors import ContextClosed, from_native
+from ._blocked import BlockedStrategy
+from ._commands import Awaited, Call, Cancel, Close, Command, Release, StreamJob, Taken, Worker
+from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
+from ._history import Histories
 from ._host import current_host
+from ._log import log
 from ._trace import StepRecord
 from ._worker import Batch, EngineWorker, Post, Stop
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_QUIET_TICKS = 32  # a flush is put off at most this often
+PATIENCE_S = 1.0  # how often those who must wait for the thread look whether a strategy blocks it
 
 _numbers = itertools.count()
 
@@ -49,10 +53,12 @@ class StepLoop:
         self._host = current_host()
         self._queue: SimpleQueue[Batch | Command | Stop] = SimpleQueue()
         self._posts: deque[Post] = deque()
-        self._worker = EngineWorker(self._queue, self._post)
+        self.histories = Histories()
+        self._worker = EngineWorker(self._queue, self._post, self.histories)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()
         self._open = False
+        self._lost = False  # the thread did not come back
         self._outbox: list[Command] = []
         self._submitted = 0  # commands, ever
         self._seen = 0  # sequence of the last post that was settled
@@ -93,7 +99,7 @@ class StepLoop:
         self._thread.start()
         atexit.register(self._at_exit)
         try:
-            await _settled(ready)
+            await self._until(ready)
         except BaseException:
             await self.stop()
             raise
@@ -108,11 +114,15 @@ class StepLoop:
         self._flush()
         self._open = False
         self._queue.put(Stop())
+        if not self._host.is_current():  # what the thread posts is settled elsewhere, or nowhere any more
+            self._at_exit()
+            return
         try:
-            await _settled(self._ended)
+            await self._until(self._ended)
         finally:
-            self._thread.join()
             atexit.unregister(self._at_exit)
+            if self._ended.is_set() and not self._lost:
+                self._thread.join()
 
     def _at_exit(self) -> None:
         """Native code must not outlive the interpreter where a Context was never left."""
@@ -125,33 +135,38 @@ class StepLoop:
         """Is the Context inside its block?"""
         return self._open
 
+    @property
+    def is_here(self) -> bool:
+        """Does the caller run on the event loop that the Context was opened on?"""
+        return self._host.is_current()
+
     def check_open(self) -> None:
-        """Raises ContextClosed once the Context was left."""
+        """Raises ContextClosed once the Context was left, WrongEventLoop on another event loop than its own."""
         if not self._open:
             raise ContextClosed("the Context was left; do this inside its `async with` block")
+        self.check_here()
 
-    async def call(
-        self,
-        verb: Callable[[Engine], T],
-        then: Callable[[T], None] | None = None,
-        undo: Undo[T] | None = None,
-    ) -> T:
-        """Runs a verb between two forwards.
+    def check_here(self) -> None:
+        """Raises WrongEventLoop."""
+        if not self._host.is_current():
+            raise WrongEventLoop(
+                "a Context and its branches belong to the event loop that opened it, and this is another one; open a "
+                "Context here, or hand the work over to that event loop (asyncio.run_coroutine_threadsafe, say)"
+            )
 
-        `then` runs on the event loop in the order of the verbs. A cancelled call is settled before the cancellation
-        goes on: it was not applied, or it was and `undo` gets the result that nobody receives.
-        """
-        return await self.run(Call(verb, then), undo)
+    async def call(self, verb: Callable[[Engine], T], undo: Callable[[Worker, T], None] | None = None) -> T:
+        """Runs a verb between two forwards. `undo` takes back, on the thread, one whose result nobody receives."""
+        return await self.run(Call(verb, undo))
 
-    async def run(self, command: Awaited[T], undo: Undo[T] | None = None) -> T:
+    async def run(self, command: Awaited[T]) -> T:
         """Runs a command to its end. Nothing begins in a scope that is cancelled already.
 
-        A cancelled job is settled at the step boundary before the cancellation goes on, and `undo` gets the result of
-        one that had succeeded by then.
+        A cancelled command is taken back, and settled at the step boundary, before the cancellation goes on.
         """
+        self.check_open()
         await checkpoint_if_cancelled()
         self.submit(command)
-        return await self.wait(command, undo)
+        return await self.wait(command)
 
     def submit(self, command: Command) -> None:
         """Sends a command with the next flush."""
@@ -161,44 +176,54 @@ class StepLoop:
         if not self._ticking:
             self._await_quiet()
 
-    async def wait(self, command: Awaited[T], undo: Undo[T] | None = None) -> T:
+    async def wait(self, command: Awaited[T]) -> T:
         """Waits until a submitted command is settled, and returns its result."""
         try:
             await command.settled.wait()
         except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-            self._abandon(command, undo)
+            self._send_cancel(command)
             raise
         except BaseException:
-            self._abandon(command, undo)
-            await _settled(command.settled)
-            if command.undoing is not None:
-                await _settled(command.undoing.settled)
+            await self.cancel(command)
             raise
         return command.result()
 
-    async def cancel(self, job: Job[Any]) -> None:
-        """Cancels a submitted job and waits, uninterrupted, until it is settled."""
-        self._abandon(job, None)
-        await _settled(job.settled)
+    async def cancel(self, command: Awaited[Any]) -> None:
+        """Takes back a submitted command and waits, uninterrupted, until it and that are settled."""
+        cancel = self._send_cancel(command)
+        try:
+            await self._until(command.settled)
+        finally:
+            if cancel is not None:
+                await self._until(cancel.settled)
 
-    def _abandon(self, command: Awaited[T], undo: Undo[T] | None) -> None:
-        command.undo = undo
-        if command.settled.is_set():
-            command.take_back()
-            return
-        command.abandoned = True
-        if self._open:
-            if isinstance(command, Job):
-                self._outbox.append(Cancel(command))
-            self._flush()
+    def _send_cancel(self, command: Awaited[Any]) -> Cancel | None:
+        """None once the Context was left: whatever was under way then fails, and there is nothing to take back."""
+        if not self._open:
+            return None
+        cancel = Cancel(command)
+        self._outbox.append(cancel)
+        self._flush()
+        return cancel
+
+    def close(self, branch: int) -> Awaited[None] | None:
+        """Frees a branch, and returns what there is to wait for; None once the Context was left."""
+        if not self._open:
+            return None
+        close = Close(branch)
+        if self._host.is_current():
+            self.submit(close)
+        else:
+            self._queue.put(close)
+        return close
 
     def release(self, branch: int) -> None:
         """Frees a branch; callable from any thread, a finalizer included."""
         self._queue.put(Release(branch))
 
-    def resume(self, job: StreamJob[Any]) -> None:
-        """Lets a paused stream go on."""
-        self._queue.put(Resume(job))
+    def taken(self, job: StreamJob[Any], count: int) -> None:
+        """The reader of a stream has taken so many more of its tokens."""
+        self._queue.put(Taken(job, count))
 
     def _await_quiet(self) -> None:
         self._ticks = 0
@@ -218,8 +243,8 @@ class StepLoop:
             self._flush(self._seen)
 
     def _flush(self, seen: int = 0) -> None:
-        self._queue.put(Batch(self._outbox, seen))
-        self._outbox = []
+        commands, self._outbox = self._outbox, []
+        self._queue.put(Batch(commands, seen))
 
     def _post(self, post: Post) -> bool:
         self._posts.append(post)
@@ -227,26 +252,53 @@ class StepLoop:
 
     def _settle_posts(self) -> None:
         woke = False
-        while self._posts:
-            post = self._posts.popleft()
-            for job, items in post.streamed.items():
-                job.feed(items)
-            for settle in post.settlements:
-                settle()
-            woke = woke or bool(post.settlements)
-            self._seen = post.sequence
-        if woke:
-            self._await_quiet()
-
-
-async def _settled(event: anyio.Event) -> None:
-    """Waits for an event that will come, whatever is cancelled meanwhile; then lets the cancellation go on."""
-    cancelled: BaseException | None = None
-    while not event.is_set():
         try:
-            with anyio.CancelScope(shield=True):
-                await event.wait()
-        except anyio.get_cancelled_exc_class() as error:  # asyncio's own cancel() goes through shields
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+            while self._posts:
+                post = self._posts[0]
+                while post.settlements:
+                    post.settlements.popleft()()
+                woke = woke or post.wakes
+                self._seen = post.sequence
+                self._posts.popleft()
+        finally:
+            if self._posts:  # a signal's exception may come anywhere: what is left is settled all the same
+                self._host.soon(self._settle_posts)
+            if woke:
+                self._await_quiet()
+
+    async def _until(self, event: anyio.Event) -> None:
+        """Waits for an event that will come, whatever is cancelled meanwhile; then lets the cancellation go on.
+
+        A strategy that does not return is interrupted, and at last given up with the thread that runs it.
+        """
+        blocked = BlockedStrategy(self._thread)
+        cancelled: BaseException | None = None
+        while not event.is_set():
+            try:
+                with anyio.move_on_after(PATIENCE_S, shield=True):
+                    await event.wait()
+                if not event.is_set() and blocked.interrupt():
+                    self._give_up()
+            except anyio.get_cancelled_exc_class() as error:  # asyncio's own cancel() goes through shields
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def _give_up(self) -> None:
+        """The thread will not come back: everything under way fails, and the Context ends without it."""
+        log.error("a strategy does not return; its thread is left behind", thread=self._thread and self._thread.name)
+        error = StepFailed(
+            "a strategy did not return from `propose` or `observe`; see kv.spec.Strategy, open the Context again"
+        )
+        self._lost = True
+        self._flush()
+        self._open = False
+        for job in list(self._worker.jobs.values()):
+            job.fail(error)
+        while not self._queue.empty():
+            item = self._queue.get()
+            for command in item.commands if isinstance(item, Batch) else [item]:
+                if not isinstance(command, Stop):
+                    command.fail(error)
+        self._queue.put(Stop())  # for the case that it does return
+        self._ended.set()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KV_DTYPES = ("fp32", "fp16", "bf16", "int8", "int4")
 BACKENDS = ("cpu", "mlx", "torch")
+MOST_POSITIONS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,8 @@ class ModelInfo:
         backend: what runs it: "cpu", "mlx" or "torch".
         vocab_size: columns of the logits.
         max_tokens: rows that one forward takes at most; larger steps take several forwards.
+        max_positions: tokens that a branch may hold, because the model knows no later position; None where the model
+            does not say.
         n_layers, n_kv_heads, head_dim: shape of the cache.
         quantization: of the weights.
         kv_dtype: of keys and values in the cache.
@@ -86,6 +89,7 @@ class ModelInfo:
     backend: str
     vocab_size: int
     max_tokens: int
+    max_positions: int | None
     n_layers: int
     n_kv_heads: int
     head_dim: int
@@ -147,6 +151,7 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
         eos_ids=tokenizer.eos_ids,
         special_ids=tokenizer.special_ids,
         max_batch_tokens=options.max_batch_tokens,
+        max_positions=min(info.max_positions or 0, MOST_POSITIONS),
     )
     target = DraftTarget(
         path=info.path,
@@ -190,6 +195,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
         backend="torch",
         vocab_size=session.vocab_size,
         max_tokens=session.max_tokens,
+        max_positions=getattr(session, "max_positions", None),
         n_layers=session.model.n_layers,
         n_kv_heads=session.model.n_kv_heads,
         head_dim=session.model.head_dim,
@@ -219,6 +225,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         backend=manifest.backend,
         vocab_size=manifest.vocab_size,
         max_tokens=manifest.max_tokens,
+        max_positions=manifest.max_positions,
         n_layers=manifest.n_layers,
         n_kv_heads=manifest.n_kv_heads,
         head_dim=manifest.head_dim,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ._commands import check_finished
 from ._generation import Generation, Usage
-from ._history import History
 from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling
 from ._speculation import Inherit, Speculation, Speculative
@@ -24,34 +23,36 @@ class GenerationRequest:
     """A generation on one branch."""
 
     branch: int
-    history: History
     max_tokens: int
     stop: list[bytes]
     sampling: Sampling
     seed: int | None
     strategy: Speculative | None
     speculation: Speculation
-    emit: bool
+    buffer: int | None
 
     @classmethod
     def checked(
         cls,
         branch: int,
-        history: History,
         *,
         max_tokens: int,
         stop: str | Sequence[str] | None,
         sampling: Sampling | None,
         speculative: Speculative | Inherit | None,
         speculation: Speculation,
-        emit: bool,
+        buffer: int | None = None,
     ) -> GenerationRequest:
-        """Raises InvalidInput for anything out of range; draws the seed where one is needed."""
+        """Raises InvalidInput for anything out of range; draws the seed where one is needed.
+
+        With a `buffer` tokens are handed out as they come, at most so many ahead of the reader.
+        """
         strategy = speculation.resolve(speculative)
         limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
         stops = checked_stop(stop)
         sampling = checked_sampling(sampling)
-        return cls(branch, history, limit, stops, sampling, sampling.drawn_seed(), strategy, speculation, emit)
+        ahead = None if buffer is None else checked_count(buffer, "buffer", 1, MOST_TOKENS)
+        return cls(branch, limit, stops, sampling, sampling.drawn_seed(), strategy, speculation, ahead)
 
     def start(self, engine: Engine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
@@ -65,14 +66,14 @@ class GenerationRequest:
             min_p=self.sampling.min_p,
             repetition_penalty=self.sampling.repetition_penalty,
             seed=self.seed or 0,
-            emit=self.emit,
+            emit=self.buffer is not None,
+            emit_ahead=self.buffer or 0,
             drafter=self.speculation.drafter(self.strategy),
         )
 
     def finish(self, finished: Finished) -> Generation:
-        """Records the tokens in the history and makes the result; raises what ended it, if that was an error."""
+        """The result; raises what ended it, if that was an error."""
         tokens = finished.tokens
-        self.history.extend(tokens)  # also those that were made before a failure
         check_finished(finished)
         assert finished.finish_reason is not None
         return Generation(

@@ -40,7 +40,9 @@ class TokenStream:
     ) -> None:
         self._loop = loop
         self._request = request
-        self._job: StreamJob[Generation] = StreamJob(request.start, self._end, self._feed, buffer)
+        self._job: StreamJob[Generation] = StreamJob(request.start, self._end, self._feed, self._wake)
+        self._taken_per_notice = max(buffer // 2, 1)
+        self._taken = 0  # tokens since the last notice
         self._entered = False
         self._tokens: deque[Token] = deque()
         self._count = 0
@@ -51,8 +53,9 @@ class TokenStream:
     async def __aenter__(self) -> TokenStream:
         if self._entered:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
-        self._entered = True
+        self._loop.check_open()
         await checkpoint_if_cancelled()
+        self._entered = True
         self._loop.submit(self._job)
         try:
             await self._job.started.wait()
@@ -75,6 +78,7 @@ class TokenStream:
         """The next token; raises what ended the generation, if it was an error."""
         if not self._entered:
             raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")
+        self._loop.check_here()
         if self._tokens:
             await checkpoint()
         while not self._tokens:
@@ -88,10 +92,10 @@ class TokenStream:
                 await self._wakeup.wait()
             finally:
                 self._wakeup = None
-        job = self._job
-        job.taken += 1
-        if job.paused and job.drained:
-            self._loop.resume(job)
+        self._taken += 1
+        if self._taken == self._taken_per_notice:
+            self._loop.taken(self._job, self._taken)
+            self._taken = 0
         return self._tokens.popleft()
 
     @property
@@ -110,7 +114,6 @@ class TokenStream:
         self._wake()
 
     def _end(self, finished: Finished) -> Generation:
-        self._wake()
         generation = self._request.finish(finished)
         held_back = generation.text[self._shown :]
         if held_back and self._tokens:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ._commands import Command, Job, StreamJob
-from ._errors import ContextClosed, StepFailed
+from ._errors import ContextClosed, StepFailed, from_native
+from ._history import Histories
 from ._log import log
 from ._trace import StepTrace
 
@@ -33,19 +35,14 @@ class Batch:
 
 
 class Post:
-    """Outcomes of one round: tokens of streams, then settlements. `sequence` counts posts that wake tasks."""
+    """Outcomes of one round, in the order to settle them. `sequence` counts posts that wake tasks."""
 
-    __slots__ = ("sequence", "settlements", "streamed")
+    __slots__ = ("sequence", "settlements", "wakes")
 
-    def __init__(
-        self,
-        sequence: int,
-        settlements: list[Callable[[], None]],
-        streamed: dict[StreamJob[Any], list[Emitted]],
-    ) -> None:
+    def __init__(self, sequence: int, settlements: Iterable[Callable[[], None]], wakes: bool) -> None:
         self.sequence = sequence
-        self.settlements = settlements
-        self.streamed = streamed
+        self.settlements = deque(settlements)
+        self.wakes = wakes
 
 
 class Stop:
@@ -60,9 +57,12 @@ class EngineWorker:
     Args:
         queue: batches, and single commands that cannot wait for a flush.
         post: hands a Post to the event loop; False when that is gone.
+        histories: the event loop's; changed there alone.
     """
 
-    def __init__(self, queue: SimpleQueue[Batch | Command | Stop], post: Callable[[Post], bool]) -> None:
+    def __init__(
+        self, queue: SimpleQueue[Batch | Command | Stop], post: Callable[[Post], bool], histories: Histories
+    ) -> None:
         self.engine: Engine
         self._session: Session | None = None
         self.jobs: dict[int, Job[Any]] = {}
@@ -71,6 +71,8 @@ class EngineWorker:
         self.answers = False  # does a waking post need an answer? read by the event loop
         self._queue = queue
         self._post = post
+        self._histories = histories
+        self._commands: deque[Command] = deque()  # taken from the queue and not applied
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
         self._sequence = 0  # of the last post that woke tasks
@@ -81,6 +83,11 @@ class EngineWorker:
     def report(self, settle: Callable[[], None]) -> None:
         """Has `settle` run on the event loop with the next post."""
         self._settlements.append(settle)
+
+    def close(self, branch: int) -> None:
+        """Frees a branch and ends what it runs; one that is closed already is left alone."""
+        self.engine.close(branch)
+        self.report(partial(self._histories.drop, branch))
 
     def run(
         self,
@@ -121,10 +128,14 @@ class EngineWorker:
             self._collect(idle)
             if self._stopping:
                 return
-            report = self.engine.step()
+            report = self.step()
             idle = report.idle
             self.trace.add(report)
             self._absorb(report)
+
+    def step(self) -> StepReport:
+        """One step of the engine. Strategies written in Python run above this frame, and nowhere else."""
+        return self.engine.step()
 
     def _collect(self, idle: bool) -> None:
         """Applies what came in and answers what needs no forward, until a forward is due.
@@ -157,38 +168,53 @@ class EngineWorker:
                 return
 
     def _take(self, item: Batch | Command | Stop) -> None:
+        if isinstance(item, Stop):
+            self._stopping = True
+            return
         if isinstance(item, Batch):
             self._seen = max(self._seen, item.seen)
-            for command in item.commands:
-                command.apply(self)
-        elif isinstance(item, Stop):
-            self._stopping = True
+            self._commands.extend(item.commands)
         else:
-            item.apply(self)
+            self._commands.append(item)
+        while self._commands:
+            self._apply(self._commands.popleft())
+
+    def _apply(self, command: Command) -> None:
+        before = len(self._settlements)
+        try:
+            command.apply(self)
+        except BaseException as error:  # the command's own: those behind it go on
+            self.report(partial(command.fail, from_native(error)))
+        self._tell_changes(before)
+
+    def _tell_changes(self, before: int) -> None:
+        """What the engine did to the branches' tokens is known before the outcomes from `before` on."""
+        changes = self.engine.take_changes()
+        if changes:
+            self._settlements.insert(before, partial(self._histories.apply, changes))
 
     def _absorb(self, report: StepReport) -> None:
+        self._tell_changes(len(self._settlements))
         for emitted in report.emitted:
             job = self.jobs[emitted.job]
             assert isinstance(job, StreamJob)
             self._streamed.setdefault(job, []).append(emitted)
-            job.sent += 1
         for finished in report.finished:
-            ended = self.jobs.pop(finished.job)
-            self.report(partial(ended.end, finished))
-        for job in self._streamed:
-            job.throttle(self)
+            self.jobs.pop(finished.job).end(self, finished)
 
     def _publish(self) -> None:
         if not self._settlements and not self._streamed:
             return
         now = perf_counter()
-        if self._settlements:
+        wakes = bool(self._settlements)
+        if wakes:
             self._sequence += 1
             self._refresh_stats(now)
         elif now - self._stats_at > STATS_EVERY_S:
             self._refresh_stats(now)
         self.answers = bool(self.jobs)
-        if not self._post(Post(self._sequence, self._settlements, self._streamed)):
+        streamed = (partial(job.feed, items) for job, items in self._streamed.items())
+        if not self._post(Post(self._sequence, (*streamed, *self._settlements), wakes)):
             self._stopping = True
         self._settlements = []
         self._streamed = {}
@@ -201,18 +227,21 @@ class EngineWorker:
     def _end(self, ending: BaseException) -> None:
         """Fails what is under way and what still comes, until Stop; then lets the engine go."""
         for job in self.jobs.values():
-            job.refuse(self, ending)
+            self.report(partial(job.fail, ending))
         self.jobs.clear()
-        self._publish()
+        self._refuse(self._commands, ending)
         while not self._stopping:
             item = self._queue.get()
             if isinstance(item, Stop):
                 self._stopping = True
-                continue
-            for command in item.commands if isinstance(item, Batch) else [item]:
-                command.refuse(self, ending)
-            self._publish()
+            else:
+                self._refuse(item.commands if isinstance(item, Batch) else [item], ending)
         if self._session is not None:
             self._session.close()
         self._session = None
         del self.engine
+
+    def _refuse(self, commands: Iterable[Command], error: BaseException) -> None:
+        for command in commands:
+            self.report(partial(command.fail, error))
+        self._publish()

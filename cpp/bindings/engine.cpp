@@ -106,6 +106,7 @@ void bind_engine_errors(nb::module_& m) {
   nb::exception<TooManyBranches>(m, "TooManyBranches", base);
   nb::exception<EmptyBranch>(m, "EmptyBranch", base);
   nb::exception<ContextFull>(m, "ContextFull", base);
+  nb::exception<PositionsExhausted>(m, "PositionsExhausted", base);
   nb::exception<InvalidRollback>(m, "InvalidRollback", value_error);
   nb::exception<InvalidToken>(m, "InvalidToken", value_error);
   nb::exception<InvalidSampling>(m, "InvalidSampling", value_error);
@@ -126,10 +127,11 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the "
           "longest prefix of them that a live branch has in the cache, all but the last token; extend it by the rest. "
           "Raises TooManyBranches, InvalidToken.")
-      .def("fork", &Engine::fork, "branch"_a,
+      .def("fork", nb::overload_cast<BranchId>(&Engine::fork), "branch"_a,
            "A branch with the same history. Shares cells and copies no bytes; takes a branch with a running job as it "
-           "is "
-           "now. Raises BranchClosed, TooManyBranches.")
+           "is now. Raises BranchClosed, TooManyBranches.")
+      .def("fork", nb::overload_cast<BranchId, std::size_t>(&Engine::fork), "branch"_a, "n"_a,
+           "As many of them, or none. Raises BranchClosed, TooManyBranches.")
       .def("rollback", &Engine::rollback, "branch"_a, "length"_a,
            "Forgets the tokens from `length` on. Raises BranchClosed, BranchBusy, InvalidRollback.")
       .def("adopt", &Engine::adopt, "dst"_a, "src"_a,
@@ -143,6 +145,9 @@ void bind_verbs(nb::class_<Engine>& engine) {
             return TokenArray(copy->data(), {copy->size()}, owner);
           },
           "branch"_a, "The branch's tokens, a copy: int32 [length]. Raises BranchClosed.")
+      .def("take_changes", &Engine::take_changes,
+           "How the branches' tokens differ from what the last call said, each branch once, as of the end of its last "
+           "verb or job.")
       .def(
           "length", [](Engine& self, BranchId id) { return self.branch(id).length(); }, "branch"_a,
           "Raises BranchClosed.")
@@ -156,7 +161,7 @@ void bind_verbs(nb::class_<Engine>& engine) {
 
 JobId generate(Engine& engine, BranchId branch, std::int64_t max_tokens, const std::vector<nb::bytes>& stop,
                float temperature, std::int64_t top_k, float top_p, float min_p, float repetition_penalty, nb::int_ seed,
-               bool ignore_eos, bool emit, std::shared_ptr<Drafter> drafter) {
+               bool ignore_eos, bool emit, std::int64_t emit_ahead, std::shared_ptr<Drafter> drafter) {
   const auto bounded = [](std::int64_t n) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(n, -1, INT32_MAX));
   };
@@ -170,6 +175,7 @@ JobId generate(Engine& engine, BranchId branch, std::int64_t max_tokens, const s
                                   .seed = PyLong_AsUnsignedLongLongMask(seed.ptr()),
                                   .ignore_eos = ignore_eos,
                                   .emit = emit,
+                                  .emit_ahead = bounded(emit_ahead),
                                   .drafter = std::move(drafter)});
 }
 
@@ -183,22 +189,21 @@ void bind_jobs(nb::class_<Engine>& engine) {
           "branch"_a, "tokens"_a,
           nb::sig("def extend(self, branch: int, tokens: collections.abc.Iterable[int]) -> int"),
           "Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. "
-          "Raises "
-          "BranchClosed, BranchBusy, InvalidToken, ContextFull.")
-      .def("generate", &generate, "branch"_a, nb::kw_only(), "max_tokens"_a, "stop"_a = std::vector<nb::bytes>(),
-           "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f, "repetition_penalty"_a = 1.0f,
-           "seed"_a = 0, "ignore_eos"_a = false, "emit"_a = false, "drafter"_a = nb::none(),
-           nb::sig("def generate(self, branch: int, *, max_tokens: int, stop: collections.abc.Sequence[bytes] = (), "
-                   "temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, "
-                   "repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False, "
-                   "drafter: Drafter | None = None) -> int"),
-           "Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. "
-           "Draws "
-           "depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With "
-           "emit, "
-           "each token appears in StepReport.emitted. With a drafter the same tokens take fewer forwards. Raises "
-           "BranchClosed, "
-           "BranchBusy, EmptyBranch, InvalidSampling, InvalidEngine.")
+          "Raises BranchClosed, BranchBusy, InvalidToken, PositionsExhausted, ContextFull.")
+      .def(
+          "generate", &generate, "branch"_a, nb::kw_only(), "max_tokens"_a, "stop"_a = std::vector<nb::bytes>(),
+          "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f, "repetition_penalty"_a = 1.0f,
+          "seed"_a = 0, "ignore_eos"_a = false, "emit"_a = false, "emit_ahead"_a = 0, "drafter"_a = nb::none(),
+          nb::sig("def generate(self, branch: int, *, max_tokens: int, stop: collections.abc.Sequence[bytes] = (), "
+                  "temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, "
+                  "repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False, "
+                  "emit_ahead: int = 0, drafter: Drafter | None = None) -> int"),
+          "Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. "
+          "Draws "
+          "depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With "
+          "emit, each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many "
+          "of them are not `taken`. With a drafter the same tokens take fewer forwards. Raises BranchClosed, "
+          "BranchBusy, EmptyBranch, InvalidSampling, PositionsExhausted, InvalidEngine.")
       .def("attach", &Engine::attach, "drafter"_a,
            "From now on the drafter hears of every branch; a generation that names it attaches it too. Raises "
            "InvalidEngine for a cache without trees.")
@@ -215,12 +220,14 @@ void bind_jobs(nb::class_<Engine>& engine) {
           nb::sig("def select(self, branch: int, "
                   "choices: collections.abc.Sequence[collections.abc.Iterable[int]]) -> int"),
           "Scores each choice as a continuation, in one forward where they fit. The branch keeps its tokens. Raises "
-          "BranchClosed, BranchBusy, EmptyBranch, InvalidToken, InvalidChoices.")
+          "BranchClosed, BranchBusy, EmptyBranch, InvalidToken, InvalidChoices, PositionsExhausted.")
       .def("cancel", &Engine::cancel, "job"_a,
            "Ends a job at once, with finish_reason \"cancelled\" in the next report. Nothing happens to one that has "
            "ended.")
-      .def("pause", &Engine::pause, "job"_a, "paused"_a,
-           "A paused job takes no part in steps. Nothing happens to one that has ended.");
+      .def("take_back", &Engine::take_back, "job"_a,
+           "Undoes an extend that has ended, unless its branch went on since; then nothing happens.")
+      .def("taken", &Engine::taken, "job"_a, "tokens"_a,
+           "The reader of a generation with emit_ahead has taken so many more of its tokens.");
 }
 
 }  // namespace
@@ -237,9 +244,11 @@ void bind_engine(nb::module_& m) {
   engine.def(
       "__init__",
       [](Engine* self, std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, nb::sequence token_bytes,
-         nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens, std::int32_t max_branches) {
+         nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens, std::int32_t max_branches,
+         std::int32_t max_positions) {
         Vocabulary vocabulary = vocabulary_of(*program, token_bytes, eos_ids, special_ids);
-        const EngineConfig config{.max_batch_tokens = max_batch_tokens, .max_branches = max_branches};
+        const EngineConfig config{
+            .max_batch_tokens = max_batch_tokens, .max_branches = max_branches, .max_positions = max_positions};
         if (auto tree = std::dynamic_pointer_cast<TreeSeqCache>(cache)) {
           new (self) Engine(std::move(program), std::move(tree), std::move(vocabulary), config);
         } else {
@@ -247,14 +256,14 @@ void bind_engine(nb::module_& m) {
         }
       },
       "program"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
-      "max_branches"_a = kDefaultMaxSequences,
+      "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0,
       nb::sig("def __init__(self, program: Program, cache: SeqCache, *, token_bytes: collections.abc.Sequence[bytes], "
               "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
-              "max_batch_tokens: int = 512, max_branches: int = 256) -> None"),
+              "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),
       "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
       "max_branches: "
       "live branches; the cache must have as many sequences, and those it has more let select score more choices at "
-      "once. Raises InvalidEngine.");
+      "once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.");
   bind_verbs(engine);
   bind_jobs(engine);
   engine

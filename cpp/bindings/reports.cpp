@@ -27,6 +27,16 @@ Report to_report(StepReport step) {
 
 void bind_reports(nb::module_& m) {
   using namespace agentkv;
+  nb::class_<LogChange>(m, "LogChange", "How a branch's tokens differ from what was last told of them.")
+      .def_ro("branch", &LogChange::branch)
+      .def_ro("kept", &LogChange::kept, "Tokens at the front that stay.")
+      .def_prop_ro(
+          "appended",
+          [](const LogChange& c) {
+            return nb::bytes(reinterpret_cast<const char*>(c.appended.data()), c.appended.size() * sizeof(Token));
+          },
+          "What follows them now: int32, in the machine's byte order.");
+
   nb::class_<Emitted>(m, "Emitted", "One token of a generation that was started with emit=True.")
       .def_ro("job", &Emitted::job)
       .def_ro("token", &Emitted::token)

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "engine/log_change.h"
 #include "engine/report.h"
 
 namespace agentkv {

@@ -21,6 +21,10 @@ struct Branch {
   std::uint64_t stream = 0;  // of random numbers
   std::uint32_t forks = 0;   // how many children drew a stream from this one
   Job* job = nullptr;        // the live job
+  Pos told = 0;              // this many tokens of the log are as they were last told
+  bool changed = false;      // there is something to tell
+  JobId extended_by = -1;    // the extend that made the end of the log, where nothing came after it
+  Pos extended_from = 0;     // the length that it found
 
   Pos length() const { return static_cast<Pos>(log.size()); }
   std::span<const Token> pending() const { return std::span(log).subspan(static_cast<std::size_t>(n_cached)); }

@@ -1,6 +1,7 @@
 #include "engine/branch_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/message.h"
 #include "engine/errors.h"
@@ -34,11 +35,14 @@ Branch& BranchTable::idle(BranchId id) {
   return branch;
 }
 
+void BranchTable::check_room(std::size_t n) const {
+  if (n <= max_branches_ - branches_.size()) return;
+  throw TooManyBranches(error_text(n, n == 1 ? " more branch was" : " more branches were", " asked for, but ",
+                                   branches_.size(), " of at most ", max_branches_, " are live: close some first"));
+}
+
 Branch& BranchTable::add(std::uint64_t stream) {
-  if (branches_.size() >= max_branches_) {
-    throw TooManyBranches(
-        error_text(branches_.size(), " branches are live and ", max_branches_, " are allowed: close some first"));
-  }
+  check_room(1);
   auto branch = std::make_unique<Branch>();
   branch->id = next_id_;
   branch->stream = stream;
@@ -53,6 +57,19 @@ Branch& BranchTable::create() {
   Branch& branch = add(roots_);
   ++roots_;
   return branch;
+}
+
+std::vector<BranchId> BranchTable::fork(Branch& parent, std::size_t n) {
+  check_room(n);
+  std::vector<BranchId> children;
+  children.reserve(n);
+  try {
+    while (children.size() < n) children.push_back(fork(parent).id);
+  } catch (...) {
+    for (const BranchId child : children) close(at(child));
+    throw;
+  }
+  return children;
 }
 
 Branch& BranchTable::fork(Branch& parent) {
@@ -77,12 +94,17 @@ void BranchTable::rollback(Branch& branch, std::int64_t length) {
   if (length == branch.length()) return;
   drop_cells(branch, static_cast<Pos>(length));
   branch.log.resize(static_cast<std::size_t>(length));
+  branch.told = std::min(branch.told, static_cast<Pos>(length));
+  branch.extended_by = -1;
   branch.row.reset();
 }
 
 void BranchTable::adopt(Branch& dst, const Branch& src) {
   if (&dst == &src) return;
   std::vector<Token> log = src.log;
+  const auto same = std::mismatch(log.begin(), log.end(), dst.log.begin(), dst.log.end()).first - log.begin();
+  dst.told = std::min(dst.told, static_cast<Pos>(same));
+  dst.extended_by = -1;
   drop_cells(dst, 0);
   dst.log.clear();
   dst.row.reset();
@@ -94,10 +116,35 @@ void BranchTable::adopt(Branch& dst, const Branch& src) {
 }
 
 void BranchTable::close(Branch& branch) noexcept {
+  // Whoever was told of the branch before is told its last words, too.
+  if (branch.changed && branch.told > 0) last_words_.push_back(change_of(branch));
   speculation_.closed(branch.id);
   if (cache_->seq_len(branch.seq) > 0) cache_->seq_rm(branch.seq);
   free_.push_back(branch.seq);  // has room: the constructor filled it with every sequence
+  if (branch.changed) std::erase(changed_, branch.id);
   branches_.erase(branch.id);
+}
+
+void BranchTable::tell(Branch& branch) {
+  if (branch.changed) return;
+  changed_.push_back(branch.id);
+  branch.changed = true;
+}
+
+LogChange BranchTable::change_of(const Branch& branch) {
+  return {branch.id, branch.told, {branch.log.begin() + branch.told, branch.log.end()}};
+}
+
+std::vector<LogChange> BranchTable::take_changes() {
+  std::vector<LogChange> changes = std::exchange(last_words_, {});
+  for (const BranchId id : changed_) {
+    Branch& branch = at(id);
+    changes.push_back(change_of(branch));
+    branch.told = branch.length();
+    branch.changed = false;
+  }
+  changed_.clear();
+  return changes;
 }
 
 Pos BranchTable::reuse_prefix(Branch& branch, std::span<const Token> tokens) {

@@ -9,6 +9,7 @@
 
 #include "core/faces.h"
 #include "engine/branch.h"
+#include "engine/log_change.h"
 #include "engine/speculation.h"
 
 namespace agentkv {
@@ -24,12 +25,17 @@ class BranchTable {
   std::size_t size() const { return branches_.size(); }
   const std::map<BranchId, std::unique_ptr<Branch>>& all() const { return branches_; }
 
-  Branch& create();                                    // throws TooManyBranches
-  Branch& fork(Branch& parent);                        // throws TooManyBranches
-  void rollback(Branch& branch, std::int64_t length);  // throws InvalidRollback
+  Branch& create();                                           // throws TooManyBranches
+  std::vector<BranchId> fork(Branch& parent, std::size_t n);  // all or none; throws TooManyBranches
+  void rollback(Branch& branch, std::int64_t length);         // throws InvalidRollback
   void adopt(Branch& dst, const Branch& src);
   void close(Branch& branch) noexcept;
   bool known(BranchId id) const { return branches_.contains(id); }
+
+  // A verb or a job on the branch is over: its log, as it is now, is for take_changes().
+  void tell(Branch& branch);
+  // What changed since the last call, each live branch once; and of those closed since, what they had come to.
+  std::vector<LogChange> take_changes();
 
   // Gives an empty branch the longest prefix of `tokens` that a live branch has in the cache, without its last token.
   Pos reuse_prefix(Branch& branch, std::span<const Token> tokens);
@@ -51,7 +57,10 @@ class BranchTable {
   Cell free_cells() const { return cache_->capacity() - cache_->used(); }
 
  private:
+  static LogChange change_of(const Branch& branch);
+  void check_room(std::size_t n) const;
   Branch& add(std::uint64_t stream);
+  Branch& fork(Branch& parent);
   void share(const Branch& src, Branch& dst, Pos length);
 
   std::shared_ptr<SeqCache> cache_;
@@ -59,6 +68,8 @@ class BranchTable {
   std::size_t max_branches_;
   std::map<BranchId, std::unique_ptr<Branch>> branches_;
   std::vector<SeqId> free_;  // sequences that hold nothing
+  std::vector<BranchId> changed_;
+  std::vector<LogChange> last_words_;  // of branches that were closed
   BranchId next_id_ = 0;
   std::uint64_t roots_ = 0;
 };

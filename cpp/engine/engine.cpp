@@ -19,6 +19,9 @@ ProgramInfo checked_info(const Program* program) {
 }
 
 EngineConfig checked_config(EngineConfig config) {
+  if (config.max_positions < 0) {
+    throw InvalidEngine(error_text("max_positions is ", config.max_positions, ", but must be at least 0"));
+  }
   if (config.max_batch_tokens < 1) {
     throw InvalidEngine(error_text("max_batch_tokens is ", config.max_batch_tokens, ", but must be at least 1"));
   }
@@ -43,7 +46,11 @@ Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache
       config_(checked_config(config)),
       speculation_(stats_),
       branches_(std::move(cache), config.max_branches, speculation_),
-      context_{.branches = branches_, .vocabulary = vocabulary_, .stats = stats_, .speculation = speculation_},
+      context_{.branches = branches_,
+               .vocabulary = vocabulary_,
+               .stats = stats_,
+               .speculation = speculation_,
+               .max_positions = config.max_positions},
       batch_(branches_, info_),
       tree_(tree),
       forward_(*program_, branches_.cache(), tree, stats_) {}
@@ -53,16 +60,26 @@ std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) {
   Branch& branch = branches_.create();
   const Pos reused = branches_.reuse_prefix(branch, tokens);
   stats_.tokens_reused += static_cast<std::uint64_t>(reused);
+  branches_.tell(branch);
   return {branch.id, reused};
 }
 
-BranchId Engine::fork(BranchId id) { return branches_.fork(branches_.at(id)).id; }
+std::vector<BranchId> Engine::fork(BranchId id, std::size_t n) {
+  std::vector<BranchId> children = branches_.fork(branches_.at(id), n);
+  for (const BranchId child : children) branches_.tell(branches_.at(child));
+  return children;
+}
 
-void Engine::rollback(BranchId id, std::int64_t length) { branches_.rollback(branches_.idle(id), length); }
+void Engine::rollback(BranchId id, std::int64_t length) {
+  Branch& branch = branches_.idle(id);
+  branches_.rollback(branch, length);
+  branches_.tell(branch);
+}
 
 void Engine::adopt(BranchId dst, BranchId src) {
   Branch& to = branches_.idle(dst);
   branches_.adopt(to, branches_.idle(src));
+  branches_.tell(to);
 }
 
 void Engine::close(BranchId id) {
@@ -89,9 +106,19 @@ Branch& Engine::startable(BranchId id) {
   return branch;
 }
 
+void Engine::check_positions(const Branch& branch, std::size_t more) const {
+  const auto length = static_cast<std::size_t>(branch.length());
+  const auto most = static_cast<std::size_t>(config_.max_positions);
+  if (most == 0 || length + more <= most) return;
+  throw PositionsExhausted(error_text("branch ", branch.id, " holds ", length, " tokens and would need ", length + more,
+                                      " positions, but the model has ", most,
+                                      ": roll the branch back, or begin another with less"));
+}
+
 JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
   Branch& branch = branches_.idle(id);
   vocabulary_.check(tokens);
+  check_positions(branch, tokens.size());
   const std::size_t needed = tokens.empty() ? 0 : branch.pending().size() + tokens.size();
   const auto free = static_cast<std::size_t>(branches_.free_cells());
   if (needed > free) {
@@ -105,6 +132,7 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
 JobId Engine::generate(BranchId id, const GenerateOptions& options) {
   Branch& branch = startable(id);
   options.validate();
+  check_positions(branch, 1);
   if (options.drafter) attach(options.drafter);
   return start<GenerateJob>(branch, options);
 }
@@ -117,6 +145,7 @@ JobId Engine::select(BranchId id, std::vector<std::vector<Token>> choices) {
   for (std::size_t i = 0; i < choices.size(); ++i) {
     if (choices[i].empty()) throw InvalidChoices(error_text("choice ", i, " has no tokens, but needs at least one"));
     vocabulary_.check(choices[i]);
+    check_positions(branch, choices[i].size() - 1);  // the last token of a choice is scored, never fed
   }
   return start<SelectJob>(branch, std::move(choices));
 }
@@ -133,8 +162,14 @@ void Engine::cancel(JobId id) {
   sweep(settled_);
 }
 
-void Engine::pause(JobId id, bool paused) {
-  if (Job* job = find(id)) job->paused = paused;
+void Engine::take_back(JobId id) {
+  for (const auto& [_, branch] : branches_.all()) {
+    if (branch->extended_by == id && !branch->job) return rollback(branch->id, branch->extended_from);
+  }
+}
+
+void Engine::taken(JobId id, std::int32_t tokens) {
+  if (Job* job = find(id)) job->taken(tokens);
 }
 
 }  // namespace agentkv

@@ -14,6 +14,7 @@ namespace agentkv {
 struct EngineConfig {
   std::int32_t max_batch_tokens = 512;  // rows of a step; prefill is cut to what decode rows leave of it
   std::int32_t max_branches = kDefaultMaxSequences;
+  std::int32_t max_positions = 0;  // tokens that a branch may hold, as the model knows no later position; 0: any number
 };
 
 // Used by one thread. Verbs check everything before they change anything.
@@ -29,11 +30,14 @@ class Engine {
 
   // Verbs on branches. All but fork, close and the questions throw BranchBusy while a job runs on the branch.
   std::pair<BranchId, Pos> create(std::span<const Token> tokens = {});  // and how many tokens another branch lent
-  BranchId fork(BranchId branch);
+  std::vector<BranchId> fork(BranchId branch, std::size_t n);
+  BranchId fork(BranchId branch) { return fork(branch, 1).front(); }
   void rollback(BranchId branch, std::int64_t length);
   void adopt(BranchId dst, BranchId src);
   void close(BranchId branch);
   const Branch& branch(BranchId id) { return branches_.at(id); }
+  // How the logs differ from what the last call said, as of the end of each branch's last verb or job.
+  std::vector<LogChange> take_changes() { return branches_.take_changes(); }
 
   // From now on the drafter hears of every branch; a generation that names it attaches it too. Throws InvalidEngine
   // for a cache without trees.
@@ -44,8 +48,10 @@ class Engine {
   JobId generate(BranchId branch, const GenerateOptions& options);
   JobId logits(BranchId branch);
   JobId select(BranchId branch, std::vector<std::vector<Token>> choices);
-  void cancel(JobId job);  // a job that has ended is left as it is
-  void pause(JobId job, bool paused);
+  void cancel(JobId job);     // a job that has ended is left as it is
+  void take_back(JobId job);  // undoes an extend that has ended, unless its branch went on since
+  // The reader of a generation that emits has taken so many more of its tokens.
+  void taken(JobId job, std::int32_t tokens);
 
   StepReport step();
   // What ends without a forward: cancelled jobs, and those whose logits are known. Part of every step.
@@ -68,6 +74,7 @@ class Engine {
   template <class Kind, class... Args>
   JobId start(Branch& branch, Args&&... args);
   Branch& startable(BranchId id);  // idle, and not empty
+  void check_positions(const Branch& branch, std::size_t more) const;
   Job* find(JobId id);
   template <class Action>
   void guarded(Job& job, Action&& action);

@@ -30,7 +30,7 @@ StepReport Engine::step() {
   report.emitted = std::exchange(context_.emitted, {});
 
   report.idle = report.forwards == 0 && report.emitted.empty() && report.finished.empty();
-  if (!report.idle) stats_.count_step(static_cast<std::size_t>(report.rows));
+  if (report.rows > 0) stats_.count_step(static_cast<std::size_t>(report.rows));
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   stats_.overhead_seconds += seconds - (stats_.forward_seconds - forward_before);
   return report;
@@ -49,7 +49,7 @@ StepReport Engine::settle() {
 void Engine::prepare_jobs() {
   speculation_.clear_wishes();
   for (const auto& job : jobs_) {
-    if (!job->paused) guarded(*job, [&] { job->prepare(); });
+    if (!job->paused()) guarded(*job, [&] { job->prepare(); });
   }
 }
 
@@ -64,7 +64,7 @@ void Engine::guarded(Job& job, Action&& action) {
 }
 
 void Engine::offer_rows() {
-  const auto runnable = [](const Job& job) { return !job.paused && !job.done(); };
+  const auto runnable = [](const Job& job) { return !job.paused() && !job.done(); };
   for (const auto& job : jobs_) {
     if (runnable(*job) && job->always_rides()) guarded(*job, [&] { job->offer(batch_); });
   }

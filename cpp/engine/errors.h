@@ -29,6 +29,10 @@ struct EmptyBranch : Error {
 struct ContextFull : Error {
   using Error::Error;
 };
+// More tokens than the model has positions.
+struct PositionsExhausted : Error {
+  using Error::Error;
+};
 // A token id outside the vocabulary.
 struct InvalidToken : Error {
   using Error::Error;

@@ -54,6 +54,8 @@ void ExtendJob::absorb(const FedRows& rows) {
   if (fed_ < tokens_.size()) return;
   branch_.row = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
   finish();
+  branch_.extended_by = id();
+  branch_.extended_from = base_length_;
 }
 
 void ExtendJob::restore() {

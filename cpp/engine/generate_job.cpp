@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/message.h"
 #include "engine/errors.h"
 #include "engine/jobs.h"
@@ -20,10 +22,14 @@ void GenerateJob::prepare() {
     if (const char* reason = sample(*row)) return finish(reason);
   }
   // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
-  const auto left = options_.max_tokens - static_cast<std::int32_t>(outcome_.tokens.size());
   if (!speculator_) return;
   speculator_->draft = {};
-  if (left > 1) context_.speculation.wish({this, &branch_, &*speculator_, left - 1});
+  if (left() > 1) context_.speculation.wish({this, &branch_, &*speculator_, left() - 1});
+}
+
+std::int32_t GenerateJob::left() const {
+  const auto wanted = options_.max_tokens - static_cast<std::int32_t>(outcome_.tokens.size());
+  return context_.max_positions == 0 ? wanted : std::min(wanted, context_.max_positions - branch_.length());
 }
 
 void GenerateJob::offer(Batch& batch) {
@@ -70,7 +76,10 @@ const char* GenerateJob::sample(std::span<const float> row) {
 
   const char* reason = reason_to_end(token);
   if (reason) matcher_.finish();
-  if (options_.emit) context_.emitted.push_back({id(), token, logprob, matcher_.take_shown()});
+  if (options_.emit) {
+    context_.emitted.push_back({id(), token, logprob, matcher_.take_shown()});
+    ++untaken_;
+  }
   return reason;
 }
 
@@ -78,7 +87,8 @@ const char* GenerateJob::reason_to_end(Token token) {
   const Vocabulary& vocabulary = context_.vocabulary;
   if (vocabulary.is_eos(token) && !options_.ignore_eos) return "eos";
   if (!vocabulary.is_special(token) && matcher_.push(vocabulary.bytes(token))) return "stop";
-  return outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens) ? "length" : nullptr;
+  if (outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens)) return "length";
+  return left() == 0 ? "context_full" : nullptr;
 }
 
 void GenerateJob::conclude() { outcome_.text = matcher_.text(); }

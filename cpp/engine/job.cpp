@@ -11,6 +11,7 @@ void Job::finish(const char* reason) {
   outcome_.finish_reason = reason;
   end_step();
   conclude();
+  context_.branches.tell(branch_);
 }
 
 void Job::cancel() {

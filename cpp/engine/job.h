@@ -23,6 +23,7 @@ struct JobContext {
   Speculation& speculation;
   Sampler sampler = {};
   RowPool rows = {};
+  std::int32_t max_positions = 0;  // of a branch; 0: any number
   std::vector<Emitted> emitted = {};
 };
 
@@ -31,6 +32,7 @@ class Job {
   Job(JobId id, Branch& branch, JobContext& context) : branch_(branch), context_(context) {
     outcome_.job = id;
     branch.job = this;
+    branch.extended_by = -1;
   }
   virtual ~Job() { branch_.job = nullptr; }
   Job(const Job&) = delete;
@@ -46,6 +48,10 @@ class Job {
   virtual void absorb(const FedRows& rows) = 0;
   // The cache has no cell for the next row.
   virtual void no_room(Cell needed, Cell free);
+  // Takes no part in steps for now.
+  virtual bool paused() const { return false; }
+  // Whoever reads what it emits has taken so many more tokens.
+  virtual void taken(std::int32_t) {}
   // The step is over, or this job is: return what was borrowed for it.
   virtual void end_step() {}
 
@@ -55,8 +61,6 @@ class Job {
   JobId id() const { return outcome_.job; }
   bool done() const { return done_; }
   Finished take_outcome();
-
-  bool paused = false;
 
  protected:
   // Takes the branch back to where it was before the job, for jobs that are all or nothing.

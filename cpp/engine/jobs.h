@@ -52,6 +52,7 @@ struct GenerateOptions {
   std::uint64_t seed = 0;
   bool ignore_eos = false;
   bool emit = false;
+  std::int32_t emit_ahead = 0;                 // pauses when so many emitted tokens are not taken; 0: never
   std::shared_ptr<Drafter> drafter = nullptr;  // speculates; null for plain decoding
 
   void validate() const;  // throws InvalidSampling
@@ -68,8 +69,11 @@ class GenerateJob final : public Job {
   void offer(Batch& batch) override;
   void absorb(const FedRows& rows) override;
   void no_room(Cell needed, Cell free) override;
+  bool paused() const override { return options_.emit_ahead > 0 && untaken_ >= options_.emit_ahead; }
+  void taken(std::int32_t tokens) override { untaken_ -= tokens; }
 
  private:
+  std::int32_t left() const;                       // tokens that it may still make
   const char* sample(std::span<const float> row);  // returns the reason to end, or null to go on
   const char* reason_to_end(Token token);
   void conclude() override;
@@ -77,6 +81,7 @@ class GenerateJob final : public Job {
   GenerateOptions options_;
   StopMatcher matcher_;
   std::optional<Speculator> speculator_;
+  std::int32_t untaken_ = 0;  // emitted tokens that the reader has not taken
 };
 
 // Scores each choice as a continuation, on borrowed sequences that live for one step. The branch's tokens stay.

@@ -8,7 +8,7 @@
 namespace agentkv {
 
 struct Stats {
-  std::uint64_t steps = 0;     // step() calls that found something to do
+  std::uint64_t steps = 0;     // step() calls that fed rows
   std::uint64_t forwards = 0;  // forwards that succeeded
   std::uint64_t failed_forwards = 0;
   std::uint64_t retries = 0;  // forwards of a single job after a merged one failed
@@ -28,7 +28,6 @@ struct Stats {
 
   void count_step(std::size_t step_rows) {
     ++steps;
-    if (step_rows == 0) return;
     if (steps_by_rows.size() <= step_rows) steps_by_rows.resize(step_rows + 1, 0);
     ++steps_by_rows[step_rows];
   }

@@ -334,6 +334,20 @@ class Program:
         tokens [T], positions [T], logits_indices [N]: int64. Returns float32 [N, vocab_size] of those rows. Raises ForwardFailed; abort the step then.
         """
 
+class LogChange:
+    """How a branch's tokens differ from what was last told of them."""
+
+    @property
+    def branch(self) -> int: ...
+
+    @property
+    def kept(self) -> int:
+        """Tokens at the front that stay."""
+
+    @property
+    def appended(self) -> bytes:
+        """What follows them now: int32, in the machine's byte order."""
+
 class Emitted:
     """One token of a generation that was started with emit=True."""
 
@@ -471,6 +485,9 @@ class EmptyBranch(Error):
 class ContextFull(Error):
     pass
 
+class PositionsExhausted(Error):
+    pass
+
 class InvalidRollback(Error, ValueError):
     pass
 
@@ -494,9 +511,9 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(self, program: Program, cache: SeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256) -> None:
+    def __init__(self, program: Program, cache: SeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None:
         """
-        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. Raises InvalidEngine.
+        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.
         """
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
@@ -504,10 +521,15 @@ class Engine:
         A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the longest prefix of them that a live branch has in the cache, all but the last token; extend it by the rest. Raises TooManyBranches, InvalidToken.
         """
 
+    @overload
     def fork(self, branch: int) -> int:
         """
         A branch with the same history. Shares cells and copies no bytes; takes a branch with a running job as it is now. Raises BranchClosed, TooManyBranches.
         """
+
+    @overload
+    def fork(self, branch: int, n: int) -> list[int]:
+        """As many of them, or none. Raises BranchClosed, TooManyBranches."""
 
     def rollback(self, branch: int, length: int) -> None:
         """
@@ -525,6 +547,11 @@ class Engine:
     def tokens(self, branch: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """The branch's tokens, a copy: int32 [length]. Raises BranchClosed."""
 
+    def take_changes(self) -> list[LogChange]:
+        """
+        How the branches' tokens differ from what the last call said, each branch once, as of the end of its last verb or job.
+        """
+
     def length(self, branch: int) -> int:
         """Raises BranchClosed."""
 
@@ -538,12 +565,12 @@ class Engine:
 
     def extend(self, branch: int, tokens: Iterable[int]) -> int:
         """
-        Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. Raises BranchClosed, BranchBusy, InvalidToken, ContextFull.
+        Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. Raises BranchClosed, BranchBusy, InvalidToken, PositionsExhausted, ContextFull.
         """
 
-    def generate(self, branch: int, *, max_tokens: int, stop: Sequence[bytes] = (), temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False, drafter: Drafter | None = None) -> int:
+    def generate(self, branch: int, *, max_tokens: int, stop: Sequence[bytes] = (), temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, drafter: Drafter | None = None) -> int:
         """
-        Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With emit, each token appears in StepReport.emitted. With a drafter the same tokens take fewer forwards. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling, InvalidEngine.
+        Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With emit, each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. With a drafter the same tokens take fewer forwards. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling, PositionsExhausted, InvalidEngine.
         """
 
     def attach(self, drafter: Drafter) -> None:
@@ -556,7 +583,7 @@ class Engine:
 
     def select(self, branch: int, choices: Sequence[Iterable[int]]) -> int:
         """
-        Scores each choice as a continuation, in one forward where they fit. The branch keeps its tokens. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidToken, InvalidChoices.
+        Scores each choice as a continuation, in one forward where they fit. The branch keeps its tokens. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidToken, InvalidChoices, PositionsExhausted.
         """
 
     def cancel(self, job: int) -> None:
@@ -564,9 +591,14 @@ class Engine:
         Ends a job at once, with finish_reason "cancelled" in the next report. Nothing happens to one that has ended.
         """
 
-    def pause(self, job: int, paused: bool) -> None:
+    def take_back(self, job: int) -> None:
         """
-        A paused job takes no part in steps. Nothing happens to one that has ended.
+        Undoes an extend that has ended, unless its branch went on since; then nothing happens.
+        """
+
+    def taken(self, job: int, tokens: int) -> None:
+        """
+        The reader of a generation with emit_ahead has taken so many more of its tokens.
         """
 
     def settle(self) -> StepReport:

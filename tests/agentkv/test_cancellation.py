@@ -165,7 +165,7 @@ def live_tasks() -> int:
 async def test_a_thousand_random_cancellations_leak_nothing(open_context: OpenContext) -> None:
     rng = random.Random(5)
     tasks = live_tasks()
-    async with open_context(capacity=4096, max_batch_tokens=32) as ctx:
+    async with open_context(max_batch_tokens=32) as ctx:
         trunk = await ctx.branch("The quick brown fox jumps over")
         tokens, row = trunk.tokens, await trunk.logits()
 
@@ -212,6 +212,6 @@ async def test_a_thousand_random_cancellations_leak_nothing(open_context: OpenCo
         assert ctx._loop._worker.jobs == {}
         assert trunk.tokens == tokens
         np.testing.assert_array_equal(await trunk.logits(), row)
-        await trunk.extend([1] * (4096 - len(tokens)))
+        await trunk.extend([1] * (2048 - len(tokens)))
     assert loop_threads() == []
     assert live_tasks() == tasks

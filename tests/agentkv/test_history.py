@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from array import array
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentkv._history import History, common_prefix
+from agentkv._history import Histories, History
 
 Verb = st.one_of(
-    st.tuples(st.just("extend"), st.lists(st.integers(0, 3), min_size=1, max_size=5)),
-    st.tuples(st.just("truncate"), st.integers(0, 12)),
-    st.tuples(st.just("replace"), st.lists(st.integers(0, 3), max_size=12)),
+    st.tuples(st.just("change"), st.tuples(st.integers(0, 12), st.lists(st.integers(0, 3), max_size=12))),
     st.tuples(st.just("mark"), st.none()),
 )
 
@@ -23,31 +22,35 @@ def test_a_mark_holds_while_its_history_was_never_rewritten(verbs: list) -> None
     plain: list[int] = []
     marks: list[list] = []  # [time, length, still holds]
     for verb, value in verbs:
-        if verb == "extend":
-            history.extend(value)
-            plain = plain + value
-        elif verb == "mark":
+        if verb == "mark":
             marks.append([history.time, len(history), True])
         else:
-            if verb == "truncate":
-                new = plain[:value]
-                history.truncate(value)
-            else:
-                new = value
-                history.replace(array("i", value).tobytes())
-            kept = next((i for i, pair in enumerate(zip(plain, new, strict=False)) if len(set(pair)) > 1), None)
-            kept = min(len(plain), len(new)) if kept is None else kept
+            kept, appended = min(value[0], len(plain)), value[1]
+            history.change(kept, array("i", appended).tobytes())
             for mark in marks:
                 mark[2] = mark[2] and mark[1] <= kept
-            plain = list(new)
+            plain = [*plain[:kept], *appended]
         assert history.log.tolist() == plain
+        assert len(history) == len(plain)
         for time, length, holds in marks:
             kept = history.kept_since(time)
             assert (kept is None or kept >= length) == holds
 
 
-@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
-def test_common_prefix(a: list[int], b: list[int]) -> None:
-    n = common_prefix(array("i", a), array("i", b))
-    assert a[:n] == b[:n]
-    assert n == min(len(a), len(b)) or a[n] != b[n]
+def test_histories_follow_the_engine() -> None:
+    histories = Histories()
+
+    def change(branch: int, kept: int, *appended: int) -> SimpleNamespace:
+        return SimpleNamespace(branch=branch, kept=kept, appended=array("i", appended).tobytes())
+
+    histories.apply([change(0, 0, 1, 2, 3), change(1, 0)])
+    trunk = histories[0]
+    histories.apply([change(0, 1, 7), change(1, 0, 4)])
+    assert histories[0] is trunk
+    assert trunk.log.tolist() == [1, 7]
+    assert histories[1].log.tolist() == [4]
+    histories.drop(0)
+    histories.drop(0)
+    histories.apply([change(0, 0, 9)])
+    assert histories[0].log.tolist() == [9]
+    assert trunk.log.tolist() == [1, 7]

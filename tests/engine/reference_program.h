@@ -2,6 +2,7 @@
 // keys and values, and reads them back through the step's plan, so a mistake in the bookkeeping changes its output.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -72,6 +73,7 @@ class BasicReferenceProgram final : public Program {
     CHECK(logits_indices.size() <= static_cast<std::size_t>(info_.max_logits));
     ++calls;
     rows.push_back(tokens.size());
+    for (const std::int64_t position : positions) last_position = std::max(last_position, position);
     const StepPlan& plan = cells_->plan(positions);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       memory_[static_cast<std::size_t>(plan.write_cells[i])] = {static_cast<Token>(tokens[i]), plan.positions[i]};
@@ -100,7 +102,8 @@ class BasicReferenceProgram final : public Program {
   std::function<void(std::span<const Token>, std::span<float>)> model = hashed_logits;
   std::function<void(std::span<const std::int64_t>)> fault;  // may throw in the middle of a forward
   int calls = 0;
-  std::vector<std::size_t> rows;  // per call
+  std::int64_t last_position = -1;  // that any row was at
+  std::vector<std::size_t> rows;    // per call
 
  private:
   struct Entry {

@@ -131,6 +131,27 @@ class Rig {
   }
 };
 
+// What the changes add up to, for someone who applies them to copies.
+class Copies {
+ public:
+  explicit Copies(Engine& engine) : engine_(engine) {}
+
+  // Of a live branch, as of its last verb or job that ended.
+  const Tokens& operator[](BranchId id) {
+    for (const LogChange& change : engine_.take_changes()) {
+      Tokens& copy = copies_[change.branch];
+      CHECK(change.kept <= static_cast<Pos>(copy.size()));
+      copy.resize(static_cast<std::size_t>(change.kept));
+      copy.insert(copy.end(), change.appended.begin(), change.appended.end());
+    }
+    return copies_[id];
+  }
+
+ private:
+  Engine& engine_;
+  std::map<BranchId, Tokens> copies_;
+};
+
 inline Tokens joined(Tokens a, const Tokens& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;

@@ -182,7 +182,7 @@ void branches_are_bounded() {
   Rig rig(options);
   const BranchId trunk = rig.prompt({2, 3});
   for (int i = 1; i < 256; ++i) rig.engine.fork(trunk);
-  CHECK_THROWS(rig.engine.fork(trunk), TooManyBranches, "256", "close");
+  CHECK_THROWS(rig.engine.fork(trunk), TooManyBranches, "1 more branch was", "256", "close");
   CHECK_THROWS(rig.engine.create(), TooManyBranches);
   rig.engine.close(trunk);
   const BranchId last = rig.engine.create().first;
@@ -190,6 +190,99 @@ void branches_are_bounded() {
   CHECK_THROWS(
       Engine(rig.program, std::shared_ptr<SeqCache>(rig.cells), Vocabulary(48, {}, {}, {}), {.max_branches = 257}),
       InvalidEngine, "257", "256 sequences");
+}
+
+void many_forks_are_made_or_none() {
+  Rig rig;
+  const BranchId trunk = rig.prompt({2, 3});
+  CHECK_THROWS(rig.engine.fork(trunk, 32), TooManyBranches, "32 more", "1 of at most 32", "close");
+  CHECK_EQ(rig.engine.branches().size(), std::size_t{1});
+  const std::vector<BranchId> kids = rig.engine.fork(trunk, 31);
+  CHECK_EQ(kids.size(), std::size_t{31});
+  for (const BranchId kid : kids) CHECK(rig.log(kid) == rig.log(trunk));
+}
+
+void changes_are_told_as_verbs_and_jobs_end() {
+  Rig rig;
+  Copies copies(rig.engine);
+  const BranchId a = rig.prompt(prompt_tokens(6));
+  CHECK(copies[a] == prompt_tokens(6));
+  CHECK(rig.engine.take_changes().empty());
+  rig.generate(a, 3);
+  CHECK(copies[a] == rig.log(a));
+  const Tokens before = rig.log(a);
+  const JobId job = rig.engine.generate(a, {.max_tokens = 9, .ignore_eos = true});
+  rig.step();
+  rig.step();
+  CHECK(copies[a] == before);  // under way
+  const BranchId part = rig.engine.fork(a);
+  CHECK(copies[part] == rig.log(a));
+  rig.engine.cancel(job);
+  rig.engine.rollback(a, 4);  // at once: the change is one
+  CHECK(copies[a] == rig.log(a));
+  CHECK_EQ(copies[a].size(), std::size_t{4});
+  const BranchId b = rig.prompt(joined(Tokens(before.begin(), before.begin() + 2), {9, 9, 9, 9, 9}));
+  rig.engine.adopt(a, b);
+  const std::vector<LogChange> adopted = rig.engine.take_changes();
+  CHECK_EQ(adopted.back().branch, a);
+  CHECK_EQ(adopted.back().kept, 2);  // as far as the two agree
+  CHECK(adopted.back().appended == Tokens({9, 9, 9, 9, 9}));
+  rig.engine.generate(a, {.max_tokens = 5, .ignore_eos = true});
+  rig.step();
+  const Tokens last = rig.log(a);
+  rig.engine.close(a);
+  const std::vector<LogChange> words = rig.engine.take_changes();
+  CHECK_EQ(words.size(), std::size_t{1});
+  CHECK_EQ(words[0].kept + static_cast<Pos>(words[0].appended.size()), static_cast<Pos>(last.size()));
+  CHECK(rig.engine.take_changes().empty());
+}
+
+void an_extend_is_taken_back_unless_its_branch_went_on() {
+  Rig rig;
+  const BranchId branch = rig.prompt(prompt_tokens(6));
+  const auto extend = [&] {
+    const JobId job = rig.engine.extend(branch, Tokens{4, 5});
+    CHECK(!rig.run(job).error);
+    return job;
+  };
+  rig.engine.take_back(extend());
+  CHECK(rig.log(branch) == prompt_tokens(6));
+  check_goes_on(rig, branch, prompt_tokens(6));
+  rig.engine.rollback(branch, 6);
+  const JobId built_on = extend();
+  const Tokens more = rig.generate(branch, 2).tokens;
+  rig.engine.take_back(built_on);
+  CHECK(rig.log(branch) == joined(joined(prompt_tokens(6), {4, 5}), more));
+  rig.engine.rollback(branch, 6);
+  const JobId forgotten = extend();
+  rig.engine.rollback(branch, 7);
+  rig.engine.take_back(forgotten);
+  CHECK_EQ(rig.log(branch).size(), std::size_t{7});
+  const JobId busy = extend();
+  rig.engine.generate(branch, {.max_tokens = 3});
+  rig.engine.take_back(busy);
+  rig.drain();
+  CHECK(rig.log(branch).size() > std::size_t{9});
+}
+
+void positions_are_bounded() {
+  RigOptions options;
+  options.config.max_positions = 10;
+  Rig rig(options);
+  const BranchId branch = rig.prompt(prompt_tokens(6));
+  CHECK_THROWS(rig.engine.extend(branch, prompt_tokens(5)), PositionsExhausted, "11 positions", "has 10", "roll");
+  CHECK_THROWS(rig.engine.select(branch, {{4}, prompt_tokens(6)}), PositionsExhausted, "11 positions");
+  rig.run(rig.engine.select(branch, {{4}, prompt_tokens(5)}));
+  CHECK(rig.log(branch) == prompt_tokens(6));
+  const Finished f = rig.run(rig.engine.generate(branch, {.max_tokens = 50, .ignore_eos = true}));
+  CHECK_EQ(std::string(f.finish_reason), "context_full");
+  CHECK_EQ(f.tokens.size(), std::size_t{4});
+  CHECK(f.tokens == rig.expected(prompt_tokens(6), 4));
+  CHECK_THROWS(rig.engine.generate(branch, {.max_tokens = 1}), PositionsExhausted, "11 positions");
+  CHECK(rig.run(rig.engine.logits(branch)).logits == rig.row(rig.log(branch)));
+  rig.engine.rollback(branch, 9);
+  CHECK_EQ(std::string(rig.run(rig.engine.generate(branch, {.max_tokens = 1})).finish_reason), "length");
+  CHECK_EQ(rig.program->last_position, std::int64_t{9});
 }
 
 void create_shares_the_longest_cached_prefix() {
@@ -226,5 +319,9 @@ int main() {
   busy_branches_refuse_all_else();
   closed_branches_are_gone();
   branches_are_bounded();
+  many_forks_are_made_or_none();
+  changes_are_told_as_verbs_and_jobs_end();
+  an_extend_is_taken_back_unless_its_branch_went_on();
+  positions_are_bounded();
   create_shares_the_longest_cached_prefix();
 }

@@ -28,6 +28,7 @@ class Session {
   void run(int verbs) {
     for (int i = 0; i < verbs; ++i) {
       verb();
+      check_copies();
       rig_.check_state();
       while (pick(3) != 0) step();
     }
@@ -64,6 +65,15 @@ class Session {
   void step() {
     rig_.step();
     check_finished();
+    check_copies();
+  }
+
+  // What is told of the branches adds up to their logs.
+  void check_copies() {
+    for (const auto& [id, branch] : rig_.engine.branches().all()) {
+      const Tokens& copy = copies_[id];
+      if (!branch->job) CHECK(copy == branch->log);
+    }
   }
 
   void verb() {
@@ -172,6 +182,7 @@ class Session {
 
   std::mt19937 rng_;
   Rig rig_;
+  Copies copies_{rig_.engine};
   std::map<JobId, Running> running_;
 };
 

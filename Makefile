@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest bench asan lint format stub install clean
+.PHONY: help demo test pytest ctest soak bench asan lint format stub install clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -37,6 +37,10 @@ ctest: $(DONE)/tools ## Builds and runs the C++ tests
 	@cmake --build build/tests
 	@echo "==> Running the C++ tests"
 	@ctest --test-dir build/tests --output-on-failure --progress --no-tests=error
+
+soak: $(DONE)/test-deps $(DONE)/install ## Runs the random tests in large counts, seeded (an hour or so)
+	@echo "==> Running the random tests in large counts"
+	@$(PY) -m pytest -q -s -m soak
 
 asan: $(DONE)/tools ## Builds and runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@echo "==> Building the C++ tests with sanitizers"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_QUIET_TICKS = 32  # a flush is put off at most this often
-PATIENCE_S = 1.0  # how often those who must wait for the thread look whether a strategy blocks it
+PATIENCE_S = 0.5  # how often those who must wait for the thread look whether a strategy blocks it
 
 _numbers = itertools.count()
 
@@ -127,8 +127,9 @@ class StepLoop:
     def _at_exit(self) -> None:
         """Native code must not outlive the interpreter where a Context was never left."""
         self._queue.put(Stop())
-        if self._thread is not None:
-            self._thread.join()
+        blocked = BlockedStrategy(self._thread)
+        while self._thread is not None and self._thread.is_alive() and not blocked.interrupt():
+            self._thread.join(PATIENCE_S)
 
     @property
     def is_open(self) -> bool:
@@ -300,5 +301,6 @@ class StepLoop:
             for command in item.commands if isinstance(item, Batch) else [item]:
                 if not isinstance(command, Stop):
                     command.fail(error)
+        atexit.unregister(self._at_exit)
         self._queue.put(Stop())  # for the case that it does return
         self._ended.set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -139,3 +141,13 @@ def _loading_alone(key: _Key) -> Iterator[None]:
         yield
     with _lock:
         _loading.pop(key, None)
+
+
+def _let_go_of_the_pool_at_exit() -> None:
+    # A forked child has the thread pool without its threads, and destroying that at exit can crash. Asking for the pool
+    # makes ExecuTorch leave the old one alone.
+    atexit.register(get_threads)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_of_the_pool_at_exit)

@@ -170,6 +170,27 @@ async def test_the_257th_branch_is_refused(open_context: OpenContext) -> None:
         assert len({tuple(out.tokens) for out in outs}) == 1
 
 
+async def test_a_fork_that_is_too_wide_says_how_many_are_live(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch("The")
+        kid = await trunk.fork()
+        with pytest.raises(kv.TooManyBranches, match="300 more branches were asked for, but 2 of at most 256 are live"):
+            await trunk.fork(300)
+        with pytest.raises(kv.TooManyBranches):
+            await trunk.fork(2**31 - 1)
+        assert ctx.branches == [trunk, kid]
+
+
+async def test_dropped_branches_make_room_at_once(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch("The")
+        kids: list[kv.Branch] = []
+        for _ in range(60):
+            kids = []
+            kids = await trunk.fork(200)
+        assert len(kids) == 200
+
+
 async def fail_forward(ctx: kv.Context, after: int = 0) -> None:
     """Has the forward after the next `after` ones fail at its last layer, once."""
 

@@ -1,0 +1,116 @@
+"""A strategy that does not return: Ctrl-C ends the program, a cancellation the wait."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+import agentkv as kv
+
+from .conftest import OpenContext
+
+SCRIPT = """
+import sys, time
+import anyio
+import agentkv as kv
+
+class Blocks:
+    def propose(self, branch, tokens, limit):
+        print("proposing", flush=True)
+        while sys.argv[2] == "spins":
+            pass
+        time.sleep(1000)
+
+async def main():
+    async with kv.Context.open(sys.argv[1], capacity=256, threads=1) as ctx:
+        branch = await ctx.branch([5, 6, 7])
+        await branch.generate(max_tokens=40, speculative=Blocks())
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("blocks", ["spins", "sleeps"])
+def test_ctrl_c_ends_the_program(folder: Path, blocks: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder), blocks], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "proposing\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode in (1, -signal.SIGINT)
+    assert "KeyboardInterrupt" in errors
+
+
+class Spins:
+    """Does not return before it is told to."""
+
+    def __init__(self) -> None:
+        self.proposing = threading.Event()
+        self.enough = threading.Event()
+
+    def propose(self, branch: int, tokens: object, limit: int) -> None:
+        self.proposing.set()
+        while not self.enough.is_set():
+            time.sleep(0.001)
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_generation_interrupts_it(open_context: OpenContext) -> None:
+    spins = Spins()
+    try:
+        with anyio.fail_after(30):
+            async with open_context() as ctx:
+                branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
+                async with anyio.create_task_group() as group:
+                    group.start_soon(lambda: branch.generate(max_tokens=40, speculative=spins))
+                    await anyio.to_thread.run_sync(spins.proposing.wait)
+                    group.cancel_scope.cancel()
+                spins.enough.set()
+                assert len((await other.generate(max_tokens=3)).tokens) == 3  # the Context goes on
+                assert len((await branch.generate(max_tokens=3)).tokens) == 3
+    finally:
+        spins.enough.set()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_cannot_be_interrupted_is_given_up(open_context: OpenContext) -> None:
+    sleeping, enough = threading.Event(), threading.Event()
+
+    class Waits:
+        def propose(self, branch: int, tokens: object, limit: int) -> None:
+            sleeping.set()
+            enough.wait()
+
+    ends: list[str] = []
+
+    async def generate(branch: kv.Branch, strategy: Waits | None) -> None:
+        try:
+            await branch.generate(max_tokens=1900, speculative=strategy)
+        except kv.StepFailed as error:
+            ends.append(str(error))
+
+    try:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as outer, open_context() as ctx:
+                branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
+                outer.start_soon(generate, branch, Waits())
+                await anyio.to_thread.run_sync(sleeping.wait)
+                outer.start_soon(generate, other, None)
+                await anyio.lowlevel.checkpoint()
+    finally:
+        enough.set()
+    assert len(ends) == 2
+    assert "did not return" in ends[0]

@@ -1,0 +1,44 @@
+"""No branch goes beyond the positions that its model knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import agentkv as kv
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_positions_end_before_the_model_does(tiny_exported_folder: Callable[..., Path]) -> None:
+    folder = tiny_exported_folder("llama", max_positions=32)
+    async with kv.Context.open(folder, capacity=256, kv_dtype="fp32", threads=1) as ctx:
+        assert ctx.model_info.max_positions == 32
+        with pytest.raises(kv.PositionsExhausted, match=r"33 positions, but the model has 32"):
+            await ctx.branch([5] * 33)
+        assert ctx.branches == []
+        branch = await ctx.branch([5] * 30)
+        row = await branch.logits()
+        for verb in (
+            lambda: branch.extend([6] * 3),
+            lambda: branch.select(["yes", "The quick brown fox jumps"]),
+        ):
+            with pytest.raises(kv.PositionsExhausted, match="roll the branch back"):
+                await verb()
+        assert branch.tokens == [5] * 30
+        np.testing.assert_array_equal(await branch.logits(), row)
+        for strategy in (None, kv.spec.PromptLookup(adaptive=False)):
+            async with await branch.fork() as kid:
+                gen = await kid.generate(max_tokens=200, speculative=strategy)
+                assert (len(kid), gen.finish_reason) == (32, "context_full")
+                with pytest.raises(kv.PositionsExhausted):
+                    await kid.generate(max_tokens=1)
+                with pytest.raises(kv.PositionsExhausted):
+                    async with kid.stream():
+                        pass
+                assert len(await kid.logits()) == ctx.model_info.vocab_size
+                await kid.rollback(31)
+                assert (await kid.generate(max_tokens=1)).finish_reason == "length"

@@ -88,10 +88,16 @@ async def test_a_context_can_be_left_from_elsewhere(open_context: OpenContext) -
     ctx = await manager.__aenter__()
     branch = await ctx.branch("The quick")
     ended: list[str] = []
+    reading, left = anyio.Event(), anyio.Event()
 
-    async def generate() -> None:
+    async def read() -> None:
         with pytest.raises(kv.ContextClosed):
-            await branch.generate(max_tokens=1900)
+            async with branch.stream(max_tokens=100, buffer=1) as tokens:
+                await anext(tokens)
+                reading.set()
+                await left.wait()
+                while True:
+                    await anext(tokens)
         ended.append("closed")
 
     def leave() -> None:
@@ -101,11 +107,12 @@ async def test_a_context_can_be_left_from_elsewhere(open_context: OpenContext) -
         asyncio.run(main())
 
     async with anyio.create_task_group() as group:
-        group.start_soon(generate)
-        await anyio.wait_all_tasks_blocked()
+        group.start_soon(read)
+        await reading.wait()
         thread = threading.Thread(target=leave)
         thread.start()
         with anyio.fail_after(20):
             await anyio.to_thread.run_sync(thread.join)
+            left.set()
     assert ended == ["closed"]
     assert branch.closed

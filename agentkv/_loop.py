@@ -1,12 +1,7 @@
 """The event-loop side of the step loop: submits commands, settles their outcomes, cancels, stops.
 
-Two directions, each batched:
-
-- Commands go to the thread in flushes. The first command schedules one, and it puts itself off, tick by tick, until a
-  whole tick of the event loop passed without a new command; so tasks that wake together ride together.
-- Outcomes come back in one post per step. A post that woke tasks is answered by such a flush even when there is
-  nothing to send, and the thread waits for that answer, within bounds, before the next forward: the tasks it woke may
-  come back. That is how per-token loops in many tasks share their forwards, without a timer.
+Two directions, each batched: commands go to the thread in flushes, outcomes come back in one post per step. How the
+two keep step, so that per-token loops in many tasks share their forwards, is `_handshake`'s.
 
 No Python runs per token here: a generation lives inside the engine, and a step costs the same for 1 or 64 of them.
 """
@@ -27,6 +22,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from ._blocked import BlockedStrategy
 from ._commands import Awaited, Call, Cancel, Close, Command, Release, StreamJob, Taken, Worker
 from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
+from ._handshake import Flush
 from ._history import Histories
 from ._host import current_host
 from ._log import log
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_QUIET_TICKS = 32  # a flush is put off at most this often
 PATIENCE_S = 0.5  # how often those who must wait for the thread look whether a strategy blocks it
 
 _numbers = itertools.count()
@@ -60,11 +55,8 @@ class StepLoop:
         self._open = False
         self._lost = False  # the thread did not come back
         self._outbox: list[Command] = []
-        self._submitted = 0  # commands, ever
-        self._seen = 0  # sequence of the last post that was settled
-        self._ticking = False
-        self._ticks = 0
-        self._submitted_at_tick = -1
+        self._flush = Flush(self._host.soon, self._send_if_due)
+        self._settled = 0  # number of the last post that woke tasks
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -111,7 +103,7 @@ class StepLoop:
         """Fails what is under way, frees the engine on its thread and joins it. Idempotent; not interrupted."""
         if not self._open or self._thread is None:
             return
-        self._flush()
+        self._send()
         self._open = False
         self._queue.put(Stop())
         if not self._host.is_current():  # what the thread posts is settled elsewhere, or nowhere any more
@@ -173,9 +165,7 @@ class StepLoop:
         """Sends a command with the next flush."""
         self.check_open()
         self._outbox.append(command)
-        self._submitted += 1
-        if not self._ticking:
-            self._await_quiet()
+        self._flush.ask()
 
     async def wait(self, command: Awaited[T]) -> T:
         """Waits until a submitted command is settled, and returns its result."""
@@ -204,7 +194,7 @@ class StepLoop:
             return None
         cancel = Cancel(command)
         self._outbox.append(cancel)
-        self._flush()
+        self._send()
         return cancel
 
     def close(self, branch: int) -> Awaited[None] | None:
@@ -226,26 +216,13 @@ class StepLoop:
         """The reader of a stream has taken so many more of its tokens."""
         self._queue.put(Taken(job, count))
 
-    def _await_quiet(self) -> None:
-        self._ticks = 0
-        self._submitted_at_tick = -1
-        if not self._ticking:
-            self._ticking = True
-            self._host.soon(self._tick)
+    def _send_if_due(self) -> None:
+        if self._outbox or self._worker.awaits_answers:
+            self._send(self._settled)
 
-    def _tick(self) -> None:
-        if self._submitted != self._submitted_at_tick and self._ticks < MAX_QUIET_TICKS:
-            self._submitted_at_tick = self._submitted
-            self._ticks += 1
-            self._host.soon(self._tick)
-            return
-        self._ticking = False
-        if self._outbox or self._worker.answers:
-            self._flush(self._seen)
-
-    def _flush(self, seen: int = 0) -> None:
+    def _send(self, answers: int = 0) -> None:
         commands, self._outbox = self._outbox, []
-        self._queue.put(Batch(commands, seen))
+        self._queue.put(Batch(commands, answers))
 
     def _post(self, post: Post) -> bool:
         self._posts.append(post)
@@ -258,14 +235,14 @@ class StepLoop:
                 post = self._posts[0]
                 while post.settlements:
                     post.settlements.popleft()()
-                woke = woke or post.wakes
-                self._seen = post.sequence
+                if post.number is not None:
+                    self._settled, woke = post.number, True
                 self._posts.popleft()
         finally:
             if self._posts:  # a signal's exception may come anywhere: what is left is settled all the same
                 self._host.soon(self._settle_posts)
             if woke:
-                self._await_quiet()
+                self._flush.restart()
 
     async def _until(self, event: anyio.Event) -> None:
         """Waits for an event that will come, whatever is cancelled meanwhile; then lets the cancellation go on.
@@ -292,7 +269,7 @@ class StepLoop:
             "a strategy did not return from `propose` or `observe`; see kv.spec.Strategy, open the Context again"
         )
         self._lost = True
-        self._flush()
+        self._send()
         self._open = False
         for job in list(self._worker.jobs.values()):
             job.fail(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._commands import Command, Job, StreamJob
 from ._errors import ContextClosed, StepFailed, from_native
+from ._handshake import Answers
 from ._history import Histories
 from ._log import log
 from ._trace import StepTrace
@@ -20,29 +22,27 @@ if TYPE_CHECKING:
 
     from ._model import Session
 
-COME_BACK_S = 0.005  # how long a forward waits at most for the tasks that the last posts woke
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
 
 
 class Batch:
-    """Commands of one flush, and the last waking post that the event loop had seen by then."""
+    """Commands of one flush, and the number of the last post that it answers."""
 
-    __slots__ = ("commands", "seen")
+    __slots__ = ("answers", "commands")
 
-    def __init__(self, commands: list[Command], seen: int) -> None:
+    def __init__(self, commands: list[Command], answers: int) -> None:
         self.commands = commands
-        self.seen = seen
+        self.answers = answers
 
 
 class Post:
-    """Outcomes of one round, in the order to settle them. `sequence` counts posts that wake tasks."""
+    """Outcomes of one round, in the order to settle them; with a number where they wake tasks."""
 
-    __slots__ = ("sequence", "settlements", "wakes")
+    __slots__ = ("number", "settlements")
 
-    def __init__(self, sequence: int, settlements: Iterable[Callable[[], None]], wakes: bool) -> None:
-        self.sequence = sequence
+    def __init__(self, settlements: Iterable[Callable[[], None]], number: int | None) -> None:
         self.settlements = deque(settlements)
-        self.wakes = wakes
+        self.number = number
 
 
 class Stop:
@@ -68,15 +68,14 @@ class EngineWorker:
         self.jobs: dict[int, Job[Any]] = {}
         self.stats: dict[str, Any] = {}
         self.trace = StepTrace()
-        self.answers = False  # does a waking post need an answer? read by the event loop
+        self.awaits_answers = False  # read by the event loop
         self._queue = queue
         self._post = post
         self._histories = histories
         self._commands: deque[Command] = deque()  # taken from the queue and not applied
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
-        self._sequence = 0  # of the last post that woke tasks
-        self._seen = 0  # the last of them that the event loop answered
+        self._answers = Answers()
         self._stats_at = 0.0
         self._stopping = False
 
@@ -143,7 +142,6 @@ class EngineWorker:
         Waits for work when there is none, and a little for tasks that the last posts woke.
         """
         queue = self._queue
-        deadline: float | None = None
         while True:
             self._publish()
             if idle or not self.jobs:
@@ -157,22 +155,18 @@ class EngineWorker:
             self._publish()
             if not self.jobs:
                 continue
-            if self._seen >= self._sequence:
+            patience = self._answers.patience()
+            if not patience:
                 return
-            now = perf_counter()
-            deadline = deadline or now + COME_BACK_S
-            try:
-                self._take(queue.get(timeout=max(deadline - now, 0)))
-            except Empty:
-                self._seen = self._sequence
-                return
+            with suppress(Empty):
+                self._take(queue.get(timeout=patience))
 
     def _take(self, item: Batch | Command | Stop) -> None:
         if isinstance(item, Stop):
             self._stopping = True
             return
         if isinstance(item, Batch):
-            self._seen = max(self._seen, item.seen)
+            self._answers.answered(item.answers)
             self._commands.extend(item.commands)
         else:
             self._commands.append(item)
@@ -206,15 +200,12 @@ class EngineWorker:
         if not self._settlements and not self._streamed:
             return
         now = perf_counter()
-        wakes = bool(self._settlements)
-        if wakes:
-            self._sequence += 1
+        number = self._answers.posted() if self._settlements else None
+        if number is not None or now - self._stats_at > STATS_EVERY_S:
             self._refresh_stats(now)
-        elif now - self._stats_at > STATS_EVERY_S:
-            self._refresh_stats(now)
-        self.answers = bool(self.jobs)
+        self.awaits_answers = bool(self.jobs)
         streamed = (partial(job.feed, items) for job, items in self._streamed.items())
-        if not self._post(Post(self._sequence, (*streamed, *self._settlements), wakes)):
+        if not self._post(Post((*streamed, *self._settlements), number)):
             self._stopping = True
         self._settlements = []
         self._streamed = {}

@@ -93,7 +93,7 @@ async def test_what_a_signal_interrupts_is_settled_later(open_context: OpenConte
         loop, settled = ctx._loop, []
         for number in range(2):
             settlements = [lambda number=number: settled.append(number), raising, lambda: settled.append("behind")]
-            loop._posts.append(Post(loop._seen, settlements, wakes=True))
+            loop._posts.append(Post(settlements, loop._settled))
         with pytest.raises(Unusual):
             loop._settle_posts()
         assert settled == [0]

@@ -7,7 +7,10 @@ generations, streams and per-token loops; and the cost of fork and rollback at -
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter
@@ -72,6 +75,20 @@ async def timed(verb: Callable[[], Awaitable[object]]) -> float:
 
 async def main(folder: Path, cells: int, threads: int | None) -> None:
     """Prints the figures."""
+    with tempfile.TemporaryDirectory() as copy:
+        await measure(without_bound(folder, Path(copy) / folder.name), cells, threads)
+
+
+def without_bound(folder: Path, copy: Path) -> Path:
+    """The same model without a word of how many positions it knows: what it says is of no interest here."""
+    shutil.copytree(folder, copy)
+    manifest = json.loads((copy / "agentkv.json").read_text())
+    (copy / "agentkv.json").write_text(json.dumps({**manifest, "max_positions": None}))
+    return copy
+
+
+async def measure(folder: Path, cells: int, threads: int | None) -> None:
+    """As `main`."""
     async with kv.Context.open(folder, capacity=cells + 16384, kv_dtype="fp32", threads=threads) as ctx:
         print(f"{ctx.model_info.backend}, vocabulary {ctx.model_info.vocab_size}")
         for drive, counts in ((generate, (1, 8, 64)), (stream, (1, 8, 64)), (loop, (1, 8, 64))):

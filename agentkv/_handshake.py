@@ -1,0 +1,84 @@
+"""How tasks that the thread woke find their way into its next forward, without a timer.
+
+Two halves. On the event loop, `Flush` puts off what is to be sent, tick by tick, until a whole tick passed without
+anything new: tasks that wake together ride together. On the thread, `Answers` counts the posts that woke tasks: the
+event loop answers each with a flush, even an empty one, once those tasks have run, and the thread waits for the answer,
+within bounds, before its next forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+MAX_QUIET_TICKS = 32  # a flush is put off at most this often
+COME_BACK_S = 0.005  # how long a forward waits at most for the tasks that the last posts woke
+
+
+class Flush:
+    """The event loop's half.
+
+    Args:
+        soon: runs a callback on the next tick of the event loop.
+        send: flushes; called once it is quiet.
+    """
+
+    def __init__(self, soon: Callable[[Callable[[], None]], None], send: Callable[[], None]) -> None:
+        self._soon = soon
+        self._send = send
+        self._ticking = False
+        self._ticks = 0
+        self._came = False  # something new since the last tick
+
+    def ask(self) -> None:
+        """There is something to send."""
+        self._came = True
+        if not self._ticking:
+            self.restart()
+
+    def restart(self) -> None:
+        """Tasks were woken: they get a tick to run, whatever was put off before."""
+        self._ticks = 0
+        self._came = True
+        if not self._ticking:
+            self._ticking = True
+            self._soon(self._tick)
+
+    def _tick(self) -> None:
+        if self._came and self._ticks < MAX_QUIET_TICKS:
+            self._came = False
+            self._ticks += 1
+            self._soon(self._tick)
+            return
+        self._ticking = False
+        self._send()
+
+
+class Answers:
+    """The thread's half: which of the posts that woke tasks the event loop has answered."""
+
+    def __init__(self) -> None:
+        self._posted = 0
+        self._answered = 0
+        self._deadline: float | None = None
+
+    def posted(self) -> int:
+        """A post goes out that wakes tasks; returns its number, which its answer names."""
+        self._posted += 1
+        return self._posted
+
+    def answered(self, number: int) -> None:
+        """The event loop has run what the posts up to this one woke."""
+        self._answered = max(self._answered, number)
+
+    def patience(self) -> float:
+        """Seconds that a forward that is due still waits for answers; 0 once it should begin."""
+        now = perf_counter()
+        if self._answered >= self._posted:
+            self._deadline = None
+        elif self._deadline is None:
+            self._deadline = now + COME_BACK_S
+        if self._deadline is None or now >= self._deadline:
+            self._answered, self._deadline = self._posted, None
+            return 0.0
+        return self._deadline - now

@@ -1,0 +1,85 @@
+"""How tasks that wake together come to ride together: the two halves of it, each by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from agentkv._handshake import COME_BACK_S, MAX_QUIET_TICKS, Answers, Flush
+
+
+class Ticks:
+    """An event loop that is driven by hand."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+        self.sent = 0
+        self.flush = Flush(self.callbacks.append, self.send)
+
+    def send(self) -> None:
+        self.sent += 1
+
+    def tick(self) -> None:
+        callbacks, self.callbacks[:] = list(self.callbacks), []
+        for callback in callbacks:
+            callback()
+
+
+def test_a_flush_waits_for_a_quiet_tick() -> None:
+    ticks = Ticks()
+    ticks.flush.ask()
+    for _ in range(5):  # something new on each of them
+        ticks.tick()
+        assert ticks.sent == 0
+        ticks.flush.ask()
+    ticks.tick()
+    assert ticks.sent == 0
+    ticks.tick()
+    assert ticks.sent == 1
+    ticks.tick()
+    assert (ticks.sent, ticks.callbacks) == (1, [])
+
+
+def test_a_flush_is_not_put_off_for_ever() -> None:
+    ticks = Ticks()
+    for count in range(3 * MAX_QUIET_TICKS):
+        ticks.flush.ask()
+        ticks.tick()
+        assert ticks.sent == (count + 1) // (MAX_QUIET_TICKS + 1)
+
+
+def test_woken_tasks_get_ticks_of_their_own() -> None:
+    ticks = Ticks()
+    ticks.flush.ask()
+    for _ in range(MAX_QUIET_TICKS - 1):
+        ticks.tick()
+        ticks.flush.ask()
+    ticks.flush.restart()
+    for _ in range(MAX_QUIET_TICKS):
+        ticks.tick()
+        ticks.flush.ask()
+    assert ticks.sent == 0
+    ticks.tick()
+    assert ticks.sent == 1
+
+
+def test_an_answered_post_holds_nothing_up() -> None:
+    answers = Answers()
+    assert answers.patience() == 0
+    first, second = answers.posted(), answers.posted()
+    answers.answered(first)
+    assert answers.patience() > 0
+    answers.answered(second)
+    answers.answered(first)  # an older flush that came late
+    assert answers.patience() == 0
+
+
+def test_patience_ends() -> None:
+    answers = Answers()
+    answers.posted()
+    assert 0 < answers.patience() <= COME_BACK_S * 1.01
+    time.sleep(COME_BACK_S)
+    assert answers.patience() == 0
+    assert answers.patience() == 0  # until the next post
+    answers.posted()
+    assert answers.patience() > 0

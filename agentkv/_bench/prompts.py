@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._branch import Branch
 from .._context import Context
 from .._errors import InvalidInput
 
@@ -21,12 +22,12 @@ class BenchPrompt:
     content: str | list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
 
-    def tokens(self, ctx: Context) -> list[int]:
-        """Its tokens; messages without a chat template become their bare text."""
+    async def branch(self, ctx: Context) -> Branch:
+        """A new branch that holds it; messages without a chat template become their bare text."""
         content = self.content
         if not isinstance(content, str) and not ctx.tokenizer.has_chat_template:
             content = "\n".join(str(message.get("content", "")) for message in content) + "\n"
-        return ctx._encode(content, tools=self.tools if not isinstance(content, str) else None)
+        return await ctx.branch(content, tools=self.tools if not isinstance(content, str) else None)
 
 
 def read_prompts(path: Path) -> list[BenchPrompt]:

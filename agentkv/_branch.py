@@ -15,9 +15,10 @@ from ._commands import Call, Job, check_finished
 from ._errors import BranchClosed, InvalidInput
 from ._generation import Choice, Generation
 from ._history import History
-from ._inputs import Prompt, checked_count, shown
+from ._inputs import Prompt, checked_count
 from ._mark import Mark, length_at, make_mark
 from ._request import GenerationRequest
+from ._shown import shown
 from ._speculation import INHERIT, Inherit, Speculative
 from ._stream import DEFAULT_BUFFER, TokenStream
 

@@ -13,10 +13,11 @@ from ._commands import Job, check_finished
 from ._encoding import Encoding
 from ._errors import ForeignBranch, InvalidInput
 from ._history import History
-from ._inputs import Prompt, shown
+from ._inputs import Prompt
 from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenModel, Options, Session, open_model
+from ._shown import shown
 from ._speculation import Speculative
 from ._stats import Stats, stats_of
 from ._tokenizer import Tokenizer

@@ -10,8 +10,9 @@ from agentkv_runtime.errors import TemplateTimeout
 
 from ._chat import Chat
 from ._errors import ContextFull, InvalidInput
-from ._inputs import Prompt, checked_ids, shown, text_of
+from ._inputs import Prompt, checked_ids, items_of, text_of
 from ._messages import characters_in, checked_messages, checked_tools, is_messages
+from ._shown import shown
 
 if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
@@ -60,10 +61,11 @@ class Encoding:
         """Texts to choose from, and the tokens of each. Raises InvalidInput, ContextFull."""
         if not isinstance(choices, list | tuple) or not choices:
             raise InvalidInput(f"choices is {shown(choices)}, but it must be a list of at least one str")
-        for choice in choices:
+        items = items_of(choices, "choices")
+        for choice in items:
             if not isinstance(choice, str | bytes) or not choice:
                 raise InvalidInput(f"choices has {shown(choice)}, but each must be a str with at least 1 character")
-        texts = [text_of(choice, "choices") for choice in choices]
+        texts = [text_of(choice, "choices") for choice in items]
         return texts, [await self._text(text) for text in texts]
 
     async def _text(self, text: str) -> list[int]:

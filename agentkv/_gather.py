@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio
 
 from ._errors import InvalidInput
-from ._inputs import shown
+from ._shown import shown
 
 T = TypeVar("T")
 

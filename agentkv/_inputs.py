@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,9 +11,7 @@ from numpy.typing import NDArray
 
 from ._errors import InvalidInput
 from ._sampling import Sampling
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = 60
+from ._shown import shown
 
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | bytes | Sequence[int] | NDArray[np.integer[Any]] | Sequence[Message]
@@ -71,6 +68,14 @@ def checked_count(value: object, what: str, least: int, most: int | None = None)
     return int(value)
 
 
+def items_of(value: Iterable[Any], what: str) -> list[Any]:
+    """What an iterable holds, whatever its methods raise."""
+    try:
+        return list(value)
+    except Exception as error:
+        raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+
+
 def checked_stop(stop: object) -> list[bytes]:
     """Stop strings as UTF-8 bytes; None and () mean none."""
     if stop is None:
@@ -80,7 +85,7 @@ def checked_stop(stop: object) -> list[bytes]:
     if not isinstance(stop, Iterable):
         raise InvalidInput(f"stop is {shown(stop)}, but it must be a str or a list of str")
     strings = []
-    for item in stop:
+    for item in items_of(stop, "stop"):
         if not isinstance(item, str | bytes) or not item:
             raise InvalidInput(f"stop has {shown(item)}, but each stop string must be a str with at least 1 character")
         strings.append(text_of(item, "stop").encode("utf-8"))
@@ -114,12 +119,3 @@ def checked_bool(value: object, what: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise InvalidInput(f"{what} is {shown(value)}, but it must be True or False")
     return bool(value)
-
-
-def shown(value: object) -> str:
-    """The type of a value and the beginning of its repr, whatever that raises."""
-    try:
-        text = _REPR.repr(value)
-    except Exception:
-        text = "(which cannot be shown)"
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"

@@ -6,14 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._errors import AgentKVError, InvalidInput
-from ._inputs import Message, shown, text_of
+from ._inputs import Message, items_of, text_of
+from ._shown import shown
 
 _DEEPEST = 64
 
 
 def is_messages(prompt: object) -> bool:
     """Is it a non-empty list of chat messages?"""
-    return isinstance(prompt, list | tuple) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    if not isinstance(prompt, list | tuple):
+        return False
+    # The first item, past methods of a subclass that might raise.
+    first = list.__getitem__(prompt, slice(1)) if isinstance(prompt, list) else tuple.__getitem__(prompt, slice(1))
+    return bool(first) and isinstance(first[0], Mapping)
 
 
 def checked_messages(messages: object) -> list[dict[str, Any]]:
@@ -24,7 +29,7 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
     if not is_messages(messages):
         raise InvalidInput(f"messages are {shown(messages)}, but they must be a list of at least one chat message")
     checked = []
-    for index, message in enumerate(messages):  # type: ignore[var-annotated, arg-type]
+    for index, message in enumerate(items_of(messages, "messages")):  # type: ignore[arg-type]
         what = f"message {index}"
         if not isinstance(message, Mapping):
             raise InvalidInput(f"{what} is {shown(message)}, but it must be a mapping with a 'role' and a 'content'")
@@ -40,9 +45,10 @@ def checked_tools(tools: object) -> list[dict[str, Any]] | None:
     """A copy of tool definitions; None where there are none. Raises InvalidInput."""
     if tools is None:
         return None
-    if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
+    items = items_of(tools, "tools") if isinstance(tools, list | tuple) else [tools]
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in items):
         raise InvalidInput(f"tools is {shown(tools)}, but it must be a list of tool definitions (mappings)")
-    return [_copied(tool, f"tool {index}") for index, tool in enumerate(tools)]
+    return [_copied(tool, f"tool {index}") for index, tool in enumerate(items)]
 
 
 def characters_in(value: object) -> int:

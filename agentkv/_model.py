@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
-from ._inputs import checked_count, checked_path, shown
+from ._inputs import checked_count, checked_path
+from ._shown import shown
 from ._speculation import Speculation, Speculative, checked_strategy
 from .spec._built_in import DraftTarget
 

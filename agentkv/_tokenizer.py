@@ -10,8 +10,9 @@ from agentkv_runtime.errors import TemplateTimeout
 
 from ._chat import Chat, translated
 from ._errors import InvalidInput
-from ._inputs import Message, checked_bool, checked_count, checked_ids, shown, text_of
+from ._inputs import Message, checked_bool, checked_count, checked_ids, text_of
 from ._messages import checked_messages, checked_tools
+from ._shown import shown
 
 if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._errors import InvalidInput, ModelError
-from .._inputs import shown
+from .._shown import shown
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder

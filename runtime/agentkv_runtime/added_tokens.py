@@ -15,6 +15,8 @@ from tokenizers import AddedToken, Tokenizer, models
 
 __all__ = ["AddedTokens", "Control", "ControlledText"]
 
+_SHORT = 8192  # characters
+
 
 class Control(NamedTuple):
     """A control token in a text: where it begins and ends (with the white space that belongs to it), and its id."""
@@ -95,7 +97,7 @@ class AddedTokens:
 
     def find(self, text: str) -> list[Control]:
         """Every control token in a text, as the tokenizer takes them."""
-        encoding = self._locator.encode(text, add_special_tokens=False)
+        [encoding] = self._locator.encode_batch([text], add_special_tokens=False)
         return [
             Control(start, end, self._located[i])
             for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
@@ -105,8 +107,7 @@ class AddedTokens:
     def encode(self, text: ControlledText) -> list[int]:
         """Ids of a text, where only `text.controls` become control tokens."""
         if text.controls is None:
-            ids: list[int] = self._tokenizer.encode(text.text, add_special_tokens=False).ids
-            return ids
+            return _ids(self._tokenizer, text.text)
         parts, end = [], 0
         for control in text.controls:
             parts += [text.text[end : control.start], self._names[control.id]]
@@ -183,7 +184,7 @@ class _Plain:
 
     def encode(self, text: str) -> list[int]:
         own = self._own
-        return [own.get(i, i) for i in self._tokenizer.encode(text, add_special_tokens=False).ids]
+        return [own.get(i, i) for i in _ids(self._tokenizer, text)]
 
 
 def _like(token: AddedToken, content: str) -> AddedToken:
@@ -194,6 +195,14 @@ def _like(token: AddedToken, content: str) -> AddedToken:
         rstrip=token.rstrip,
         normalized=token.normalized,
     )
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    if len(text) <= _SHORT:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    else:  # a batch of one lets other threads run
+        ids = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
 
 
 def _ids_of(tokenizer: Tokenizer, tokens: Iterable[AddedToken]) -> dict[str, int]:

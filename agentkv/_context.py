@@ -144,6 +144,7 @@ class Context:
         if prompt is None:
             return await self._empty_branch()
         tokens = await self._encoding.prompt(prompt, tools=tools)
+        self._loop.check_open()  # encoding a long prompt takes its time
         created: list[int] = []
 
         def create(engine: Engine) -> int:

@@ -137,6 +137,8 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
         else:
             source = folder.read_model_folder(options.path)
             program, info, tokenizer = _open_exported(options, source)
+        token_bytes = tokenizer.token_bytes(info.vocab_size)
+        tokenizer.eos_ids  # noqa: B018 - a folder may name ends that are no ids
     except AgentKVError:
         raise
     except Exception as error:
@@ -144,7 +146,7 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
     engine = Engine(
         program,
         program.cache,
-        token_bytes=tokenizer.token_bytes(info.vocab_size),
+        token_bytes=token_bytes,
         eos_ids=tokenizer.eos_ids,
         special_ids=tokenizer.special_ids,
         max_batch_tokens=options.max_batch_tokens,

@@ -32,6 +32,7 @@ class Chat:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._closing: ControlledText | None = None  # what ends an assistant's turn, once it was asked for
 
     def begin(self, messages: Sequence[Message], tools: Tools, seconds: float, check: Check) -> ControlledText:
         """A conversation from its start, with the assistant's turn opened where it is the assistant's turn."""
@@ -41,7 +42,9 @@ class Chat:
         """What closes an assistant's turn, as the template closes it, and the messages that come after it."""
         reply = secrets.token_hex(16)  # stands for the assistant's turn; no content spells it
         so_far: list[Message] = [{"role": "user", "content": "."}, {"role": "assistant", "content": reply}]
-        closing = _after(reply, self.render(so_far, None, False, {}, seconds, check))
+        if self._closing is None:
+            self._closing = _after(reply, self.render(so_far, None, False, {}, seconds, check))
+        closing = self._closing
         whole = self.render([*so_far, *messages], None, _asks_for_reply(messages), {}, seconds, check)
         added = _after(reply, whole)
         if not added.text.startswith(closing.text):

@@ -103,9 +103,9 @@ def checked_sampling(sampling: object) -> Sampling:
 
 def checked_path(value: object, what: str) -> Path:
     """A path, with `~` expanded; whether anything is there shows when it is opened."""
-    if not isinstance(value, str | Path) or not str(value):
+    text = text_of(str(value) if isinstance(value, Path) else value, what) if isinstance(value, str | Path) else ""
+    if not text:
         raise InvalidInput(f"{what} is {shown(value)}, but it must be the path of a model folder")
-    text = text_of(str(value), what)
     if "\0" in text:
         raise InvalidInput(f"{what} is {shown(text)}, but no path has a NUL character")
     try:

@@ -55,8 +55,8 @@ def characters_in(value: object) -> int:
     """How much text messages or tools have."""
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, Mapping):
-        return sum(characters_in(key) + characters_in(item) for key, item in value.items())
+    if isinstance(value, dict):
+        return sum(map(characters_in, value)) + sum(map(characters_in, value.values()))
     return sum(map(characters_in, value)) if isinstance(value, list) else 0
 
 
@@ -97,13 +97,15 @@ def _copied(value: Any, what: str, depth: int = 0) -> Any:
     if depth == _DEEPEST:
         raise InvalidInput(f"{what} is nested more than {_DEEPEST} levels deep; flatten it")
     try:
-        if isinstance(value, Mapping):
-            for key in value:
+        if isinstance(value, (list, tuple)):
+            return [_copied(item, what, depth + 1) for item in value]
+        if isinstance(value, (dict, Mapping)):  # most are a dict, which is quickly seen
+            copy = {}
+            for key, item in value.items():
                 if not isinstance(key, str):
                     raise InvalidInput(f"{what} has the key {shown(key)}, but keys must be str")
-            return {text_of(key, what): _copied(item, what, depth + 1) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [_copied(item, what, depth + 1) for item in value]
+                copy[text_of(key, what)] = _copied(item, what, depth + 1)
+            return copy
     except AgentKVError:
         raise
     except Exception as error:

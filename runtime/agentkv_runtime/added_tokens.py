@@ -97,7 +97,10 @@ class AddedTokens:
 
     def find(self, text: str) -> list[Control]:
         """Every control token in a text, as the tokenizer takes them."""
-        [encoding] = self._locator.encode_batch([text], add_special_tokens=False)
+        if len(text) <= _SHORT:
+            encoding = self._locator.encode(text, add_special_tokens=False)
+        else:
+            [encoding] = self._locator.encode_batch([text], add_special_tokens=False)
         return [
             Control(start, end, self._located[i])
             for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)

@@ -69,7 +69,8 @@ class ChatTemplate:
         text = self._run({**frame, **given}, seconds)
         check(text)
         try:
-            content = list(_texts(_content(given)))
+            content: list[str] = []
+            _gather_texts(_content(given), content)
             caller = [value for value in variables.values() if isinstance(value, str)]
             if not self._writes_pieces and not self._added.may_begin_in([*content, *caller]):
                 return ControlledText(text)
@@ -141,15 +142,17 @@ def _content(given: Mapping[str, Any]) -> list[Any]:
     return [messages, given["tools"], given["documents"]]
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Every str in a value, keys too."""
+def _gather_texts(value: Any, texts: list[str]) -> None:
+    """Adds every str in a value, keys too."""
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts((*value.keys(), *value.values()))
-    elif isinstance(value, list | tuple):
+        texts.append(value)
+    elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _texts(item)
+            _gather_texts(item, texts)
+    elif isinstance(value, (dict, Mapping)):  # most are a dict, which is quickly seen
+        for key, item in value.items():
+            _gather_texts(key, texts)
+            _gather_texts(item, texts)
 
 
 def _covered(given: Mapping[str, Any], kind: type[Masked]) -> dict[str, Any]:

@@ -119,6 +119,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """The four operators that can make much of little."""
         if operator == "+":
+            if type(left) is str and type(right) is str and len(left) + len(right) <= MOST_CHARACTERS:
+                return left + right
             if isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
                 _check_size(len(left) + len(right))
         elif operator == "%":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import TemplateTimeout, TokenizerError
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
     from agentkv_runtime.tokenizer import Tokenizer
 
+MOST_SECONDS = 10.0  # that a chat template may run
+
 Tools = Sequence[Mapping[str, Any]] | None
 Check = Callable[[str], None]
 
@@ -33,6 +34,7 @@ class Chat:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._closing: ControlledText | None = None  # what ends an assistant's turn, once it was asked for
+        self._parts: bool | None = None  # whether the template takes text parts, once it was asked for
 
     def begin(self, messages: Sequence[Message], tools: Tools, seconds: float, check: Check) -> ControlledText:
         """A conversation from its start, with the assistant's turn opened where it is the assistant's turn."""
@@ -41,7 +43,7 @@ class Chat:
     def go_on(self, messages: Sequence[Message], seconds: float, check: Check) -> tuple[ControlledText, ControlledText]:
         """What closes an assistant's turn, as the template closes it, and the messages that come after it."""
         reply = secrets.token_hex(16)  # stands for the assistant's turn; no content spells it
-        so_far: list[Message] = [{"role": "user", "content": "."}, {"role": "assistant", "content": reply}]
+        so_far: list[Message] = [_user("."), {"role": "assistant", "content": reply}]
         if self._closing is None:
             self._closing = _after(reply, self.render(so_far, None, False, {}, seconds, check))
         closing = self._closing
@@ -62,20 +64,24 @@ class Chat:
     ) -> ControlledText:
         """A conversation as the template spells it. Text parts are joined where it knows of texts only."""
         with translated():
-            if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts:
+            if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts(seconds):
                 messages = with_joined_parts(messages)
             return self._tokenizer.render(messages, tools, reply, variables, seconds, check)
 
-    @cached_property
-    def _takes_parts(self) -> bool:
-        text = secrets.token_hex(8)
-        made = []
-        for content in (text, [{"type": "text", "text": text}]):
-            try:
-                made.append(self._tokenizer.render_chat([{"role": "user", "content": content}]))
-            except TokenizerError:
-                return False
-        return made[0] == made[1]
+    def _takes_parts(self, seconds: float) -> bool:
+        """Does the template make the same of a text part as of the text?"""
+        if self._parts is None:
+            text = secrets.token_hex(8)
+            made = []
+            for content in (text, [{"type": "text", "text": text}]):
+                try:
+                    made.append(self._tokenizer.render([_user(content)], None, True, {}, seconds).text)
+                except TemplateTimeout:
+                    raise
+                except TokenizerError:
+                    made.append("")
+            self._parts = "" != made[0] == made[1]
+        return self._parts
 
 
 @contextmanager
@@ -87,6 +93,10 @@ def translated() -> Iterator[None]:
         raise
     except TokenizerError as error:
         raise InvalidInput(str(error)) from error
+
+
+def _user(content: object) -> Message:
+    return {"role": "user", "content": content}
 
 
 def _asks_for_reply(messages: Sequence[Message]) -> bool:

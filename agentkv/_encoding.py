@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from agentkv_runtime.errors import TemplateTimeout
 
-from ._chat import Chat
+from ._chat import MOST_SECONDS, Chat
 from ._errors import ContextFull, InvalidInput
 from ._inputs import Prompt, checked_ids, items_of, text_of
 from ._messages import characters_in, checked_messages, checked_tools, is_messages
@@ -24,7 +24,6 @@ T = TypeVar("T")
 
 _SHORT = 8192  # characters that are encoded on the event loop, which takes some 10 ms
 _AT_ONCE = 0.02  # seconds that a template may run on the event loop
-_IN_ALL = 10.0  # seconds that it may run
 _WORKERS = 2
 
 
@@ -102,7 +101,7 @@ class Encoding:
             except TemplateTimeout:
                 pass  # a template that takes its time has it, elsewhere
         try:
-            return await self._beside(_SHORT + 1, lambda: render(_IN_ALL))
+            return await self._beside(_SHORT + 1, lambda: render(MOST_SECONDS))
         except TemplateTimeout as error:
             raise InvalidInput(str(error)) from error
 

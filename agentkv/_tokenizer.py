@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from agentkv_runtime.errors import TemplateTimeout
 
-from ._chat import Chat, translated
+from ._chat import MOST_SECONDS, Chat, translated
 from ._errors import InvalidInput
 from ._inputs import Message, checked_bool, checked_count, checked_ids, text_of
 from ._messages import checked_messages, checked_tools
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
     from agentkv_runtime.tokenizer import Tokenizer as RuntimeTokenizer
 
-_SECONDS = 10.0  # that a chat template may run
 _MOST_IDS = 1 << 22  # of a table
 
 
@@ -123,6 +122,6 @@ class Tokenizer:
         opened = checked_bool(reply, "add_generation_prompt")
         try:
             with translated():
-                return self._chat.render(checked, definitions, opened, variables, _SECONDS, lambda _: None)
+                return self._chat.render(checked, definitions, opened, variables, MOST_SECONDS, lambda _: None)
         except TemplateTimeout as error:
             raise InvalidInput(str(error)) from error

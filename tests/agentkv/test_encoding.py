@@ -90,6 +90,15 @@ async def test_a_template_that_takes_parts_gets_them(with_template: WithTemplate
         assert branch.text == "a|b"
 
 
+async def test_parts_do_not_hold_up_the_event_loop(with_template: WithTemplate) -> None:
+    async with kv.Context.open(with_template(ENDLESS), capacity=256, kv_dtype="fp32", threads=1) as ctx:
+        begun = time.monotonic()
+        with anyio.move_on_after(0.1) as scope:
+            await ctx.branch([user([{"type": "text", "text": "a"}])])
+        assert scope.cancelled_caught
+        assert time.monotonic() - begun < 3
+
+
 async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded(open_context: OpenContext) -> None:
     text = "The quick brown fox. " * 500_000
     async with open_context(capacity=64) as ctx:

@@ -23,11 +23,16 @@ class BenchPrompt:
     tools: list[dict[str, Any]] | None = None
 
     async def branch(self, ctx: Context) -> Branch:
-        """A new branch that holds it; messages without a chat template become their bare text."""
+        """A new branch that holds it; messages without a chat template become their bare text.
+
+        Prompts are recordings, so that control tokens that their messages spell out, such as those around calls, count.
+        """
         content = self.content
-        if not isinstance(content, str) and not ctx.tokenizer.has_chat_template:
-            content = "\n".join(str(message.get("content", "")) for message in content) + "\n"
-        return await ctx.branch(content, tools=self.tools if not isinstance(content, str) else None)
+        if isinstance(content, str):
+            return await ctx.branch(content)
+        if not ctx.tokenizer.has_chat_template:
+            return await ctx.branch("\n".join(str(message.get("content", "")) for message in content) + "\n")
+        return await ctx.branch(ctx.tokenizer.render_chat(content, self.tools))
 
 
 def read_prompts(path: Path) -> list[BenchPrompt]:

@@ -34,6 +34,7 @@ from ._model import ModelInfo
 from ._sampling import Sampling
 from ._stats import Stats
 from ._stream import TokenStream
+from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "StepRecord",
     "Token",
     "TokenStream",
+    "Tokenizer",
     "TooManyBranches",
     "Usage",
     "WrongEventLoop",

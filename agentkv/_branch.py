@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from ._commands import Awaited, Job, check_finished
 from ._errors import BranchClosed, InvalidInput
 from ._generation import Choice, Generation
-from ._inputs import Prompt, checked_count, text_of
+from ._inputs import Prompt, checked_count
 from ._mark import Mark, length_at, make_mark
 from ._request import GenerationRequest
+from ._shown import shown
 from ._speculation import INHERIT, Inherit, Speculative
 from ._stream import DEFAULT_BUFFER, TokenStream
 
@@ -101,7 +102,7 @@ class Branch:
     @property
     def text(self) -> str:
         """The tokens as text, special tokens included."""
-        return self._context.tokenizer.decode(self.tokens)
+        return self._context.tokenizer.decode(self.tokens, skip_special=False)
 
     def __len__(self) -> int:
         return len(self._history)
@@ -123,7 +124,7 @@ class Branch:
             PositionsExhausted: more tokens than the model has positions.
         """
         self._check()
-        tokens = self._context._encode(prompt, after=self)
+        tokens = await self._context._encoding.prompt(prompt, after=self._history)
         await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), check_finished))
 
     def mark(self) -> Mark:
@@ -234,10 +235,8 @@ class Branch:
             ContextFull: fewer cells are free than the choices have tokens.
         """
         self._check_started("select")
-        if isinstance(choices, str | bytes) or not isinstance(choices, Sequence) or not choices:
-            raise InvalidInput(f"choices is {choices!r}, but it must be a list of at least one str")
-        texts = [self._choice_text(choice) for choice in choices]
-        encoded = [self._context._encode_text(text) for text in texts]
+        texts, encoded = await self._context._encoding.choices(choices)
+        self._check_started("select")
 
         def finish(finished: Finished) -> list[float]:
             check_finished(finished)
@@ -271,7 +270,7 @@ class Branch:
         """
         self._check()
         if not isinstance(other, Branch):
-            raise InvalidInput(f"other is {other!r}, but it must be a Branch")
+            raise InvalidInput(f"other is {shown(other)}, but it must be a Branch")
         other._check()
         self._context._check_owns(other)
         await self._loop.call(lambda engine: engine.adopt(self._id, other._id))
@@ -308,8 +307,3 @@ class Branch:
         self._check()
         if not len(self._history):
             raise InvalidInput(f"{verb} on branch {self._id}, which has no tokens; extend it first")
-
-    def _choice_text(self, choice: object) -> str:
-        if not isinstance(choice, str | bytes) or not choice:
-            raise InvalidInput(f"choices has {choice!r}, but each must be a str with at least 1 character")
-        return text_of(choice, "choices")

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._branch import Branch
-from ._chat import begin_chat, continue_chat
 from ._commands import Job, check_finished
+from ._encoding import Encoding
 from ._errors import ForeignBranch, InvalidInput
-from ._inputs import Message, Prompt, checked_ids, checked_messages, is_messages, text_of
+from ._inputs import Prompt
 from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenModel, Options, Session, open_model
+from ._shown import shown
 from ._speculation import Speculative
 from ._stats import Stats, stats_of
+from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine
-    from agentkv_runtime.tokenizer import Tokenizer
 
 
 class Context:
@@ -32,6 +33,8 @@ class Context:
         """Private: use `Context.open`."""
         self._loop = loop
         self._model = model
+        self._tokenizer = Tokenizer(model.tokenizer, model.info.vocab_size)
+        self._encoding = Encoding(model.tokenizer, model.info.vocab_size, loop.stats["capacity"])
         self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
 
     @classmethod
@@ -94,8 +97,8 @@ class Context:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer: `encode`, `decode`, `apply_chat`, `eos_ids`, `vocab_size`."""
-        return self._model.tokenizer
+        """The model's tokenizer."""
+        return self._tokenizer
 
     @property
     def model_info(self) -> ModelInfo:
@@ -139,7 +142,7 @@ class Context:
         self._loop.check_open()
         if prompt is None:
             return await self._empty_branch()
-        tokens = self._encode(prompt, tools=tools)
+        tokens = await self._encoding.prompt(prompt, tools=tools)
         created: list[int] = []  # by the thread
 
         def create(engine: Engine) -> int:
@@ -160,9 +163,13 @@ class Context:
         self._loop.check_open()
         kept: set[int] = set()
         for item in branches:
-            for branch in [item] if isinstance(item, Branch) else list(item):
+            try:
+                given = [item] if isinstance(item, Branch) else list(item)
+            except Exception:
+                given = [item]  # type: ignore[list-item]
+            for branch in given:
                 if not isinstance(branch, Branch):
-                    raise InvalidInput(f"keep was given {branch!r}, but it takes branches")
+                    raise InvalidInput(f"keep was given {shown(branch)}, but it takes branches")
                 self._check_owns(branch)
                 branch._check()
                 kept.add(branch.id)
@@ -184,31 +191,3 @@ class Context:
     def _check_owns(self, branch: Branch) -> None:
         if branch.context is not self:
             raise ForeignBranch(f"branch {branch.id} lives in another Context; open both branches in one")
-
-    def _encode(
-        self,
-        prompt: Prompt,
-        *,
-        after: Branch | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-    ) -> list[int]:
-        """Tokens of a prompt: of a new branch, or to come `after` what one holds. At least one."""
-        begins = after is None or not len(after)
-        if tools is not None and not is_messages(prompt):
-            raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
-        if isinstance(prompt, str | bytes):
-            tokens = self._encode_text(text_of(prompt, "the prompt"), begins)
-        elif is_messages(prompt):
-            messages: list[Message] = checked_messages(prompt)  # type: ignore[arg-type]
-            if begins:
-                tokens = begin_chat(self.tokenizer, messages, tools)
-            else:
-                tokens = continue_chat(self.tokenizer, messages, after.tokens)  # type: ignore[union-attr]
-        else:
-            tokens = checked_ids(prompt, self.model_info.vocab_size)
-        if not tokens:
-            raise InvalidInput("the prompt is empty; give at least one token, or make an empty branch with `branch()`")
-        return tokens
-
-    def _encode_text(self, text: str, begins: bool = False) -> list[int]:
-        return self.tokenizer.encode(text, bos=begins) if text else []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 import anyio
+
+from ._errors import InvalidInput
+from ._shown import shown
 
 T = TypeVar("T")
 
@@ -15,7 +18,17 @@ async def gather(*awaitables: Awaitable[T]) -> list[T]:
     """Awaits all at once and returns their results in order.
 
     The first failure cancels the rest, waits until they are settled, and is raised itself (not in a group).
+
+    Raises:
+        InvalidInput: something that cannot be awaited, or a coroutine that was awaited before; then nothing is begun.
     """
+    try:
+        _check(awaitables)
+    except InvalidInput:
+        for awaitable in awaitables:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+        raise
     results: list[Any] = [None] * len(awaitables)
     failures: list[Exception] = []
 
@@ -37,3 +50,15 @@ async def gather(*awaitables: Awaitable[T]) -> list[T]:
     if failures:
         raise failures[0]
     return results
+
+
+def _check(awaitables: Sequence[object]) -> None:
+    for index, awaitable in enumerate(awaitables):
+        if not inspect.isawaitable(awaitable):
+            advice = "; unpack the list: gather(*awaitables)" if isinstance(awaitable, list | tuple) else ""
+            raise InvalidInput(f"awaitable {index} is {shown(awaitable)}, which cannot be awaited{advice}")
+        if inspect.iscoroutine(awaitable) and (
+            inspect.getcoroutinestate(awaitable) != inspect.CORO_CREATED
+            or any(awaitable is other for other in awaitables[:index])
+        ):
+            raise InvalidInput(f"awaitable {index} is {shown(awaitable)}, which is awaited already; call it again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from ._errors import InvalidInput
 from ._sampling import Sampling
+from ._shown import shown
 
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | bytes | Sequence[int] | NDArray[np.integer[Any]] | Sequence[Message]
@@ -19,12 +21,13 @@ def text_of(value: str | bytes, what: str) -> str:
     """A str that can be encoded as UTF-8."""
     if isinstance(value, bytes):
         try:
-            return value.decode("utf-8")
+            return bytes.decode(value, "utf-8")
         except UnicodeDecodeError as error:
             raise InvalidInput(
                 f"{what} has the byte 0x{value[error.start]:02x} at offset {error.start}, which is not UTF-8; "
                 "decode it with its own encoding first"
             ) from None
+    value = str.__str__(value)  # itself, also of a subclass
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -35,35 +38,15 @@ def text_of(value: str | bytes, what: str) -> str:
     return value
 
 
-def is_messages(prompt: object) -> bool:
-    """Is it a non-empty list of chat messages?"""
-    return (
-        isinstance(prompt, Sequence)
-        and not isinstance(prompt, str | bytes)
-        and len(prompt) > 0
-        and isinstance(prompt[0], Mapping)
-    )
-
-
-def checked_messages(messages: Sequence[Any]) -> list[Message]:
-    """Chat messages, each a mapping with a `role`."""
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise InvalidInput(
-                f"message {index} is {message!r}, but a chat message is a mapping with a 'role' and a 'content'"
-            )
-    return list(messages)
-
-
 def checked_ids(ids: object, vocab_size: int) -> list[int]:
     """Token ids, each an int with 0 <= id < vocab_size."""
     try:
         array = np.asarray(ids)
-    except ValueError:
+    except Exception:  # whatever its methods raise
         array = np.empty((0, 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInput(
-            f"a prompt is a str, a list of token ids, or a list of chat messages, not {_shown(ids)}; "
+            f"a prompt is a str, a list of token ids, or a list of chat messages, not {shown(ids)}; "
             "encode other things with `ctx.tokenizer` first"
         )
     bad = np.flatnonzero((array < 0) | (array >= vocab_size))
@@ -78,11 +61,19 @@ def checked_ids(ids: object, vocab_size: int) -> list[int]:
 def checked_count(value: object, what: str, least: int, most: int | None = None) -> int:
     """An int within bounds; bool is not one."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InvalidInput(f"{what} is {_shown(value)}, but it must be an int")
+        raise InvalidInput(f"{what} is {shown(value)}, but it must be an int")
     if value < least or (most is not None and value > most):
         bound = f"at least {least}" if most is None else f"from {least} to {most}"
         raise InvalidInput(f"{what} is {value}, but it must be {bound}")
     return int(value)
+
+
+def items_of(value: Iterable[Any], what: str) -> list[Any]:
+    """What an iterable holds, whatever its methods raise."""
+    try:
+        return list(value)
+    except Exception as error:
+        raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def checked_stop(stop: object) -> list[bytes]:
@@ -92,11 +83,11 @@ def checked_stop(stop: object) -> list[bytes]:
     if isinstance(stop, str | bytes):
         stop = [stop]
     if not isinstance(stop, Iterable):
-        raise InvalidInput(f"stop is {_shown(stop)}, but it must be a str or a list of str")
+        raise InvalidInput(f"stop is {shown(stop)}, but it must be a str or a list of str")
     strings = []
-    for item in stop:
+    for item in items_of(stop, "stop"):
         if not isinstance(item, str | bytes) or not item:
-            raise InvalidInput(f"stop has {_shown(item)}, but each stop string must be a str with at least 1 character")
+            raise InvalidInput(f"stop has {shown(item)}, but each stop string must be a str with at least 1 character")
         strings.append(text_of(item, "stop").encode("utf-8"))
     return strings
 
@@ -106,10 +97,25 @@ def checked_sampling(sampling: object) -> Sampling:
     if sampling is None:
         return Sampling()
     if not isinstance(sampling, Sampling):
-        raise InvalidInput(f"sampling is {_shown(sampling)}, but it must be a kv.Sampling")
+        raise InvalidInput(f"sampling is {shown(sampling)}, but it must be a kv.Sampling")
     return sampling
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+def checked_path(value: object, what: str) -> Path:
+    """A path, with `~` expanded; whether anything is there shows when it is opened."""
+    text = text_of(str(value) if isinstance(value, Path) else value, what) if isinstance(value, str | Path) else ""
+    if not text:
+        raise InvalidInput(f"{what} is {shown(value)}, but it must be the path of a model folder")
+    if "\0" in text:
+        raise InvalidInput(f"{what} is {shown(text)}, but no path has a NUL character")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # a home that there is not
+        raise InvalidInput(f"{what} is {shown(text)}: {error}; write the path out") from None
+
+
+def checked_bool(value: object, what: str) -> bool:
+    """A bool; nothing else is one."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidInput(f"{what} is {shown(value)}, but it must be True or False")
+    return bool(value)

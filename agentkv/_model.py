@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
-from ._inputs import checked_count
+from ._inputs import checked_count, checked_path
+from ._shown import shown
 from ._speculation import Speculation, Speculative, checked_strategy
 from .spec._built_in import DraftTarget
 
@@ -48,16 +49,16 @@ class Options:
         device: object,
     ) -> Options:
         """Raises InvalidInput for anything out of range."""
-        if not isinstance(model, str | Path) or not str(model):
-            raise InvalidInput(f"model is {model!r}, but it must be the path of a model folder")
-        if kv_dtype not in KV_DTYPES:
-            raise InvalidInput(f"kv_dtype is {kv_dtype!r}, but it must be one of {', '.join(KV_DTYPES)}")
-        if backend is not None and backend not in BACKENDS:
-            raise InvalidInput(f"backend is {backend!r}, but it must be None or one of {', '.join(BACKENDS)}")
+        if not isinstance(kv_dtype, str) or kv_dtype not in KV_DTYPES:
+            raise InvalidInput(f"kv_dtype is {shown(kv_dtype)}, but it must be one of {', '.join(KV_DTYPES)}")
+        if backend is not None and (not isinstance(backend, str) or backend not in BACKENDS):
+            raise InvalidInput(f"backend is {shown(backend)}, but it must be None or one of {', '.join(BACKENDS)}")
         if device is not None and not isinstance(device, str):
-            raise InvalidInput(f"device is {device!r}, but it must be None or a device name of torch, such as 'cuda'")
+            raise InvalidInput(
+                f"device is {shown(device)}, but it must be None or a device name of torch, such as 'cuda'"
+            )
         return cls(
-            path=Path(model).expanduser(),
+            path=checked_path(model, "model"),
             capacity=checked_count(capacity, "capacity", 1, 2**31 - 1),
             kv_dtype=str(kv_dtype),
             max_batch_tokens=checked_count(max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
@@ -140,6 +141,8 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
         else:
             source = folder.read_model_folder(options.path)
             program, info, tokenizer = _open_exported(options, source)
+        token_bytes = tokenizer.token_bytes(info.vocab_size)
+        tokenizer.eos_ids  # noqa: B018 - a folder may name ends that are no ids
     except AgentKVError:
         raise
     except Exception as error:
@@ -147,7 +150,7 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
     engine = Engine(
         program,
         program.cache,
-        token_bytes=tokenizer.token_bytes(info.vocab_size),
+        token_bytes=token_bytes,
         eos_ids=tokenizer.eos_ids,
         special_ids=tokenizer.special_ids,
         max_batch_tokens=options.max_batch_tokens,

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ._errors import InvalidInput
+from ._shown import shown
 
 _SEED_BITS = 63
 
@@ -56,7 +57,7 @@ class Sampling(BaseModel):
                 seed=seed,
             )
         except ValidationError as error:
-            refused = "; ".join(f"{e['loc'][0]}={e['input']!r}: {e['msg']}" for e in error.errors())
+            refused = "; ".join(f"{e['loc'][0]}={shown(e['input'])}: {e['msg']}" for e in error.errors())
             raise InvalidInput(f"Sampling refused {refused}") from None
 
     @property

@@ -5,10 +5,11 @@ Everything happens on one branch. The caller decides what to fork and what to fo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from nano.tools import SYSTEM, TOOLS, Call, Result, execute, parse_calls, response
+from nano.tools import SYSTEM, TOOLS, Call, Result, execute, parse_calls
 
 import agentkv as kv
 
@@ -52,5 +53,5 @@ async def ask(branch: kv.Branch, question: str, tool: RunTool = run_tool, sampli
         results = await kv.gather(*(tool(call) for call in calls))
         turn.calls += calls
         turn.results += results
-        await branch.extend([{"role": "tool", "content": response(result)} for result in results])
+        await branch.extend([{"role": "tool", "content": json.dumps(result, ensure_ascii=False)} for result in results])
     return turn

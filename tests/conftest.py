@@ -66,3 +66,9 @@ def tiny_exported_folder(tmp_path_factory: pytest.TempPathFactory, tiny_hf_folde
         return built[key]
 
     return build
+
+
+@pytest.fixture(scope="session")
+def soak_count() -> int:
+    """How many random cases a soak test runs; AGENTKV_SOAK sets it."""
+    return int(os.environ.get("AGENTKV_SOAK", "10000"))

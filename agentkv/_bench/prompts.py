@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._branch import Branch
 from .._context import Context
 from .._errors import InvalidInput
 
@@ -21,12 +22,17 @@ class BenchPrompt:
     content: str | list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
 
-    def tokens(self, ctx: Context) -> list[int]:
-        """Its tokens; messages without a chat template become their bare text."""
+    async def branch(self, ctx: Context) -> Branch:
+        """A new branch that holds it; messages without a chat template become their bare text.
+
+        Prompts are recordings, so that control tokens that their messages spell out, such as those around calls, count.
+        """
         content = self.content
-        if not isinstance(content, str) and not ctx.tokenizer.has_chat_template:
-            content = "\n".join(str(message.get("content", "")) for message in content) + "\n"
-        return ctx._encode(content, tools=self.tools if not isinstance(content, str) else None)
+        if isinstance(content, str):
+            return await ctx.branch(content)
+        if not ctx.tokenizer.has_chat_template:
+            return await ctx.branch("\n".join(str(message.get("content", "")) for message in content) + "\n")
+        return await ctx.branch(ctx.tokenizer.render_chat(content, self.tools))
 
 
 def read_prompts(path: Path) -> list[BenchPrompt]:

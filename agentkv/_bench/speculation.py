@@ -73,7 +73,7 @@ async def measure(
 
 
 async def _sample(ctx: Context, number: int, group: Sequence[BenchPrompt], settings: Settings) -> Sample:
-    branches = [await ctx.branch(prompt.tokens(ctx)) for prompt in group]
+    branches = [await prompt.branch(ctx) for prompt in group]
     before = ctx.stats
     start = perf_counter()
     outs: list[Generation] = await gather(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .._errors import ModelError
+from .._inputs import checked_bool
 
 __all__ = ["nano"]
 
@@ -15,6 +16,7 @@ def nano(draft: bool = False) -> Path:
     With `draft` it must hold the draft head that `kv.spec.Eagle()` runs. Raises ModelError where the installation lacks
     what was asked for.
     """
+    draft = checked_bool(draft, "draft")
     folder = Path(__file__).parent / "nano"
     if not (folder / "agentkv.json").is_file():
         raise ModelError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._errors import InvalidInput, ModelError
+from .._shown import shown
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -47,4 +48,4 @@ class BuiltIn(ABC):
 def check_adaptive(adaptive: object) -> None:
     """Raises InvalidInput for anything but a bool."""
     if not isinstance(adaptive, bool):
-        raise InvalidInput(f"adaptive is {adaptive!r}, but it must be True or False")
+        raise InvalidInput(f"adaptive is {shown(adaptive)}, but it must be True or False")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from .._errors import InvalidInput
 from .._inputs import checked_count
 from ._built_in import MOST_NODES, BuiltIn, check_adaptive
 
@@ -22,10 +20,3 @@ class TreeDrafts(BuiltIn):
         checked_count(self.width, "width", 1, MOST_NODES)
         checked_count(self.top_k, "top_k", 1, MOST_NODES)
         check_adaptive(self.adaptive)
-
-
-def checked_path(path: object) -> Path:
-    """A path; whether anything is there shows when a Context opens it. Raises InvalidInput."""
-    if not isinstance(path, str | Path) or not str(path):
-        raise InvalidInput(f"path is {path!r}, but it must be the path of a model folder")
-    return Path(path).expanduser()

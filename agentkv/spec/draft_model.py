@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._inputs import checked_path
 from ._built_in import DraftTarget
-from ._tree import TreeDrafts, checked_path
+from ._tree import TreeDrafts
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
@@ -29,7 +30,7 @@ class DraftModel(TreeDrafts):
     path: str | Path
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", checked_path(self.path))
+        object.__setattr__(self, "path", checked_path(self.path, "path"))
         super().__post_init__()
 
     def _open(self, target: DraftTarget) -> Drafter:

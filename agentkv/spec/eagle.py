@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._inputs import checked_path
 from ._built_in import DraftTarget
-from ._tree import TreeDrafts, checked_path
+from ._tree import TreeDrafts
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
@@ -30,7 +31,7 @@ class Eagle(TreeDrafts):
 
     def __post_init__(self) -> None:
         if self.path is not None:
-            object.__setattr__(self, "path", checked_path(self.path))
+            object.__setattr__(self, "path", checked_path(self.path, "path"))
         super().__post_init__()
 
     def _open(self, target: DraftTarget) -> Drafter:

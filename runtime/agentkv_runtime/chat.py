@@ -1,61 +1,39 @@
-"""Chat templates: the Jinja programs that models ship to spell out a conversation, run in a sandbox."""
+"""Chat templates: the Jinja programs that models ship to spell out a conversation."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from agentkv_runtime.added_tokens import AddedTokens, ControlledText
 from agentkv_runtime.errors import TokenizerError
+from agentkv_runtime.provenance import STAND_INS, Masked, masked_kind
+from agentkv_runtime.sandbox import MOST_CHARACTERS, Sandbox, time_limit
 
 __all__ = ["ChatTemplate"]
-
-
-class _GenerationBlock(Extension):
-    """`{% generation %}` marks the assistant's part for training; here its body is rendered as it is."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration is a plain set
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    return datetime.now().strftime(layout)
 
 
 class ChatTemplate:
     """A compiled template. `specials` are the named control tokens that templates refer to, such as `bos_token`."""
 
-    def __init__(self, source: str, specials: Mapping[str, str]) -> None:
-        # Templates are written for these whitespace rules, names and filters.
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = _strftime_now
+    def __init__(self, source: str, specials: Mapping[str, str], added: AddedTokens) -> None:
+        environment = Sandbox()
         self._specials = dict(specials)
+        self._added = added
+        self._source = source
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
-            raise TokenizerError(f"the chat template does not compile: {error}") from error
+            self._constants = [*_constants(environment.parse(source)), *specials.values()]
+        except Exception as error:
+            raise TokenizerError(f"the chat template does not compile: {type(error).__name__}: {error}") from error
+        # Does it write a control token in pieces, so that content might supply one?
+        self._writes_pieces = added.may_begin_at_end_of(self._constants)
 
     def render(
         self,
@@ -63,17 +41,123 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
-    ) -> str:
-        """The conversation as text. Raises TokenizerError with the template's own words when it refuses."""
-        context = {
-            **self._specials,
-            **variables,
+        seconds: float,
+        check: Callable[[str], None],
+    ) -> ControlledText:
+        """The conversation as text, with the control tokens that the template wrote.
+
+        Strings of messages, tools and documents are content: what they spell is text, whatever it is. The text is what
+        the template makes of the content as it is, with one exception: where a control token is spelled in it and the
+        template cannot be followed, the template sees another character in its place.
+
+        `check` sees the text before it is worked on, and may raise.
+
+        Raises TokenizerError with the template's own words when it refuses, TemplateTimeout after `seconds`.
+        """
+        given = {
             "messages": [dict(message) for message in messages],
             "tools": [dict(tool) for tool in tools] if tools else None,
             "documents": variables.get("documents"),
-            "add_generation_prompt": add_generation_prompt,
         }
+        now = datetime.now()
+        frame = {
+            **self._specials,
+            **variables,
+            "add_generation_prompt": add_generation_prompt,
+            "strftime_now": now.strftime,
+        }
+        text = self._run({**frame, **given}, seconds)
+        check(text)
         try:
-            return self._template.render(context)
-        except (jinja2.TemplateError, TypeError, AttributeError, KeyError) as error:
-            raise TokenizerError(f"the chat template refused the messages: {error}") from error
+            content: list[str] = []
+            _gather_texts(_content(given), content)
+            caller = [value for value in variables.values() if isinstance(value, str)]
+            if not self._writes_pieces and not self._added.may_begin_in([*content, *caller]):
+                return ControlledText(text)
+            kind = self._kind([text, *content])
+        except ValueError as error:
+            raise TokenizerError(f"the messages cannot be told from the chat template: {error}") from error
+        return self._controlled(text, self._run({**frame, **_covered(given, kind)}, seconds), kind, content)
+
+    def _run(self, names: Mapping[str, Any], seconds: float) -> str:
+        chunks, size = [], 0
+        try:
+            with time_limit(seconds):
+                for chunk in self._template.root_render_func(self._template.new_context(dict(names))):
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > MOST_CHARACTERS:
+                        raise TokenizerError(
+                            f"the chat template writes more than {MOST_CHARACTERS} characters; give fewer messages"
+                        )
+            text = "".join(chunks)
+            text.encode("utf-8")
+        except TokenizerError:
+            raise
+        except Exception as error:  # templates are programs: they divide by zero and recurse
+            why = str(error) if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: {error}"
+            raise TokenizerError(f"the chat template refused the messages: {why}") from error
+        return text
+
+    def _kind(self, texts: Sequence[str]) -> type[Masked]:
+        together = "".join(texts)
+        look_alikes = self._added.look_alikes(together)
+        if not look_alikes and not STAND_INS.search(together):
+            return self._usual_kind
+        return masked_kind(self._added.alphabet | look_alikes, {*together, *self._source})
+
+    @cached_property
+    def _usual_kind(self) -> type[Masked]:
+        return masked_kind(self._added.alphabet, set(self._source))
+
+    def _controlled(self, text: str, masked: str, kind: type[Masked], content: Sequence[str]) -> ControlledText:
+        controls = self._added.find(masked)
+        bare: str = kind.bare(masked)
+        if bare == text:
+            return ControlledText(text, controls)
+        # The template saw the stand-ins for what they are. Without a control token in the content it does not matter.
+        if not self._added.spelled_in(content):
+            found = self._added.find(text)
+            if [control.id for control in found] == [control.id for control in controls]:
+                return ControlledText(text, found)
+        return ControlledText(bare, controls)
+
+
+def _constants(tree: nodes.Template) -> Iterator[str]:
+    """The texts that a template writes or puts together."""
+    for written in tree.find_all(nodes.TemplateData):
+        yield written.data
+    for constant in tree.find_all(nodes.Const):
+        if isinstance(constant.value, str):
+            yield constant.value
+
+
+def _is_role(key: object, value: object) -> bool:
+    """Is it a role that a template may know? Some spell control tokens with it, so a message's role is not content."""
+    return key == "role" and isinstance(value, str) and value.isascii() and re.fullmatch(r"[\w-]+", value) is not None
+
+
+def _content(given: Mapping[str, Any]) -> list[Any]:
+    messages = [{k: v for k, v in message.items() if not _is_role(k, v)} for message in given["messages"]]
+    return [messages, given["tools"], given["documents"]]
+
+
+def _gather_texts(value: Any, texts: list[str]) -> None:
+    """Adds every str in a value, keys too."""
+    if isinstance(value, str):
+        texts.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _gather_texts(item, texts)
+    elif isinstance(value, (dict, Mapping)):  # most are a dict, which is quickly seen
+        for key, item in value.items():
+            _gather_texts(key, texts)
+            _gather_texts(item, texts)
+
+
+def _covered(given: Mapping[str, Any], kind: type[Masked]) -> dict[str, Any]:
+    messages = [
+        {kind.cover(key): value if _is_role(key, value) else kind.cover(value) for key, value in message.items()}
+        for message in given["messages"]
+    ]
+    return {"messages": messages, "tools": kind.cover(given["tools"]), "documents": kind.cover(given["documents"])}

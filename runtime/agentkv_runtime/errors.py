@@ -5,6 +5,7 @@ __all__ = [
     "DraftMismatchError",
     "ExportError",
     "ModelFolderError",
+    "TemplateTimeout",
     "TokenizerError",
     "UnknownSchemaError",
 ]
@@ -24,6 +25,10 @@ class DraftMismatchError(ModelFolderError):
 
 class TokenizerError(ValueError):
     """A tokenizer or chat template that is missing, damaged, or refuses its input."""
+
+
+class TemplateTimeout(TokenizerError):
+    """A chat template that does not end in the time that it was given."""
 
 
 class UnknownSchemaError(ValueError):

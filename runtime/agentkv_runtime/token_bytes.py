@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+
+from tokenizers import decoders
 
 from agentkv_runtime.errors import TokenizerError
 
-__all__ = ["TokenBytes"]
+__all__ = ["TokenBytes", "checked_size"]
 
 _BYTE_TOKEN = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 _SPACE_MARK = "\u2581"  # SentencePiece's visible space
@@ -26,13 +28,24 @@ def _byte_of_character() -> dict[str, int]:
 _BYTES = _byte_of_character()
 
 
-class TokenBytes:
-    """Knows byte-level BPE and SentencePiece with byte fallback. Raises TokenizerError for another decoder."""
+# Decoders that spell a token by itself, given what stands beside it.
+_BY_ITSELF = {"WordPiece": (["a"], []), "BPEDecoder": ([], ["a"])}
+_KNOWN = {None, "ByteLevel", "ByteFallback", "Metaspace", "Replace", "Fuse", "Strip"}
+MOST_IDS = 1 << 22
 
-    def __init__(self, description: Mapping[str, Any]) -> None:
-        self._added = {token["id"]: token["content"] for token in description.get("added_tokens", [])}
-        decoder = description.get("decoder") or {}
-        steps = decoder.get("decoders", []) if decoder.get("type") == "Sequence" else [decoder]
+
+class TokenBytes:
+    """Knows byte-level BPE, SentencePiece with byte fallback, WordPiece and BPE with end-of-word marks.
+
+    Raises TokenizerError for another decoder: CTC's joins equal neighbours, so that no token has bytes of its own.
+    """
+
+    def __init__(self, decoder: decoders.Decoder | None, added: Collection[int]) -> None:
+        self._added = added
+        self._decoder = decoder
+        description = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        self._beside = _BY_ITSELF.get(description.get("type", ""))
+        steps = description.get("decoders", []) if description.get("type") == "Sequence" else [description]
         kinds = {step.get("type") for step in steps}
         self._byte_level = "ByteLevel" in kinds
         self._byte_fallback = "ByteFallback" in kinds
@@ -41,21 +54,31 @@ class TokenBytes:
             s.get("type") == "Replace" and s.get("pattern", {}).get("String") == _SPACE_MARK for s in steps
         ):
             self._space = _SPACE_MARK
-        unknown = kinds - {None, "ByteLevel", "ByteFallback", "Metaspace", "Replace", "Fuse", "Strip"}
-        if unknown:
-            raise TokenizerError(f"a decoder of kind {', '.join(sorted(map(str, unknown)))} is not supported")
+        unknown = kinds - _KNOWN
+        if unknown and self._beside is None:
+            raise TokenizerError(
+                f"a decoder of kind {', '.join(sorted(map(str, unknown)))} is not supported: the bytes of "
+                "single tokens are not known; convert the tokenizer to a byte-level one"
+            )
+
+    @property
+    def lossless(self) -> bool:
+        """Is every byte of a text kept by its tokens?"""
+        return self._byte_level or self._byte_fallback
 
     def table(self, vocabulary: Mapping[str, int]) -> list[bytes]:
-        """The bytes of every id from 0 to the highest; ids that no token has are empty."""
-        table = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        """The bytes of every id from 0 to the highest; ids that no token has are empty. Raises TokenizerError."""
+        size = checked_size(vocabulary)
+        table = [b""] * size
         for token, i in vocabulary.items():
-            table[i] = self._of_text(token) if i in self._added else self._of_token(token)
+            table[i] = token.encode() if i in self._added else self._of_token(token)
         return table
 
-    def _of_text(self, token: str) -> bytes:
-        return token.encode()
-
     def _of_token(self, token: str) -> bytes:
+        if self._beside is not None and self._decoder is not None:
+            before, after = self._beside
+            spelled: str = self._decoder.decode([*before, token, *after])
+            return spelled[len(before) : len(spelled) - len(after)].encode()
         if self._byte_level:
             if all(character in _BYTES for character in token):
                 return bytes(_BYTES[character] for character in token)
@@ -63,3 +86,14 @@ class TokenBytes:
         if self._byte_fallback and (match := _BYTE_TOKEN.match(token)):
             return bytes([int(match[1], 16)])
         return (token.replace(self._space, " ") if self._space else token).encode()
+
+
+def checked_size(vocabulary: Mapping[str, int]) -> int:
+    """One past the highest id. Raises TokenizerError where ids are too far apart for tables."""
+    token, highest = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
+    if highest >= MOST_IDS:
+        raise TokenizerError(
+            f"token {token[:40]!r} has the id {highest}, but ids must be below {MOST_IDS}; give the tokens of "
+            "tokenizer.json ids without large gaps"
+        )
+    return highest + 1

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as _Tokenizer
 
+from agentkv_runtime.added_tokens import AddedTokens, ControlledText
 from agentkv_runtime.chat import ChatTemplate
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.token_bytes import TokenBytes
+from agentkv_runtime.token_bytes import MOST_IDS, TokenBytes, checked_size
 
 __all__ = ["Tokenizer"]
 
+RENDER_SECONDS = 10.0  # that a chat template may run
 _NAMED_SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -33,7 +35,9 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._config = dict(config or {})
         self._generation_config = dict(generation_config or {})
-        self._template = ChatTemplate(chat_template, self._named_specials()) if chat_template else None
+        self._vocabulary_size = checked_size(tokenizer.get_vocab(with_added_tokens=True))
+        self._added = AddedTokens(tokenizer)
+        self._template = ChatTemplate(chat_template, self._named_specials(), self._added) if chat_template else None
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
@@ -64,14 +68,17 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """One past the highest id, added tokens included. A model's logits may have more columns."""
-        return len(self._bytes)
+        return self._vocabulary_size
 
     @cached_property
     def eos_ids(self) -> list[int]:
         """Ids that end a generation: those of generation_config.json and the tokenizer's own end token."""
         declared = self._generation_config.get("eos_token_id")
         ids = declared if isinstance(declared, list) else [declared]
-        found = [i for i in ids if isinstance(i, int)]
+        found = [i for i in ids if isinstance(i, int) and not isinstance(i, bool)]
+        for i in found:
+            if not 0 <= i < MOST_IDS:
+                raise TokenizerError(f"eos_token_id is {i}, but ids are from 0 to {MOST_IDS - 1}; mend its config")
         own = self._id_of(self._named_specials().get("eos_token"))
         return list(dict.fromkeys([*found, *([own] if own is not None else [])]))
 
@@ -97,12 +104,16 @@ class Tokenizer:
         return self._template is not None
 
     def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
-        """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` a control token that is spelled out
+        """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token that is spelled out
         in the text stays plain text, which is what untrusted input needs."""
         if not parse_special:
-            return (self.bos_ids if bos else []) + self._encode_plain(text)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return self.bos_ids + ids if bos and ids[: len(self.bos_ids)] != self.bos_ids else ids
+            return (self.bos_ids if bos else []) + self._added.encode(ControlledText(text, ()))
+        ids = self._added.encode(ControlledText(text))
+        return self.after_bos(ids) if bos else ids
+
+    def after_bos(self, ids: list[int]) -> list[int]:
+        """Ids with `bos_ids` in front, where they are not there yet."""
+        return ids if ids[: len(self.bos_ids)] == self.bos_ids else self.bos_ids + ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of ids; bytes that are no UTF-8 become U+FFFD."""
@@ -120,6 +131,14 @@ class Tokenizer:
         table = self._bytes
         return table + [b""] * ((size or 0) - len(table))
 
+    def fewest_tokens(self, text: str) -> int:
+        """So many tokens a text has at least, as far as that can be told without encoding it."""
+        if not self._token_bytes.lossless:
+            return 0
+        # Some control tokens take the white space beside them, and normal forms make one byte of up to four.
+        size = len(text.encode("utf-8", "replace").translate(None, b" \t\r\n"))
+        return size // (max(map(len, self._bytes), default=1) * (1 if self._tokenizer.normalizer is None else 4))
+
     def apply_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -128,8 +147,9 @@ class Tokenizer:
         **variables: Any,
     ) -> list[int]:
         """Ids of a conversation under the model's chat template. `variables` go to the template, such as
-        `enable_thinking=False`. Raises TokenizerError when there is no template or it refuses the messages."""
-        return self.encode(self.render_chat(messages, tools, add_generation_prompt, **variables))
+        `enable_thinking=False`. Only the template itself writes control tokens: those that messages, tools or documents
+        spell out are text. Raises TokenizerError when there is no template or it refuses the messages."""
+        return self.encode_rendered(self.render(messages, tools, add_generation_prompt, variables))
 
     def render_chat(
         self,
@@ -139,23 +159,34 @@ class Tokenizer:
         **variables: Any,
     ) -> str:
         """The text that `apply_chat` encodes."""
+        return self.render(messages, tools, add_generation_prompt, variables).text
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+        seconds: float = RENDER_SECONDS,
+        check: Callable[[str], None] = lambda _: None,
+    ) -> ControlledText:
+        """The text of a conversation, with the control tokens that its template wrote. `check` sees the text before it
+        is worked on, and may raise. Raises TokenizerError, TemplateTimeout after `seconds`."""
         if self._template is None:
             raise TokenizerError("the model has no chat template: pass a string that spells the conversation out")
-        return self._template.render(messages, tools, add_generation_prompt, variables)
+        return self._template.render(messages, tools, add_generation_prompt, variables, seconds, check)
+
+    def encode_rendered(self, text: ControlledText) -> list[int]:
+        """Ids of a rendered text, or of a part of one."""
+        return self._added.encode(text)
+
+    @cached_property
+    def _token_bytes(self) -> TokenBytes:
+        return TokenBytes(self._tokenizer.decoder, self._tokenizer.get_added_tokens_decoder().keys())
 
     @cached_property
     def _bytes(self) -> list[bytes]:
-        return TokenBytes(json.loads(self._tokenizer.to_str())).table(self._tokenizer.get_vocab(with_added_tokens=True))
-
-    @cached_property
-    def _plain(self) -> _Tokenizer:
-        plain = _Tokenizer.from_str(self._tokenizer.to_str())
-        plain.encode_special_tokens = True
-        return plain
-
-    def _encode_plain(self, text: str) -> list[int]:
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._token_bytes.table(self._tokenizer.get_vocab(with_added_tokens=True))
 
     def _named_specials(self) -> dict[str, str]:
         named: dict[str, str] = {}

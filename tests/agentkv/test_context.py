@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +59,8 @@ async def test_keep_frees_every_other_branch(open_context: OpenContext) -> None:
             await ctx.keep(kids[0])
         with pytest.raises(kv.InvalidInput):
             await ctx.keep("trunk")  # type: ignore[arg-type]
+        with pytest.raises(kv.InvalidInput):
+            await ctx.keep(None)  # type: ignore[arg-type]
         await ctx.keep()
         assert (ctx.branches, ctx.stats.cells_used) == ([], 0)
 
@@ -198,6 +202,28 @@ async def test_what_is_no_model_is_refused_and_said(tmp_path: Path) -> None:
                     pytest.fail("opened")
     with pytest.raises(kv.InvalidInput, match="model"):
         async with kv.Context.open(3):  # type: ignore[arg-type]
+            pytest.fail("opened")
+    for path in ("~nobody-there/x", "a\0b", "\ud800", "", 5, None):
+        with pytest.raises(kv.InvalidInput, match="model"):
+            async with kv.Context.open(path):  # type: ignore[arg-type]
+                pytest.fail("opened")
+    assert loop_threads() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"decoder": {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}},
+        {"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 2**31}, "unk_token": "a"}},
+    ],
+    ids=["ctc", "far-apart"],
+)
+async def test_tokenizers_that_cannot_be_used_are_a_model_error(folder: Path, tmp_path: Path, change: dict) -> None:
+    model = shutil.copytree(folder, tmp_path / "model")
+    description = json.loads((model / "tokenizer.json").read_text())
+    (model / "tokenizer.json").write_text(json.dumps({**description, **change}))
+    with pytest.raises(kv.ModelError):
+        async with kv.Context.open(model):
             pytest.fail("opened")
     assert loop_threads() == []
 

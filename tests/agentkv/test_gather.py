@@ -40,6 +40,28 @@ async def test_one_failure_cancels_the_rest_and_is_raised_itself() -> None:
     assert cancelled == [True, True]
 
 
+async def test_what_cannot_be_awaited_is_refused_before_anything_runs(recwarn: pytest.WarningsRecorder) -> None:
+    ran = []
+
+    async def run() -> None:
+        ran.append(True)
+
+    for bad in (None, 5, run, [run], "x", object()):
+        with pytest.raises(kv.InvalidInput, match="awaitable 1"):
+            await kv.gather(run(), bad)  # type: ignore[arg-type]
+    with pytest.raises(kv.InvalidInput, match=r"gather\(\*awaitables\)"):
+        await kv.gather([])  # type: ignore[arg-type]
+    once = run()
+    with pytest.raises(kv.InvalidInput, match="awaited already"):
+        await kv.gather(once, once)
+    assert not ran
+    once = run()
+    await once
+    with pytest.raises(kv.InvalidInput, match="awaited already"):
+        await kv.gather(once)
+    assert not [w for w in recwarn if "never awaited" in str(w.message)]
+
+
 async def test_cancellation_from_outside_goes_through() -> None:
     with anyio.move_on_after(0.01) as scope:
         await kv.gather(anyio.sleep_forever(), anyio.sleep_forever())

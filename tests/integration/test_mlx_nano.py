@@ -31,7 +31,7 @@ async def answers(folder: Path, prompts: list[BenchPrompt]) -> list[list[int]]:
     found: list[list[int]] = []
 
     async def answer(ctx: kv.Context, prompt: BenchPrompt) -> list[int]:
-        async with await ctx.branch(prompt.tokens(ctx)) as branch:
+        async with await prompt.branch(ctx) as branch:
             return (await branch.generate(max_tokens=MAX_TOKENS)).tokens
 
     async with kv.Context.open(folder, capacity=8192, kv_dtype="fp32") as ctx:

@@ -219,8 +219,75 @@ def test_folders_that_do_not_work(tmp_path: Path) -> None:
         Tokenizer.from_folder(tmp_path)
 
 
+def word_pieces() -> Backend:
+    """BERT's kind."""
+    pieces = ["[UNK]", "[CLS]", "the", "fox", "##es", "do", "n", "'", "t", ".", "##x"]
+    backend = Backend(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(["[UNK]", "[CLS]"])
+    return backend
+
+
+def end_of_words() -> Backend:
+    """GPT-1's kind."""
+    pieces = ["l", "o", "w", "w</w>", "lo", "low</w>"]
+    merges = [("l", "o"), ("lo", "w</w>")]
+    backend = Backend(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges, end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.decoder = decoders.BPEDecoder()
+    return backend
+
+
+def test_bytes_of_word_pieces() -> None:
+    tokenizer = Tokenizer(word_pieces())
+    ids = tokenizer.encode("the foxes.")
+    assert joined(tokenizer, ids) == b" the foxes."
+    assert tokenizer.decode(ids) == "the foxes."
+
+
+def test_bytes_of_tokens_with_end_of_word_marks() -> None:
+    tokenizer = Tokenizer(end_of_words())
+    assert joined(tokenizer, tokenizer.encode("low low")) == b"low low "
+
+
+def test_ids_that_are_far_apart_are_refused_before_a_table_is_made(tmp_path: Path) -> None:
+    description = {"type": "WordLevel", "vocab": {"a": 0, "b": 2**31}, "unk_token": "a"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": description}))
+    with pytest.raises(TokenizerError, match=str(2**31)):
+        Tokenizer.from_folder(tmp_path)
+    description["vocab"] = {"a": 0, "b": 1000}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "model": description}))
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert (tokenizer.vocab_size, len(tokenizer.token_bytes())) == (1001, 1001)
+    assert tokenizer.token_bytes()[999:] == [b"", b"b"]
+
+
+@pytest.mark.parametrize("end", [-1, 2**40, True])
+def test_ends_that_are_no_ids(end: object) -> None:
+    tokenizer = Tokenizer(byte_level(), generation_config={"eos_token_id": end})
+    if end is True:
+        assert tokenizer.eos_ids == []
+        return
+    with pytest.raises(TokenizerError, match="eos_token_id"):
+        tokenizer.eos_ids  # noqa: B018
+
+
+@BOTH
+@given(text=st.text(max_size=40))
+def test_a_text_has_no_fewer_tokens_than_that(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.fewest_tokens(text) <= len(tokenizer.encode(text))
+    longest = max(map(len, tokenizer.token_bytes()))
+    assert tokenizer.fewest_tokens("a" * 100 * longest) >= 25
+
+
+def test_added_tokens_that_are_not_special_stay_text_in_untrusted_text() -> None:
+    assert joined(BYTE_LEVEL, BYTE_LEVEL.encode("<think>", parse_special=False)) == b"<think>"
+    assert BYTE_LEVEL.encode("<think>")[0] not in BYTE_LEVEL.encode("<think>", parse_special=False)
+
+
 def test_decoders_of_another_kind_are_refused() -> None:
     backend = byte_level()
-    backend.decoder = decoders.WordPiece()
-    with pytest.raises(TokenizerError, match="WordPiece"):
+    backend.decoder = decoders.CTC()
+    with pytest.raises(TokenizerError, match="CTC"):
         Tokenizer(backend).token_bytes()

@@ -1,0 +1,140 @@
+"""Prompts as tokens: text, ids and messages; what takes long runs beside the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from agentkv_runtime.errors import TemplateTimeout
+
+from ._chat import MOST_SECONDS, Chat
+from ._errors import ContextFull, InvalidInput
+from ._inputs import Prompt, checked_ids, items_of, text_of
+from ._messages import characters_in, checked_messages, checked_tools, is_messages
+from ._shown import shown
+
+if TYPE_CHECKING:
+    from agentkv_runtime.added_tokens import ControlledText
+    from agentkv_runtime.tokenizer import Tokenizer
+
+    from ._history import History
+
+T = TypeVar("T")
+
+_SHORT = 8192  # characters that are encoded on the event loop, which takes some 10 ms
+_AT_ONCE = 0.02  # seconds that a template may run on the event loop
+_WORKERS = 2
+
+
+class Encoding:
+    """What makes tokens of prompts, for one model and cache. Used on one event loop."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, capacity: int) -> None:
+        self._tokenizer = tokenizer
+        self._chat = Chat(tokenizer)
+        self._vocab_size = vocab_size
+        self._capacity = capacity
+        self._limiter = anyio.CapacityLimiter(_WORKERS)
+
+    async def prompt(self, prompt: Prompt, *, after: History | None = None, tools: object = None) -> list[int]:
+        """Tokens of a prompt: of a new branch, or to come `after` what one holds when this returns. At least one.
+
+        Raises InvalidInput; ContextFull where the cache could not hold it even if it were empty.
+        """
+        if tools is not None and not is_messages(prompt):
+            raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
+        if isinstance(prompt, str | bytes):
+            tokens = await self._text(text_of(prompt, "the prompt"))
+            if tokens and not after:
+                tokens = self._tokenizer.after_bos(tokens)
+        elif is_messages(prompt):
+            tokens = await self._messages(prompt, tools, after)
+        else:
+            tokens = self._ids(prompt)
+        if not tokens:
+            raise InvalidInput("the prompt is empty; give at least one token, or make an empty branch with `branch()`")
+        return tokens
+
+    async def choices(self, choices: object) -> tuple[list[str], list[list[int]]]:
+        """Texts to choose from, and the tokens of each. Raises InvalidInput, ContextFull."""
+        if not isinstance(choices, list | tuple) or not choices:
+            raise InvalidInput(f"choices is {shown(choices)}, but it must be a list of at least one str")
+        items = items_of(choices, "choices")
+        for choice in items:
+            if not isinstance(choice, str | bytes) or not choice:
+                raise InvalidInput(f"choices has {shown(choice)}, but each must be a str with at least 1 character")
+        texts = [text_of(choice, "choices") for choice in items]
+        return texts, [await self._text(text) for text in texts]
+
+    async def _text(self, text: str) -> list[int]:
+        return await self._beside(len(text), lambda: self._encoded(text))
+
+    def _encoded(self, text: str) -> list[int]:
+        self._check_fits(text)
+        return self._tokenizer.encode(text)
+
+    async def _messages(self, prompt: object, tools: object, after: History | None) -> list[int]:
+        messages, definitions = checked_messages(prompt), checked_tools(tools)
+        size = characters_in(messages) + characters_in(definitions)
+        chat, check = self._chat, self._check_fits
+        while True:
+            begins = not after  # a branch may change in the meantime
+            if begins:
+                text = await self._render(size, lambda seconds: chat.begin(messages, definitions, seconds, check))
+                tokens = await self._rendered(text)
+                if not after:
+                    return tokens
+            else:
+                closing, added = await self._render(size, lambda seconds: chat.go_on(messages, seconds, check))
+                ends, tokens = await self._rendered(closing), await self._rendered(added)
+                if after:
+                    return ends[_overlap(after.log, ends) :] + tokens
+
+    async def _rendered(self, text: ControlledText) -> list[int]:
+        return await self._beside(len(text.text), lambda: self._tokenizer.encode_rendered(text))
+
+    async def _render(self, size: int, render: Callable[[float], T]) -> T:
+        if size <= _SHORT:
+            try:
+                return render(_AT_ONCE)
+            except TemplateTimeout:
+                pass  # a template that takes its time has it, elsewhere
+        try:
+            return await self._beside(_SHORT + 1, lambda: render(MOST_SECONDS))
+        except TemplateTimeout as error:
+            raise InvalidInput(str(error)) from error
+
+    async def _beside(self, size: int, work: Callable[[], T]) -> T:
+        if size <= _SHORT:
+            return work()
+        # A cancelled task does not wait: what is left behind changes nothing, and ends by itself.
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+
+    def _ids(self, prompt: Any) -> list[int]:
+        if hasattr(type(prompt), "__len__"):
+            try:
+                count = len(prompt)
+            except Exception as error:
+                raise InvalidInput(f"the prompt has no length: {type(error).__name__}: {error}") from error
+            self._check_count(count)
+        return checked_ids(prompt, self._vocab_size)
+
+    def _check_fits(self, text: str) -> None:
+        if len(text) > _SHORT:
+            self._check_count(self._tokenizer.fewest_tokens(text))
+
+    def _check_count(self, tokens: int) -> None:
+        if tokens > self._capacity:
+            raise ContextFull(
+                f"the prompt has {tokens} tokens or more, but the cache has {self._capacity} cells; give less, or open "
+                "the Context with a larger capacity"
+            )
+
+
+def _overlap(log: Sequence[int], closing: Sequence[int]) -> int:
+    """How many tokens of `closing` the log already ends with."""
+    for n in range(min(len(log), len(closing)), 0, -1):
+        if list(log[-n:]) == list(closing[:n]):
+            return n
+    return 0

@@ -1,0 +1,113 @@
+"""Chat messages and tool definitions, checked and copied before a template sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._errors import AgentKVError, InvalidInput
+from ._inputs import Message, items_of, text_of
+from ._shown import shown
+
+_DEEPEST = 64
+
+
+def is_messages(prompt: object) -> bool:
+    """Is it a non-empty list of chat messages?"""
+    if not isinstance(prompt, list | tuple):
+        return False
+    # The first item, past methods of a subclass that might raise.
+    first = list.__getitem__(prompt, slice(1)) if isinstance(prompt, list) else tuple.__getitem__(prompt, slice(1))
+    return bool(first) and isinstance(first[0], Mapping)
+
+
+def checked_messages(messages: object) -> list[dict[str, Any]]:
+    """A copy of chat messages, each with a `role` and a `content`: text, text parts, or None beside tool calls.
+
+    Raises InvalidInput, also for anything that is not text, numbers, lists and mappings.
+    """
+    if not is_messages(messages):
+        raise InvalidInput(f"messages are {shown(messages)}, but they must be a list of at least one chat message")
+    checked = []
+    for index, message in enumerate(items_of(messages, "messages")):  # type: ignore[arg-type]
+        what = f"message {index}"
+        if not isinstance(message, Mapping):
+            raise InvalidInput(f"{what} is {shown(message)}, but it must be a mapping with a 'role' and a 'content'")
+        copy = _copied(message, what)
+        if not isinstance(copy.get("role"), str) or not copy["role"]:
+            raise InvalidInput(f"{what} has the role {shown(copy.get('role'))}, but it must be a str such as 'user'")
+        _check_content(copy, what)
+        checked.append(copy)
+    return checked
+
+
+def checked_tools(tools: object) -> list[dict[str, Any]] | None:
+    """A copy of tool definitions; None where there are none. Raises InvalidInput."""
+    if tools is None:
+        return None
+    items = items_of(tools, "tools") if isinstance(tools, list | tuple) else [tools]
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in items):
+        raise InvalidInput(f"tools is {shown(tools)}, but it must be a list of tool definitions (mappings)")
+    return [_copied(tool, f"tool {index}") for index, tool in enumerate(items)]
+
+
+def characters_in(value: object) -> int:
+    """How much text messages or tools have."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(characters_in, value)) + sum(map(characters_in, value.values()))
+    return sum(map(characters_in, value)) if isinstance(value, list) else 0
+
+
+def with_joined_parts(messages: Sequence[Message]) -> list[Message]:
+    """Messages whose content is one text, where it was a list of text parts."""
+    return [
+        {**message, "content": "".join(part["text"] for part in message["content"])}
+        if isinstance(message.get("content"), list)
+        else message
+        for message in messages
+    ]
+
+
+def _check_content(message: Message, what: str) -> None:
+    content = message.get("content")
+    if isinstance(content, str):
+        return
+    if content is None:
+        if not message.get("tool_calls"):
+            raise InvalidInput(f"{what} has no content; give it text, which may be empty (only tool calls go without)")
+    elif isinstance(content, list):
+        for part in content:
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind != "text" or not isinstance(part.get("text"), str):
+                named = f"of type {kind!r}" if isinstance(kind, str) and kind != "text" else shown(part)
+                raise InvalidInput(
+                    f"{what} has a part {named}, but the model takes text: parts are {{'type': 'text', 'text': ...}}"
+                )
+    else:
+        raise InvalidInput(f"{what} has the content {shown(content)}, but it must be a str or a list of text parts")
+
+
+def _copied(value: Any, what: str, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return text_of(value, what)
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if depth == _DEEPEST:
+        raise InvalidInput(f"{what} is nested more than {_DEEPEST} levels deep; flatten it")
+    try:
+        if isinstance(value, (list, tuple)):
+            return [_copied(item, what, depth + 1) for item in value]
+        if isinstance(value, (dict, Mapping)):  # most are a dict, which is quickly seen
+            copy = {}
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidInput(f"{what} has the key {shown(key)}, but keys must be str")
+                copy[text_of(key, what)] = _copied(item, what, depth + 1)
+            return copy
+    except AgentKVError:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+    raise InvalidInput(f"{what} holds {shown(value)}, but it may hold text, numbers, bools, None, lists and mappings")

@@ -1,0 +1,127 @@
+"""The tokenizer of an open model, as users get it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from agentkv_runtime.errors import TemplateTimeout
+
+from ._chat import MOST_SECONDS, Chat, translated
+from ._errors import InvalidInput
+from ._inputs import Message, checked_bool, checked_count, checked_ids, text_of
+from ._messages import checked_messages, checked_tools
+from ._shown import shown
+
+if TYPE_CHECKING:
+    from agentkv_runtime.added_tokens import ControlledText
+    from agentkv_runtime.tokenizer import Tokenizer as RuntimeTokenizer
+
+_MOST_IDS = 1 << 22  # of a table
+
+
+class Tokenizer:
+    """Text to ids and back, and conversations to ids: `Context.tokenizer`. Everything here is synchronous.
+
+    Every method raises InvalidInput for what it cannot take.
+    """
+
+    def __init__(self, tokenizer: RuntimeTokenizer, model_vocab_size: int) -> None:
+        """Private: use `Context.tokenizer`."""
+        self._tokenizer = tokenizer
+        self._chat = Chat(tokenizer)
+        self._ids = max(tokenizer.vocab_size, model_vocab_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """One past the highest id, added tokens included. `ModelInfo.vocab_size` may be larger: models are padded."""
+        return self._tokenizer.vocab_size
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Ids that end a generation."""
+        return list(self._tokenizer.eos_ids)
+
+    @property
+    def special_ids(self) -> list[int]:
+        """Ids that stand for no text: control tokens and ends."""
+        return list(self._tokenizer.special_ids)
+
+    @property
+    def bos_ids(self) -> list[int]:
+        """What the model expects in front of a text, often one id, often nothing."""
+        return list(self._tokenizer.bos_ids)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `apply_chat` works."""
+        return self._tokenizer.has_chat_template
+
+    def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
+        """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token (control tokens,
+        `<tool_call>` and the like) that is spelled out in the text stays plain text, which is what untrusted input
+        needs."""
+        if not isinstance(text, str | bytes):
+            raise InvalidInput(f"text is a {type(text).__name__}, but it must be a str")
+        bos, parse_special = checked_bool(bos, "bos"), checked_bool(parse_special, "parse_special")
+        return self._tokenizer.encode(text_of(text, "text"), bos=bos, parse_special=parse_special)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """Text of ids; bytes that are no UTF-8 become U+FFFD, and ids that only the model has become nothing."""
+        skip_special = checked_bool(skip_special, "skip_special")
+        if not isinstance(ids, np.ndarray):
+            try:
+                ids = list(ids)
+            except Exception:
+                raise InvalidInput(f"ids are {shown(ids)}, but they must be a list of ints") from None
+        tokens = checked_ids(ids, self._ids)
+        size = self._tokenizer.vocab_size
+        return self._tokenizer.decode([i for i in tokens if i < size], skip_special=skip_special)
+
+    def token_bytes(self, size: int | None = None) -> list[bytes]:
+        """The bytes that each id stands for; joined, they are the text. `size` pads the list with empty entries up to
+        the model's vocabulary."""
+        size = self.vocab_size if size is None else checked_count(size, "size", 0, max(self._ids, _MOST_IDS))
+        return self._tokenizer.token_bytes(size)
+
+    def apply_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
+        """Ids of a conversation under the model's chat template.
+
+        Control tokens come from the template alone: those that messages or tools spell out are text.
+
+        Args:
+            messages: mappings with a `role` and a `content`.
+            tools: tool definitions.
+            add_generation_prompt: open the assistant's turn.
+            variables: for the template, such as `enable_thinking=False`.
+
+        Raises:
+            InvalidInput: malformed messages or tools, no template, or a template that refuses them or does not end.
+        """
+        return self._tokenizer.encode_rendered(self._render(messages, tools, add_generation_prompt, variables))
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The text of which `apply_chat` makes ids. Raises as it does."""
+        return self._render(messages, tools, add_generation_prompt, variables).text
+
+    def _render(self, messages: object, tools: object, reply: object, variables: Mapping[str, Any]) -> ControlledText:
+        checked, definitions = checked_messages(messages), checked_tools(tools)
+        opened = checked_bool(reply, "add_generation_prompt")
+        try:
+            with translated():
+                return self._chat.render(checked, definitions, opened, variables, MOST_SECONDS, lambda _: None)
+        except TemplateTimeout as error:
+            raise InvalidInput(str(error)) from error

@@ -1,0 +1,229 @@
+"""Added tokens: found where a template wrote them, and never made of what came from content."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Tokenizer, models
+
+__all__ = ["AddedTokens", "Control", "ControlledText"]
+
+_SHORT = 8192  # characters
+
+
+class Control(NamedTuple):
+    """A control token in a text: where it begins and ends (with the white space that belongs to it), and its id."""
+
+    start: int
+    end: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledText:
+    """A text and the control tokens in it. `controls` is None where every spelling of one is one."""
+
+    text: str
+    controls: Sequence[Control] | None = None
+
+    def between(self, start: int, end: int) -> ControlledText:
+        """A part of it."""
+        if self.controls is None:
+            return ControlledText(self.text[start:end])
+        inside = [
+            Control(control.start - start, control.end - start, control.id)
+            for control in self.controls
+            if start <= control.start and control.end <= end
+        ]
+        return ControlledText(self.text[start:end], inside)
+
+
+class AddedTokens:
+    """The added tokens of one tokenizer, special or not. All of them control something, except those that are white
+    space: some models write indentation and line breaks with them, and they are text wherever they stand.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._controls: dict[int, AddedToken] = {}
+        self._spaces: list[AddedToken] = []
+        for i, token in sorted(tokenizer.get_added_tokens_decoder().items()):
+            if token.content.replace("\u2581", " ").isspace():
+                self._spaces.append(token)
+            else:
+                self._controls[i] = token
+        # What stands for a control token in a text that holds others as text. Nobody can guess it.
+        secret = "".join(chr(0x2800 + byte) for byte in secrets.token_bytes(16))
+        self._names = {i: secret + chr(0x2800 + n // 256) + chr(0x2800 + n % 256) for n, i in enumerate(self._controls)}
+        # Control tokens that the model's own vocabulary holds too, so that its pieces may come together as one.
+        self._in_vocabulary = {i for i in self._controls if tokenizer.model.id_to_token(i) is not None}
+
+    @cached_property
+    def alphabet(self) -> frozenset[str]:
+        """The characters that control tokens are spelled with, in all their forms, without white space."""
+        spelled = {character for token in self._controls.values() for character in token.content}
+        forms = {form for c in spelled for form in (c, unicodedata.normalize("NFKD", c))}
+        cased = {case for form in forms for case in (form, form.upper(), form.lower())}
+        return frozenset(c for text in cased for c in text if not c.isspace())
+
+    def look_alikes(self, text: str) -> frozenset[str]:
+        """Characters of a text that the tokenizer's normalizer may take for those of the alphabet."""
+        normalizer = self._tokenizer.normalizer
+        if not self._normalized or normalizer is None:
+            return frozenset()
+        return frozenset(c for c in set(text) if not c.isspace() and self.alphabet & set(normalizer.normalize_str(c)))
+
+    def may_begin_in(self, texts: Iterable[str]) -> bool:
+        """May a control token begin inside one of the texts?"""
+        if self._normalized and self._tokenizer.normalizer is not None:
+            return True
+        return any(self._first.search(text) for text in texts)
+
+    def may_begin_at_end_of(self, texts: Iterable[str]) -> bool:
+        """Does one of the texts end with the beginning of a control token, so that other text may complete it?"""
+        longest = max(map(len, self._beginnings), default=0)
+        return any(text[-n:] in self._beginnings for text in texts for n in range(1, longest + 1))
+
+    def spelled_in(self, texts: Iterable[str]) -> bool:
+        """Is a control token spelled out in one of the texts?"""
+        return any(self.find(text) for text in texts)
+
+    def find(self, text: str) -> list[Control]:
+        """Every control token in a text, as the tokenizer takes them."""
+        if len(text) <= _SHORT:
+            encoding = self._locator.encode(text, add_special_tokens=False)
+        else:
+            [encoding] = self._locator.encode_batch([text], add_special_tokens=False)
+        return [
+            Control(start, end, self._located[i])
+            for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
+            if i in self._located
+        ]
+
+    def encode(self, text: ControlledText) -> list[int]:
+        """Ids of a text, where only `text.controls` become control tokens."""
+        if text.controls is None:
+            return _ids(self._tokenizer, text.text)
+        parts, end = [], 0
+        for control in text.controls:
+            parts += [text.text[end : control.start], self._names[control.id]]
+            end = control.end
+        named = "".join([*parts, text.text[end:]])
+        ids = self._plain.encode(named)
+        if self._in_vocabulary and sum(i in self._in_vocabulary for i in ids) > sum(
+            control.id in self._in_vocabulary for control in text.controls
+        ):
+            return self._strict.encode(named)
+        return ids
+
+    @cached_property
+    def _normalized(self) -> bool:
+        return any(token.normalized for token in self._controls.values())
+
+    @cached_property
+    def _first(self) -> re.Pattern[str]:
+        first = {token.content.lstrip()[0] for token in self._controls.values()}
+        return re.compile(f"[{re.escape(''.join(sorted(first)))}]" if first else r"(?!)")
+
+    @cached_property
+    def _beginnings(self) -> frozenset[str]:
+        contents = [token.content for token in self._controls.values()]
+        return frozenset(content[:n] for content in contents for n in range(1, len(content)))
+
+    @cached_property
+    def _locator(self) -> Tokenizer:
+        """Knows the control tokens and nothing else."""
+        locator = Tokenizer(models.WordLevel({"\0": 0}, unk_token="\0"))
+        if self._tokenizer.normalizer is not None:
+            locator.normalizer = self._tokenizer.normalizer
+        locator.add_tokens([_like(token, token.content) for token in self._controls.values()])
+        return locator
+
+    @cached_property
+    def _located(self) -> dict[int, int]:
+        ids = _ids_of(self._locator, self._controls.values())
+        return {ids[token.content]: i for i, token in self._controls.items()}
+
+    @cached_property
+    def _plain(self) -> _Plain:
+        return _Plain(self._tokenizer, self._tokenizer.model, self._named(), self._spaces)
+
+    @cached_property
+    def _strict(self) -> _Plain:
+        """As `_plain`, with a model that cannot make control tokens of their pieces."""
+        description = json.loads(self._tokenizer.to_str())
+        description["added_tokens"] = []
+        description["post_processor"] = None
+        _unspell(description["model"], {i: self._names[i] + "\u2800" for i in self._in_vocabulary})
+        model = Tokenizer.from_str(json.dumps(description)).model
+        return _Plain(self._tokenizer, model, self._named(), self._spaces)
+
+    def _named(self) -> dict[int, AddedToken]:
+        # Found already, with their borders and white space: only when they are taken out of the text is left.
+        return {i: AddedToken(self._names[i], normalized=token.normalized) for i, token in self._controls.items()}
+
+
+class _Plain:
+    """A tokenizer that knows control tokens by other names."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, model: models.Model, named: dict[int, AddedToken], spaces: list[AddedToken]
+    ) -> None:
+        self._tokenizer = Tokenizer(model)
+        if tokenizer.normalizer is not None:
+            self._tokenizer.normalizer = tokenizer.normalizer
+        if tokenizer.pre_tokenizer is not None:
+            self._tokenizer.pre_tokenizer = tokenizer.pre_tokenizer
+        self._tokenizer.add_tokens([*named.values(), *spaces])
+        theirs = {token.content: i for i, token in named.items()} | _ids_of(tokenizer, spaces)
+        self._own = {i: theirs[content] for content, i in _ids_of(self._tokenizer, [*named.values(), *spaces]).items()}
+
+    def encode(self, text: str) -> list[int]:
+        own = self._own
+        return [own.get(i, i) for i in _ids(self._tokenizer, text)]
+
+
+def _like(token: AddedToken, content: str) -> AddedToken:
+    return AddedToken(
+        content,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized,
+    )
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    if len(text) <= _SHORT:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    else:  # a batch of one lets other threads run
+        ids = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
+
+
+def _ids_of(tokenizer: Tokenizer, tokens: Iterable[AddedToken]) -> dict[str, int]:
+    ids = {token.content: tokenizer.token_to_id(token.content) for token in tokens}
+    return {content: i for content, i in ids.items() if i is not None}
+
+
+def _unspell(model: dict[str, Any], names: dict[int, str]) -> None:
+    """Gives tokens of a model, as tokenizer.json describes it, other names, and forgets the merges that make them."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):  # Unigram
+        for i, name in names.items():
+            vocabulary[i][0] = name
+        return
+    renamed = {token: names[i] for token, i in vocabulary.items() if i in names}
+    model["vocab"] = {renamed.get(token, token): i for token, i in vocabulary.items()}
+    if model.get("unk_token") in renamed:
+        model["unk_token"] = renamed[model["unk_token"]]
+    if "merges" in model:
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & renamed.keys()]

@@ -34,7 +34,8 @@ class Context:
         self._loop = loop
         self._model = model
         self._tokenizer = Tokenizer(model.tokenizer, model.info.vocab_size)
-        self._encoding = Encoding(model.tokenizer, model.info.vocab_size, loop.stats["capacity"])
+        info = model.info
+        self._encoding = Encoding(model.tokenizer, info.vocab_size, loop.stats["capacity"], info.max_positions)
         self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
 
     @classmethod
@@ -137,6 +138,7 @@ class Context:
         Raises:
             InvalidInput: an empty prompt, text without a UTF-8 form, ids outside the vocabulary, malformed messages.
             ContextFull: fewer cells are free than the prompt needs.
+            PositionsExhausted: the prompt has more tokens than the model has positions.
             TooManyBranches: more live branches than the cache was built for.
         """
         self._loop.check_open()

@@ -9,7 +9,7 @@ import anyio
 from agentkv_runtime.errors import TemplateTimeout
 
 from ._chat import MOST_SECONDS, Chat
-from ._errors import ContextFull, InvalidInput
+from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._inputs import Prompt, checked_ids, items_of, text_of
 from ._messages import characters_in, checked_messages, checked_tools, is_messages
 from ._shown import shown
@@ -30,17 +30,19 @@ _WORKERS = 2
 class Encoding:
     """What makes tokens of prompts, for one model and cache. Used on one event loop."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, capacity: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, capacity: int, max_positions: int | None) -> None:
         self._tokenizer = tokenizer
         self._chat = Chat(tokenizer)
         self._vocab_size = vocab_size
         self._capacity = capacity
+        self._max_positions = max_positions
         self._limiter = anyio.CapacityLimiter(_WORKERS)
 
     async def prompt(self, prompt: Prompt, *, after: History | None = None, tools: object = None) -> list[int]:
         """Tokens of a prompt: of a new branch, or to come `after` what one holds when this returns. At least one.
 
-        Raises InvalidInput; ContextFull where the cache could not hold it even if it were empty.
+        Raises InvalidInput; ContextFull where the cache could not hold it even if it were empty, PositionsExhausted
+        where the model could not.
         """
         if tools is not None and not is_messages(prompt):
             raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
@@ -129,6 +131,10 @@ class Encoding:
             raise ContextFull(
                 f"the prompt has {tokens} tokens or more, but the cache has {self._capacity} cells; give less, or open "
                 "the Context with a larger capacity"
+            )
+        if self._max_positions is not None and tokens > self._max_positions:
+            raise PositionsExhausted(
+                f"the prompt has {tokens} tokens or more, but the model has {self._max_positions} positions; give less"
             )
 
 

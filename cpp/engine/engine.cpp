@@ -118,7 +118,6 @@ void Engine::check_positions(const Branch& branch, std::size_t more) const {
 JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
   Branch& branch = branches_.idle(id);
   vocabulary_.check(tokens);
-  check_positions(branch, tokens.size());
   const std::size_t needed = tokens.empty() ? 0 : branch.pending().size() + tokens.size();
   const auto free = static_cast<std::size_t>(branches_.free_cells());
   if (needed > free) {
@@ -126,6 +125,7 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
                                  " cells, but ", free, " of ", capacity(),
                                  " are free: close or roll back branches, or open a larger cache"));
   }
+  check_positions(branch, tokens.size());
   return start<ExtendJob>(branch, tokens);
 }
 

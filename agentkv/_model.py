@@ -136,6 +136,7 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
         else:
             source = folder.read_model_folder(options.path)
             program, info, tokenizer = _open_exported(options, source)
+            source.check_current()
     except AgentKVError:
         raise
     except Exception as error:

@@ -9,12 +9,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.errors import ModelFolderError, TokenizerError
 from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
 from agentkv_runtime.small_files import open_regular, read_object
 from agentkv_runtime.tokenizer import Tokenizer
 
-__all__ = ["MODEL_NAME", "ModelFolder", "file_fingerprint", "is_hf_folder", "is_model_folder", "read_model_folder"]
+__all__ = [
+    "MODEL_NAME",
+    "ModelFolder",
+    "file_fingerprint",
+    "is_hf_folder",
+    "is_model_folder",
+    "read_model_folder",
+    "read_tokenizer",
+]
 
 MODEL_NAME = "model.pte"
 DRAFT_NAME = "draft.pte"
@@ -40,8 +48,8 @@ class ModelFolder:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The folder's tokenizer, read once. Raises TokenizerError."""
-        return Tokenizer.from_folder(self.path)
+        """The folder's tokenizer, read once and tried out. Raises TokenizerError."""
+        return read_tokenizer(self.path)
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
@@ -65,6 +73,21 @@ class ModelFolder:
                 f"{self.model_path}: damaged or replaced: its fingerprint is {actual}, the manifest says "
                 f"{self.manifest.fingerprint}. Copy the folder again or export the model again"
             )
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a model folder, or of a Hugging Face folder, tried out. Raises TokenizerError."""
+    try:
+        tokenizer = Tokenizer.from_folder(path)
+        tokenizer.token_bytes()
+        tokenizer.decode(tokenizer.encode("a", bos=True), skip_special=True)
+    except (TokenizerError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic in the native library is no Exception
+        raise TokenizerError(
+            f"{path / 'tokenizer.json'}: no tokenizer that works: {type(error).__name__}: {error}"
+        ) from error
+    return tokenizer
 
 
 def is_model_folder(path: str | Path) -> bool:

@@ -109,8 +109,12 @@ def _write(head: Path, sides: list[_Target], folder: Path, options: _Options, te
     d2t = tuple(module.d2t.tolist()) if module.draft_vocab_size != facts.vocab_size or bool(module.d2t.any()) else ()
     try:
         lowered = lower_draft_head(module, **asdict(options), progress=tell)
+    except (ExportError, OSError):
+        raise
     except ValueError as error:
         raise ExportError(f"{head}: {error}") from error
+    except Exception as error:  # of torch and executorch, in whatever way they fail
+        raise ExportError(f"{head}: cannot be lowered: {type(error).__name__}: {error}") from error
     tell("writing the head")
     program = folder / DRAFT_NAME
     lowered.write(program)

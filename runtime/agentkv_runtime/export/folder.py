@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any
 from agentkv_runtime.errors import ExportError, TokenizerError
 from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target
-from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder
+from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, write_manifest
 from agentkv_runtime.small_files import read_object
 from agentkv_runtime.tokenizer import Tokenizer
@@ -27,6 +28,7 @@ Progress = Callable[[str], None]
 
 _COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _MOST_ROWS = 8192
+_LARGE = 64 << 20  # bytes
 _TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
 
 
@@ -75,7 +77,10 @@ def export_folder(
     check_rows(max_tokens, max_logits)
     with disk_errors(out):
         check_source(src)
-        tokenizer = read_tokenizer(src)
+        try:
+            tokenizer = read_tokenizer(src)
+        except TokenizerError as error:
+            raise ExportError(str(error)) from error
         place = Path(os.path.realpath(out))  # what a link leads to
         _check_target(place)
         with staged(place) as staging:
@@ -102,19 +107,6 @@ def check_rows(max_tokens: int, max_logits: int) -> None:
                 f"{name} is {value}, but it must be 2 to {_MOST_ROWS}: memory for so many rows is reserved when the "
                 "program is loaded, and longer prompts take several forwards anyway"
             )
-
-
-def read_tokenizer(src: Path) -> Tokenizer:
-    """The tokenizer of a Hugging Face folder, tried out. Raises ExportError for one that agentkv cannot use."""
-    try:
-        tokenizer = Tokenizer.from_folder(src)
-        tokenizer.token_bytes()
-        tokenizer.encode("a")
-    except TokenizerError as error:
-        raise ExportError(str(error)) from error
-    except Exception as error:  # of a file that describes no tokenizer, in whatever way
-        raise ExportError(f"{src / 'tokenizer.json'}: no tokenizer: {type(error).__name__}: {error}") from error
-    return tokenizer
 
 
 def check_source(src: Path) -> None:
@@ -152,8 +144,12 @@ def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tel
     expected = model_logits(model, tokens)
     try:
         lowered = lower_model(model, **asdict(options), progress=tell)
+    except (ExportError, OSError):
+        raise
     except ValueError as error:  # what the model or the quantisation does not allow
         raise ExportError(f"{src}: {error}") from error
+    except Exception as error:  # of torch and executorch, in whatever way they fail
+        raise ExportError(f"{src}: cannot be lowered: {type(error).__name__}: {error}") from error
     del model
     tell("writing the folder")
     lowered.write(folder / MODEL_NAME)
@@ -167,7 +163,9 @@ def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tel
     except ValueError as error:  # a number that no manifest can hold
         raise ExportError(f"{src}: its config.json describes a model that agentkv cannot hold: {error}") from error
     write_manifest(manifest, folder / MANIFEST_NAME)
-    del lowered  # its weights: opening the program takes as much again
+    del lowered
+    if manifest.model_bytes > _LARGE:
+        gc.collect()  # lowering leaves the weights behind in cycles, and opening the program takes as much again
     tell("running it once")
     run_model(read_model_folder(folder), tokens, expected, tell)
 

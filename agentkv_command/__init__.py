@@ -1,0 +1,28 @@
+"""The `agentkv` command from its first moment on. Imports nothing before it knows what to do when it is stopped."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from types import FrameType
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command line; told to stop, it cleans up and leaves with 128 + the signal, as shells expect."""
+    signal.signal(signal.SIGTERM, _leave)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of models in terminals that are not UTF-8
+    try:
+        from agentkv.cli import app
+
+        app()
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    sys.exit(128 + signum)

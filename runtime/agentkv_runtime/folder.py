@@ -34,6 +34,8 @@ class ModelFolder:
 
     path: Path
     manifest: Manifest
+    manifest_state: tuple[int, ...] = ()
+    """What tells the manifest's file, as it was read, from one that took its place."""
 
     @property
     def model_path(self) -> Path:
@@ -57,13 +59,13 @@ class ModelFolder:
         return read_object(self.path / "generation_config.json", ModelFolderError)
 
     def check_current(self) -> None:
-        """Raises ModelFolderError where another model was exported into the folder since its manifest was read.
+        """Raises ModelFolderError where a model was exported into the folder since its manifest was read.
 
-        Whoever has read several of its files asks this last: an export changes the manifest before anything else, so
+        Whoever has read several of its files asks this last: an export replaces the manifest before anything else, so
         they belong together where it is the same.
         """
-        if read_manifest(self.path / MANIFEST_NAME) != self.manifest:
-            raise ModelFolderError(f"{self.path}: another model was exported into it just now. Open it again")
+        if _state(self.path / MANIFEST_NAME) != self.manifest_state:
+            raise ModelFolderError(f"{self.path}: a model was exported into it just now. Open it again")
 
     def verify(self) -> None:
         """Reads the whole program and compares it with the manifest's fingerprint. Raises ModelFolderError."""
@@ -130,7 +132,8 @@ def _read_model_folder(path: Path) -> ModelFolder:
         )
     if not os.path.lexists(path / MANIFEST_NAME):
         raise ModelFolderError(f"{path}: not a model folder: it has no {MANIFEST_NAME}")
-    folder = ModelFolder(path, read_manifest(path / MANIFEST_NAME))
+    state = _state(path / MANIFEST_NAME)  # before it is read
+    folder = ModelFolder(path, read_manifest(path / MANIFEST_NAME), state)
     if not folder.model_path.is_file():
         raise ModelFolderError(
             f"{path}: {MODEL_NAME} is missing or no regular file. Copy the folder again or export the model again"
@@ -142,3 +145,11 @@ def _read_model_folder(path: Path) -> ModelFolder:
             f"{folder.manifest.model_bytes}. Copy the folder again or export the model again"
         )
     return folder
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -110,11 +110,15 @@ def test_folders_without_permission(src: Path) -> None:
 
 
 def test_a_link_is_followed(src: Path, tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
+    write_folder(tmp_path / "real")
+    (tmp_path / "real" / "draft.pte").write_bytes(b"head")
+    (tmp_path / "real" / "draft.json").write_bytes((ROOT / "agentkv/models/nano/draft.json").read_bytes())
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "dangling").symlink_to(tmp_path / "later" / "model")
     for name in ("link", "dangling"):
-        assert run("export", src, tmp_path / name, "--max-tokens", 8).exit_code == 0
+        done = run("export", src, tmp_path / name, "--max-tokens", 8)
+        assert done.exit_code == 0, done.output
+        assert ("draft head in the folder stays" in done.output) == (name == "link")
         assert (tmp_path / name).is_symlink()
         assert run("inspect", tmp_path / name).exit_code == 0
     assert (tmp_path / "real" / "model.pte").is_file()

@@ -154,3 +154,4 @@ def test_who_reads_while_an_export_replaces_is_told(tmp_path: Path) -> None:
     export_new(tmp_path)
     with pytest.raises(ModelFolderError, match="exported into it just now"):
         folder.check_current()
+    read_model_folder(tmp_path).check_current()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 import typer
@@ -39,6 +41,29 @@ def reporting() -> Iterator[None]:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error)
     except MemoryError:
         fail("out of memory; close other programs, or take a smaller model")
+
+
+@contextmanager
+def remembered_interrupts() -> Iterator[Callable[[], None]]:
+    """Yields what raises KeyboardInterrupt again once there was one: imports of large libraries swallow some."""
+    before = signal.getsignal(signal.SIGINT)
+    seen = False
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        seen = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    if before is signal.default_int_handler:  # whoever asked for another one keeps it
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def escaped(text: object) -> str:

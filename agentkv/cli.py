@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from agentkv._bench.command import bench
-from agentkv._console import escaped, reporting, stderr, stdout
+from agentkv._console import escaped, remembered_interrupts, reporting, stderr, stdout
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -92,11 +92,17 @@ def _exporting() -> Iterator[Callable[[str], None]]:
     try:
         with (
             reporting(),
+            remembered_interrupts() as check_interrupts,
             Progress(*columns, console=stderr, transient=True) as progress,
             quiet_libraries(),
         ):
             task = progress.add_task("starting", total=None)
-            yield lambda what: progress.update(task, description=what)
+
+            def tell(what: str) -> None:
+                check_interrupts()
+                progress.update(task, description=what)
+
+            yield tell
     except KeyboardInterrupt:
         stderr.print("stopped; nothing was written")
         raise typer.Exit(130) from None

@@ -12,7 +12,14 @@ __all__ = ["main"]
 
 def main() -> None:
     """Runs the command line; told to stop, it cleans up and leaves with 128 + the signal, as shells expect."""
-    signal.signal(signal.SIGTERM, _leave)
+    asked: list[int] = []
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        asked.append(signum)
+        interrupt = signal.getsignal(signal.SIGINT)  # which commands and event loops know how to end on
+        (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, stop)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of models in terminals that are not UTF-8
     try:
@@ -21,8 +28,8 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-
-
-def _leave(signum: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signum)
+        sys.exit(128 + (asked or [signal.SIGINT])[0])
+    except SystemExit:
+        if asked:
+            sys.exit(128 + asked[0])
+        raise

@@ -11,12 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from agentkv._console import remembered_interrupts
 from agentkv.cli import app
 from tests.conftest import FolderFactory
 from tests.runtime.draft_heads import head_weights, write_head
@@ -260,3 +261,26 @@ def test_signals_to_a_benchmark(tiny_exported_folder: FolderFactory) -> None:
         errors = process.communicate(timeout=60)[1]
         assert process.returncode == status, errors
         assert "Traceback" not in errors, errors
+
+
+def test_an_interrupt_that_a_library_swallows_is_raised_again() -> None:
+    with remembered_interrupts() as check:
+        check()
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            check()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_command_that_ignores_interrupts_can_be_terminated(src: Path, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as shells do for commands in the background
+    try:
+        process = command("export", src, tmp_path / "out")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 143, errors
+    assert tree(tmp_path) == []

@@ -37,7 +37,7 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     assert folder.tokenizer.eos_ids[:2] == [0, 2]
     assert folder.tokenizer.has_chat_template
     assert said[0] == "loading torch"
-    assert said[-2:] == ["writing the folder", "running it once"]
+    assert said[-3:] == ["writing the folder", "running it once", "putting it in place"]
 
     # Exporting again replaces what belongs to the model, and nothing else.
     (folder.path / "draft.pte").write_bytes(b"a draft head")

@@ -57,6 +57,7 @@ def export_draft(
             raise ExportError(f"{out}: exists and is no folder; it is left as it is. Give another folder")
         with staged(place) as staging:
             described = _write(head, sides, staging, _Options(quant, max_tokens, max_logits), tell)
+            tell("putting it in place")
             install(staging, place, (DRAFT_NAME,), DRAFT_MANIFEST_NAME)
     return described
 

@@ -86,6 +86,7 @@ def export_folder(
         with staged(place) as staging:
             options = _Options(backend, quant, dtype, max_tokens, max_logits, features)
             _write(src, staging, tokenizer, options, tell)
+            tell("putting it in place")
             install(staging, place, (MODEL_NAME, *_COMPANIONS), MANIFEST_NAME)
     return read_model_folder(out)
 

@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 import typer
+from agentkv_runtime.printable import printable
 from rich.console import Console
+from rich.markup import escape
 
-stdout = Console()
-stderr = Console(stderr=True)
+from ._errors import AgentKVError
+
+stdout = Console(emoji=False)
+stderr = Console(stderr=True, emoji=False)
 
 
 def fail(message: object) -> NoReturn:
-    """Prints an error and leaves with status 1."""
-    stderr.print(f"[bold red]error:[/] {escaped(message)}", soft_wrap=True)
+    """Prints an error on one line and leaves with status 1."""
+    line = " ".join(part.strip() for part in str(message).splitlines())
+    stderr.print(f"[bold red]error:[/] {escaped(line)}", soft_wrap=True)
     raise typer.Exit(1)
 
 
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Ends a command that cannot go on with one line that says why, and status 1."""
+    from agentkv_runtime.errors import ExportError, ModelFolderError, TokenizerError
+
+    try:
+        yield
+    except (AgentKVError, ExportError, ModelFolderError, TokenizerError) as error:
+        fail(error)
+    except BrokenPipeError:  # whoever read what is printed is gone
+        raise
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else error)
+    except MemoryError:
+        fail("out of memory; close other programs, or take a smaller model")
+
+
+@contextmanager
+def remembered_interrupts() -> Iterator[Callable[[], None]]:
+    """Yields what raises KeyboardInterrupt again once there was one: imports of large libraries swallow some."""
+    before = signal.getsignal(signal.SIGINT)
+    seen = False
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        seen = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    if before is signal.default_int_handler:  # whoever asked for another one keeps it
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def escaped(text: object) -> str:
-    """Text that rich prints as it is."""
-    return str(text).replace("[", r"\[")
+    """Text of unknown origin as rich markup that shows it and obeys nothing in it."""
+    return escape(printable(text))

@@ -141,6 +141,7 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
         else:
             source = folder.read_model_folder(options.path)
             program, info, tokenizer = _open_exported(options, source)
+            source.check_current()
         token_bytes = tokenizer.token_bytes(info.vocab_size)
         tokenizer.eos_ids  # noqa: B018 - a folder may name ends that are no ids
     except AgentKVError:

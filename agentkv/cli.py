@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from agentkv._bench.command import bench
-from agentkv._console import escaped, fail, stderr, stdout
+from agentkv._console import escaped, remembered_interrupts, reporting, stderr, stdout
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -86,16 +86,23 @@ def _main(
 @contextmanager
 def _exporting() -> Iterator[Callable[[str], None]]:
     """Shows what an export is at, and ends the command where it cannot go on."""
-    from agentkv_runtime.errors import ExportError, ModelFolderError
     from agentkv_runtime.export.quiet import quiet_libraries
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=stderr, transient=True) as progress, quiet_libraries():
+        with (
+            reporting(),
+            remembered_interrupts() as check_interrupts,
+            Progress(*columns, console=stderr, transient=True) as progress,
+            quiet_libraries(),
+        ):
             task = progress.add_task("starting", total=None)
-            yield lambda what: progress.update(task, description=what)
-    except (ExportError, ModelFolderError) as error:
-        fail(error)
+
+            def tell(what: str) -> None:
+                check_interrupts()
+                progress.update(task, description=what)
+
+            yield tell
     except KeyboardInterrupt:
         stderr.print("stopped; nothing was written")
         raise typer.Exit(130) from None
@@ -139,6 +146,8 @@ def export(
         )
     size = _bytes_text(folder.manifest.model_bytes)
     stdout.print(f"Wrote {escaped(folder.path)} ({size}). Look at it with: agentkv inspect {escaped(folder.path)}")
+    if folder.draft_path is not None:
+        stdout.print("The draft head in the folder stays. If it is of another model, opening it says so.")
 
 
 @app.command("export-draft")
@@ -175,19 +184,16 @@ def inspect(
     verify: Annotated[bool, typer.Option(help="Compare the program with its fingerprint.")] = True,
 ) -> None:
     """Print what an exported model is: architecture, sizes, bounds, bytes per cached token."""
-    from agentkv_runtime.errors import ModelFolderError, TokenizerError
     from agentkv_runtime.folder import read_model_folder
     from agentkv_runtime.metadata import KvCacheMetadata
 
-    try:
+    with reporting():
         model = read_model_folder(folder)
         if verify:
             model.verify()
         tokenizer = model.tokenizer
         tokens, chat = tokenizer.vocab_size, tokenizer.has_chat_template
         draft = _draft_text(model)
-    except (ModelFolderError, TokenizerError) as error:
-        fail(error)
     facts = model.manifest
     cache = KvCacheMetadata(
         n_layers=facts.n_layers, n_kv_heads=facts.n_kv_heads, head_dim=facts.head_dim, windows=facts.windows
@@ -256,4 +262,6 @@ def _bytes_text(n: int) -> str:
 
 
 if __name__ == "__main__":
-    app()
+    from agentkv_command import main
+
+    main()

@@ -13,8 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .._console import escaped, fail, stderr, stdout
-from .._errors import AgentKVError, ContextFull
+from .._console import escaped, fail, reporting, stderr, stdout
+from .._errors import ContextFull
 from .._speculation import Speculative
 from .results import PLAIN, Result
 
@@ -65,7 +65,6 @@ def spec(
 
     PromptLookup always takes part, Eagle where the folder has a draft head.
     """
-    from agentkv_runtime.errors import ModelFolderError
     from agentkv_runtime.folder import is_model_folder, read_model_folder
 
     from .. import spec as strategies
@@ -73,44 +72,44 @@ def spec(
     from .prompts import default_prompts, read_prompts
     from .speculation import Settings, measure
 
-    try:
-        if plot is not None:
-            check_matplotlib()
-        candidates: dict[str, Speculative] = {"PromptLookup": strategies.PromptLookup(adaptive=adaptive)}
-        if is_model_folder(folder) and read_model_folder(folder).draft_path is not None:
-            candidates["Eagle"] = strategies.Eagle(adaptive=adaptive)
-        if draft_model is not None:
-            candidates["DraftModel"] = strategies.DraftModel(draft_model, adaptive=adaptive)
-        asked = read_prompts(prompts) if prompts is not None else default_prompts(folder)
-        settings = Settings(
-            branches=branches,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            repeat=repeat,
-            capacity=capacity,
-            threads=threads,
-        )
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=stderr, transient=True) as progress:
-            groups = -(-len(asked) // branches)
-            task = progress.add_task("measuring", total=repeat * groups * (1 + len(candidates)))
+    with reporting():
+        try:
+            if plot is not None:
+                check_matplotlib()
+            candidates: dict[str, Speculative] = {"PromptLookup": strategies.PromptLookup(adaptive=adaptive)}
+            if is_model_folder(folder) and read_model_folder(folder).draft_path is not None:
+                candidates["Eagle"] = strategies.Eagle(adaptive=adaptive)
+            if draft_model is not None:
+                candidates["DraftModel"] = strategies.DraftModel(draft_model, adaptive=adaptive)
+            asked = read_prompts(prompts) if prompts is not None else default_prompts(folder)
+            settings = Settings(
+                branches=branches,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                repeat=repeat,
+                capacity=capacity,
+                threads=threads,
+            )
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            with Progress(*columns, console=stderr, transient=True) as progress:
+                groups = -(-len(asked) // branches)
+                task = progress.add_task("measuring", total=repeat * groups * (1 + len(candidates)))
 
-            async def run() -> list[Result]:
-                return await measure(folder, candidates, asked, settings, lambda: progress.advance(task))
+                async def run() -> list[Result]:
+                    return await measure(folder, candidates, asked, settings, lambda: progress.advance(task))
 
-            results = anyio.run(run)
-    except ContextFull as error:
-        fail(f"{error} (--capacity, --branches)")
-    except (AgentKVError, ModelFolderError) as error:
-        fail(error)
-    except KeyboardInterrupt:
-        stderr.print("stopped")
-        raise typer.Exit(130) from None
+                results = anyio.run(run)
+        except ContextFull as error:
+            fail(f"{error} (--capacity, --branches)")
+        except KeyboardInterrupt:
+            stderr.print("stopped")
+            raise typer.Exit(130) from None
     how = f"{len(asked)} prompts, {branches} at a time, " + (
         f"temperature {temperature:g}" if temperature else "greedy"
     )
     if plot is not None:
-        draw(results, plot, f"{folder.resolve().name}: {how}")
+        with reporting():
+            draw(results, plot, f"{folder.resolve().name}: {how}")
     if as_json:
         facts = {"model": str(folder), "prompts": len(asked), "branches": branches, "max_tokens": max_tokens}
         facts |= {"temperature": temperature, "repeat": repeat, "adaptive": adaptive}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._errors import ModelError
+from .._errors import InvalidInput, ModelError
 from .results import Result
 
 _INK, _MUTED = "#1f2933", "#9aa5b1"
@@ -23,7 +23,10 @@ def check_matplotlib() -> None:
 
 
 def draw(results: Sequence[Result], path: Path, title: str) -> None:
-    """Writes two rows of bars, one bar per strategy: tokens per forward, and speed beside plain decoding's."""
+    """Writes two rows of bars, one bar per strategy: tokens per forward, and speed beside plain decoding's.
+
+    Raises InvalidInput for a file name whose ending stands for no kind of image, OSError where it cannot be written.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -45,4 +48,7 @@ def draw(results: Sequence[Result], path: Path, title: str) -> None:
         axes.spines[:].set_visible(False)
     axes.invert_yaxis()  # shared: the first strategy on top
     figure.suptitle(title, fontsize=11, color=_INK, x=0.01, ha="left")
-    figure.savefig(path, dpi=130)
+    try:
+        figure.savefig(path, dpi=130)
+    except ValueError as error:  # a kind of file that matplotlib does not write
+        raise InvalidInput(f"--plot {path}: {error}") from error

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from agentkv_runtime.small_files import read_text
 
 from .._branch import Branch
 from .._context import Context
@@ -41,10 +44,7 @@ def read_prompts(path: Path) -> list[BenchPrompt]:
     A line of a `.jsonl` file is a JSON string, a list of chat messages, or an object with `messages` and, perhaps,
     `tools`; a line of any other file is text. Raises InvalidInput that names the line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}") from error
+    lines = read_text(path, InvalidInput).splitlines()
     json_lines = path.suffix == ".jsonl"
     prompts = [
         _parsed(line, f"{path}, line {number}") if json_lines else BenchPrompt(line)
@@ -59,13 +59,13 @@ def read_prompts(path: Path) -> list[BenchPrompt]:
 def default_prompts(model: Path) -> list[BenchPrompt]:
     """The prompts that the model folder brings, or a few that suit any model."""
     own = model / OWN_NAME
-    return read_prompts(own if own.is_file() else GENERIC)
+    return read_prompts(own if os.path.lexists(own) else GENERIC)
 
 
 def _parsed(line: str, where: str) -> BenchPrompt:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{where} is not JSON: {error}") from error
     if isinstance(value, str) and value:
         return BenchPrompt(value)

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -55,6 +54,11 @@ std::string because(et::Error error, const LogCapture& log) {
   return std::string(et::to_string(error)) + (text.empty() ? "" : " (" + text + ")");
 }
 
+std::string checked(std::string path) {
+  check_pte_file(path);
+  return path;
+}
+
 std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -65,20 +69,15 @@ std::string message_of(const std::exception_ptr& error) {
   }
 }
 
-std::uintmax_t bytes_of(const std::string& path) {
-  std::error_code unreadable;  // check_pte_file says what is wrong with it
-  return std::filesystem::file_size(path, unreadable);
-}
-
 }  // namespace
 
 PteModule::PteModule(std::string path, std::string backend_id, std::uintmax_t one_thread_below)
-    : path_(std::move(path)),
+    : path_(checked(std::move(path))),
       backend_id_(std::move(backend_id)),
-      one_thread_(bytes_of(path_) < one_thread_below),
+      file_(path_),
+      one_thread_(file_.size() < one_thread_below),
       cache_key_(mint_cache_key()),
       slot_(std::make_shared<CacheSlot>()) {
-  check_pte_file(path_);
   install_log_capture();
   const LogCapture log;
   module_ = std::make_unique<Module>(path_, Module::LoadMode::Mmap);
@@ -104,6 +103,7 @@ void PteModule::load(std::vector<std::string> methods) {
 }
 
 void PteModule::load_methods() {
+  file_.check_unchanged();
   const OneThread alone(one_thread_);
   for (const std::string& method : methods_) {
     const LogCapture log;

@@ -13,6 +13,7 @@
 #include "core/byte_layer.h"
 #include "core/registry.h"
 #include "core/types.h"
+#include "executorch/opened_file.h"
 
 namespace executorch::extension::module {
 class Module;
@@ -89,7 +90,8 @@ class PteModule {
   void load(std::vector<std::string> methods);
 
   // Runs a loaded method with `cache` in place of the program's own slot. `outputs` are its first outputs, in order.
-  // Throws ForwardFailed with what the delegate or a kernel had to say; `what` names the call there.
+  // Throws ForwardFailed with what the delegate or a kernel had to say; `what` names the call there. After set_threads
+  // it reads the file again, and throws ProgramError where that was written to.
   void run(const std::string& method, const ForwardCache& cache, std::span<const InputRows> inputs,
            std::span<const OutputRows> outputs);
 
@@ -104,6 +106,7 @@ class PteModule {
 
   std::string path_;
   std::string backend_id_;
+  const OpenedFile file_;
   const bool one_thread_;
   std::string cache_key_;
   std::shared_ptr<CacheSlot> slot_;  // what the delegate executes over; outlives the module that holds the delegate

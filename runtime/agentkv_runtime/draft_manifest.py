@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agentkv_runtime.manifest import Fingerprint, Positive, Quantization, parse_manifest
+from agentkv_runtime.manifest import Bytes, Fingerprint, Positive, Quantization, parse_manifest
 
 __all__ = ["DRAFT_FORMAT_VERSION", "DRAFT_MANIFEST_NAME", "DraftManifest", "read_draft_manifest"]
 
@@ -27,7 +27,7 @@ class DraftManifest(BaseModel):
     """Name of the checkpoint that was exported; for people."""
     fingerprint: Fingerprint
     """SHA-256 of `draft.pte`."""
-    model_bytes: Positive
+    model_bytes: Bytes
     hidden_dim: Positive
     """H: floats per row that the head takes and gives out."""
     feature_dim: Positive

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.errors import ModelFolderError, TokenizerError
 from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
+from agentkv_runtime.small_files import open_regular, read_object
 from agentkv_runtime.tokenizer import Tokenizer
 
-__all__ = ["MODEL_NAME", "ModelFolder", "file_fingerprint", "is_hf_folder", "is_model_folder", "read_model_folder"]
+__all__ = [
+    "MODEL_NAME",
+    "ModelFolder",
+    "file_fingerprint",
+    "is_hf_folder",
+    "is_model_folder",
+    "read_model_folder",
+    "read_tokenizer",
+]
 
 MODEL_NAME = "model.pte"
 DRAFT_NAME = "draft.pte"
@@ -25,6 +34,8 @@ class ModelFolder:
 
     path: Path
     manifest: Manifest
+    manifest_state: tuple[int, ...] = ()
+    """What tells the manifest's file, as it was read, from one that took its place."""
 
     @property
     def model_path(self) -> Path:
@@ -39,22 +50,22 @@ class ModelFolder:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The folder's tokenizer, read once. Raises TokenizerError."""
-        return Tokenizer.from_folder(self.path)
+        """The folder's tokenizer, read once and tried out. Raises TokenizerError."""
+        return read_tokenizer(self.path)
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
-        """`generation_config.json`, or an empty dict."""
-        path = self.path / "generation_config.json"
-        if not path.is_file():
-            return {}
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ModelFolderError(f"{path}: cannot be read: {error}") from error
-        if not isinstance(config, dict):
-            raise ModelFolderError(f"{path}: not a JSON object")
-        return config
+        """`generation_config.json`, or an empty dict. Raises ModelFolderError."""
+        return read_object(self.path / "generation_config.json", ModelFolderError)
+
+    def check_current(self) -> None:
+        """Raises ModelFolderError where a model was exported into the folder since its manifest was read.
+
+        Whoever has read several of its files asks this last: an export replaces the manifest before anything else, so
+        they belong together where it is the same.
+        """
+        if _state(self.path / MANIFEST_NAME) != self.manifest_state:
+            raise ModelFolderError(f"{self.path}: a model was exported into it just now. Open it again")
 
     def verify(self) -> None:
         """Reads the whole program and compares it with the manifest's fingerprint. Raises ModelFolderError."""
@@ -64,6 +75,21 @@ class ModelFolder:
                 f"{self.model_path}: damaged or replaced: its fingerprint is {actual}, the manifest says "
                 f"{self.manifest.fingerprint}. Copy the folder again or export the model again"
             )
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a model folder, or of a Hugging Face folder, tried out. Raises TokenizerError."""
+    try:
+        tokenizer = Tokenizer.from_folder(path)
+        tokenizer.token_bytes()
+        tokenizer.decode(tokenizer.encode("a", bos=True), skip_special=True)
+    except (TokenizerError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic in the native library is no Exception
+        raise TokenizerError(
+            f"{path / 'tokenizer.json'}: no tokenizer that works: {type(error).__name__}: {error}"
+        ) from error
+    return tokenizer
 
 
 def is_model_folder(path: str | Path) -> bool:
@@ -78,12 +104,9 @@ def is_hf_folder(path: str | Path) -> bool:
 
 
 def file_fingerprint(path: str | Path) -> str:
-    """`sha256:` and the digest of a file's bytes."""
-    try:
-        with open(path, "rb") as file:
-            return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from error
+    """`sha256:` and the digest of a file's bytes. Raises ModelFolderError."""
+    with open_regular(Path(path), ModelFolderError) as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_model_folder(path: str | Path) -> ModelFolder:
@@ -92,6 +115,13 @@ def read_model_folder(path: str | Path) -> ModelFolder:
     Raises ModelFolderError that says what the path is instead and what to do.
     """
     path = Path(path)
+    try:
+        return _read_model_folder(path)
+    except OSError as error:  # of looking whether something is there
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _read_model_folder(path: Path) -> ModelFolder:
     if not path.exists():
         raise ModelFolderError(f"{path}: no such folder. Give the folder that `agentkv export` wrote")
     if not path.is_dir():
@@ -100,11 +130,14 @@ def read_model_folder(path: str | Path) -> ModelFolder:
         raise ModelFolderError(
             f"{path}: a Hugging Face folder, not an exported one. Export it first: agentkv export {path} OUT_FOLDER"
         )
-    if not is_model_folder(path):
+    if not os.path.lexists(path / MANIFEST_NAME):
         raise ModelFolderError(f"{path}: not a model folder: it has no {MANIFEST_NAME}")
-    folder = ModelFolder(path, read_manifest(path / MANIFEST_NAME))
+    state = _state(path / MANIFEST_NAME)  # before it is read
+    folder = ModelFolder(path, read_manifest(path / MANIFEST_NAME), state)
     if not folder.model_path.is_file():
-        raise ModelFolderError(f"{path}: {MODEL_NAME} is missing. Copy the folder again or export the model again")
+        raise ModelFolderError(
+            f"{path}: {MODEL_NAME} is missing or no regular file. Copy the folder again or export the model again"
+        )
     size = folder.model_path.stat().st_size
     if size != folder.manifest.model_bytes:
         raise ModelFolderError(
@@ -112,3 +145,11 @@ def read_model_folder(path: str | Path) -> ModelFolder:
             f"{folder.manifest.model_bytes}. Copy the folder again or export the model again"
         )
     return folder
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size

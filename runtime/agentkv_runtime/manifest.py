@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.printable import printable
+from agentkv_runtime.small_files import read_text
 
 __all__ = [
     "FORMAT_VERSION",
     "MANIFEST_NAME",
+    "Bytes",
     "DType",
     "FeatureInfo",
     "Fingerprint",
@@ -21,6 +24,7 @@ __all__ = [
     "parse_manifest",
     "read_manifest",
     "write_manifest",
+    "write_unfinished_mark",
 ]
 
 FORMAT_VERSION = 1
@@ -28,7 +32,10 @@ MANIFEST_NAME = "agentkv.json"
 
 Quantization = Literal["none", "8da8w", "8da4w", "affine8", "affine4"]
 DType = Literal["fp32", "fp16", "bf16"]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
+"""A count that the native side can hold."""
+Bytes = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Window = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Fingerprint = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -60,7 +67,7 @@ class Manifest(BaseModel):
     """The architecture's name in transformers, such as `llama`."""
     fingerprint: Fingerprint
     """SHA-256 of `model.pte`: what tells a snapshot whether it belongs to this model."""
-    model_bytes: Positive
+    model_bytes: Bytes
     vocab_size: Positive
     max_tokens: Positive
     """Rows that one forward takes at most."""
@@ -71,7 +78,8 @@ class Manifest(BaseModel):
     n_layers: Positive
     n_kv_heads: Positive
     head_dim: Positive
-    windows: tuple[int, ...] = ()
+    windows: tuple[Window, ...] = ()
+    """Sliding window of each layer in positions, 0 for none; empty when no layer has one."""
     features: FeatureInfo | None = None
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
@@ -81,6 +89,12 @@ class Manifest(BaseModel):
         """Floats that a forward gives out per row for draft heads; 0 for none."""
         return self.features.width if self.features else 0
 
+    @model_validator(mode="after")
+    def _layers_have_a_window_each(self) -> Manifest:
+        if self.windows and len(self.windows) != self.n_layers:
+            raise ValueError(f"{len(self.windows)} windows for {self.n_layers} layers")
+        return self
+
 
 def read_manifest(path: Path) -> Manifest:
     """Reads and checks `agentkv.json`. Raises ModelFolderError naming the file and the field."""
@@ -89,11 +103,12 @@ def read_manifest(path: Path) -> Manifest:
 
 def parse_manifest(path: Path, kind: type[Model], format_version: int) -> Model:
     """Reads a JSON file of `kind`, whose format version is looked at first. Raises ModelFolderError."""
+    text = read_text(path, ModelFolderError)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error}") from error
-    try:
+        if _Mark.model_validate_json(text).unfinished:
+            raise ModelFolderError(
+                f"{path}: an export into this folder is under way, or was stopped halfway. Export it again"
+            )
         version = _Version.model_validate_json(text).format_version
         if version != format_version:
             raise ModelFolderError(
@@ -103,7 +118,7 @@ def parse_manifest(path: Path, kind: type[Model], format_version: int) -> Model:
         return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = printable(".".join(str(part) for part in first["loc"]))
         raise ModelFolderError(
             f"{path}: {where + ': ' if where else ''}{first['msg']}. Export the model again"
         ) from error
@@ -114,5 +129,14 @@ def write_manifest(manifest: BaseModel, path: Path) -> None:
     path.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
+def write_unfinished_mark(path: Path) -> None:
+    """Writes what stands in a manifest's place while the files that it describes are replaced."""
+    path.write_text(_Mark(unfinished=True).model_dump_json() + "\n", encoding="utf-8")
+
+
 class _Version(BaseModel):
     format_version: int
+
+
+class _Mark(BaseModel):
+    unfinished: bool = False

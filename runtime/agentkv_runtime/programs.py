@@ -27,7 +27,7 @@ __all__ = [
     "set_threads",
 ]
 
-_Key = tuple[str, int, int, str]
+_Key = tuple[str, int, int, int, str]
 _Loaded = TypeVar("_Loaded", ExecuTorchProgram, ExecuTorchHead)
 _programs: weakref.WeakValueDictionary[_Key, ExecuTorchProgram] = weakref.WeakValueDictionary()
 _heads: weakref.WeakValueDictionary[_Key, ExecuTorchHead] = weakref.WeakValueDictionary()
@@ -38,7 +38,8 @@ _lock = threading.Lock()
 def load_program(path: str | Path, backend_id: str = "AgentKVCPU") -> ExecuTorchProgram:
     """The program of a .pte: the one already loaded while anything still uses it, else loaded now. From any thread.
 
-    A file that was replaced since counts as another one. Raises `_core.ProgramError`.
+    A file that was replaced since counts as another one. Programs are mapped into memory: replace the file by renaming
+    another one into its place, as export does, and never write to it while it is open. Raises `_core.ProgramError`.
     """
     return _load(_programs, ExecuTorchProgram, path, backend_id)
 
@@ -128,8 +129,8 @@ def _key(path: Path, backend_id: str) -> _Key:
         real = path.resolve(strict=True)
         status = real.stat()
     except OSError:
-        return str(path), 0, 0, backend_id  # loading says what is wrong with it
-    return str(real), status.st_mtime_ns, status.st_size, backend_id
+        return str(path), 0, 0, 0, backend_id  # loading says what is wrong with it
+    return str(real), status.st_ino, status.st_mtime_ns, status.st_size, backend_id
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +13,13 @@ from tokenizers import Tokenizer as _Tokenizer
 from agentkv_runtime.added_tokens import AddedTokens, ControlledText
 from agentkv_runtime.chat import ChatTemplate
 from agentkv_runtime.errors import TokenizerError
+from agentkv_runtime.small_files import read_bytes, read_object, read_text
 from agentkv_runtime.token_bytes import MOST_IDS, TokenBytes, checked_size
 
 __all__ = ["Tokenizer"]
 
 RENDER_SECONDS = 10.0  # that a chat template may run
+_MOST_TOKENIZER_BYTES = 256 << 20  # the largest vocabularies take some 35 MB
 _NAMED_SPECIALS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -45,23 +47,25 @@ class Tokenizer:
         `config.json`) and `chat_template.jinja`. Raises TokenizerError."""
         path = Path(path)
         file = path / "tokenizer.json"
-        if not file.is_file():
+        if not os.path.lexists(file):
             raise TokenizerError(
                 f"{path}: no tokenizer.json. A model that comes with tokenizer.model alone can be converted: load it "
                 "with transformers' AutoTokenizer and call save_pretrained"
             )
+        data = read_bytes(file, TokenizerError, most=_MOST_TOKENIZER_BYTES)
         try:
-            tokenizer = _Tokenizer.from_file(str(file))
+            tokenizer = _Tokenizer.from_buffer(data)
         except Exception as error:
             raise TokenizerError(f"{file}: not a tokenizer: {error}") from error
         # A saved tokenizer may carry the limits it was trained under.
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        config = _read_object(path / "tokenizer_config.json")
+        config = read_object(path / "tokenizer_config.json", TokenizerError)
         return cls(
             tokenizer,
             config=config,
-            generation_config=_read_object(path / "generation_config.json") or _read_object(path / "config.json"),
+            generation_config=read_object(path / "generation_config.json", TokenizerError)
+            or read_object(path / "config.json", TokenizerError),
             chat_template=_find_template(path, config),
         )
 
@@ -202,22 +206,10 @@ class Tokenizer:
         return found
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise TokenizerError(f"{path}: not a JSON object")
-    return value
-
-
 def _find_template(path: Path, config: Mapping[str, Any]) -> str | None:
     file = path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+    if os.path.lexists(file):
+        return read_text(file, TokenizerError)
     template = config.get("chat_template")
     if isinstance(template, list):  # several named templates
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}

@@ -14,6 +14,7 @@ from agentkv_runtime.manifest import FeatureInfo, write_manifest
 from typer.testing import CliRunner, Result
 
 from agentkv.cli import app
+from tests.models import write_tokenizer
 from tests.runtime.folders import write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +104,8 @@ def test_what_a_backend_does_not_have_is_refused(tmp_path: Path, options: list[s
 def test_export_without_torch_says_how_to_install_it(tmp_path: Path) -> None:
     src = tmp_path / "src"
     src.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+    write_tokenizer(src)
+    for name in ("config.json", "model.safetensors"):
         (src / name).write_text("{}")
     # An installation that has everything but torch.
     (tmp_path / "hide").mkdir()

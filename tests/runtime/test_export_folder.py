@@ -37,13 +37,19 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     assert folder.tokenizer.eos_ids[:2] == [0, 2]
     assert folder.tokenizer.has_chat_template
     assert said[0] == "loading torch"
-    assert said[-1] == "writing the folder"
+    assert said[-3:] == ["writing the folder", "running it once", "putting it in place"]
 
-    # Exporting again replaces the folder whole.
-    (folder.path / "draft.pte").write_bytes(b"of the model before")
+    # Exporting again replaces what belongs to the model, and nothing else.
+    (folder.path / "draft.pte").write_bytes(b"a draft head")
+    (folder.path / "notes.txt").write_text("years of work")
+    (folder.path / "chat_template.jinja").write_text("of the model before")
+    (src / "tokenizer_config.json").unlink()
     again = export_folder(src, tmp_path / "out", max_tokens=4, max_logits=4)
-    assert again.draft_path is None
+    assert again.draft_path is not None
+    assert not again.tokenizer.has_chat_template
     assert read_model_folder(tmp_path / "out").manifest.max_tokens == 4
+    names = ["agentkv.json", "draft.pte", "generation_config.json", "model.pte", "notes.txt", "tokenizer.json"]
+    assert sorted(path.name for path in again.path.iterdir()) == names
     assert sorted(path.name for path in tmp_path.iterdir()) == ["older model", "out"]
 
 

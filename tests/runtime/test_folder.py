@@ -10,6 +10,7 @@ from agentkv_runtime.errors import ExportError, ModelFolderError
 from agentkv_runtime.export import export_folder
 from agentkv_runtime.folder import is_hf_folder, is_model_folder, read_model_folder
 
+from tests.models import write_tokenizer
 from tests.runtime.folders import write_folder
 
 
@@ -77,9 +78,11 @@ def test_a_damaged_generation_config(tmp_path: Path, text: str) -> None:
 
 def hf_folder(path: Path, *, without: str = "") -> Path:
     path.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        if name != without:
-            (path / name).write_text("{}")
+    write_tokenizer(path)
+    for name in ("config.json", "model.safetensors"):
+        (path / name).write_text("{}")
+    if without:
+        (path / without).unlink()
     return path
 
 

@@ -151,6 +151,58 @@ def test_impossible_thread_counts(n: int) -> None:
         set_threads(n)
 
 
+REOPENED = """
+import os, shutil, sys
+from pathlib import Path
+import numpy as np
+from agentkv_runtime import _core
+from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.programs import get_threads, open_session, set_threads
+from tests.driver import Driver
+
+folder = read_model_folder(sys.argv[1])
+session = open_session(folder, capacity=64)
+driver = Driver(session, session.cache)
+before = driver.step([(0, 5)])
+data = folder.model_path.read_bytes()
+match sys.argv[2]:
+    case "cut short":
+        os.truncate(folder.model_path, 4096)
+    case "written to":
+        folder.model_path.write_bytes(data)
+    case "renamed over":
+        (folder.path / "new").write_bytes(data[:4096])
+        os.replace(folder.path / "new", folder.model_path)
+set_threads(get_threads() + 1)  # methods are loaded again
+try:
+    print(np.array_equal(driver.step([(1, 5)]), before))
+except _core.ProgramError as error:
+    print(error)
+    print(session.cache.seq_len(1), session.cache.used)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("cut short", "written to while it was open: {size} bytes then, 4096 now. Leave the Context and open"),
+        ("written to", "written to while it was open: {size} bytes then, {size} now. Leave the Context and open"),
+        ("renamed over", "True"),
+    ],
+)
+def test_a_program_that_was_written_to_is_not_loaded_again(
+    folder: ModelFolder, tmp_path: Path, change: str, said: str
+) -> None:
+    shutil.copytree(folder.path, tmp_path / "copy")
+    done = subprocess.run(
+        [sys.executable, "-c", REOPENED, tmp_path / "copy", change], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert said.format(size=folder.manifest.model_bytes) in done.stdout
+    if change != "renamed over":
+        assert done.stdout.splitlines()[-1] == "0 1"  # the step was aborted
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 def test_a_failure_inside_the_model_leaves_the_cache_as_it_was(folder: ModelFolder, layer: int) -> None:
     undisturbed = driver(folder).feed(0, TOKENS)

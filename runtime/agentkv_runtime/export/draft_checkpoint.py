@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +12,7 @@ from transformers import LlamaConfig
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.draft_head import DraftHead
+from agentkv_runtime.small_files import read_object
 
 __all__ = ["EMBEDDING", "DraftCheckpoint", "find_embedding", "read_draft_checkpoint"]
 
@@ -74,8 +73,8 @@ def read_draft_checkpoint(path: Path) -> DraftCheckpoint:
         raise ExportError(f"{path}: no such folder. Give the folder of an EAGLE-3 head")
     if not (path / "config.json").is_file():
         raise ExportError(f"{path}: not a head's folder: it has no config.json")
+    facts = read_object(path / "config.json", ExportError)
     try:
-        facts: Any = json.loads((path / "config.json").read_text(encoding="utf-8"))
         config = LlamaConfig.from_dict(facts)
     except Exception as error:  # whatever transformers finds wrong with it
         raise ExportError(f"{path}: its config.json cannot be read: {error}") from error

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.folder import Progress, check_source, tool_versions
+from agentkv_runtime.export.folder import Progress, check_rows, check_source, disk_errors, tool_versions
+from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
 from agentkv_runtime.manifest import Quantization, write_manifest
+from agentkv_runtime.small_files import read_object
 
 if TYPE_CHECKING:
     import torch
@@ -39,21 +39,53 @@ def export_draft(
     `target` is the Hugging Face folder of the model that the head was trained for; where the checkpoint brings its own
     embedding, an exported model folder will do. `out` may be the model folder. One forward of the head takes up to
     `max_tokens` rows and returns up to `max_logits`. Heads run on the CPU backend, whatever their target runs on.
+    The head is run once before it is put in place, and an `out` that is there keeps what else it holds.
     Raises ExportError for a head that is damaged or that does not fit the target, or the model folder `out`, naming
-    both sides; then nothing is written.
+    both sides, and for an `out` that cannot be written; then nothing is written.
     """
     head, out = Path(head), Path(out)
     tell = progress or (lambda _: None)
     choose_target("cpu", quant, "fp32")
-    sides = [_read_target(Path(target))]
-    if is_model_folder(out) and out.resolve() != Path(target).resolve():
-        sides.append(_read_target(out))
-        _check_tokenizers(*sides)
-    if out.exists() and not out.is_dir():
-        raise ExportError(f"{out}: exists and is no folder; it is left as it is. Give another folder")
+    check_rows(max_tokens, max_logits)
+    with disk_errors(out):
+        sides = [_read_target(Path(target))]
+        if is_model_folder(out) and out.resolve() != Path(target).resolve():
+            sides.append(_read_target(out))
+            _check_tokenizers(*sides)
+        place = Path(os.path.realpath(out))  # what a link leads to
+        if place.exists() and not place.is_dir():
+            raise ExportError(f"{out}: exists and is no folder; it is left as it is. Give another folder")
+        with staged(place) as staging:
+            described = _write(head, sides, staging, _Options(quant, max_tokens, max_logits), tell)
+            tell("putting it in place")
+            install(staging, place, (DRAFT_NAME,), DRAFT_MANIFEST_NAME)
+    return described
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a head is lowered; named as the parameters of `lower_draft_head` are."""
+
+    quant: Quantization
+    max_tokens: int
+    max_logits: int
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What a head must fit."""
+
+    path: Path
+    vocab_size: int
+    feature_dim: int
+    tokenizer: str
+
+
+def _write(head: Path, sides: list[_Target], folder: Path, options: _Options, tell: Progress) -> DraftManifest:
     tell("loading torch")
     try:
         from agentkv_runtime.export.draft_checkpoint import EMBEDDING, find_embedding, read_draft_checkpoint
+        from agentkv_runtime.export.first_run import run_head
         from agentkv_runtime.export.lower_draft import lower_draft_head
     except ImportError as error:
         raise ExportError(
@@ -77,45 +109,37 @@ def export_draft(
     facts = module.config
     d2t = tuple(module.d2t.tolist()) if module.draft_vocab_size != facts.vocab_size or bool(module.d2t.any()) else ()
     try:
-        lowered = lower_draft_head(module, quant=quant, max_tokens=max_tokens, max_logits=max_logits, progress=tell)
+        lowered = lower_draft_head(module, **asdict(options), progress=tell)
+    except (ExportError, OSError):
+        raise
     except ValueError as error:
         raise ExportError(f"{head}: {error}") from error
+    except Exception as error:  # of torch and executorch, in whatever way they fail
+        raise ExportError(f"{head}: cannot be lowered: {type(error).__name__}: {error}") from error
     tell("writing the head")
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".draft.", dir=out) as staging:
-        program, manifest = Path(staging) / DRAFT_NAME, Path(staging) / DRAFT_MANIFEST_NAME
-        lowered.write(program)
-        described = DraftManifest(
-            quantization=quant,
-            source=head.resolve().name,
-            fingerprint=file_fingerprint(program),
-            model_bytes=program.stat().st_size,
-            hidden_dim=facts.hidden_size,
-            feature_dim=checkpoint.feature_dim,
-            draft_vocab_size=module.draft_vocab_size,
-            target_vocab_size=facts.vocab_size,
-            d2t=d2t,
-            max_tokens=max_tokens,
-            max_logits=max_logits,
-            n_kv_heads=lowered.metadata.n_kv_heads,
-            head_dim=lowered.metadata.head_dim,
-            tokenizer_fingerprint=sides[0].tokenizer,
-            exported_with=tool_versions(),
-        )
-        write_manifest(described, manifest)
-        os.replace(program, out / DRAFT_NAME)
-        os.replace(manifest, out / DRAFT_MANIFEST_NAME)
+    program = folder / DRAFT_NAME
+    lowered.write(program)
+    described = DraftManifest(
+        quantization=options.quant,
+        source=head.resolve().name,
+        fingerprint=file_fingerprint(program),
+        model_bytes=program.stat().st_size,
+        hidden_dim=facts.hidden_size,
+        feature_dim=checkpoint.feature_dim,
+        draft_vocab_size=module.draft_vocab_size,
+        target_vocab_size=facts.vocab_size,
+        d2t=d2t,
+        max_tokens=options.max_tokens,
+        max_logits=options.max_logits,
+        n_kv_heads=lowered.metadata.n_kv_heads,
+        head_dim=lowered.metadata.head_dim,
+        tokenizer_fingerprint=sides[0].tokenizer,
+        exported_with=tool_versions(),
+    )
+    write_manifest(described, folder / DRAFT_MANIFEST_NAME)
+    tell("running it once")
+    run_head(program, described)
     return described
-
-
-@dataclass(frozen=True)
-class _Target:
-    """What a head must fit."""
-
-    path: Path
-    vocab_size: int
-    feature_dim: int
-    tokenizer: str
 
 
 def _read_target(path: Path) -> _Target:
@@ -128,7 +152,7 @@ def _read_target(path: Path) -> _Target:
             )
         return _Target(path, manifest.vocab_size, manifest.feature_dim, file_fingerprint(path / "tokenizer.json"))
     check_source(path)
-    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    config = read_object(path / "config.json", ExportError)
     config = config.get("text_config", config)
     try:
         vocab_size, width = int(config["vocab_size"]), 3 * int(config["hidden_size"])

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agentkv_runtime.errors import ExportError
+from agentkv_runtime.errors import ExportError, TokenizerError
+from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target
-from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder
+from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, write_manifest
+from agentkv_runtime.small_files import read_object
+from agentkv_runtime.tokenizer import Tokenizer
 
-__all__ = ["Progress", "check_source", "export_folder", "tool_versions"]
+__all__ = ["Progress", "check_rows", "check_source", "disk_errors", "export_folder", "tool_versions"]
 
 Progress = Callable[[str], None]
 """Told in a few words what begins now."""
 
 _COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+_MOST_ROWS = 8192
+_LARGE = 64 << 20  # bytes
 _TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
 
 
@@ -52,32 +58,56 @@ def export_folder(
 ) -> ModelFolder:
     """Exports the model in `src` for a backend, "cpu" or "mlx", and writes the model folder `out`.
 
-    `out` appears at the end and whole, or not at all; one that agentkv wrote before is replaced. One forward of the
-    program takes up to `max_tokens` rows and returns the logits of up to `max_logits`; memory for both is reserved at
-    load. With `features` it also returns what EAGLE-3 draft heads read. Activations, and weights that are not
-    quantised, become `dtype`. Raises ExportError for a quantisation or dtype that the backend does not have, for a
-    folder without a model or tokenizer, for an `out` that holds something else, and for a model that cannot be
-    exported.
+    `out` appears at the end and whole, or not at all. In one that agentkv wrote before, the model's own files are
+    replaced and everything else stays, a draft head too; programs that are open meanwhile keep what they opened,
+    because new files are renamed into place. Where this machine has the backend, the program is run and compared with
+    the model first.
+
+    One forward of the program takes up to `max_tokens` rows and returns the logits of up to `max_logits`; memory for
+    both is reserved at load, so both are 2 to 8,192. With `features` it also returns what EAGLE-3 draft heads read.
+    Activations, and weights that are not quantised, become `dtype`.
+
+    Raises ExportError for a quantisation or dtype that the backend does not have, for a folder without a model or a
+    tokenizer that works, for an `out` that holds something else or cannot be written, and for a model that cannot be
+    exported or does not come out as it was.
     """
     src, out = Path(src), Path(out)
     tell = progress or (lambda _: None)
     choose_target(backend, quant, dtype)
-    check_source(src)
-    _check_target(out)
-    if max_tokens < 2 or max_logits < 2:
-        raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        _write(src, staging, _Options(backend, quant, dtype, max_tokens, max_logits, features), tell)
-        os.chmod(staging, 0o755)
-        if out.exists():
-            shutil.rmtree(out)
-        staging.rename(out)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+    check_rows(max_tokens, max_logits)
+    with disk_errors(out):
+        check_source(src)
+        try:
+            tokenizer = read_tokenizer(src)
+        except TokenizerError as error:
+            raise ExportError(str(error)) from error
+        place = Path(os.path.realpath(out))  # what a link leads to
+        _check_target(place)
+        with staged(place) as staging:
+            options = _Options(backend, quant, dtype, max_tokens, max_logits, features)
+            _write(src, staging, tokenizer, options, tell)
+            tell("putting it in place")
+            install(staging, place, (MODEL_NAME, *_COMPANIONS), MANIFEST_NAME)
     return read_model_folder(out)
+
+
+@contextmanager
+def disk_errors(out: Path) -> Iterator[None]:
+    """Turns what the operating system has against a path into ExportError."""
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(f"{error.filename or out}: {error.strerror or error}. Nothing was exported") from error
+
+
+def check_rows(max_tokens: int, max_logits: int) -> None:
+    """Raises ExportError for bounds of a forward that no program should have."""
+    for name, value in {"max_tokens": max_tokens, "max_logits": max_logits}.items():
+        if not 2 <= value <= _MOST_ROWS:
+            raise ExportError(
+                f"{name} is {value}, but it must be 2 to {_MOST_ROWS}: memory for so many rows is reserved when the "
+                "program is loaded, and longer prompts take several forwards anyway"
+            )
 
 
 def check_source(src: Path) -> None:
@@ -95,13 +125,14 @@ def check_source(src: Path) -> None:
 
 
 def _check_target(out: Path) -> None:
-    if out.exists() and not (out.is_dir() and ((out / MANIFEST_NAME).is_file() or not any(out.iterdir()))):
+    if out.exists() and not (out.is_dir() and ((out / MANIFEST_NAME).is_file() or holds_nothing(out))):
         raise ExportError(f"{out}: exists and is no model folder of agentkv; it is left as it is. Give another folder")
 
 
-def _write(src: Path, folder: Path, options: _Options, tell: Progress) -> None:
+def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tell: Progress) -> None:
     tell("loading torch")
     try:
+        from agentkv_runtime.export.first_run import model_logits, probe_tokens, run_model
         from agentkv_runtime.export.lower import load_model, lower_model
     except ImportError as error:
         raise ExportError(
@@ -110,18 +141,34 @@ def _write(src: Path, folder: Path, options: _Options, tell: Progress) -> None:
         ) from error
     tell("loading the model")
     model = load_model(src)
+    tokens = probe_tokens(tokenizer, model.config.get_text_config().vocab_size)
+    expected = model_logits(model, tokens)
     try:
         lowered = lower_model(model, **asdict(options), progress=tell)
+    except (ExportError, OSError):
+        raise
     except ValueError as error:  # what the model or the quantisation does not allow
         raise ExportError(f"{src}: {error}") from error
+    except Exception as error:  # of torch and executorch, in whatever way they fail
+        raise ExportError(f"{src}: cannot be lowered: {type(error).__name__}: {error}") from error
+    del model
     tell("writing the folder")
     lowered.write(folder / MODEL_NAME)
     for name in _COMPANIONS:
         if (src / name).is_file():
             shutil.copyfile(src / name, folder / name)
-    config = json.loads((src / "config.json").read_text(encoding="utf-8"))
+    config = read_object(src / "config.json", ExportError)
     _keep_ends(folder / "generation_config.json", config)
-    write_manifest(_manifest(src, folder, config, lowered, options), folder / MANIFEST_NAME)
+    try:
+        manifest = _manifest(src, folder, config, lowered, options)
+    except ValueError as error:  # a number that no manifest can hold
+        raise ExportError(f"{src}: its config.json describes a model that agentkv cannot hold: {error}") from error
+    write_manifest(manifest, folder / MANIFEST_NAME)
+    del lowered
+    if manifest.model_bytes > _LARGE:
+        gc.collect()  # lowering leaves the weights behind in cycles, and opening the program takes as much again
+    tell("running it once")
+    run_model(read_model_folder(folder), tokens, expected, tell)
 
 
 def _keep_ends(path: Path, config: dict[str, Any]) -> None:
@@ -137,8 +184,8 @@ def _manifest(src: Path, folder: Path, config: dict[str, Any], lowered: Any, opt
         backend=options.backend,
         quantization=options.quant,
         dtype=options.dtype,
-        source=config.get("_name_or_path") or src.resolve().name,
-        model_type=config.get("model_type", "unknown"),
+        source=str(config.get("_name_or_path") or src.resolve().name),
+        model_type=str(config.get("model_type", "unknown")),
         fingerprint=file_fingerprint(folder / MODEL_NAME),
         model_bytes=(folder / MODEL_NAME).stat().st_size,
         vocab_size=lowered.vocab_size,

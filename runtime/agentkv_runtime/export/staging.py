@@ -1,0 +1,107 @@
+"""What an export writes, kept aside until it is whole and then put in place: killed at any moment, it leaves no folder
+that opens as half of one model and half of another."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from agentkv_runtime.manifest import write_unfinished_mark
+
+__all__ = ["holds_nothing", "install", "staged"]
+
+_PREFIX = ".agentkv-export-"
+
+
+def holds_nothing(folder: Path) -> bool:
+    """Whether a folder is empty, but for what an export that was killed has left there."""
+    return all(entry.name.startswith(_PREFIX) for entry in folder.iterdir())
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """An empty folder on the file system of the folder `out`, which need not exist; gone after the block.
+
+    What killed exports left there goes as well. When the block fails, so do the parents of `out` that were made for it.
+    Raises OSError where nothing can be written.
+    """
+    beside = out if out.is_dir() else out.parent
+    missing = [folder for folder in (beside, *beside.parents) if not folder.exists()]
+    try:
+        beside.mkdir(parents=True, exist_ok=True)
+        _sweep(beside)
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=beside))
+        try:
+            with _held(folder):
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except BaseException:
+        for parent in missing:
+            with ExitStack() as quietly:
+                quietly.push(lambda kind, *_: kind is not None and issubclass(kind, OSError))
+                parent.rmdir()
+        raise
+
+
+def install(staging: Path, out: Path, names: Sequence[str], manifest: str) -> None:
+    """Puts what lies in `staging` at `out`: the files `names`, and the `manifest` that describes them.
+
+    A new folder appears whole. In one that is there these files are replaced, or removed where `staging` has none, and
+    all others stay. Files are renamed into place and never written to, so programs that have the old ones open keep
+    them. Meanwhile a mark stands in for the manifest, which nothing opens. An error along the way puts the old files
+    back.
+    """
+    if not out.exists():
+        staging.chmod(0o755)
+        staging.rename(out)
+        return
+    before = staging / "before"
+    before.mkdir()
+    with ExitStack() as undoing:
+        if os.path.lexists(out / manifest):
+            shutil.copyfile(out / manifest, before / manifest)
+            undoing.callback(os.replace, before / manifest, out / manifest)
+        else:
+            undoing.callback((out / manifest).unlink, missing_ok=True)
+        write_unfinished_mark(staging / "mark")
+        os.replace(staging / "mark", out / manifest)
+        for name in names:
+            if os.path.lexists(out / name):
+                undoing.callback(_move, before / name, out / name)
+                os.rename(out / name, before / name)
+            else:
+                undoing.callback((out / name).unlink, missing_ok=True)
+            _move(staging / name, out / name)
+        os.replace(staging / manifest, out / manifest)
+        undoing.pop_all()
+
+
+def _move(source: Path, target: Path) -> None:
+    if os.path.lexists(source):
+        os.replace(source, target)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Locked in the block, and no longer than this process lives: so that others can tell whether it is in use."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    for left in folder.glob(_PREFIX + "*"):
+        try:
+            with _held(left):
+                shutil.rmtree(left, ignore_errors=True)
+        except OSError:  # in use, or not ours to remove
+            continue

@@ -1,0 +1,13 @@
+"""Text of unknown origin, made fit for a terminal and for error messages."""
+
+from __future__ import annotations
+
+__all__ = ["printable"]
+
+
+def printable(text: object) -> str:
+    """`text` with every character that a terminal would obey, or not show, spelled as in a Python literal.
+
+    That is control and formatting characters, line breaks included, and what has no UTF-8 form.
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))

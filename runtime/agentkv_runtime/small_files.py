@@ -1,0 +1,70 @@
+"""Reading the small files of a model's folder, which may have been put together by anybody."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MOST_BYTES", "open_regular", "read_bytes", "read_object", "read_text"]
+
+MOST_BYTES = 16 << 20
+"""Of a file that says something about a model. What holds its tokens or weights may be larger."""
+
+
+@contextmanager
+def open_regular(path: Path, raises: type[Exception]) -> Iterator[BufferedReader]:
+    """A regular file, also through a link, to be read in the block.
+
+    Raises `raises`, naming the file, for one that is missing or unreadable, also within the block, and for what is no
+    regular file: a pipe would have its reader wait, and a device may never end.
+    """
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise raises(f"{path}: cannot be read: not a regular file. Copy the folder again")
+            yield file
+    except OSError as error:
+        raise raises(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def read_bytes(path: Path, raises: type[Exception], *, most: int = MOST_BYTES) -> bytes:
+    """The bytes of such a file. Raises `raises` also for more than `most` of them."""
+    with open_regular(path, raises) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise raises(f"{path}: cannot be read: longer than {most} bytes, which no such file is. Copy the folder again")
+    return data
+
+
+def read_text(path: Path, raises: type[Exception]) -> str:
+    """The same for a file of UTF-8 text."""
+    data = read_bytes(path, raises)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise raises(f"{path}: cannot be read: not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def read_object(path: Path, raises: type[Exception]) -> dict[str, Any]:
+    """The same for a JSON object; where there is no file, an empty one."""
+    if not os.path.lexists(path):
+        return {}
+    text = read_text(path, raises)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise raises(f"{path}: cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise raises(f"{path}: not a JSON object")
+    return value
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # A pipe opens at once this way, whether or not anybody writes to it; for regular files it means nothing.
+    return os.open(path, flags | os.O_NONBLOCK)

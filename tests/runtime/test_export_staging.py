@@ -1,0 +1,157 @@
+"""Putting an export in place: stopped at any moment, it leaves the old model, the new one, or an error that says so."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.export.staging import holds_nothing, install, staged
+from agentkv_runtime.folder import read_model_folder
+
+from tests.runtime.folders import write_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = ("model.pte", "tokenizer.json", "chat_template.jinja")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def write_old(out: Path) -> None:
+    write_folder(out, b"the old program")
+    (out / "chat_template.jinja").write_text("old")
+    (out / "notes.txt").write_text("years of work")
+    (out / "draft.pte").write_text("a draft head")
+
+
+def export_new(out: Path) -> None:
+    with staged(out) as staging:
+        write_folder(staging, b"the new program, and longer")
+        install(staging, out, NAMES, "agentkv.json")
+
+
+def run_child(action: Callable[[], object]) -> int:
+    """The status of a child process that does `action`; nothing else of it reaches this one."""
+    child = os.fork()
+    if child == 0:
+        try:
+            action()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def at_change(n: int, action: Callable[[], object]) -> None:
+    """Has this process do `action` when it is about to change the file system for the n-th time. For good."""
+    left = n
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left
+        if event == "open":
+            flags = arguments[2]
+            changes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) != 0
+        else:
+            changes = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod")
+        left -= changes
+        if changes and left == 0:
+            action()
+
+    sys.addaudithook(hook)
+
+
+def export_killed(out: Path, n: int) -> None:
+    at_change(n, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    export_new(out)
+
+
+def disk_full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def export_failing(out: Path, n: int) -> None:
+    at_change(n, disk_full)
+    export_new(out)
+
+
+def stop_everywhere(root: Path) -> None:
+    """Kills or fails an export over a model at each change that it makes. For a process without threads."""
+    write_old(root / "old")
+    old = contents(root / "old")
+    write_old(root / "new")
+    export_new(root / "new")
+    new = contents(root / "new")
+    assert old.keys() - new.keys() == {"chat_template.jinja"}
+    ends = {"refused": 0, "whole": 0}
+    for n in range(1, 1000):
+        folder = root / f"failing-{n}"
+        write_old(folder)
+        run_child(partial(export_failing, folder, n))
+        assert contents(folder) in (old, new), n
+
+        folder = root / f"killed-{n}"
+        write_old(folder)
+        if run_child(partial(export_killed, folder, n)) == 0:
+            break  # there is no n-th change
+        try:
+            read_model_folder(folder).verify()
+            assert contents(folder) in (old, new)
+            ends["whole"] += 1
+        except ModelFolderError as error:
+            if "Export it again" not in str(error):
+                raise
+            ends["refused"] += 1
+        export_new(folder)
+        assert contents(folder) == new
+        assert all(path.is_file() for path in folder.iterdir())
+    assert min(ends.values()) >= 5, ends
+    print(ends)
+
+
+def test_an_export_that_is_killed_or_fails_leaves_no_mixture(tmp_path: Path) -> None:
+    script = f"from pathlib import Path; from {__name__} import stop_everywhere as run; run(Path({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
+    export_new(tmp_path / "a" / "b" / "model")
+    assert read_model_folder(tmp_path / "a" / "b" / "model").manifest.model_bytes == 27
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["model"]
+    with pytest.raises(RuntimeError), staged(tmp_path / "c" / "d" / "model"):
+        raise RuntimeError("the export")
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_killed_exports_left_goes_and_what_others_write_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with staged(out) as other:
+        left = out / (other.name + "-killed")
+        left.mkdir()
+        (left / "model.pte").write_bytes(b"half")
+        assert holds_nothing(out)
+        export_new(out)
+        assert not left.exists()
+        assert other.exists()
+    assert not holds_nothing(out)
+    assert "agentkv.json" in contents(out)
+
+
+def test_who_reads_while_an_export_replaces_is_told(tmp_path: Path) -> None:
+    write_old(tmp_path)
+    folder = read_model_folder(tmp_path)
+    folder.check_current()
+    export_new(tmp_path)
+    with pytest.raises(ModelFolderError, match="exported into it just now"):
+        folder.check_current()
+    read_model_folder(tmp_path).check_current()

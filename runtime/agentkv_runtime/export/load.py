@@ -6,11 +6,44 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.attention import UnsupportedModelError
 
-__all__ = ["load_model"]
+__all__ = ["check_config", "load_model", "read_config"]
+
+
+def check_config(config: PretrainedConfig) -> None:
+    """Raises UnsupportedModelError for a model that is, by its config, no decoder of text alone."""
+    name = config.model_type
+    if config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{name} is an encoder-decoder; agentkv runs decoder-only models")
+    if name not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        text = getattr(config, "text_config", None)
+        seen = any(getattr(config, f"{sense}_config", None) is not None for sense in ("vision", "audio"))
+        if isinstance(text, PretrainedConfig) and seen:
+            raise UnsupportedModelError(
+                f"{name} is a vision-language or audio checkpoint, which transformers has no causal language model"
+                f" for; agentkv runs text models. Export a text-only checkpoint of it ({text.model_type})"
+            )
+        raise UnsupportedModelError(f"{name} is no causal language model of transformers; agentkv runs only those")
+
+
+def read_config(path: Path) -> PretrainedConfig:
+    """The config of the model in a local folder. Raises ExportError where there is none that agentkv could run."""
+    if not (path / "config.json").is_file():
+        raise ExportError(f"{path}: not a Hugging Face folder: it has no config.json. Download the whole model")
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ExportError(f"{path}: transformers cannot read its config.json: {error}") from error
+    try:
+        check_config(config)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{path}: {error}") from error
+    return config
 
 
 def load_model(src: str | Path) -> PreTrainedModel:
@@ -20,14 +53,7 @@ def load_model(src: str | Path) -> PreTrainedModel:
     causal language model, and weights that are missing or damaged. Nothing is downloaded; no code of the folder runs.
     """
     path = Path(src)
-    if not (path / "config.json").is_file():
-        raise ExportError(f"{path}: not a Hugging Face folder: it has no config.json. Download the whole model")
-    try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ExportError(f"{path}: transformers cannot read its config.json: {error}") from error
-    if config.is_encoder_decoder:
-        raise ExportError(f"{path}: {config.model_type} is an encoder-decoder; agentkv runs decoder-only models")
+    config = read_config(path)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,

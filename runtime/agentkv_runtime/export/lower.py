@@ -13,10 +13,13 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.blame import blame
 from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.linears import replace_transposed_linears
-from agentkv_runtime.export.load import load_model
+from agentkv_runtime.export.load import check_config, load_model
+from agentkv_runtime.export.norms import note_norm_widths
 from agentkv_runtime.export.op import update_and_attend
+from agentkv_runtime.export.positions import position_limit
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
@@ -32,6 +35,8 @@ class LoweredModel(LoweredProgram):
     """A model's program ready to be written, and what its manifest must say."""
 
     vocab_size: int
+    max_positions: int | None = None
+    """Positions up to which it computes what transformers does; None where the config names no length."""
     features: FeatureInfo | None = None
 
 
@@ -48,7 +53,9 @@ def _metadata(program: ExportedProgram, config: Any) -> KvCacheMetadata:
             raise UnsupportedModelError(f"{name}: two attentions share the cache of layer {layer_id}")
         k_shape, v_shape = k.meta["val"].shape, v.meta["val"].shape
         layers[layer_id] = (int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), int(window))
-    if sorted(layers) != list(range(len(layers))) or not layers:
+    if not layers:
+        raise UnsupportedModelError(f"{name} computes attention itself, not through transformers' attention interface")
+    if sorted(layers) != list(range(len(layers))):
         raise UnsupportedModelError(
             f"{name}: attention reached the cache in layers {sorted(layers)}, not in all of them"
         )
@@ -81,15 +88,23 @@ def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int, features: S
         return torch.export.export(
             CachedForward(model, features), example, dynamic_shapes=({0: rows}, {0: rows}, {0: logits}), strict=False
         )
-    except (UnsupportedModelError, ExportError):
+    except ExportError:
         raise
+    except Exception as error:  # whatever the model's own code raises when it meets sizes that are not numbers
+        raise UnsupportedModelError(f"torch cannot trace {model.config.model_type}{blame(error, model)}") from error
+
+
+def _check_forward(model: PreTrainedModel) -> None:
+    """Raises UnsupportedModelError for a model that does not run from tokens alone, or numbers them on its own."""
+    name = model.config.model_type
+    tokens = torch.arange(1, 9)
+    try:
+        want = model(input_ids=tokens[None], use_cache=False).logits[0]
+        got = model(input_ids=tokens[None], position_ids=torch.arange(8)[None], use_cache=False).logits[0]
     except Exception as error:
-        name = getattr(model.config, "model_type", type(model).__name__)
-        first_line = str(error).strip().partition("\n")[0]
-        raise UnsupportedModelError(
-            f"torch cannot trace {name}: {first_line}. Its forward depends on the data it is given, as mixtures of"
-            " experts do"
-        ) from error
+        raise UnsupportedModelError(f"{name} does not run from tokens alone{blame(error, model)}") from error
+    if want.shape[0] != 8 or not torch.allclose(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max())):
+        raise UnsupportedModelError(f"{name} does not number its tokens 0, 1, 2 ...: positions mean something else to it")
 
 
 @contextmanager
@@ -117,9 +132,9 @@ def lower_model(
 ) -> LoweredModel:
     """Lowers a float32 causal language model to one program for a backend. Uses the model up.
 
-    One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. `max_context` matters
-    to long-rope models only: above their original context, their long frequencies are taken. With `features` a forward
-    also returns the residual stream after low, middle and high layers, `[T, F]`, which EAGLE-3 draft heads read.
+    One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. A history may have
+    `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
+    (see `position_limit`). With `features` a forward also returns the residual stream after low, middle and high layers, `[T, F]`, which EAGLE-3 draft heads read.
     Weights and activations become `dtype`; logits and features stay float32. Raises UnsupportedModelError,
     QuantizationError or, for bounds below 2 and choices that the backend does not have, ExportError.
     """
@@ -127,16 +142,22 @@ def lower_model(
     lowering = choose_target(backend, quant, dtype).lowering()
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
+    check_config(model.config)
     config = model.config.get_text_config()
+    max_positions = position_limit(config, max_context)
     layers = feature_layers(config.num_hidden_layers) if features else ()
+    if model.get_experts_implementation()[""] is not None:
+        model.set_experts_implementation("batched_mm")  # the one form that traces to ops with a kernel
+    _check_forward(model)
+    note_norm_widths(model, lambda: model(input_ids=torch.arange(1, 3)[None], use_cache=False))
     with _attention_restored(model), own_rotary(model, max_context):
         if quant != "none":
             tell(f"quantising to {quant}")
         replace_transposed_linears(model)
-        lowering.prepare(model, config.hidden_size, quant, dtype)
+        lowering.prepare(model, quant, dtype)
         tell("tracing the model")
         traced = _trace(model, max_tokens, max_logits, layers)
     metadata = _metadata(traced, config)
     lowered = lower_methods({"forward": traced}, metadata, lowering, tell)
     info = FeatureInfo(layers=layers, width=len(layers) * config.hidden_size) if layers else None
-    return LoweredModel(lowered.program, metadata, lowered.delegate_calls, config.vocab_size, info)
+    return LoweredModel(lowered.program, metadata, lowered.delegate_calls, config.vocab_size, max_positions, info)

@@ -23,6 +23,7 @@ class _HeadOnRows(nn.Module):
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
         self.head = head
+        self.bias = getattr(head, "bias", None)  # BERT and its kin keep it beside the head as well
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden `[1, T, H]` -> `[N, vocab]` for the rows that CachedForward was asked for."""

@@ -145,9 +145,22 @@ _OWN: dict[str, dict[str, Any]] = {
     "longcat_flash": {"qk_head_dim": 32},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "moshi": {"num_codebooks": 2},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+    },
     "reformer": {"is_decoder": True, "axial_pos_embds": False},
     "xmod": {"default_language": "en_XX"},
-    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "num_key_value_heads": 4,
+    },
     "zamba2": {"mamba_headdim": 64, "attention_hidden_size": 128, "attention_head_dim": 32, "num_key_value_heads": 4},
     "zaya": {"num_experts_per_tok": 1},
 }

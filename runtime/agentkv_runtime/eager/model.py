@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from agentkv_runtime.eager.cache import TorchCache
 from agentkv_runtime.export.attention import ATTENTION_NAME, feeding
 from agentkv_runtime.export.features import ResidualStream
+from agentkv_runtime.export.load import read_config
 from agentkv_runtime.export.op import active_cache
+from agentkv_runtime.export.positions import position_limit
 
 __all__ = ["EagerModel"]
 
@@ -31,9 +34,10 @@ class EagerModel:
 
         `dtype` defaults to float32 on the CPU, where halves are slow, and to the checkpoint's own elsewhere.
         `feature_layers`: after how many decoder layers to give out the residual stream, too; empty for nowhere. Raises
-        UnsupportedModelError for a model without those layers.
+        UnsupportedModelError for a model without those layers, and ExportError for a folder whose config no causal
+        language model of transformers fits.
         """
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config: Any = read_config(Path(folder))
         self.device = torch.device(device)
         if dtype is None:
             dtype = torch.float32 if self.device.type == "cpu" else config.dtype or torch.float32
@@ -47,6 +51,8 @@ class EagerModel:
         self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self.vocab_size: int = text.vocab_size
         self.feature_dim: int = len(feature_layers) * text.hidden_size
+        self.max_positions = position_limit(text)
+        """Positions that a history may have; None where the config names no length."""
         self._stream = ResidualStream(self.model, feature_layers) if feature_layers else None
 
     @torch.inference_mode()

@@ -35,6 +35,7 @@ class _Options:
     dtype: DType
     max_tokens: int
     max_logits: int
+    max_context: int | None
     features: bool
 
 
@@ -47,6 +48,7 @@ def export_folder(
     dtype: DType = "fp32",
     max_tokens: int = 512,
     max_logits: int = 64,
+    max_context: int | None = None,
     features: bool = False,
     progress: Progress | None = None,
 ) -> ModelFolder:
@@ -54,7 +56,9 @@ def export_folder(
 
     `out` appears at the end and whole, or not at all; one that agentkv wrote before is replaced. One forward of the
     program takes up to `max_tokens` rows and returns the logits of up to `max_logits`; memory for both is reserved at
-    load. With `features` it also returns what EAGLE-3 draft heads read. Activations, and weights that are not
+    load. A history may have the positions that the manifest says, `max_context` at most; a long-rope model goes beyond
+    its original context only with a `max_context` above it, and then turns short histories by its long factors, too.
+    With `features` it also returns what EAGLE-3 draft heads read. Activations, and weights that are not
     quantised, become `dtype`. Raises ExportError for a quantisation or dtype that the backend does not have, for a
     folder without a model or tokenizer, for an `out` that holds something else, and for a model that cannot be
     exported.
@@ -69,7 +73,7 @@ def export_folder(
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
-        _write(src, staging, _Options(backend, quant, dtype, max_tokens, max_logits, features), tell)
+        _write(src, staging, _Options(backend, quant, dtype, max_tokens, max_logits, max_context, features), tell)
         os.chmod(staging, 0o755)
         if out.exists():
             shutil.rmtree(out)
@@ -144,7 +148,7 @@ def _manifest(src: Path, folder: Path, config: dict[str, Any], lowered: Any, opt
         vocab_size=lowered.vocab_size,
         max_tokens=options.max_tokens,
         max_logits=options.max_logits,
-        max_positions=config.get("text_config", config).get("max_position_embeddings"),
+        max_positions=lowered.max_positions,
         n_layers=metadata.n_layers,
         n_kv_heads=metadata.n_kv_heads,
         head_dim=metadata.head_dim,

@@ -14,12 +14,13 @@ from transformers import PreTrainedModel
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
 from agentkv_runtime.export.blame import blame
+from agentkv_runtime.export.check import check_in_chunks, check_layers, reference_logits
 from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.load import check_config, load_model
 from agentkv_runtime.export.norms import note_norm_widths
 from agentkv_runtime.export.op import update_and_attend
-from agentkv_runtime.export.positions import position_limit
+from agentkv_runtime.export.positions import long_factors, position_limit
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
@@ -53,17 +54,7 @@ def _metadata(program: ExportedProgram, config: Any) -> KvCacheMetadata:
             raise UnsupportedModelError(f"{name}: two attentions share the cache of layer {layer_id}")
         k_shape, v_shape = k.meta["val"].shape, v.meta["val"].shape
         layers[layer_id] = (int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), int(window))
-    if not layers:
-        raise UnsupportedModelError(f"{name} computes attention itself, not through transformers' attention interface")
-    if sorted(layers) != list(range(len(layers))):
-        raise UnsupportedModelError(
-            f"{name}: attention reached the cache in layers {sorted(layers)}, not in all of them"
-        )
-    if len(layers) != config.num_hidden_layers:
-        raise UnsupportedModelError(
-            f"{name}: {len(layers)} of {config.num_hidden_layers} layers attend through the cache; the others"
-            " keep state that agentkv does not hold"
-        )
+    check_layers(config, layers)
     shapes = {shape[:3] for shape in layers.values()}
     if len(shapes) != 1:
         raise UnsupportedModelError(f"{name}: layers differ in (n_kv_heads, head_dim, value dim): {sorted(shapes)}")
@@ -92,19 +83,6 @@ def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int, features: S
         raise
     except Exception as error:  # whatever the model's own code raises when it meets sizes that are not numbers
         raise UnsupportedModelError(f"torch cannot trace {model.config.model_type}{blame(error, model)}") from error
-
-
-def _check_forward(model: PreTrainedModel) -> None:
-    """Raises UnsupportedModelError for a model that does not run from tokens alone, or numbers them on its own."""
-    name = model.config.model_type
-    tokens = torch.arange(1, 9)
-    try:
-        want = model(input_ids=tokens[None], use_cache=False).logits[0]
-        got = model(input_ids=tokens[None], position_ids=torch.arange(8)[None], use_cache=False).logits[0]
-    except Exception as error:
-        raise UnsupportedModelError(f"{name} does not run from tokens alone{blame(error, model)}") from error
-    if want.shape[0] != 8 or not torch.allclose(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max())):
-        raise UnsupportedModelError(f"{name} does not number its tokens 0, 1, 2 ...: positions mean something else to it")
 
 
 @contextmanager
@@ -148,9 +126,12 @@ def lower_model(
     layers = feature_layers(config.num_hidden_layers) if features else ()
     if model.get_experts_implementation()[""] is not None:
         model.set_experts_implementation("batched_mm")  # the one form that traces to ops with a kernel
-    _check_forward(model)
-    note_norm_widths(model, lambda: model(input_ids=torch.arange(1, 3)[None], use_cache=False))
+    tell("trying the model")
+    want = reference_logits(model)
+    note_norm_widths(model, lambda: reference_logits(model))
     with _attention_restored(model), own_rotary(model, max_context):
+        if not long_factors(config, max_context):
+            check_in_chunks(model, want)
         if quant != "none":
             tell(f"quantising to {quant}")
         replace_transposed_linears(model)

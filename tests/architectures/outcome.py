@@ -51,7 +51,9 @@ def random_model(config: PretrainedConfig) -> PreTrainedModel:
 
 
 @torch.no_grad()
-def outcome(model: PreTrainedModel, folder: Path, *, backend: str = "cpu", max_context: int | None = None) -> Runs | Refused:
+def outcome(
+    model: PreTrainedModel, folder: Path, *, backend: str = "cpu", max_context: int | None = None
+) -> Runs | Refused:
     """Exports the model into `folder`, which it uses up, and feeds the program a history in chunks.
 
     Every other exception than ExportError is a fault of agentkv's, and comes through.
@@ -59,7 +61,7 @@ def outcome(model: PreTrainedModel, folder: Path, *, backend: str = "cpu", max_c
     reference = copy.deepcopy(model)
     vocab = model.config.get_text_config().vocab_size
     try:
-        lowered = lower_model(model, backend=backend, max_tokens=HISTORY, max_logits=HISTORY, max_context=max_context)
+        lowered = lower_model(model, max_tokens=HISTORY, max_logits=HISTORY, max_context=max_context)
     except ExportError as error:
         return Refused(str(error))
     rows = min(HISTORY, lowered.max_positions or HISTORY)

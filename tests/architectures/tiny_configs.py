@@ -18,71 +18,66 @@ CAUSAL_TYPES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 HISTORY = 96
 """Rows that a test feeds where the model takes as many; above every length below."""
 
-_VALUES: dict[int | float, tuple[str, ...]] = {
-    0: ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "sep_token_id", "cls_token_id"),
-    64: (
-        *("hidden_size", "d_model", "n_embd", "dim_model_base", "embedding_size", "word_embed_proj_dim", "embedding_dim"),
-        *("attention_hidden_size", "lru_width", "emb_dim", "hidden_dim", "input_embedding_size", "mamba_d_ssm"),
-        *("ple_embed_dim", "output_embedding_size", "vision_hidden_size", "text_hidden_size", "output_dim"),
-    ),
-    96: (
-        *("intermediate_size", "ffn_dim", "n_inner", "decoder_ffn_dim", "encoder_ffn_dim", "dim_ff", "dff", "d_inner"),
-        *("ffn_hidden_size", "intermediate_size_mlp", "feed_forward_size", "dense_intermediate_size"),
-        *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "model_max_length", "max_target_positions"),
-        *("context_length", "max_sequence_length"),
-    ),
-    32: (
-        *("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size", "expert_dim"),
-        *("shared_experts_intermediate_size", "moe_shared_expert_intermediate_size", "expert_ffn_hidden_size"),
-        *("original_max_position_embeddings", "q_lora_rank", "kv_lora_rank", "o_lora_rank", "index_head_dim"),
-        *("router_hidden_size", "mlp_expansion_size", "max_source_positions", "image_size"),
-    ),
-    128: ("vocab_size", "decoder_vocab_size", "unpadded_vocab_size", "vocab_size_per_layer_input"),
-    2: (
-        *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers"),
-        *("encoder_layers", "num_encoder_layers", "num_blocks", "num_layers_per_stack", "depth"),
-        *("num_key_value_heads", "swa_num_key_value_heads", "num_kv_heads", "num_query_groups", "index_n_heads"),
-        *("num_experts_per_tok", "moe_topk", "moe_k", "num_experts_per_token", "moe_num_experts_per_tok"),
-        *("decoder_sparse_step", "expert_layer_period", "attn_layer_period", "num_key_value_heads_per_layer"),
-        *("linear_num_key_heads", "linear_num_value_heads", "linear_num_heads", "n_mamba_heads", "num_mtp_layers"),
-        *("n_group", "topk_group", "num_expert_group", "patch_size", "layer_group_size", "o_groups"),
-        *("index_topk_blocks", "num_quantizers"),
-    ),
-    4: (
-        *("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "decoder_attention_heads"),
-        *("encoder_attention_heads", "num_encoder_attention_heads", "num_decoder_attention_heads"),
-        *("swa_num_attention_heads", "num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
-        *("mamba_n_heads", "mamba_num_heads", "zero_expert_num", "index_topk", "altup_num_inputs", "index_block_size"),
-        *("laurel_rank", "adapter_rank", "gated_norm_rank", "mamba_dt_rank", "time_step_rank", "hc_lowrank"),
-        *("num_multimodal_experts",),
-    ),
-    16: (
-        *("head_dim", "global_head_dim", "swa_head_dim", "kv_channels", "attention_head_dim", "dim_head", "d_head"),
-        *("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "qk_head_dim", "linear_key_head_dim", "d_rel"),
-        *("linear_value_head_dim", "linear_head_dim", "mamba_d_state", "state_size", "ssm_state_size", "rotary_dim"),
-        *("mamba_d_head", "mamba_head_dim", "mamba_headdim", "attention_head_size", "query_pre_attn_scalar"),
-        *("hidden_size_per_layer_input", "moe_latent_size", "mamba_chunk_size", "chunk_size", "rel_extent"),
-    ),
-    8: (
-        *("sliding_window", "sliding_window_size", "window_size", "attention_window_size", "attention_chunk_size"),
-        *("floor_scale", "log_scaling_n_floor", "local_attention", "keep_window_size", "block_size"),
-        *("local_attention_window_len", "local_attn_chunk_length", "lsh_attn_chunk_length", "position_bias_max_distance"),
-        *("position_bias_num_buckets", "relative_max_distance", "num_buckets"),
-    ),
-    1: ("n_groups", "mamba_n_groups", "mamba_ngroups", "first_k_dense_replace", "num_dense_layers", "expert_layer_offset"),
-    1000: ("ngram_vocab_size_base",),
+_NAMES: dict[int, str] = {
+    0: "pad_token_id eos_token_id bos_token_id decoder_start_token_id sep_token_id cls_token_id",
+    1: "n_groups mamba_n_groups mamba_ngroups first_k_dense_replace num_dense_layers expert_layer_offset",
+    2: """num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers encoder_layers
+        num_encoder_layers num_blocks num_layers_per_stack depth num_key_value_heads swa_num_key_value_heads
+        num_kv_heads num_query_groups index_n_heads num_experts_per_tok moe_topk moe_k num_experts_per_token
+        decoder_sparse_step expert_layer_period attn_layer_period linear_num_key_heads linear_num_value_heads
+        linear_num_heads n_mamba_heads n_group topk_group num_expert_group patch_size layer_group_size o_groups
+        index_topk_blocks num_quantizers""",
+    4: """num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads encoder_attention_heads
+        num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads num_experts n_routed_experts
+        num_local_experts moe_num_experts mamba_n_heads mamba_num_heads zero_expert_num index_topk altup_num_inputs
+        index_block_size laurel_rank adapter_rank gated_norm_rank mamba_dt_rank time_step_rank hc_lowrank""",
+    8: """sliding_window sliding_window_size window_size attention_window_size attention_chunk_size floor_scale
+        log_scaling_n_floor local_attention keep_window_size block_size local_attention_window_len
+        local_attn_chunk_length lsh_attn_chunk_length position_bias_max_distance position_bias_num_buckets
+        relative_max_distance num_buckets""",
+    16: """head_dim global_head_dim swa_head_dim kv_channels attention_head_dim dim_head d_head qk_nope_head_dim
+        qk_rope_head_dim v_head_dim qk_head_dim linear_key_head_dim d_rel linear_value_head_dim linear_head_dim
+        mamba_d_state state_size ssm_state_size rotary_dim mamba_d_head mamba_head_dim mamba_headdim
+        attention_head_size query_pre_attn_scalar hidden_size_per_layer_input mamba_chunk_size chunk_size rel_extent""",
+    32: """moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size
+        shared_experts_intermediate_size moe_shared_expert_intermediate_size expert_ffn_hidden_size
+        original_max_position_embeddings q_lora_rank kv_lora_rank o_lora_rank index_head_dim router_hidden_size
+        max_source_positions image_size""",
+    64: """hidden_size d_model n_embd dim_model_base embedding_size word_embed_proj_dim embedding_dim
+        attention_hidden_size lru_width emb_dim input_embedding_size mamba_d_ssm ple_embed_dim
+        output_embedding_size""",
+    96: """intermediate_size ffn_dim n_inner decoder_ffn_dim encoder_ffn_dim dim_ff dff d_inner ffn_hidden_size
+        intermediate_size_mlp feed_forward_size dense_intermediate_size max_position_embeddings n_positions n_ctx
+        max_seq_len model_max_length max_target_positions context_length""",
+    128: "vocab_size decoder_vocab_size unpadded_vocab_size vocab_size_per_layer_input",
+    1000: "ngram_vocab_size_base",
 }
-_SMALL: dict[str, Any] = {name: value for value, names in _VALUES.items() for name in names}
+_SMALL: dict[str, Any] = {name: value for value, names in _NAMES.items() for name in names.split()}
 _NEEDED = {"head_dim", "n_routed_experts", "num_experts", "num_key_value_heads", "qk_head_dim"}
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST_LAYERS = 4
 
-_LONG_FACTORS = {
-    "rope_type": "longrope",
-    "rope_theta": 1e4,
-    "short_factor": [1.0 + i / 8 for i in range(8)],
-    "long_factor": [4.0 + i for i in range(8)],
-}
+
+def _rope(rope_type: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 1e4, **parameters}}
+
+
+_LONG = _rope(
+    "longrope",
+    short_factor=[1.0 + i / 8 for i in range(8)],
+    long_factor=[4.0 + i for i in range(8)],
+    original_max_position_embeddings=32,
+)
+_YARN = _rope("yarn", factor=3.0, original_max_position_embeddings=32)
+_LLAMA3 = _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+_DYNAMIC = {**_rope("dynamic", factor=2.0), "max_position_embeddings": 48}
+
+
+_SLIDING = {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}
+_SLIDING_ON_DEMAND = (
+    *("doge", "minimax", "ministral3", "mixtral", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+    *("smollm3", "starcoder2"),
+)
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-alibi": ("falcon", {"alibi": True}),
@@ -90,23 +85,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_bigcode-multi-head": ("gpt_bigcode", {"multi_query": False}),
     "gemma2-no-caps": ("gemma2", {"attn_logit_softcapping": None}),
     "gpt2-scaled-by-layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
-    "llama-dynamic-rope": (
-        "llama",
-        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, "max_position_embeddings": 48},
-    ),
-    "llama-long-rope": ("llama", {"rope_parameters": {**_LONG_FACTORS, "original_max_position_embeddings": 32}}),
-    "llama-yarn-rope": (
-        "llama",
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 1e4,
-                "factor": 3.0,
-                "original_max_position_embeddings": 32,
-            }
-        },
-    ),
-    "phi3-long-rope": ("phi3", {"original_max_position_embeddings": 32, "rope_parameters": _LONG_FACTORS}),
+    **{
+        f"{kind}-dynamic-rope": (kind, _DYNAMIC)
+        for kind in ("llama", "qwen2", "granite", "olmo2", "exaone4", "smollm3")
+    },
+    **{f"{kind}-long-rope": (kind, _LONG) for kind in ("llama", "mistral", "qwen3_moe", "granite", "phimoe")},
+    **{f"{kind}-yarn-rope": (kind, _YARN) for kind in ("llama", "qwen2", "olmo3", "gpt_neox")},
+    **{f"{kind}-llama3-rope": (kind, _LLAMA3) for kind in ("llama", "apertus")},
+    "phi3-long-rope": ("phi3", {**_LONG, "original_max_position_embeddings": 32}),
     "bert-decoder": ("bert", {"is_decoder": True}),
     "bert-generation-decoder": ("bert-generation", {"is_decoder": True}),
     "roberta-decoder": ("roberta", {"is_decoder": True}),
@@ -114,9 +100,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rembert-decoder": ("rembert", {"is_decoder": True}),
     "electra-decoder": ("electra", {"is_decoder": True}),
     "roformer-decoder": ("roformer", {"is_decoder": True}),
-    "qwen2-sliding": ("qwen2", {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 8}),
-    "mistral-sliding": ("mistral", {"sliding_window": 8}),
-    "starcoder2-sliding": ("starcoder2", {"sliding_window": 8}),
+    **{f"{kind}-sliding": (kind, _SLIDING) for kind in _SLIDING_ON_DEMAND},
 }
 """Configurations that differ in kind from the default ones of their architecture."""
 
@@ -214,7 +198,7 @@ def _shrunk(config_class: type[PretrainedConfig], own: dict[str, Any]) -> Iterat
     default = config_class()
     sizes = _sizes(default)
     subs: dict[str, Any] = {}
-    for name, sub_class in (config_class.sub_configs or {}).items():
+    for name in config_class.sub_configs or {}:
         current = vars(default).get(name)
         if isinstance(current, PretrainedConfig):
             subs[name] = next(_shrunk(type(current), {}))

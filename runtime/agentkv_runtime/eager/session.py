@@ -67,7 +67,7 @@ class TorchSession(_core.PythonProgram):
 
     @property
     def max_positions(self) -> int | None:
-        """Positions that a history may have, as a manifest says of an exported model; None where nothing bounds them."""
+        """Positions that a history may have, as manifests say of exported models; None where nothing bounds them."""
         return self.model.max_positions
 
     @property

@@ -36,7 +36,7 @@ def read_config(path: Path) -> PretrainedConfig:
     if not (path / "config.json").is_file():
         raise ExportError(f"{path}: not a Hugging Face folder: it has no config.json. Download the whole model")
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        config: PretrainedConfig = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # each config class checks its fields in its own way
         raise ExportError(f"{path}: transformers cannot read its config.json: {error}") from error
     try:

@@ -112,9 +112,12 @@ def lower_model(
 
     One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. A history may have
     `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
-    (see `position_limit`). With `features` a forward also returns the residual stream after low, middle and high layers, `[T, F]`, which EAGLE-3 draft heads read.
-    Weights and activations become `dtype`; logits and features stay float32. Raises UnsupportedModelError,
-    QuantizationError or, for bounds below 2 and choices that the backend does not have, ExportError.
+    (see `position_limit`). With `features` a forward also returns the residual stream after low, middle and high
+    layers, `[T, F]`, which EAGLE-3 draft heads read. Weights and activations become `dtype`; logits and features stay
+    float32. Before anything is lowered the model is run on a few tokens, by itself and through a cache.
+
+    Raises UnsupportedModelError, saying what it is about the model; QuantizationError; or, for bounds below 2 and
+    choices that the backend does not have, ExportError.
     """
     tell = progress or (lambda _: None)
     lowering = choose_target(backend, quant, dtype).lowering()

@@ -208,7 +208,7 @@ def own_rotary(model: Any, max_context: int | None = None) -> Iterator[bool]:
     apply = getattr(sys.modules[type(model).__module__], "apply_rotary_pos_emb", None)
     stand_ins, interleaved = _stand_ins(model, apply)
     if interleaved is None or not _same_logits(model, stand_ins, interleaved):
-        moving = {parameters.get("rope_type") for parameters in rope_parameters(config)} & {"dynamic", "longrope"}
+        moving = {str(parameters.get("rope_type")) for parameters in rope_parameters(config)} & {"dynamic", "longrope"}
         if moving:
             raise UnsupportedModelError(
                 f"{config.model_type} rotates by {sorted(moving)}, which agentkv cannot fix ahead of time"

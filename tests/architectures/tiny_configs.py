@@ -89,10 +89,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         f"{kind}-dynamic-rope": (kind, _DYNAMIC)
         for kind in ("llama", "qwen2", "granite", "olmo2", "exaone4", "smollm3")
     },
-    **{f"{kind}-long-rope": (kind, _LONG) for kind in ("llama", "mistral", "qwen3_moe", "granite", "phimoe")},
+    **{f"{kind}-long-rope": (kind, _LONG) for kind in ("llama", "mistral", "qwen3_moe", "granite")},
     **{f"{kind}-yarn-rope": (kind, _YARN) for kind in ("llama", "qwen2", "olmo3", "gpt_neox")},
     **{f"{kind}-llama3-rope": (kind, _LLAMA3) for kind in ("llama", "apertus")},
     "phi3-long-rope": ("phi3", {**_LONG, "original_max_position_embeddings": 32}),
+    "phimoe-long-rope": (
+        "phimoe",
+        {"rope_parameters": {**_LONG["rope_parameters"], "short_mscale": 1.1, "long_mscale": 1.3}},
+    ),
     "bert-decoder": ("bert", {"is_decoder": True}),
     "bert-generation-decoder": ("bert-generation", {"is_decoder": True}),
     "roberta-decoder": ("roberta", {"is_decoder": True}),

@@ -110,7 +110,7 @@ def test_a_rewritten_model_computes_the_same_in_chunks(name: str, backend: str) 
     assert want.std() > 0.1
     with own_rotary(model) as own, active_cache(GrowingCache()):
         assert own
-        TARGETS[backend].lowering().prepare(model, 64, "none", "fp32")
+        TARGETS[backend].lowering().prepare(model, "none", "fp32")
         forward = CachedForward(model)
         got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 8), (8, 18), (18, 19))]
         torch.testing.assert_close(torch.cat(got), want, rtol=1e-4, atol=1e-4)
@@ -134,12 +134,12 @@ def test_only_the_selected_rows_meet_the_head() -> None:
 
 def test_which_layers_are_replaced() -> None:
     model = build(CONFIGS["qwen3"]())
-    assert replace_norms(model, 64, linear_norms) == 9
+    assert replace_norms(model, linear_norms) == 9
     layer = model.model.layers[0]
     assert isinstance(layer.input_layernorm, LinearRmsNorm)
     assert isinstance(layer.self_attn.q_norm, RmsNorm)
     olmo = build(CONFIGS["olmo-layer-norm-without-weights"]())
-    replace_norms(olmo, 64, linear_norms)
+    replace_norms(olmo, linear_norms)
     assert isinstance(olmo.model.norm, LinearLayerNorm)
     phi = build(CONFIGS["phi3"]())
     replace_feed_forward(phi)

@@ -23,7 +23,8 @@ _TOLERANCE = 1e-3  # of the largest logit, or 1: rounding is far below, and what
 class _OneSequence:
     """K and V of one sequence, as `AttendingCache`."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
@@ -39,7 +40,7 @@ class _OneSequence:
         if layer_id in self.layers:
             before_k, before_v = self.layers[layer_id]
             if before_k.shape[2] > position[0]:
-                raise UnsupportedModelError(f"two attentions share the cache of layer {layer_id}")
+                raise UnsupportedModelError(f"{self._name}: two attentions share the cache of layer {layer_id}")
             k, v = torch.cat((before_k, k), 2), torch.cat((before_v, v), 2)
         self.layers[layer_id] = (k, v)
         cells = torch.arange(k.shape[2])
@@ -53,7 +54,9 @@ def check_layers(config: Any, layers: Collection[int]) -> None:
     """Raises UnsupportedModelError unless the layers that attended through a cache are all that the config has."""
     name, count = config.model_type, config.num_hidden_layers
     if not layers:
-        raise UnsupportedModelError(f"{name} computes attention itself, not through transformers' attention interface")
+        raise UnsupportedModelError(
+            f"{name} has no attention that goes through transformers' attention interface: it computes its own, or none"
+        )
     if sorted(layers) != list(range(count)):
         raise UnsupportedModelError(
             f"{name}: {len(layers)} of {count} layers attend through the cache; the others keep state that agentkv"
@@ -86,7 +89,7 @@ def check_in_chunks(model: Any, want: torch.Tensor) -> None:
     head = model.get_output_embeddings()
     tokens, position = torch.arange(1, 1 + _ROWS), torch.arange(_ROWS)
     forward = CachedForward(model)
-    cache = _OneSequence()
+    cache = _OneSequence(name)
     try:
         with active_cache(cache):
             chunks = [

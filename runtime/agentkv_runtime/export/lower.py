@@ -17,7 +17,7 @@ from agentkv_runtime.export.blame import blame
 from agentkv_runtime.export.check import check_in_chunks, check_layers, reference_logits
 from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.linears import replace_transposed_linears
-from agentkv_runtime.export.load import check_config, load_model
+from agentkv_runtime.export.load import load_model
 from agentkv_runtime.export.norms import note_norm_widths
 from agentkv_runtime.export.op import update_and_attend
 from agentkv_runtime.export.positions import long_factors, position_limit
@@ -123,7 +123,6 @@ def lower_model(
     lowering = choose_target(backend, quant, dtype).lowering()
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
-    check_config(model.config)
     config = model.config.get_text_config()
     max_positions = position_limit(config, max_context)
     layers = feature_layers(config.num_hidden_layers) if features else ()

@@ -16,8 +16,9 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from tests.architectures.tiny_configs import HISTORY
 from tests.driver import native_driver
 
-__all__ = ["Refused", "Runs", "outcome", "random_model"]
+__all__ = ["TOLERANCE", "Refused", "Runs", "outcome", "random_model"]
 
+TOLERANCE = 1e-4
 _CHUNKS = (7, 1, 20, 3)
 
 
@@ -38,15 +39,15 @@ class Refused:
     reason: str
 
 
+@torch.no_grad()
 def random_model(config: PretrainedConfig) -> PreTrainedModel:
     """A model in float32 whose logits spread, whatever its initialisation."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in model.parameters():
-            noise = torch.randn(weight.shape, generator=generator)
-            weight.add_(noise * (0.1 if weight.dim() < 2 else 1.0 / weight.shape[-1] ** 0.5))
+    for weight in model.parameters():
+        noise = torch.randn(weight.shape, generator=generator)
+        weight.add_(noise * (0.1 if weight.dim() < 2 else 1.0 / weight.shape[-1] ** 0.5))
     return model
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-__all__ = ["CAUSAL_TYPES", "HISTORY", "VARIANTS", "tiny_config"]
+__all__ = ["CAUSAL_TYPES", "HISTORY", "UNBUILDABLE", "VARIANTS", "tiny_config"]
 
 CAUSAL_TYPES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 HISTORY = 96
@@ -107,6 +107,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"{kind}-sliding": (kind, _SLIDING) for kind in _SLIDING_ON_DEMAND},
 }
 """Configurations that differ in kind from the default ones of their architecture."""
+
+UNBUILDABLE = {
+    "blt": "its patcher, global and local models must fit each other in ways that sizes alone do not say",
+    "dots3_note": "its default audio adapter does not fit other sizes",
+    "gemma3n": "needs timm, which is not installed; `gemma3n_text` is tried",
+    "gemma4_assistant": "a draft model, which runs beside its target only",
+    "gemma4_unified_assistant": "a draft model, which runs beside its target only",
+    "musicgen": "transformers builds no causal model of its composed configuration",
+    "musicgen_melody": "transformers builds no causal model of its composed configuration",
+}
+"""Causal types that no tiny configuration is made of here, and why."""
 
 _BOTH_ATTENTIONS = ["sliding_attention", "full_attention"]
 _OWN: dict[str, dict[str, Any]] = {
@@ -205,7 +216,7 @@ def _shrunk(config_class: type[PretrainedConfig], own: dict[str, Any]) -> Iterat
     for name in config_class.sub_configs or {}:
         current = vars(default).get(name)
         if isinstance(current, PretrainedConfig):
-            subs[name] = next(_shrunk(type(current), {}))
+            subs[name] = next(_shrunk(type(current), _OWN.get(current.model_type, {})))
     layers = _layers_of_each_kind(default)
     yield {**sizes, **layers, **subs, **own}
     yield {**sizes, **subs, **own}

@@ -28,7 +28,7 @@ def test_two_delegate_calls_per_layer(kind: str, tables: int, windows: tuple[int
     assert (metadata.n_layers, metadata.n_kv_heads, metadata.head_dim) == (2, spec.kv_heads, spec.head_dim)
     assert metadata.windows == windows
     assert lowered.vocab_size == spec.vocab
-    assert [phase.split()[0] for phase in phases] == ["tracing", "lowering", "planning"]
+    assert [phase.split()[0] for phase in phases] == ["trying", "tracing", "lowering", "planning"]
 
 
 @pytest.mark.parametrize(("quant", "linear_bits"), [("8da8w", 8), ("8da4w", 4 + 16 / 32)])

@@ -1,4 +1,4 @@
-"""Does a model say the same through the cache, in chunks, as by itself? Asked before it is quantised and lowered."""
+"""Does a model say the same through a cache, in chunks, as by itself? Asked before anything is built on it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = ["check_in_chunks", "check_layers", "reference_logits"]
 _ROWS = 8
 _FIRST = 5  # rows of the first of two chunks
 _TOLERANCE = 1e-3  # of the largest logit, or 1: rounding is far below, and what this is for far above
+_ROUNDINGS = 16  # and in half precision, roundings of it
 
 
 class _OneSequence:
@@ -43,7 +44,7 @@ class _OneSequence:
                 raise UnsupportedModelError(f"{self._name}: two attentions share the cache of layer {layer_id}")
             k, v = torch.cat((before_k, k), 2), torch.cat((before_v, v), 2)
         self.layers[layer_id] = (k, v)
-        cells = torch.arange(k.shape[2])
+        cells = torch.arange(k.shape[2], device=k.device)
         visible = cells <= position[:, None]
         if window:
             visible &= cells > position[:, None] - window
@@ -71,12 +72,13 @@ def reference_logits(model: Any) -> torch.Tensor:
     """
     name = model.config.model_type
     try:
-        logits: torch.Tensor = model(input_ids=torch.arange(1, 1 + _ROWS)[None], use_cache=False).logits[0]
+        tokens = torch.arange(1, 1 + _ROWS, device=model.device)
+        logits: torch.Tensor = model(input_ids=tokens[None], use_cache=False).logits[0]
     except Exception as error:  # it wants images, sound, an encoder's states
         raise UnsupportedModelError(f"{name} does not run from tokens alone{blame(error, model)}") from error
     if logits.shape[0] != _ROWS:
         raise UnsupportedModelError(f"{name} returns {logits.shape[0]} rows of logits for {_ROWS} tokens")
-    return logits
+    return logits.float()
 
 
 def check_in_chunks(model: Any, want: torch.Tensor) -> None:
@@ -87,13 +89,13 @@ def check_in_chunks(model: Any, want: torch.Tensor) -> None:
     """
     name = model.config.model_type
     head = model.get_output_embeddings()
-    tokens, position = torch.arange(1, 1 + _ROWS), torch.arange(_ROWS)
+    position = torch.arange(_ROWS, device=model.device)
     forward = CachedForward(model)
     cache = _OneSequence(name)
     try:
         with active_cache(cache):
             chunks = [
-                forward(tokens[rows], position[rows], torch.arange(rows.stop - rows.start))
+                forward(1 + position[rows], position[rows], position[: rows.stop - rows.start])
                 for rows in (slice(0, _FIRST), slice(_FIRST, _ROWS))
             ]
     except UnsupportedModelError:
@@ -104,12 +106,13 @@ def check_in_chunks(model: Any, want: torch.Tensor) -> None:
         model.set_output_embeddings(head)
     check_layers(model.config.get_text_config(), cache.layers)
     off = (torch.cat(chunks) - want).abs().amax(-1) / want.abs().max().clamp(min=1.0)
-    if not off[:_FIRST].max() <= _TOLERANCE:
+    tolerance = max(_TOLERANCE, _ROUNDINGS * torch.finfo(model.dtype).eps)
+    if not off[:_FIRST].max() <= tolerance:
         raise UnsupportedModelError(
             f"{name} computes something else through the cache: its logits differ by {off[:_FIRST].max():.1e} of the"
             " largest one. It numbers positions in its own way, or attends otherwise than it says"
         )
-    if not off[_FIRST:].max() <= _TOLERANCE:
+    if not off[_FIRST:].max() <= tolerance:
         raise UnsupportedModelError(
             f"{name} keeps more between forwards than keys and values, or numbers positions in its own way: fed in"
             f" two chunks, its logits differ by {off[_FIRST:].max():.1e} of the largest one"

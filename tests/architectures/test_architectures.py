@@ -10,10 +10,12 @@ import pytest
 import torch
 import transformers
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export import export_folder
 from agentkv_runtime.export.load import load_model
+from agentkv_runtime.folder import read_model_folder
 from agentkv_runtime.programs import open_session
+from typer.testing import CliRunner
 
+from agentkv.cli import app
 from tests.architectures.outcome import TOLERANCE, Refused, Runs, outcome, random_model
 from tests.architectures.table import TABLE, read_table
 from tests.architectures.tiny_configs import CAUSAL_TYPES, UNBUILDABLE, VARIANTS, tiny_config
@@ -65,25 +67,21 @@ def test_it_is_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:
         raise ExportError(found.reason)
 
 
-def test_long_factors_for_a_context_beyond_the_original(tmp_path: Path) -> None:
-    found = outcome(random_model(tiny_config("phi3-long-rope")), tmp_path, max_context=64)
-    assert isinstance(found, Runs), found
-    assert found.error < TOLERANCE
-    assert found.rows == found.max_positions == 64
-
-
-def test_a_long_rope_folder_ends_at_its_original_context(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+@torch.no_grad()
+@pytest.mark.parametrize(("options", "positions"), [([], 32), (["--max-context", "64"], 64)])
+def test_a_long_rope_folder_ends_where_its_factors_do(options: list[str], positions: int, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "out"
     model = random_model(tiny_config("phi3-long-rope"))
     model.save_pretrained(source)
     write_tokenizer(source)
-    folder = export_folder(source, tmp_path / "out", max_tokens=96, max_logits=96)
-    assert folder.manifest.max_positions == 32
+    done = CliRunner().invoke(app, ["export", str(source), str(target), "--max-tokens", "96", *options])
+    assert done.exit_code == 0, done.output
+    folder = read_model_folder(target)
+    assert folder.manifest.max_positions == positions
     session = open_session(folder, capacity=128, kv_dtype="fp32")
-    tokens = torch.arange(32)
+    tokens = torch.arange(positions)
     got = Driver(session, session.cache).feed(0, tokens.tolist(), (7, 1))
-    with torch.no_grad():
-        want = model(tokens[None], use_cache=False).logits[0]
+    want = model(tokens[None], use_cache=False).logits[0]
     torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-4, atol=1e-4)
 
 

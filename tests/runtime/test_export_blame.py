@@ -63,5 +63,5 @@ def test_what_executorch_cannot_lower_is_an_export_error() -> None:
             return negated(x)
 
     traced = torch.export.export(Negates(), (torch.zeros(3),))
-    with pytest.raises(ExportError, match="cannot be lowered to XNNPACK and the attention delegate: .*Missing out"):
+    with pytest.raises(ExportError, match=r"cannot be lowered to XNNPACK and the attention delegate: .*Missing out"):
         lower_methods({"forward": traced}, KvCacheMetadata(1, 1, 8), TARGETS["cpu"].lowering(), lambda _: None)

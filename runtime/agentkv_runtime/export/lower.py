@@ -18,6 +18,7 @@ from agentkv_runtime.export.check import check_in_chunks, check_layers, referenc
 from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.load import load_model
+from agentkv_runtime.export.memory import check_memory
 from agentkv_runtime.export.norms import note_norm_widths
 from agentkv_runtime.export.op import update_and_attend
 from agentkv_runtime.export.positions import long_factors, position_limit
@@ -116,8 +117,8 @@ def lower_model(
     layers, `[T, F]`, which EAGLE-3 draft heads read. Weights and activations become `dtype`; logits and features stay
     float32. Before anything is lowered the model is run on a few tokens, by itself and through a cache.
 
-    Raises UnsupportedModelError, saying what it is about the model; QuantizationError; or, for bounds below 2 and
-    choices that the backend does not have, ExportError.
+    Raises UnsupportedModelError, saying what it is about the model; QuantizationError; or, for bounds below 2 or so
+    large that one value takes more than 4 GiB, and for choices that the backend does not have, ExportError.
     """
     tell = progress or (lambda _: None)
     lowering = choose_target(backend, quant, dtype).lowering()
@@ -140,6 +141,7 @@ def lower_model(
         lowering.prepare(model, quant, dtype)
         tell("tracing the model")
         traced = _trace(model, max_tokens, max_logits, layers)
+    check_memory(config.model_type, traced, max_tokens, max_logits)
     metadata = _metadata(traced, config)
     lowered = lower_methods({"forward": traced}, metadata, lowering, tell)
     info = FeatureInfo(layers=layers, width=len(layers) * config.hidden_size) if layers else None

@@ -199,7 +199,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
         backend="torch",
         vocab_size=session.vocab_size,
         max_tokens=session.max_tokens,
-        max_positions=getattr(session, "max_positions", None),
+        max_positions=session.max_positions,
         n_layers=session.model.n_layers,
         n_kv_heads=session.model.n_kv_heads,
         head_dim=session.model.head_dim,

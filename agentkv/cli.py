@@ -127,6 +127,14 @@ def export(
     ] = DType.fp32,
     max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
     max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns at most.")] = 64,
+    max_context: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Positions that a history has at most. Long-rope models need it to go beyond their original context:"
+            " all histories then take the long factors, where transformers switches with the length.",
+        ),
+    ] = None,
     features: Annotated[bool, typer.Option("--features", help="Also give out what EAGLE-3 draft heads read.")] = False,
 ) -> None:
     """Export a Hugging Face model to a model folder. Needs torch; running the result does not."""
@@ -141,6 +149,7 @@ def export(
             dtype=dtype.value,
             max_tokens=max_tokens,
             max_logits=max_logits,
+            max_context=max_context,
             features=features,
             progress=progress,
         )

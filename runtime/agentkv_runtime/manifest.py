@@ -74,7 +74,7 @@ class Manifest(BaseModel):
     max_logits: Positive
     """Logits rows that one forward returns at most."""
     max_positions: Positive | None = None
-    """Positions that the model was trained for, where its configuration says so."""
+    """Positions that a history may have, where anything bounds them: up to here the program computes the model."""
     n_layers: Positive
     n_kv_heads: Positive
     head_dim: Positive

@@ -54,7 +54,7 @@ def test_a_head_computes_what_was_published(layout: str, tiny_hf_folder: FolderF
     torch.testing.assert_close(hidden, features @ weights["fc.weight"].T)
     want_logits, want_hidden = reference(weights, embedding[tokens], hidden)
     assert want_logits.std() > 0.5
-    replace_norms(head, 64, linear_norms)
+    replace_norms(head, linear_norms)
     with active_cache(GrowingCache()):
         for a, b in ((0, 7), (7, 8), (8, 19)):
             rows = torch.tensor([b - a - 1, 0])

@@ -41,7 +41,7 @@ def test_features_are_the_hidden_states_of_transformers(kind: str) -> None:
     streams = torch.cat([hidden[0] for hidden in out.hidden_states[1:4]], dim=-1)
     norm = model.get_decoder().norm
     with own_rotary(model):
-        replace_norms(model, 64, linear_norms)
+        replace_norms(model, linear_norms)
         replace_feed_forward(model)
         with active_cache(GrowingCache()):
             forward = CachedForward(model, (1, 2, 3, 4))

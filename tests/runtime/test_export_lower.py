@@ -13,6 +13,8 @@ from agentkv_runtime.export.cpu.quantize import quantize
 from agentkv_runtime.export.lower import load_model, lower_model
 from agentkv_runtime.export.quantization import QuantizationError
 
+from tests.architectures.outcome import random_model
+from tests.architectures.tiny_configs import tiny_config
 from tests.conftest import FolderFactory
 from tests.models import tiny_model, tiny_spec
 
@@ -28,7 +30,7 @@ def test_two_delegate_calls_per_layer(kind: str, tables: int, windows: tuple[int
     assert (metadata.n_layers, metadata.n_kv_heads, metadata.head_dim) == (2, spec.kv_heads, spec.head_dim)
     assert metadata.windows == windows
     assert lowered.vocab_size == spec.vocab
-    assert [phase.split()[0] for phase in phases] == ["tracing", "lowering", "planning"]
+    assert [phase.split()[0] for phase in phases] == ["trying", "tracing", "lowering", "planning"]
 
 
 @pytest.mark.parametrize(("quant", "linear_bits"), [("8da8w", 8), ("8da4w", 4 + 16 / 32)])
@@ -57,6 +59,15 @@ def test_an_unknown_quantisation_is_refused() -> None:
 def test_bounds_below_two_are_refused() -> None:
     with pytest.raises(ExportError, match="not 1 and 64"):
         lower_model(tiny_model(tiny_spec("llama")), max_tokens=1)
+
+
+def test_bounds_that_no_memory_holds_are_refused() -> None:
+    # A mixture gathers the weights of its two experts for every row: [2 T, 2 x 32, 64] floats.
+    with pytest.raises(
+        ExportError, match=r"qwen3_moe: with max_tokens 262144 .* (\S*experts\S*) holds a value of 8.0"
+    ) as e:
+        lower_model(random_model(tiny_config("qwen3_moe")), max_tokens=1 << 18)
+    assert "With max_tokens 131072 it would take" in str(e.value)
 
 
 def test_capped_scores_are_refused_by_name() -> None:

@@ -127,13 +127,17 @@ class Mlp(nn.Module):
         return out
 
 
+# What mixes rows is refused before any backend sees it, so it counts for nothing here.
 @pytest.mark.parametrize(
     ("function", "message"),
     [
         (lambda x: x.cumsum(-1), r"does not compute aten\.cumsum\.default in model\.model\.layers\.1\.mlp \(Mlp\)"),
-        (lambda x: x[:, -1:] + x, r"aten\.slice_copy\.Tensor in model\.model\.layers\.1\.mlp \(Mlp\).*from the end"),
-        (lambda x: x[:, :1].expand(-1, x.shape[1], -1) * x, r"aten\.expand_copy\.default in .* as the call has rows"),
-        (lambda x: (x @ x.mT)[None].sum(-1)[0, ..., None] + x, "has several sizes that differ from call to call"),
+        (
+            lambda x: x[:, -1:] * 0 + x,
+            r"aten\.slice_copy\.Tensor in model\.model\.layers\.1\.mlp \(Mlp\).*from the end",
+        ),
+        (lambda x: x[:, :1].expand(-1, x.shape[1], -1) * 0 + x, r"aten\.expand_copy\.default in .* as the call has"),
+        (lambda x: (x @ x.mT)[None].sum(-1)[0, ..., None] * 0 + x, "has several sizes that differ from call to call"),
     ],
 )
 def test_what_mlx_does_not_compute_is_refused_by_op_and_module(function: Any, message: str) -> None:

@@ -12,13 +12,15 @@ from agentkv_runtime.export.attention import UnsupportedModelError, agentkv_atte
 from agentkv_runtime.export.cpu.feed_forward import SplitMlp, TanhGelu, replace_feed_forward
 from agentkv_runtime.export.cpu.norms import LinearLayerNorm, LinearRmsNorm, linear_norms
 from agentkv_runtime.export.linears import replace_transposed_linears
-from agentkv_runtime.export.norms import RmsNorm, replace_norms
+from agentkv_runtime.export.norms import RmsNorm, note_norm_widths, replace_norms
 from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import TARGETS
 from agentkv_runtime.export.wrapper import CachedForward
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from tests.architectures.outcome import random_model
+from tests.architectures.tiny_configs import tiny_config
 from tests.runtime.growing_cache import GrowingCache
 
 SHAPE: dict[str, Any] = {
@@ -110,7 +112,7 @@ def test_a_rewritten_model_computes_the_same_in_chunks(name: str, backend: str) 
     assert want.std() > 0.1
     with own_rotary(model) as own, active_cache(GrowingCache()):
         assert own
-        TARGETS[backend].lowering().prepare(model, 64, "none", "fp32")
+        TARGETS[backend].lowering().prepare(model, "none", "fp32")
         forward = CachedForward(model)
         got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 8), (8, 18), (18, 19))]
         torch.testing.assert_close(torch.cat(got), want, rtol=1e-4, atol=1e-4)
@@ -134,12 +136,12 @@ def test_only_the_selected_rows_meet_the_head() -> None:
 
 def test_which_layers_are_replaced() -> None:
     model = build(CONFIGS["qwen3"]())
-    assert replace_norms(model, 64, linear_norms) == 9
+    assert replace_norms(model, linear_norms) == 9
     layer = model.model.layers[0]
     assert isinstance(layer.input_layernorm, LinearRmsNorm)
     assert isinstance(layer.self_attn.q_norm, RmsNorm)
     olmo = build(CONFIGS["olmo-layer-norm-without-weights"]())
-    replace_norms(olmo, 64, linear_norms)
+    replace_norms(olmo, linear_norms)
     assert isinstance(olmo.model.norm, LinearLayerNorm)
     phi = build(CONFIGS["phi3"]())
     replace_feed_forward(phi)
@@ -208,3 +210,45 @@ def test_a_mask_and_missing_positions_are_refused() -> None:
         agentkv_attention(module, q, q, q, torch.zeros(1, 1, 3, 3))
     with pytest.raises(UnsupportedModelError, match="position_ids"):
         agentkv_attention(module, q, q, q, None)
+
+
+def test_rotary_embeddings_stay_where_a_model_reads_more_of_them_than_their_results() -> None:
+    swa = random_model(tiny_config("granite_swa"))
+    rotaries = {name: module for name, module in swa.named_modules() if name.endswith("rotary_emb")}
+    with own_rotary(swa) as own:
+        assert not own
+        assert all(swa.get_submodule(name) is module for name, module in rotaries.items())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["gemma4_text", "deepseek_v3"])  # takes one tensor; turns interleaved pairs
+def test_rotary_functions_of_another_form_stay(name: str) -> None:
+    model = random_model(tiny_config(name))
+    tokens = torch.arange(1, 9)[None]
+    want = model(tokens, use_cache=False).logits
+    with own_rotary(model) as own:
+        assert not own
+        torch.testing.assert_close(model(tokens, use_cache=False).logits, want)
+
+
+def test_norms_without_weights_take_the_width_of_what_they_meet() -> None:
+    model = random_model(tiny_config("nanochat"))
+    q_norm = model.model.layers[0].self_attn.q_norm
+    assert replace_norms(model, linear_norms) == 0
+    note_norm_widths(model, lambda: model(torch.arange(1, 4)[None], use_cache=False))
+    assert q_norm.normalized_shape == (16,)
+    # Per layer two around attention's input and the feed-forward's, q's and k's; one at either end.
+    assert replace_norms(model, linear_norms) == 2 * 4 + 1
+    attention = model.model.layers[0].self_attn
+    assert isinstance(attention.q_norm, RmsNorm)
+    assert attention.q_norm.weight.shape == (16,)
+
+
+def test_a_norm_that_meets_several_widths_stays() -> None:
+    class FreeNorm(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    model = torch.nn.ModuleDict({"norm": FreeNorm()})
+    note_norm_widths(model, lambda: [model["norm"](torch.ones(2, width)) for width in (8, 16)])
+    assert replace_norms(model, linear_norms) == 0

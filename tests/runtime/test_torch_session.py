@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from agentkv_runtime import _core
 from agentkv_runtime.eager.session import TorchSession, open_torch_session
 from agentkv_runtime.export.attention import UnsupportedModelError
 
+from tests.architectures.outcome import random_model
+from tests.architectures.tiny_configs import tiny_config
 from tests.conformance.scenario import run_scenario
 from tests.conftest import FolderFactory
 from tests.driver import Driver
@@ -117,3 +120,16 @@ except TorchMissingError as error:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for hint in ("some-model", "'torch'", "agentkv-sdk[export]", "agentkv export some-model"):
         assert hint in run.stdout
+
+
+def test_how_far_a_history_may_go(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    assert open_torch_session(tiny_hf_folder("llama"), capacity=40).max_positions == 2048
+    long = tmp_path / "long"
+    random_model(tiny_config("phi3-long-rope")).save_pretrained(long)
+    assert open_torch_session(long, capacity=40).max_positions == 32
+
+
+def test_a_model_that_keeps_more_than_keys_and_values_is_refused(tmp_path: Path) -> None:
+    random_model(tiny_config("bart")).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="bart keeps more between forwards than keys and values"):
+        open_torch_session(tmp_path, capacity=40)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from agentkv_runtime.eager.cache import TorchCache
-from agentkv_runtime.export.attention import ATTENTION_NAME, feeding
+from agentkv_runtime.export.attention import feeding
+from agentkv_runtime.export.check import check_in_chunks, reference_logits
 from agentkv_runtime.export.features import ResidualStream
+from agentkv_runtime.export.load import read_config
 from agentkv_runtime.export.op import active_cache
+from agentkv_runtime.export.positions import position_limit
 
 __all__ = ["EagerModel"]
 
@@ -31,22 +35,26 @@ class EagerModel:
 
         `dtype` defaults to float32 on the CPU, where halves are slow, and to the checkpoint's own elsewhere.
         `feature_layers`: after how many decoder layers to give out the residual stream, too; empty for nowhere. Raises
-        UnsupportedModelError for a model without those layers.
+        UnsupportedModelError for a model without those layers, or one that says something else through a cache than by
+        itself; ExportError for a folder whose config fits no causal language model of transformers.
         """
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config: Any = read_config(Path(folder))
         self.device = torch.device(device)
         if dtype is None:
             dtype = torch.float32 if self.device.type == "cpu" else config.dtype or torch.float32
         self.model = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+            folder, config=config, dtype=dtype, attn_implementation="eager", local_files_only=True
         )
         self.model.eval().requires_grad_(False).to(self.device)
+        check_in_chunks(self.model, reference_logits(self.model))  # from here on it attends through the cache
         text = config.get_text_config()
         self.n_layers: int = text.num_hidden_layers
         self.n_kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self.vocab_size: int = text.vocab_size
         self.feature_dim: int = len(feature_layers) * text.hidden_size
+        self.max_positions = position_limit(text)
+        """Positions that a history may have; None where the config names no length."""
         self._stream = ResidualStream(self.model, feature_layers) if feature_layers else None
 
     @torch.inference_mode()

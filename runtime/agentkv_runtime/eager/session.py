@@ -66,6 +66,11 @@ class TorchSession(_core.PythonProgram):
         self.cache.set_mover(_mover(self.layer))
 
     @property
+    def max_positions(self) -> int | None:
+        """Positions that a history may have, as manifests say of exported models; None where nothing bounds them."""
+        return self.model.max_positions
+
+    @property
     def kv_bytes(self) -> int:
         """K and V bytes allocated now, all layers."""
         return self.layer.bytes

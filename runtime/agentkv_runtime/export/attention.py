@@ -109,7 +109,7 @@ def agentkv_attention(
         query.dtype,
         layer_window(config, layer_idx, sliding_window),
     )
-    return out.transpose(1, 2), None
+    return out.transpose(1, 2).contiguous(), None  # some models go on with views of it
 
 
 AttentionInterface.register(ATTENTION_NAME, agentkv_attention)

@@ -41,6 +41,7 @@ class _Options:
     dtype: DType
     max_tokens: int
     max_logits: int
+    max_context: int | None
     features: bool
 
 
@@ -53,6 +54,7 @@ def export_folder(
     dtype: DType = "fp32",
     max_tokens: int = 512,
     max_logits: int = 64,
+    max_context: int | None = None,
     features: bool = False,
     progress: Progress | None = None,
 ) -> ModelFolder:
@@ -64,7 +66,9 @@ def export_folder(
     the model first.
 
     One forward of the program takes up to `max_tokens` rows and returns the logits of up to `max_logits`; memory for
-    both is reserved at load, so both are 2 to 8,192. With `features` it also returns what EAGLE-3 draft heads read.
+    both is reserved at load, so both are 2 to 8,192. A history may have the positions that the manifest says,
+    `max_context` at most; a long-rope model goes beyond its original context only with a `max_context` above it, and
+    then turns short histories by its long factors, too. With `features` it also returns what EAGLE-3 draft heads read.
     Activations, and weights that are not quantised, become `dtype`.
 
     Raises ExportError for a quantisation or dtype that the backend does not have, for a folder without a model or a
@@ -84,7 +88,7 @@ def export_folder(
         place = Path(os.path.realpath(out))  # what a link leads to
         _check_target(place)
         with staged(place) as staging:
-            options = _Options(backend, quant, dtype, max_tokens, max_logits, features)
+            options = _Options(backend, quant, dtype, max_tokens, max_logits, max_context, features)
             _write(src, staging, tokenizer, options, tell)
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *_COMPANIONS), MANIFEST_NAME)
@@ -191,7 +195,7 @@ def _manifest(src: Path, folder: Path, config: dict[str, Any], lowered: Any, opt
         vocab_size=lowered.vocab_size,
         max_tokens=options.max_tokens,
         max_logits=options.max_logits,
-        max_positions=config.get("text_config", config).get("max_position_embeddings"),
+        max_positions=lowered.max_positions,
         n_layers=metadata.n_layers,
         n_kv_heads=metadata.n_kv_heads,
         head_dim=metadata.head_dim,

@@ -6,11 +6,43 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.blame import first_line
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "read_config"]
+
+
+def _refusal(config: PretrainedConfig) -> str | None:
+    """Why a config is not one of a decoder of text; None where it is."""
+    name = config.model_type
+    if config.is_encoder_decoder:
+        return f"{name} is an encoder-decoder; agentkv runs decoder-only models"
+    if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return None
+    senses = [sense for sense in ("vision", "audio") if getattr(config, f"{sense}_config", None) is not None]
+    if not senses:
+        return f"{name} is no causal language model; agentkv runs only those that transformers knows as such"
+    kind = "vision-language" if "vision" in senses else "audio"
+    return (
+        f"{name} is a {kind} checkpoint, which transformers loads as no causal language model; agentkv runs text models"
+    )
+
+
+def read_config(path: Path) -> PretrainedConfig:
+    """The config of a model in a local folder that agentkv may be able to run. Raises ExportError without one."""
+    if not (path / "config.json").is_file():
+        raise ExportError(f"{path}: not a Hugging Face folder: it has no config.json. Download the whole model")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # each config class checks its fields in its own way
+        raise ExportError(f"{path}: transformers cannot read its config.json: {error}") from error
+    if (refusal := _refusal(config)) is not None:
+        raise UnsupportedModelError(f"{path}: {refusal}")
+    return config
 
 
 def load_model(src: str | Path) -> PreTrainedModel:
@@ -20,14 +52,7 @@ def load_model(src: str | Path) -> PreTrainedModel:
     causal language model, and weights that are missing or damaged. Nothing is downloaded; no code of the folder runs.
     """
     path = Path(src)
-    if not (path / "config.json").is_file():
-        raise ExportError(f"{path}: not a Hugging Face folder: it has no config.json. Download the whole model")
-    try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ExportError(f"{path}: transformers cannot read its config.json: {error}") from error
-    if config.is_encoder_decoder:
-        raise ExportError(f"{path}: {config.model_type} is an encoder-decoder; agentkv runs decoder-only models")
+    config = read_config(path)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
@@ -39,7 +64,9 @@ def load_model(src: str | Path) -> PreTrainedModel:
             output_loading_info=True,
         )
     except Exception as error:  # transformers and safetensors raise many kinds; all mean the same here
-        raise ExportError(f"{path}: its weights cannot be loaded as {config.model_type}: {error}") from error
+        raise ExportError(
+            f"{path}: its weights cannot be loaded as {config.model_type}: {first_line(error)}"
+        ) from error
     model: PreTrainedModel = loaded[0]
     missing = sorted(loaded[1]["missing_keys"])
     if missing:

@@ -13,10 +13,15 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.blame import blame
+from agentkv_runtime.export.check import check_in_chunks, check_layers, reference_logits
 from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.load import load_model
+from agentkv_runtime.export.memory import check_memory
+from agentkv_runtime.export.norms import note_norm_widths
 from agentkv_runtime.export.op import update_and_attend
+from agentkv_runtime.export.positions import long_factors, position_limit
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
@@ -32,6 +37,8 @@ class LoweredModel(LoweredProgram):
     """A model's program ready to be written, and what its manifest must say."""
 
     vocab_size: int
+    max_positions: int | None = None
+    """Positions up to which it computes what transformers does; None where the config names no length."""
     features: FeatureInfo | None = None
 
 
@@ -48,15 +55,7 @@ def _metadata(program: ExportedProgram, config: Any) -> KvCacheMetadata:
             raise UnsupportedModelError(f"{name}: two attentions share the cache of layer {layer_id}")
         k_shape, v_shape = k.meta["val"].shape, v.meta["val"].shape
         layers[layer_id] = (int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), int(window))
-    if sorted(layers) != list(range(len(layers))) or not layers:
-        raise UnsupportedModelError(
-            f"{name}: attention reached the cache in layers {sorted(layers)}, not in all of them"
-        )
-    if len(layers) != config.num_hidden_layers:
-        raise UnsupportedModelError(
-            f"{name}: {len(layers)} of {config.num_hidden_layers} layers attend through the cache; the others"
-            " keep state that agentkv does not hold"
-        )
+    check_layers(config, layers)
     shapes = {shape[:3] for shape in layers.values()}
     if len(shapes) != 1:
         raise UnsupportedModelError(f"{name}: layers differ in (n_kv_heads, head_dim, value dim): {sorted(shapes)}")
@@ -81,15 +80,10 @@ def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int, features: S
         return torch.export.export(
             CachedForward(model, features), example, dynamic_shapes=({0: rows}, {0: rows}, {0: logits}), strict=False
         )
-    except (UnsupportedModelError, ExportError):
+    except ExportError:
         raise
-    except Exception as error:
-        name = getattr(model.config, "model_type", type(model).__name__)
-        first_line = str(error).strip().partition("\n")[0]
-        raise UnsupportedModelError(
-            f"torch cannot trace {name}: {first_line}. Its forward depends on the data it is given, as mixtures of"
-            " experts do"
-        ) from error
+    except Exception as error:  # whatever the model's own code raises when it meets sizes that are not numbers
+        raise UnsupportedModelError(f"torch cannot trace {model.config.model_type}{blame(error, model)}") from error
 
 
 @contextmanager
@@ -117,26 +111,38 @@ def lower_model(
 ) -> LoweredModel:
     """Lowers a float32 causal language model to one program for a backend. Uses the model up.
 
-    One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. `max_context` matters
-    to long-rope models only: above their original context, their long frequencies are taken. With `features` a forward
-    also returns the residual stream after low, middle and high layers, `[T, F]`, which EAGLE-3 draft heads read.
-    Weights and activations become `dtype`; logits and features stay float32. Raises UnsupportedModelError,
-    QuantizationError or, for bounds below 2 and choices that the backend does not have, ExportError.
+    One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. A history may have
+    `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
+    (see `position_limit`). With `features` a forward also returns the residual stream after low, middle and high
+    layers, `[T, F]`, which EAGLE-3 draft heads read. Weights and activations become `dtype`; logits and features stay
+    float32. Before anything is lowered the model is run on a few tokens, by itself and through a cache.
+
+    Raises UnsupportedModelError, saying what it is about the model; QuantizationError; or, for bounds below 2 or so
+    large that one value takes more than 4 GiB, and for choices that the backend does not have, ExportError.
     """
     tell = progress or (lambda _: None)
     lowering = choose_target(backend, quant, dtype).lowering()
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
     config = model.config.get_text_config()
+    max_positions = position_limit(config, max_context)
     layers = feature_layers(config.num_hidden_layers) if features else ()
+    if model.get_experts_implementation()[""] is not None:
+        model.set_experts_implementation("batched_mm")  # the one form that traces to ops with a kernel
+    tell("trying the model")
+    want = reference_logits(model)
+    note_norm_widths(model, lambda: reference_logits(model))
     with _attention_restored(model), own_rotary(model, max_context):
+        if not long_factors(config, max_context):
+            check_in_chunks(model, want)
         if quant != "none":
             tell(f"quantising to {quant}")
         replace_transposed_linears(model)
-        lowering.prepare(model, config.hidden_size, quant, dtype)
+        lowering.prepare(model, quant, dtype)
         tell("tracing the model")
         traced = _trace(model, max_tokens, max_logits, layers)
+    check_memory(config.model_type, traced, max_tokens, max_logits)
     metadata = _metadata(traced, config)
     lowered = lower_methods({"forward": traced}, metadata, lowering, tell)
     info = FeatureInfo(layers=layers, width=len(layers) * config.hidden_size) if layers else None
-    return LoweredModel(lowered.program, metadata, lowered.delegate_calls, config.vocab_size, info)
+    return LoweredModel(lowered.program, metadata, lowered.delegate_calls, config.vocab_size, max_positions, info)

@@ -79,7 +79,7 @@ def lower_draft_head(
     head.eval()
     if quant != "none":
         tell(f"quantising to {quant}")
-    lowering.prepare(head, config.hidden_size, quant, "fp32")
+    lowering.prepare(head, quant, "fp32")
     tell("tracing the head")
     methods = _trace(head, max_tokens, max_logits)
     return lower_methods(methods, KvCacheMetadata(1, config.num_key_value_heads, config.head_dim), lowering, tell)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Any
 
 import torch
 from torch import nn
 
 from agentkv_runtime.export.row_ops import rms_norm
 
-__all__ = ["Norms", "RmsNorm", "replace_norms"]
+__all__ = ["Norms", "RmsNorm", "note_norm_widths", "replace_norms"]
 
 Norms = Callable[[torch.Tensor, torch.Tensor | None, float, bool], Iterator[nn.Module]]
 """Layers of a backend for (weight `[width]`, bias `[width]`, epsilon, next to attention), the likeliest first."""
@@ -39,17 +40,48 @@ def _eps(module: nn.Module) -> tuple[float, ...]:
     return (1e-5, 1e-6)
 
 
-def _width(module: nn.Module, default: int) -> int | None:
+def _width(module: nn.Module) -> int | None:
+    """The size that the module normalises over; None where it does not say."""
     weight = getattr(module, "weight", None)
     if isinstance(weight, torch.Tensor):
         return weight.shape[0] if weight.dim() == 1 else None
     shape = getattr(module, "normalized_shape", None)
-    return int(shape[-1]) if shape else default
+    return int(shape[-1]) if shape else None
 
 
-def _equivalent(module: nn.Module, default_width: int, norms: Norms, near_attention: bool) -> nn.Module | None:
+def _is_norm(module: nn.Module) -> bool:
+    return type(module).__name__.endswith("Norm")
+
+
+@torch.no_grad()
+def note_norm_widths(model: nn.Module, run: Callable[[], object]) -> None:
+    """Gives each norm layer without weights the `normalized_shape` of what it meets while `run` runs the model.
+
+    A layer that meets several sizes gets none, and keeps what it is.
+    """
+    met: dict[nn.Module, set[int]] = {}
+
+    def meet(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], torch.Tensor):
+            met.setdefault(module, set()).add(args[0].shape[-1])
+
+    silent = [module for module in model.modules() if _is_norm(module) and _width(module) is None]
+    hooks = [module.register_forward_pre_hook(meet) for module in silent]
+    if not hooks:
+        return
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for module, widths in met.items():
+        if getattr(module, "weight", None) is None and len(widths) == 1:
+            module.normalized_shape = (widths.pop(),)  # type: ignore[assignment]
+
+
+def _equivalent(module: nn.Module, norms: Norms, near_attention: bool) -> nn.Module | None:
     """The layer of a backend that computes what `module` does, checked on random rows; None when there is none."""
-    width = _width(module, default_width)
+    width = _width(module)
     if width is None:
         return None
     # Rows of several sizes, down to where epsilon decides the result.
@@ -70,7 +102,7 @@ def _equivalent(module: nn.Module, default_width: int, norms: Norms, near_attent
 
 
 @torch.no_grad()
-def replace_norms(model: nn.Module, hidden_size: int, norms: Norms) -> int:
+def replace_norms(model: nn.Module, norms: Norms) -> int:
     """Replaces the model's norm layers in place where an equivalent is known; returns how many were replaced.
 
     The model is float32: equivalence is checked in that precision.
@@ -79,9 +111,9 @@ def replace_norms(model: nn.Module, hidden_size: int, norms: Norms) -> int:
     for parent in list(model.modules()):
         near_attention = "Attention" in type(parent).__name__
         for name, child in list(parent.named_children()):
-            if not type(child).__name__.endswith("Norm"):
+            if not _is_norm(child):
                 continue
-            candidate = _equivalent(child, hidden_size, norms, near_attention)
+            candidate = _equivalent(child, norms, near_attention)
             if candidate is not None:
                 setattr(parent, name, candidate)
                 replaced += 1

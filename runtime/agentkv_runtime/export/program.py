@@ -16,6 +16,8 @@ from executorch.exir import (
 from executorch.exir.passes import MemoryPlanningPass
 from torch.export import ExportedProgram
 
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.blame import first_line
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
 from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
@@ -58,7 +60,21 @@ def _delegate_calls(program: ExportedProgram) -> dict[str, int]:
 def lower_methods(
     methods: Mapping[str, ExportedProgram], metadata: KvCacheMetadata, lowering: Lowering, tell: Progress
 ) -> LoweredProgram:
-    """Lowers traced methods, one of them `forward`, for one backend; `metadata` goes into the program."""
+    """Lowers traced methods, one of them `forward`, for one backend; `metadata` goes into the program.
+
+    Raises ExportError for what the backend or ExecuTorch cannot lower.
+    """
+    try:
+        return _lowered(methods, metadata, lowering, tell)
+    except ExportError:
+        raise
+    except Exception as error:  # ExecuTorch's passes raise many kinds
+        raise ExportError(f"the program cannot be lowered to {lowering.title}: {first_line(error)}") from error
+
+
+def _lowered(
+    methods: Mapping[str, ExportedProgram], metadata: KvCacheMetadata, lowering: Lowering, tell: Progress
+) -> LoweredProgram:
     tell(f"lowering to {lowering.title}")
     edge = to_edge_transform_and_lower(
         dict(methods),

@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from agentkv_runtime.export.attention import UnsupportedModelError, current_position
+from agentkv_runtime.export.attention import UnsupportedModelError, current_position, feeding
+from agentkv_runtime.export.positions import long_factors, position_limit, rope_parameters
 from agentkv_runtime.export.row_ops import rope, rope_table
 
 __all__ = ["own_rotary"]
 
 _PROBE_POSITIONS = (0, 1, 2, 7, 100, 1023)
+_PROBE_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -53,20 +54,14 @@ class _TableRotaryEmbedding(nn.Module):
         return table, table
 
 
-def _long_context(module: nn.Module, layer_type: str | None, max_context: int | None) -> torch.Tensor | None:
-    """Long-rope's long frequencies when the caller's context exceeds the original one."""
-    parameters: dict[str, Any] = module.config.rope_parameters  # type: ignore[union-attr, assignment]
-    if layer_type is not None:
-        parameters = parameters[layer_type]
-    original = parameters.get("original_max_position_embeddings")
-    if parameters["rope_type"] != "longrope" or max_context is None or original is None or max_context <= original:
-        return None
-    kwargs = {"layer_type": layer_type} if layer_type is not None else {}
-    inv_freq, _ = ROPE_INIT_FUNCTIONS["longrope"](module.config, torch.device("cpu"), seq_len=original + 1, **kwargs)
-    return inv_freq
+def _has_tables(module: nn.Module) -> bool:
+    try:
+        return bool(_tables(module))
+    except AttributeError:  # it keeps its frequencies elsewhere
+        return False
 
 
-def _tables(module: nn.Module, max_context: int | None) -> dict[str | None, _Table]:
+def _tables(module: nn.Module) -> dict[str | None, _Table]:
     rope_type: Any = getattr(module, "rope_type", None)
     layer_types: list[str | None] = list(rope_type) if isinstance(rope_type, dict) else [None]
     tables = {}
@@ -80,21 +75,13 @@ def _tables(module: nn.Module, max_context: int | None) -> dict[str | None, _Tab
     return tables
 
 
-def _original_context(module: nn.Module) -> int:
-    """Positions below which the model's own rotary embedding is the same for every input."""
-    config: Any = module.config
-    parameters = config.rope_parameters
-    every = parameters.values() if isinstance(getattr(module, "rope_type", None), dict) else [parameters]
-    limits = [p.get("original_max_position_embeddings") for p in every if isinstance(p, dict)]
-    return int(min([limit for limit in limits if limit] + [getattr(config, "max_position_embeddings", 1024)]))
-
-
 def _matches(module: nn.Module, apply: Callable[..., Any], tables: dict[str | None, _Table], interleaved: bool) -> bool:
     """Does our rope on our tables equal the model's own functions on every head size that those accept?"""
     generator = torch.Generator().manual_seed(0)
-    # Beyond the original context, some frequencies depend on the longest position that they are asked for.
-    limit = _original_context(module)
-    position = torch.tensor([p for p in _PROBE_POSITIONS if p < limit])
+    # Beyond the limit, some frequencies depend on the longest position that they are asked for.
+    config: Any = module.config
+    limit = position_limit(config.get_text_config())
+    position = torch.tensor([p for p in _PROBE_POSITIONS if limit is None or p < limit])
     for layer_type, table in tables.items():
         args = (layer_type,) if layer_type is not None else ()
         cos, sin = module(torch.zeros(1), position[None], *args)
@@ -106,7 +93,7 @@ def _matches(module: nn.Module, apply: Callable[..., Any], tables: dict[str | No
             q, k = (torch.randn((1, h, len(position), head_dim), generator=generator) for h in (4, 2))
             try:
                 expected = apply(q, k, cos, sin)
-            except RuntimeError:  # the model slices the rotated part itself
+            except Exception:  # the model slices the rotated part itself, or its function takes something else
                 continue
             accepted += 1
             own = rope_table(position, table.inv_freq, table.scaling)
@@ -133,54 +120,102 @@ def _patched(interleaved: bool) -> Callable[..., tuple[torch.Tensor, torch.Tenso
     return apply_rotary_pos_emb
 
 
-def _modeling_module(model: nn.Module) -> ModuleType:
-    return sys.modules[type(model).__module__]
+@dataclass(frozen=True)
+class _StandIn:
+    """Our tables in place of one of the model's rotary embeddings."""
+
+    parent: nn.Module
+    name: str
+    original: nn.Module
+    tables: dict[str | None, _Table]
+
+
+def _stand_ins(model: nn.Module, apply: Callable[..., Any] | None) -> tuple[list[_StandIn], bool | None]:
+    """Stand-ins for all rotary embeddings and whether they turn interleaved pairs: None where the model keeps its own.
+
+    Raises nothing: whatever the model's functions do with what they do not expect, it means that they stay.
+    """
+    found = [
+        _StandIn(parent, name, child, _tables(child))
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if type(child).__name__.endswith("RotaryEmbedding") and _has_tables(child)
+    ]
+    if apply is None or not found:
+        return found, None
+    for interleaved in (False, True):
+        try:
+            if all(_matches(each.original, apply, each.tables, interleaved) for each in found):
+                return found, interleaved
+        except Exception:  # a rotary embedding of another form
+            return found, None
+    return found, None
 
 
 @contextmanager
-def own_rotary(model: nn.Module, max_context: int | None = None) -> Iterator[bool]:
+def _installed(model: nn.Module, stand_ins: list[_StandIn], interleaved: bool) -> Iterator[None]:
+    modeling: Any = sys.modules[type(model).__module__]
+    apply = modeling.apply_rotary_pos_emb
+    for each in stand_ins:
+        setattr(each.parent, each.name, _TableRotaryEmbedding(each.tables))
+    modeling.apply_rotary_pos_emb = _patched(interleaved)
+    try:
+        yield
+    finally:
+        modeling.apply_rotary_pos_emb = apply
+        for each in stand_ins:
+            setattr(each.parent, each.name, each.original)
+
+
+def _same_logits(model: Any, stand_ins: list[_StandIn], interleaved: bool) -> bool:
+    """Does the whole model say the same with the stand-ins? It may read more of a rotary embedding than it calls."""
+    tokens, position = torch.arange(1, 1 + _PROBE_ROWS), torch.arange(_PROBE_ROWS)
+    inputs = {"input_ids": tokens[None], "position_ids": position[None], "use_cache": False}
+    with feeding(position):
+        want = model(**inputs).logits
+        try:
+            with _installed(model, stand_ins, interleaved):
+                got = model(**inputs).logits
+        except Exception:  # it asked the stand-in for something that only its own embedding has
+            return False
+    return bool((got - want).abs().max() <= 1e-4 * want.abs().max().clamp(min=1.0))
+
+
+def _long_tables(stand_in: _StandIn) -> _StandIn:
+    """The same with the frequencies of long-rope's long factors."""
+    config: Any = stand_in.original.config
+    tables = dict(stand_in.tables)
+    for layer_type, table in stand_in.tables.items():
+        of_layer = {} if layer_type is None else {"layer_type": layer_type}
+        parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
+        if parameters["rope_type"] == "longrope":
+            beyond = parameters["original_max_position_embeddings"] + 1
+            frequencies, _ = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=beyond, **of_layer)
+            tables[layer_type] = _Table(frequencies.float(), table.scaling)
+    return replace(stand_in, tables=tables)
+
+
+@contextmanager
+def own_rotary(model: Any, max_context: int | None = None) -> Iterator[bool]:
     """Inside, the model rotates queries and keys through `rope_table` and `rope`; yields whether it does.
 
-    Where the model's own functions compute something else they stay. Frequencies that depend on how long the input is
-    would make a token's keys depend on its neighbours: long-rope is fixed to its short factors, or to the long ones
-    when `max_context` exceeds the original context. Raises UnsupportedModelError where that cannot be done.
+    Where the model's own functions compute something else, or it reads more of them than their results, they stay.
+    Frequencies that depend on how long the input is would make a token's keys depend on its neighbours: long-rope is
+    fixed to its short factors, or to the long ones when `max_context` exceeds the original context. Raises
+    UnsupportedModelError where that cannot be done.
     """
-    modeling = _modeling_module(model)
-    apply = getattr(modeling, "apply_rotary_pos_emb", None)
-    rotaries = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if type(child).__name__.endswith("RotaryEmbedding")
-    ]
-    interleaved: bool | None = None
-    if apply is not None and rotaries:
-        found = [(child, _tables(child, max_context)) for _, _, child in rotaries]
-        for choice in (False, True):
-            if all(_matches(child, apply, tables, choice) for child, tables in found):
-                interleaved = choice
-                break
-    if interleaved is None:
-        for _, _, child in rotaries:
-            rope_type = getattr(child, "rope_type", "default")
-            kinds = set(rope_type.values()) if isinstance(rope_type, dict) else {rope_type}
-            if kinds & {"dynamic", "longrope"}:
-                raise UnsupportedModelError(
-                    f"{type(model).__name__} rotates by {sorted(kinds)}, which agentkv cannot fix ahead of time"
-                )
+    config = model.config.get_text_config()
+    apply = getattr(sys.modules[type(model).__module__], "apply_rotary_pos_emb", None)
+    stand_ins, interleaved = _stand_ins(model, apply)
+    if interleaved is None or not _same_logits(model, stand_ins, interleaved):
+        moving = {str(parameters.get("rope_type")) for parameters in rope_parameters(config)} & {"dynamic", "longrope"}
+        if moving:
+            raise UnsupportedModelError(
+                f"{config.model_type} rotates by {sorted(moving)}, which agentkv cannot fix ahead of time"
+            )
         yield False
         return
-    for parent, name, child in rotaries:
-        tables = _tables(child, max_context)
-        for layer_type, table in tables.items():
-            long_freq = _long_context(child, layer_type, max_context)
-            if long_freq is not None:
-                tables[layer_type] = _Table(long_freq.float(), table.scaling)
-        setattr(parent, name, _TableRotaryEmbedding(tables))
-    modeling.apply_rotary_pos_emb = _patched(interleaved)  # type: ignore[attr-defined]
-    try:
+    if long_factors(config, max_context):
+        stand_ins = [_long_tables(each) for each in stand_ins]
+    with _installed(model, stand_ins, interleaved):
         yield True
-    finally:
-        modeling.apply_rotary_pos_emb = apply  # type: ignore[attr-defined]
-        for parent, name, child in rotaries:
-            setattr(parent, name, child)

@@ -13,25 +13,60 @@ __all__ = ["rms_norm", "rope", "rope_table"]
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
+def _check_norm(x: torch.Tensor, weight: torch.Tensor) -> None:
+    torch._check(
+        x.dim() > 0 and weight.dim() == 1 and weight.shape[0] == x.shape[-1],
+        lambda: f"rms_norm takes x [..., D] and weight [D], not {tuple(x.shape)} and {tuple(weight.shape)}",
+    )
+    torch._check(weight.dtype == x.dtype, lambda: f"rms_norm takes one dtype, not {x.dtype} and {weight.dtype}")
+
+
 def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    _check_norm(x, weight)
     wide = x.float()
     return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
 
 
 def _rms_norm_fake(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    _check_norm(x, weight)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
+def _check_table(position: torch.Tensor, inv_freq: torch.Tensor) -> None:
+    torch._check(
+        position.dim() == 1 and position.dtype == torch.int64,
+        lambda: f"rope_table takes position [T] int64, not {tuple(position.shape)} {position.dtype}",
+    )
+    torch._check(
+        inv_freq.dim() == 1 and inv_freq.dtype == torch.float32,
+        lambda: f"rope_table takes inv_freq [F] float32, not {tuple(inv_freq.shape)} {inv_freq.dtype}",
+    )
+
+
 def _rope_table(position: torch.Tensor, inv_freq: torch.Tensor, scaling: float) -> torch.Tensor:
+    _check_table(position, inv_freq)
     angles = position.float()[:, None] * inv_freq[None, :]
     return torch.cat((angles.cos() * scaling, angles.sin() * scaling), dim=-1)
 
 
 def _rope_table_fake(position: torch.Tensor, inv_freq: torch.Tensor, scaling: float) -> torch.Tensor:
+    _check_table(position, inv_freq)
     return inv_freq.new_empty((position.shape[0], 2 * inv_freq.shape[0]))
 
 
+def _check_rope(x: torch.Tensor, table: torch.Tensor) -> None:
+    torch._check(
+        x.dim() == 4 and table.dim() == 2 and table.shape[0] == x.shape[2],
+        lambda: f"rope takes x [1, H, T, D] and table [T, 2 F], not {tuple(x.shape)} and {tuple(table.shape)}",
+    )
+    torch._check(
+        table.shape[1] % 2 == 0 and table.shape[1] <= x.shape[3],
+        lambda: f"rope cannot turn {table.shape[1]} of {x.shape[3]} dimensions in pairs",
+    )
+
+
 def _rope(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    _check_rope(x, table)
     width = table.shape[-1]
     cos, sin = table.chunk(2, dim=-1)
     turned, rest = x[..., :width], x[..., width:]
@@ -45,6 +80,7 @@ def _rope(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tens
 
 
 def _rope_fake(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    _check_rope(x, table)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 

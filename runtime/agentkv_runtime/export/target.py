@@ -25,7 +25,7 @@ class Lowering(Protocol):
     title: str
     """What a program is lowered to; for people."""
 
-    def prepare(self, model: nn.Module, hidden_size: int, quant: Quantization, dtype: DType) -> None:
+    def prepare(self, model: nn.Module, quant: Quantization, dtype: DType) -> None:
         """Rewrites a float32 model, or draft head, in place into one that traces to what the backend lowers.
 
         Raises QuantizationError naming a layer that does not fit the quantisation.

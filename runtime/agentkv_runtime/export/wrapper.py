@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,6 +24,13 @@ class _HeadOnRows(nn.Module):
     def __init__(self, head: nn.Module) -> None:
         super().__init__()
         self.head = head
+
+    def __getattr__(self, name: str) -> Any:
+        """The head's own attributes, where a model reads more of it than its result."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("head"), name)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden `[1, T, H]` -> `[N, vocab]` for the rows that CachedForward was asked for."""

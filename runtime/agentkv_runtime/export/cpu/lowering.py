@@ -18,9 +18,9 @@ __all__ = ["LOWERING"]
 class _CpuLowering:
     title = "XNNPACK and the attention delegate"
 
-    def prepare(self, model: Any, hidden_size: int, quant: Quantization, dtype: DType) -> None:
+    def prepare(self, model: Any, quant: Quantization, dtype: DType) -> None:
         del dtype  # float32, the only one
-        replace_norms(model, hidden_size, linear_norms)
+        replace_norms(model, linear_norms)
         replace_feed_forward(model)
         quantize(model, quant)
 

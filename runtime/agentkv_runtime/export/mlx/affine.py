@@ -73,6 +73,19 @@ def affine_dequantize(
     return weight.flatten(-2)
 
 
+def _check(packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group: int, bits: int) -> int:
+    """The width of the rows of a matrix whose parts fit each other."""
+    width = packed.shape[-1] * 32 // bits
+    torch._check(
+        packed.dim() == 2 and scales.shape == biases.shape == (packed.shape[0], width // group),
+        lambda: (
+            f"{tuple(packed.shape)} words of {bits}-bit codes in groups of {group} do not go with scales"
+            f" {tuple(scales.shape)} and biases {tuple(biases.shape)}"
+        ),
+    )
+    return width
+
+
 def _linear(
     x: torch.Tensor,
     packed: torch.Tensor,
@@ -94,6 +107,8 @@ def _linear_fake(
     group: int,
     bits: int,
 ) -> torch.Tensor:
+    width = _check(packed, scales, biases, group, bits)
+    torch._check(x.shape[-1] == width, lambda: f"rows of {x.shape[-1]} meet a matrix whose rows have {width}")
     return x.new_empty((*x.shape[:-1], packed.shape[0]))
 
 
@@ -107,7 +122,7 @@ def _embedding(
 def _embedding_fake(
     packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, indices: torch.Tensor, group: int, bits: int
 ) -> torch.Tensor:
-    return scales.new_empty((*indices.shape, packed.shape[1] * 32 // bits))
+    return scales.new_empty((*indices.shape, _check(packed, scales, biases, group, bits)))
 
 
 for _schema, _kernel, _fake in (

@@ -15,8 +15,8 @@ __all__ = ["LOWERING"]
 class _MlxLowering:
     title = "MLX"
 
-    def prepare(self, model: Any, hidden_size: int, quant: Quantization, dtype: DType) -> None:
-        prepare(model, hidden_size, quant, dtype)
+    def prepare(self, model: Any, quant: Quantization, dtype: DType) -> None:
+        prepare(model, quant, dtype)
 
     def partitioner(self) -> WholeProgramPartitioner:
         return WholeProgramPartitioner()

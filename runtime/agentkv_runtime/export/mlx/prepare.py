@@ -49,9 +49,9 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> None:
                 tensor.data = tensor.data.to(dtype)
 
 
-def prepare(model: Any, hidden_size: int, quant: Quantization, dtype: DType) -> None:
+def prepare(model: Any, quant: Quantization, dtype: DType) -> None:
     """Rewrites a float32 model in place. Raises QuantizationError naming a layer that does not fit `quant`."""
-    replace_norms(model, hidden_size, _norms)
+    replace_norms(model, _norms)
     if quant != "none":
         quantize_affine(model, _BITS[quant], _DTYPES[dtype])
     _cast(model, _DTYPES[dtype])

@@ -1,0 +1,119 @@
+"""Does a model say the same through a cache, in chunks, as by itself? Asked before anything is built on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.export.blame import blame
+from agentkv_runtime.export.op import active_cache
+from agentkv_runtime.export.wrapper import CachedForward
+
+__all__ = ["check_in_chunks", "check_layers", "reference_logits"]
+
+_ROWS = 8
+_FIRST = 5  # rows of the first of two chunks
+_TOLERANCE = 1e-3  # of the largest logit, or 1: rounding is far below, and what this is for far above
+_ROUNDINGS = 16  # and in half precision, roundings of it
+
+
+class _OneSequence:
+    """K and V of one sequence, as `AttendingCache`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def attend(
+        self,
+        layer_id: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        position: torch.Tensor,
+        scale: float,
+        window: int,
+    ) -> torch.Tensor:
+        if layer_id in self.layers:
+            before_k, before_v = self.layers[layer_id]
+            if before_k.shape[2] > position[0]:
+                raise UnsupportedModelError(f"{self._name}: two attentions share the cache of layer {layer_id}")
+            k, v = torch.cat((before_k, k), 2), torch.cat((before_v, v), 2)
+        self.layers[layer_id] = (k, v)
+        cells = torch.arange(k.shape[2], device=k.device)
+        visible = cells <= position[:, None]
+        if window:
+            visible &= cells > position[:, None] - window
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=True)
+
+
+def check_layers(config: Any, layers: Collection[int]) -> None:
+    """Raises UnsupportedModelError unless the layers that attended through a cache are all that the config has."""
+    name, count = config.model_type, config.num_hidden_layers
+    if not layers:
+        raise UnsupportedModelError(
+            f"{name} has no attention that goes through transformers' attention interface: it computes its own, or none"
+        )
+    if sorted(layers) != list(range(count)):
+        raise UnsupportedModelError(
+            f"{name}: {len(layers)} of {count} layers attend through the cache; the others keep state that agentkv"
+            " does not hold"
+        )
+
+
+def reference_logits(model: Any) -> torch.Tensor:
+    """What the model by itself says of a few tokens: logits `[8, vocab]`.
+
+    Raises UnsupportedModelError for a model that does not run from tokens alone.
+    """
+    name = model.config.model_type
+    try:
+        tokens = torch.arange(1, 1 + _ROWS, device=model.device)
+        logits: torch.Tensor = model(input_ids=tokens[None], use_cache=False).logits[0]
+    except Exception as error:  # it wants images, sound, an encoder's states
+        raise UnsupportedModelError(f"{name} does not run from tokens alone{blame(error, model)}") from error
+    if logits.shape[0] != _ROWS:
+        raise UnsupportedModelError(f"{name} returns {logits.shape[0]} rows of logits for {_ROWS} tokens")
+    return logits.float()
+
+
+def check_in_chunks(model: Any, want: torch.Tensor) -> None:
+    """Feeds the tokens of `reference_logits` through a cache in two chunks. Leaves the model with agentkv's attention.
+
+    Raises UnsupportedModelError for a model that says something else than `want` then: one that keeps more between
+    forwards than keys and values, or numbers positions in its own way.
+    """
+    name = model.config.model_type
+    head = model.get_output_embeddings()
+    position = torch.arange(_ROWS, device=model.device)
+    forward = CachedForward(model)
+    cache = _OneSequence(name)
+    try:
+        with active_cache(cache):
+            chunks = [
+                forward(1 + position[rows], position[rows], position[: rows.stop - rows.start])
+                for rows in (slice(0, _FIRST), slice(_FIRST, _ROWS))
+            ]
+    except UnsupportedModelError:
+        raise
+    except Exception as error:
+        raise UnsupportedModelError(f"{name} does not run through the cache{blame(error, model)}") from error
+    finally:
+        model.set_output_embeddings(head)
+    check_layers(model.config.get_text_config(), cache.layers)
+    off = (torch.cat(chunks) - want).abs().amax(-1) / want.abs().max().clamp(min=1.0)
+    tolerance = max(_TOLERANCE, _ROUNDINGS * torch.finfo(model.dtype).eps)
+    if not off[:_FIRST].max() <= tolerance:
+        raise UnsupportedModelError(
+            f"{name} computes something else through the cache: its logits differ by {off[:_FIRST].max():.1e} of the"
+            " largest one. It numbers positions in its own way, or attends otherwise than it says"
+        )
+    if not off[_FIRST:].max() <= tolerance:
+        raise UnsupportedModelError(
+            f"{name} keeps more between forwards than keys and values, or numbers positions in its own way: fed in"
+            f" two chunks, its logits differ by {off[_FIRST:].max():.1e} of the largest one"
+        )

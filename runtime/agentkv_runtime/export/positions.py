@@ -1,0 +1,53 @@
+"""How far a model's history may go: as long as its keys do not depend on what comes after them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentkv_runtime.errors import ExportError
+
+__all__ = ["long_factors", "position_limit", "rope_parameters"]
+
+_LENGTHS = ("max_position_embeddings", "max_seq_len")
+
+
+def rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """The rope parameters of a text config: one dict, one per layer type where layers differ, or none."""
+    parameters = getattr(config, "rope_parameters", None)
+    if not isinstance(parameters, dict):
+        return []
+    per_layer_type = [value for value in parameters.values() if isinstance(value, dict)]
+    return per_layer_type or [parameters]
+
+
+def _original(config: Any, parameters: dict[str, Any]) -> int | None:
+    original = parameters.get("original_max_position_embeddings")
+    return original or getattr(config, "original_max_position_embeddings", None)
+
+
+def long_factors(config: Any, max_context: int | None) -> bool:
+    """Does a history of `max_context` rows need the long factors of a long-rope model?"""
+    return max_context is not None and any(
+        parameters.get("rope_type") == "longrope" and max_context > (_original(config, parameters) or max_context)
+        for parameters in rope_parameters(config)
+    )
+
+
+def position_limit(config: Any, max_context: int | None = None) -> int | None:
+    """Positions that a model of this text config may be fed; None where its config names no length.
+
+    That is the length it names (of its position table, or that it was trained for). Long-rope models turn all keys
+    anew once the history passes their original context, so they end there; where `max_context` exceeds it they take
+    their long factors from the first token on, and end at `max_context`. Below it they end at `max_context`, as every
+    model does. Raises ExportError for a `max_context` below 1.
+    """
+    if max_context is not None and max_context < 1:
+        raise ExportError(f"max_context is {max_context}, but a history has at least 1 position")
+    limits = [length for name in _LENGTHS if isinstance(length := getattr(config, name, None), int) and length > 0]
+    if max_context is not None:
+        limits.append(max_context)
+    if not long_factors(config, max_context):
+        for parameters in rope_parameters(config):
+            if parameters.get("rope_type") == "longrope" and (original := _original(config, parameters)):
+                limits.append(original)
+    return min(limits, default=None)

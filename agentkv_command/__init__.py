@@ -25,11 +25,11 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if interruptible:
-        signal.signal(signal.SIGINT, remember)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of models in terminals that are not UTF-8
     try:
+        if interruptible:
+            signal.signal(signal.SIGINT, remember)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # names of models in terminals that are not UTF-8
         from agentkv.cli import app
 
         if asked:  # and the imports swallowed it

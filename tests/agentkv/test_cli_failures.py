@@ -210,11 +210,25 @@ def test_a_source_that_holds_something_else(src: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+BEGINS = """
+import sys
+from agentkv_command import main
+
+class Begins:
+    def find_spec(self, name, *_):
+        if name == "agentkv":
+            print("begins", flush=True)
+
+sys.meta_path.insert(0, Begins())
+main()
+"""
+
+
 def command(*arguments: object, limit: int | None = None) -> subprocess.Popen[str]:
-    """The real command in a process of its own; prints a line when it begins. `limit`: of the files that it writes."""
-    script = "from agentkv_command import main; print('begins', flush=True); main()"
+    """The real command in a process of its own, which has begun its imports. `limit`: of the files that it writes."""
+    script = BEGINS
     if limit is not None:
-        script = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({limit}, {limit})); " + script
+        script = f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({limit}, {limit}))\n" + script
     process = subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments)],
         stdout=subprocess.PIPE,

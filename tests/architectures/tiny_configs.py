@@ -143,6 +143,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {"qk_head_dim": 32},
     "mamba2": {"num_heads": 8, "head_dim": 16},
+    "mllama_text_model": {"cross_attention_layers": [1]},
     "moshi": {"num_codebooks": 2},
     "qwen4_exp_text": {
         "indexer_n_heads": 2,

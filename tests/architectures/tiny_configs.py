@@ -6,6 +6,7 @@ differ (in their attention, their feed-forward, their rope) one of each kind is 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,6 +144,7 @@ _OWN: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {"qk_head_dim": 32},
     "mamba2": {"num_heads": 8, "head_dim": 16},
+    "mllama_text_model": {"cross_attention_layers": [1]},
     "moshi": {"num_codebooks": 2},
     "qwen4_exp_text": {
         "indexer_n_heads": 2,
@@ -227,7 +229,8 @@ def tiny_config(name: str) -> PretrainedConfig:
     model_type, own = VARIANTS.get(name, (name, {}))
     config_class = CONFIG_MAPPING[model_type]
     failure: Exception | None = None
-    for fields in _shrunk(config_class, {**_OWN.get(model_type, {}), **own}):
+    # A copy: configurations write defaults into the dicts that they are given.
+    for fields in _shrunk(config_class, copy.deepcopy({**_OWN.get(model_type, {}), **own})):
         try:
             return config_class(**fields)
         except Exception as error:  # lists that must not be given, sizes that do not fit: the next way

@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from agentkv_runtime.export.attention import UnsupportedModelError, agentkv_attention
+from agentkv_runtime.export.check import check_in_chunks, reference_logits, short_windows
 from agentkv_runtime.export.cpu.feed_forward import SplitMlp, TanhGelu, replace_feed_forward
 from agentkv_runtime.export.cpu.norms import LinearLayerNorm, LinearRmsNorm, linear_norms
 from agentkv_runtime.export.linears import replace_transposed_linears
@@ -68,6 +69,7 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen2": lambda: transformers.Qwen2Config(**SHAPE),
     "qwen3": lambda: transformers.Qwen3Config(**SHAPE, head_dim=32),
     "mistral-window": lambda: transformers.MistralConfig(**SHAPE, sliding_window=5),
+    "phimoe-window-not-handed-on": lambda: transformers.PhimoeConfig(**SHAPE, sliding_window=5, num_local_experts=4),
     "phi3": lambda: transformers.Phi3Config(**SHAPE),
     "phi3-long-rope": lambda: transformers.Phi3Config(
         **SHAPE, rope_parameters=LONG_ROPE, original_max_position_embeddings=64
@@ -200,6 +202,17 @@ def test_attention_that_we_do_not_compute_is_refused(config: Callable[[], Pretra
         forward.train()
     with active_cache(GrowingCache()), pytest.raises(UnsupportedModelError, match=what):
         forward(torch.arange(4), torch.arange(4), torch.arange(4))
+
+
+@torch.no_grad()
+def test_windows_are_tried_though_the_tokens_are_few() -> None:
+    model = build(transformers.MistralConfig(**SHAPE, sliding_window=64))
+    with short_windows(model):
+        want = reference_logits(model)
+        check_in_chunks(model, want)
+    assert model.config.sliding_window == 64
+    with pytest.raises(UnsupportedModelError, match="mistral computes something else through the cache"):
+        check_in_chunks(model, want)
 
 
 def test_a_mask_and_missing_positions_are_refused() -> None:

@@ -26,6 +26,7 @@ DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
         (transformers.GPT2Config(n_positions=512), 512),
         (transformers.OPTConfig(max_position_embeddings=64), 64),
         (transformers.MptConfig(max_seq_len=128), 128),
+        (transformers.WhisperConfig(max_target_positions=448), 448),
         (transformers.BloomConfig(), None),
         (transformers.Phi3Config(**PHI3), 4096),
         (transformers.LlamaConfig(max_position_embeddings=300, rope_parameters=DYNAMIC), 300),

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from agentkv_runtime.eager.cache import TorchCache
 from agentkv_runtime.export.attention import feeding
-from agentkv_runtime.export.check import check_in_chunks, reference_logits
+from agentkv_runtime.export.check import check_in_chunks, reference_logits, short_windows
 from agentkv_runtime.export.features import ResidualStream
 from agentkv_runtime.export.load import read_config
 from agentkv_runtime.export.op import active_cache
@@ -46,7 +46,8 @@ class EagerModel:
             folder, config=config, dtype=dtype, attn_implementation="eager", local_files_only=True
         )
         self.model.eval().requires_grad_(False).to(self.device)
-        check_in_chunks(self.model, reference_logits(self.model))  # from here on it attends through the cache
+        with short_windows(self.model):
+            check_in_chunks(self.model, reference_logits(self.model))  # from here on it attends through the cache
         text = config.get_text_config()
         self.n_layers: int = text.num_hidden_layers
         self.n_kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads

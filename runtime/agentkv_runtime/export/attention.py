@@ -54,7 +54,7 @@ def layer_window(config: PretrainedConfig, layer_idx: int, sliding_window: int |
         raise UnsupportedModelError(
             f"layer {layer_idx} of {config.model_type} is {layer_type!r}: only full and sliding attention are supported"
         )
-    if sliding_window is None and layer_type == "sliding_attention":
+    if sliding_window is None and layer_type != "full_attention":  # not every model hands its window on
         sliding_window = getattr(config, "sliding_window", None)
     if layer_type == "full_attention":
         return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,12 +14,13 @@ from agentkv_runtime.export.blame import blame
 from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.wrapper import CachedForward
 
-__all__ = ["check_in_chunks", "check_layers", "reference_logits"]
+__all__ = ["check_in_chunks", "check_layers", "reference_logits", "short_windows"]
 
 _ROWS = 8
 _FIRST = 5  # rows of the first of two chunks
 _TOLERANCE = 1e-3  # of the largest logit, or 1: rounding is far below, and what this is for far above
 _ROUNDINGS = 16  # and in half precision, roundings of it
+_WINDOW = 3  # what sliding windows are while the model is tried, for its few tokens to pass them
 
 
 class _OneSequence:
@@ -49,6 +51,24 @@ class _OneSequence:
         if window:
             visible &= cells > position[:, None] - window
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=True)
+
+
+@contextmanager
+def short_windows(model: Any) -> Iterator[None]:
+    """Inside, the model's sliding windows are 3 positions where they are longer."""
+    holders = [model.config, model.config.get_text_config(), *model.modules()]
+    longer = [
+        (holder, window)
+        for holder in holders
+        if isinstance(window := vars(holder).get("sliding_window"), int) and window > _WINDOW
+    ]
+    try:
+        for holder, _ in longer:
+            holder.sliding_window = _WINDOW
+        yield
+    finally:
+        for holder, window in longer:
+            holder.sliding_window = window
 
 
 def check_layers(config: Any, layers: Collection[int]) -> None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.attention import UnsupportedModelError
 from agentkv_runtime.export.blame import blame
-from agentkv_runtime.export.check import check_in_chunks, check_layers, reference_logits
+from agentkv_runtime.export.check import check_in_chunks, check_layers, reference_logits, short_windows
 from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.load import load_model
@@ -130,11 +130,13 @@ def lower_model(
     if model.get_experts_implementation()[""] is not None:
         model.set_experts_implementation("batched_mm")  # the one form that traces to ops with a kernel
     tell("trying the model")
-    want = reference_logits(model)
+    with short_windows(model):
+        want = reference_logits(model)
     note_norm_widths(model, lambda: reference_logits(model))
     with _attention_restored(model), own_rotary(model, max_context):
         if not long_factors(config, max_context):
-            check_in_chunks(model, want)
+            with short_windows(model):
+                check_in_chunks(model, want)
         if quant != "none":
             tell(f"quantising to {quant}")
         replace_transposed_linears(model)

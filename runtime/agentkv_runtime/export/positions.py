@@ -8,7 +8,7 @@ from agentkv_runtime.errors import ExportError
 
 __all__ = ["long_factors", "position_limit", "rope_parameters"]
 
-_LENGTHS = ("max_position_embeddings", "max_seq_len")
+_LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
 
 
 def rope_parameters(config: Any) -> list[dict[str, Any]]:

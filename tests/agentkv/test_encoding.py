@@ -128,9 +128,10 @@ async def longest_pause(work: Callable[[], object]) -> float:
     return max(pauses)
 
 
-async def test_the_event_loop_goes_on_while_a_long_prompt_is_encoded(open_context: OpenContext) -> None:
+async def test_the_event_loop_goes_on_while_a_long_prompt_is_encoded(tiny_exported_folder: Callable[..., Path]) -> None:
     text = " ".join(map(str, range(200_000)))  # 1.3 MB: more tokens than cells, but not by its size alone
-    async with open_context(capacity=100_000) as ctx:
+    folder = tiny_exported_folder("llama", max_positions=131_072)
+    async with kv.Context.open(folder, capacity=100_000, kv_dtype="fp32", threads=1) as ctx:
         begun = time.monotonic()
         ctx.tokenizer.encode(text)
         at_once = time.monotonic() - begun

@@ -17,7 +17,7 @@ async def test_positions_end_before_the_model_does(tiny_exported_folder: Callabl
     folder = tiny_exported_folder("llama", max_positions=32)
     async with kv.Context.open(folder, capacity=256, kv_dtype="fp32", threads=1) as ctx:
         assert ctx.model_info.max_positions == 32
-        with pytest.raises(kv.PositionsExhausted, match=r"33 positions, but the model has 32"):
+        with pytest.raises(kv.PositionsExhausted, match=r"33 tokens or more, but the model has 32 positions"):
             await ctx.branch([5] * 33)
         assert ctx.branches == []
         branch = await ctx.branch([5] * 30)

@@ -38,7 +38,7 @@ async def opened(folder: Path) -> tuple[str, str]:
     """The program's fingerprint, and what the chat template says."""
     async with kv.Context.open(folder, capacity=32, threads=1) as ctx:
         await (await ctx.branch([1, 2, 3])).generate(max_tokens=1)
-        return ctx.model_info.fingerprint, ctx.tokenizer.render_chat([])
+        return ctx.model_info.fingerprint, ctx.tokenizer.render_chat([{"role": "user", "content": "x"}])
 
 
 def open_while_replaced(sources: list[Path], out: Path, count: int) -> Counter[str]:

@@ -29,7 +29,7 @@ test: ctest pytest ## Runs every test: C++ and Python (downloads torch on the fi
 
 pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
 	@echo "==> Running the Python tests"
-	@$(PY) -m pytest -q
+	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile
 
 ctest: $(DONE)/tools ## Builds and runs the C++ tests
 	@echo "==> Building the C++ tests"

@@ -1,4 +1,4 @@
-"""Fixtures that every suite shares: tiny models, built once per session."""
+"""Fixtures that every suite shares: tiny models, exported once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.export_cache import ExportCache
 from tests.models import TinySpec, tiny_spec, write_hf_folder
 
 # Tiny models gain nothing from torch's threads, whose barriers spin when another process holds a core.
@@ -33,14 +34,14 @@ def tiny_hf_folder(tmp_path_factory: pytest.TempPathFactory) -> FolderFactory:
 
 
 @pytest.fixture(scope="session")
-def tiny_exported_folder(tmp_path_factory: pytest.TempPathFactory, tiny_hf_folder: FolderFactory) -> FolderFactory:
-    """`tiny_exported_folder(kind="llama", backend="cpu", quant="none", dtype="fp32", **fields of TinySpec) -> Path`.
+def export_cache() -> ExportCache:
+    """Exports that tests need but are not about."""
+    return ExportCache()
 
-    AGENTKV_TEST_EXPORTS names a folder that keeps exports between sessions, for work on anything but export.
-    """
-    kept = os.environ.get("AGENTKV_TEST_EXPORTS")
-    root = Path(kept) if kept else tmp_path_factory.mktemp("exported")
-    built: dict[tuple[Any, ...], Path] = {}
+
+@pytest.fixture(scope="session")
+def tiny_exported_folder(export_cache: ExportCache, tiny_hf_folder: FolderFactory) -> FolderFactory:
+    """`tiny_exported_folder(kind="llama", backend="cpu", quant="none", dtype="fp32", **fields of TinySpec) -> Path`."""
 
     def build(
         kind: str = "llama",
@@ -52,18 +53,21 @@ def tiny_exported_folder(tmp_path_factory: pytest.TempPathFactory, tiny_hf_folde
         max_logits: int = 64,
         **overrides: Any,
     ) -> Path:
-        from agentkv_runtime.export import export_folder
+        def export(out: Path) -> None:
+            from agentkv_runtime.export import export_folder
+
+            export_folder(
+                tiny_hf_folder(kind, **overrides),
+                out,
+                backend=backend,
+                quant=quant,
+                dtype=dtype,
+                max_tokens=max_tokens,
+                max_logits=max_logits,
+            )
 
         spec = tiny_spec(kind, **overrides)
-        options = {"backend": backend, "quant": quant, "dtype": dtype}
-        bounds = {"max_tokens": max_tokens, "max_logits": max_logits}
-        key = (spec, *options.values(), *bounds.values())
-        if key not in built:
-            out = root / f"{spec.name}-{'-'.join(options.values())}-t{max_tokens}n{max_logits}"
-            if not (kept and out.exists()):
-                export_folder(tiny_hf_folder(kind, **overrides), out, **options, **bounds)
-            built[key] = out
-        return built[key]
+        return export_cache.get(f"{spec.name}-{backend}-{quant}-{dtype}-t{max_tokens}n{max_logits}", export)
 
     return build
 

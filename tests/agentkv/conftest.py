@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 import agentkv as kv
+from tests.export_cache import ExportCache
+
+TempPaths = pytest.TempPathFactory
 
 
 def loop_threads() -> list[threading.Thread]:
@@ -42,15 +45,17 @@ def open_context(folder: Path) -> OpenContext:
 
 
 @pytest.fixture(scope="session")
-def eagle_folder(tiny_hf_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def eagle_folder(tiny_hf_folder: Callable[..., Path], export_cache: ExportCache, tmp_path_factory: TempPaths) -> Path:
     """The tiny model again, exported with features, and beside it a draft head of random weights."""
-    from agentkv_runtime.export import export_draft, export_folder
 
-    from tests.runtime.draft_heads import head_weights, write_head
+    def export(out: Path) -> None:
+        from agentkv_runtime.export import export_draft, export_folder
 
-    root = tmp_path_factory.mktemp("eagle")
-    source = tiny_hf_folder("llama")
-    export_folder(source, root / "model", max_tokens=64, max_logits=64, features=True)
-    head = write_head(root / "head", head_weights(draft_vocab=128))
-    export_draft(head, source, root / "model", max_tokens=64, max_logits=64)
-    return root / "model"
+        from tests.runtime.draft_heads import head_weights, write_head
+
+        source = tiny_hf_folder("llama")
+        export_folder(source, out, max_tokens=64, max_logits=64, features=True)
+        head = write_head(tmp_path_factory.mktemp("head"), head_weights(draft_vocab=128))
+        export_draft(head, source, out, max_tokens=64, max_logits=64)
+
+    return export_cache.get("eagle", export)

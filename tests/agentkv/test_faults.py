@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
         np.array([[1, 2]]),
         np.array([1.0]),
     ],
-    ids=lambda p: repr(p)[:24],
+    ids=lambda p: repr(p)[:24].split(" at ")[0],
 )
 async def test_what_is_no_prompt_is_refused(open_context: OpenContext, prompt: Any) -> None:
     async with open_context() as ctx:

@@ -17,6 +17,7 @@ from agentkv_runtime.backends import load_backend
 
 import agentkv as kv
 from tests.conftest import FolderFactory
+from tests.export_cache import ExportCache
 from tests.runtime.draft_heads import head_weights, write_head
 
 from .conftest import loop_threads
@@ -78,16 +79,20 @@ async def story(folder: Path, speculative: Any, kv_dtype: str) -> tuple[list[lis
 
 
 @pytest.fixture(scope="module")
-def drafted_folder(tiny_hf_folder: FolderFactory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def drafted_folder(
+    tiny_hf_folder: FolderFactory, export_cache: ExportCache, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A model that gives out features, and beside it a draft head of random weights, which runs on the CPU."""
-    from agentkv_runtime.export import export_draft, export_folder
 
-    root = tmp_path_factory.mktemp("drafted")
-    source = tiny_hf_folder("llama", head_dim=32)
-    export_folder(source, root / "model", backend="mlx", max_tokens=64, max_logits=64, features=True)
-    head = write_head(root / "head", head_weights(draft_vocab=128))
-    export_draft(head, source, root / "model", max_tokens=64, max_logits=64)
-    return root / "model"
+    def export(out: Path) -> None:
+        from agentkv_runtime.export import export_draft, export_folder
+
+        source = tiny_hf_folder("llama", head_dim=32)
+        export_folder(source, out, backend="mlx", max_tokens=64, max_logits=64, features=True)
+        head = write_head(tmp_path_factory.mktemp("head"), head_weights(draft_vocab=128))
+        export_draft(head, source, out, max_tokens=64, max_logits=64)
+
+    return export_cache.get("drafted-mlx", export)
 
 
 @pytest.mark.parametrize("kv_dtype", ["fp32", "int8"])

@@ -9,6 +9,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._bench.prompts import BenchPrompt, read_prompts
+from tests.export_cache import ExportCache
 
 ROOT = Path(__file__).resolve().parents[2]
 WEIGHTS = ROOT / "examples" / "nano" / "weights"
@@ -17,13 +18,15 @@ N_PROMPTS, AT_ONCE, MAX_TOKENS = 50, 10, 48
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(export_cache: ExportCache) -> dict[str, Path]:
     from agentkv_runtime.export import export_folder
 
-    root = tmp_path_factory.mktemp("nano")
-    for backend in ("cpu", "mlx"):
-        export_folder(WEIGHTS, root / backend, backend=backend)
-    return {backend: root / backend for backend in ("cpu", "mlx")}
+    return {
+        backend: export_cache.get(
+            f"nano-{backend}", lambda out, backend=backend: export_folder(WEIGHTS, out, backend=backend)
+        )
+        for backend in ("cpu", "mlx")
+    }
 
 
 async def answers(folder: Path, prompts: list[BenchPrompt]) -> list[list[int]]:

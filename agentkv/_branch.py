@@ -47,7 +47,7 @@ class Closing:
     async def _wait(self) -> None:
         if self._released is not None:
             self._loop.check_here()
-            await self._released.settled.wait()
+            await self._loop.until(self._released.settled)
 
 
 class Branch:
@@ -115,6 +115,10 @@ class Branch:
 
     async def extend(self, prompt: Prompt) -> None:
         """Adds text, token ids or chat messages to the history and prefills them.
+
+        Messages go on from what is there: an assistant's turn that is open is closed as the chat template closes it.
+        Text is the caller's own, control tokens that it spells included; for what others wrote, give messages, or the
+        ids of `ctx.tokenizer.encode(text, parse_special=False)`.
 
         All or nothing: on any error, and when cancelled, the branch is as it was.
 
@@ -185,6 +189,7 @@ class Branch:
 
         Raises:
             InvalidInput: an argument out of range, or a branch without tokens.
+            PositionsExhausted: the branch is at the model's last position.
             ModelError: a strategy that this is the first use of cannot be opened; DraftMismatch where it was not made
                 for this model.
             StepFailed: a forward failed, or the strategy did; the branch keeps the tokens that were made before it.
@@ -223,7 +228,7 @@ class Branch:
             speculation=self._context._model.speculation,
             buffer=buffer,
         )
-        return TokenStream(self._loop, request, buffer)
+        return TokenStream(self, request, buffer)
 
     async def select(self, choices: Sequence[str]) -> Choice:
         """The most likely of `choices` as a continuation, with the log-probability of each; the branch is unchanged.
@@ -233,6 +238,7 @@ class Branch:
         Raises:
             InvalidInput: no choices, an empty one, or a branch without tokens.
             ContextFull: fewer cells are free than the choices have tokens.
+            PositionsExhausted: a choice needs more positions than the model has left.
         """
         self._check_started("select")
         texts, encoded = await self._context._encoding.choices(choices)
@@ -295,8 +301,9 @@ class Branch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         closing = self.close()
-        with anyio.CancelScope(shield=True):
-            await closing
+        if kind is not GeneratorExit:  # a coroutine that is torn down can await nothing
+            with anyio.CancelScope(shield=True):
+                await closing
 
     def _check(self) -> None:
         self._loop.check_open()

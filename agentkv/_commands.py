@@ -150,6 +150,8 @@ class Job(Awaited[T]):
             worker.engine.take_back(self.id)
 
     def _settle(self, finished: Finished) -> None:
+        if self.settled.is_set():
+            return
         try:
             result = self._finish(finished)
         except BaseException as error:  # whoever awaits it gets it, and the settlements after this one go on

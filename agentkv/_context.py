@@ -92,6 +92,9 @@ class Context:
         log.debug("context opened", model=str(options.path), backend=context.model_info.backend)
         try:
             yield context
+        except GeneratorExit:  # a coroutine is torn down with the Context open
+            loop.abandon()
+            raise
         finally:
             await loop.stop()
             log.debug("context closed", model=str(options.path), steps=context.stats.steps)
@@ -132,7 +135,8 @@ class Context:
 
         Args:
             prompt: text, token ids, or chat messages (mappings with a `role` and a `content`, spelled out by the
-                model's chat template).
+                model's chat template). Control tokens that text spells are parsed, those that messages spell are not:
+                for what others wrote, give messages, or `ctx.tokenizer.encode(text, parse_special=False)`.
             tools: tool definitions for the chat template; only with messages.
 
         Raises:

@@ -1,6 +1,6 @@
 """How tasks that the thread woke find their way into its next forward, without a timer.
 
-Two halves. On the event loop, `Flush` puts off what is to be sent, tick by tick, until a whole tick passed without
+Two halves. On the event loop, `Quiet` puts off what is to be sent, tick by tick, until a whole tick passed without
 anything new: tasks that wake together ride together. On the thread, `Answers` counts the posts that woke tasks: the
 event loop answers each with a flush, even an empty one, once those tasks have run, and the thread waits for the answer,
 within bounds, before its next forward.
@@ -15,7 +15,7 @@ MAX_QUIET_TICKS = 32  # a flush is put off at most this often
 COME_BACK_S = 0.005  # how long a forward waits at most for the tasks that the last posts woke
 
 
-class Flush:
+class Quiet:
     """The event loop's half.
 
     Args:
@@ -51,7 +51,11 @@ class Flush:
             self._soon(self._tick)
             return
         self._ticking = False
-        self._send()
+        try:
+            self._send()
+        except BaseException:  # a signal's, or no memory: what was to be sent is sent later
+            self.restart()
+            raise
 
 
 class Answers:

@@ -22,12 +22,13 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from ._blocked import BlockedStrategy
 from ._commands import Awaited, Call, Cancel, Close, Command, Release, StreamJob, Taken, Worker
 from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
-from ._handshake import Flush
+from ._handshake import Quiet
 from ._history import Histories
 from ._host import current_host
 from ._log import log
+from ._outbox import Flush, Outbox
 from ._trace import StepRecord
-from ._worker import Batch, EngineWorker, Post, Stop
+from ._worker import EngineWorker, Post, Stop
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine
@@ -46,16 +47,16 @@ class StepLoop:
 
     def __init__(self) -> None:
         self._host = current_host()
-        self._queue: SimpleQueue[Batch | Command | Stop] = SimpleQueue()
+        self._queue: SimpleQueue[Flush | Command | Stop] = SimpleQueue()
+        self._outbox = Outbox()
         self._posts: deque[Post] = deque()
         self.histories = Histories()
-        self._worker = EngineWorker(self._queue, self._post, self.histories)
+        self._worker = EngineWorker(self._queue, self._outbox, self._post, self.histories)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()
         self._open = False
         self._lost = False  # the thread did not come back
-        self._outbox: list[Command] = []
-        self._flush = Flush(self._host.soon, self._send_if_due)
+        self._quiet = Quiet(self._host.soon, self._send_if_due)
         self._settled = 0  # number of the last post that woke tasks
 
     @property
@@ -91,7 +92,7 @@ class StepLoop:
         self._thread.start()
         atexit.register(self._at_exit)
         try:
-            await self._until(ready)
+            await self.until(ready)
         except BaseException:
             await self.stop()
             raise
@@ -109,12 +110,15 @@ class StepLoop:
         if not self._host.is_current():  # what the thread posts is settled elsewhere, or nowhere any more
             self._at_exit()
             return
-        try:
-            await self._until(self._ended)
-        finally:
+        await self.until(self._ended)
+        if not self._lost:
+            self._thread.join()
             atexit.unregister(self._at_exit)
-            if self._ended.is_set() and not self._lost:
-                self._thread.join()
+
+    def abandon(self) -> None:
+        """As `stop`, from a coroutine that is torn down and can await nothing."""
+        self._open = False
+        self._at_exit()
 
     def _at_exit(self) -> None:
         """Native code must not outlive the interpreter where a Context was never left."""
@@ -122,6 +126,8 @@ class StepLoop:
         blocked = BlockedStrategy(self._thread)
         while self._thread is not None and self._thread.is_alive() and not blocked.interrupt():
             self._thread.join(PATIENCE_S)
+            if self._lost:
+                return  # it had its time, and this was some more: one that just comes back ends in order
 
     @property
     def is_open(self) -> bool:
@@ -164,15 +170,15 @@ class StepLoop:
     def submit(self, command: Command) -> None:
         """Sends a command with the next flush."""
         self.check_open()
-        self._outbox.append(command)
-        self._flush.ask()
+        self._outbox.put(command)
+        self._quiet.ask()
 
     async def wait(self, command: Awaited[T]) -> T:
         """Waits until a submitted command is settled, and returns its result."""
         try:
             await command.settled.wait()
         except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-            self._send_cancel(command)
+            self.drop(command)
             raise
         except BaseException:
             await self.cancel(command)
@@ -181,19 +187,18 @@ class StepLoop:
 
     async def cancel(self, command: Awaited[Any]) -> None:
         """Takes back a submitted command and waits, uninterrupted, until it and that are settled."""
-        cancel = self._send_cancel(command)
-        try:
-            await self._until(command.settled)
-        finally:
-            if cancel is not None:
-                await self._until(cancel.settled)
+        cancel = self.drop(command)
+        await self.until(command.settled, *([] if cancel is None else [cancel.settled]))
 
-    def _send_cancel(self, command: Awaited[Any]) -> Cancel | None:
-        """None once the Context was left: whatever was under way then fails, and there is nothing to take back."""
+    def drop(self, command: Awaited[Any]) -> Cancel | None:
+        """Takes back a submitted command, and returns what there is to wait for.
+
+        None once the Context was left: whatever was under way then fails, and there is nothing to take back.
+        """
         if not self._open:
             return None
         cancel = Cancel(command)
-        self._outbox.append(cancel)
+        self._outbox.put(cancel)
         self._send()
         return cancel
 
@@ -221,8 +226,7 @@ class StepLoop:
             self._send(self._settled)
 
     def _send(self, answers: int = 0) -> None:
-        commands, self._outbox = self._outbox, []
-        self._queue.put(Batch(commands, answers))
+        self._queue.put(Flush(self._outbox.submitted, answers))
 
     def _post(self, post: Post) -> bool:
         self._posts.append(post)
@@ -233,8 +237,9 @@ class StepLoop:
         try:
             while self._posts:
                 post = self._posts[0]
-                while post.settlements:
-                    post.settlements.popleft()()
+                while post.settlements:  # one that is broken off runs again: settling twice changes nothing
+                    post.settlements[0]()
+                    post.settlements.popleft()
                 if post.number is not None:
                     self._settled, woke = post.number, True
                 self._posts.popleft()
@@ -242,42 +247,39 @@ class StepLoop:
             if self._posts:  # a signal's exception may come anywhere: what is left is settled all the same
                 self._host.soon(self._settle_posts)
             if woke:
-                self._flush.restart()
+                self._quiet.restart()
 
-    async def _until(self, event: anyio.Event) -> None:
-        """Waits for an event that will come, whatever is cancelled meanwhile; then lets the cancellation go on.
+    async def until(self, *events: anyio.Event) -> None:
+        """Waits for events that will come, whatever is cancelled meanwhile; then lets the cancellation go on.
 
         A strategy that does not return is interrupted, and at last given up with the thread that runs it.
         """
         blocked = BlockedStrategy(self._thread)
         cancelled: BaseException | None = None
-        while not event.is_set():
-            try:
-                with anyio.move_on_after(PATIENCE_S, shield=True):
-                    await event.wait()
-                if not event.is_set() and blocked.interrupt():
-                    self._give_up()
-            except anyio.get_cancelled_exc_class() as error:  # asyncio's own cancel() goes through shields
-                cancelled = error
+        for event in events:
+            while not event.is_set():
+                try:
+                    with anyio.move_on_after(PATIENCE_S, shield=True):
+                        await event.wait()
+                    if not event.is_set() and blocked.interrupt():
+                        self._give_up()
+                except anyio.get_cancelled_exc_class() as error:  # asyncio's own cancel() goes through shields
+                    cancelled = error
         if cancelled is not None:
             raise cancelled
 
     def _give_up(self) -> None:
         """The thread will not come back: everything under way fails, and the Context ends without it."""
+        from agentkv_runtime.engine import expect_leaks
+
+        expect_leaks()
         log.error("a strategy does not return; its thread is left behind", thread=self._thread and self._thread.name)
         error = StepFailed(
             "a strategy did not return from `propose` or `observe`; see kv.spec.Strategy, open the Context again"
         )
         self._lost = True
-        self._send()
         self._open = False
-        for job in list(self._worker.jobs.values()):
-            job.fail(error)
-        while not self._queue.empty():
-            item = self._queue.get()
-            for command in item.commands if isinstance(item, Batch) else [item]:
-                if not isinstance(command, Stop):
-                    command.fail(error)
-        atexit.unregister(self._at_exit)
+        for command in (*self._worker.jobs.values(), *self._outbox.left()):
+            command.fail(error)
         self._queue.put(Stop())  # for the case that it does return
         self._ended.set()

@@ -25,7 +25,8 @@ class Sampling(BaseModel):
         min_p: keep tokens at least this fraction as likely as the most likely one; 0 keeps all.
         repetition_penalty: above 1, tokens that the branch already holds become less likely; 1 leaves them.
         seed: 0 <= seed < 2**63. None draws one, reported as `Generation.seed`. The draw at a position depends on the
-            seed, the branch and the position, so a replay repeats it and siblings differ.
+            seed, the branch and the position, so a replay repeats it and siblings differ. Which branch it is follows
+            from the order in which branches were made and forked; `adopt` takes over the other's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

@@ -14,11 +14,11 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ._commands import StreamJob
 from ._errors import AgentKVError, BranchBusy
 from ._generation import Generation, Token
-from ._loop import StepLoop
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Emitted, Finished
 
+    from ._branch import Branch
     from ._request import GenerationRequest
 
 DEFAULT_BUFFER = 64
@@ -34,11 +34,12 @@ class TokenStream:
 
     def __init__(
         self,
-        loop: StepLoop,
+        branch: Branch,
         request: GenerationRequest,
         buffer: int,
     ) -> None:
-        self._loop = loop
+        self._branch = branch  # kept: one that nobody refers to is closed
+        self._loop = branch._loop
         self._request = request
         self._job: StreamJob[Generation] = StreamJob(request.start, self._end, self._feed, self._wake)
         self._taken_per_notice = max(buffer // 2, 1)
@@ -59,6 +60,9 @@ class TokenStream:
         self._loop.submit(self._job)
         try:
             await self._job.started.wait()
+        except GeneratorExit:
+            self._loop.drop(self._job)
+            raise
         except BaseException:
             await self._loop.cancel(self._job)
             raise
@@ -69,7 +73,10 @@ class TokenStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._loop.cancel(self._job)
+        if kind is GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
+            self._loop.drop(self._job)
+        else:
+            await self._loop.cancel(self._job)
 
     def __aiter__(self) -> TokenStream:
         return self
@@ -106,7 +113,8 @@ class TokenStream:
         return self._job.result()
 
     def _feed(self, items: list[Emitted]) -> None:
-        for item in items:
+        while items:
+            item = items.pop(0)
             text = self._decoder.decode(item.text)
             self._tokens.append(Token(item.token, text, item.logprob, self._count))
             self._count += 1

@@ -94,7 +94,8 @@ class Tokenizer:
     ) -> list[int]:
         """Ids of a conversation under the model's chat template.
 
-        Control tokens come from the template alone: those that messages or tools spell out are text.
+        Control tokens come from the template alone: those that messages or tools spell out are text. A message's
+        `role` is a word of the template's own; do not take it from others.
 
         Args:
             messages: mappings with a `role` and a `content`.

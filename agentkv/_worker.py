@@ -15,6 +15,7 @@ from ._errors import ContextClosed, StepFailed, from_native
 from ._handshake import Answers
 from ._history import Histories
 from ._log import log
+from ._outbox import Flush, Outbox
 from ._trace import StepTrace
 
 if TYPE_CHECKING:
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
     from ._model import Session
 
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
-
-
-class Batch:
-    """Commands of one flush, and the number of the last post that it answers."""
-
-    __slots__ = ("answers", "commands")
-
-    def __init__(self, commands: list[Command], answers: int) -> None:
-        self.commands = commands
-        self.answers = answers
 
 
 class Post:
@@ -55,13 +46,18 @@ class EngineWorker:
     """What the thread of a step loop runs.
 
     Args:
-        queue: batches, and single commands that cannot wait for a flush.
+        queue: flushes of the outbox, and single commands that cannot wait for one.
+        outbox: where the event loop puts commands.
         post: hands a Post to the event loop; False when that is gone.
         histories: the event loop's; changed there alone.
     """
 
     def __init__(
-        self, queue: SimpleQueue[Batch | Command | Stop], post: Callable[[Post], bool], histories: Histories
+        self,
+        queue: SimpleQueue[Flush | Command | Stop],
+        outbox: Outbox,
+        post: Callable[[Post], bool],
+        histories: Histories,
     ) -> None:
         self.engine: Engine
         self._session: Session | None = None
@@ -72,7 +68,7 @@ class EngineWorker:
         self._queue = queue
         self._post = post
         self._histories = histories
-        self._commands: deque[Command] = deque()  # taken from the queue and not applied
+        self._outbox = outbox
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
         self._answers = Answers()
@@ -161,17 +157,14 @@ class EngineWorker:
             with suppress(Empty):
                 self._take(queue.get(timeout=patience))
 
-    def _take(self, item: Batch | Command | Stop) -> None:
+    def _take(self, item: Flush | Command | Stop) -> None:
         if isinstance(item, Stop):
             self._stopping = True
-            return
-        if isinstance(item, Batch):
+        elif isinstance(item, Flush):
             self._answers.answered(item.answers)
-            self._commands.extend(item.commands)
+            self._outbox.take(item.upto, self._apply)
         else:
-            self._commands.append(item)
-        while self._commands:
-            self._apply(self._commands.popleft())
+            self._apply(item)
 
     def _apply(self, command: Command) -> None:
         before = len(self._settlements)
@@ -194,7 +187,8 @@ class EngineWorker:
             assert isinstance(job, StreamJob)
             self._streamed.setdefault(job, []).append(emitted)
         for finished in report.finished:
-            self.jobs.pop(finished.job).end(self, finished)
+            self.jobs[finished.job].end(self, finished)
+            del self.jobs[finished.job]
 
     def _publish(self) -> None:
         if not self._settlements and not self._streamed:
@@ -220,19 +214,14 @@ class EngineWorker:
         for job in self.jobs.values():
             self.report(partial(job.fail, ending))
         self.jobs.clear()
-        self._refuse(self._commands, ending)
-        while not self._stopping:
-            item = self._queue.get()
-            if isinstance(item, Stop):
-                self._stopping = True
-            else:
-                self._refuse(item.commands if isinstance(item, Batch) else [item], ending)
+        while True:
+            for command in self._outbox.left():
+                self.report(partial(command.fail, ending))
+            self._publish()
+            if self._stopping:
+                break
+            self._stopping = isinstance(self._queue.get(), Stop)
         if self._session is not None:
             self._session.close()
         self._session = None
         del self.engine
-
-    def _refuse(self, commands: Iterable[Command], error: BaseException) -> None:
-        for command in commands:
-            self.report(partial(command.fail, error))
-        self._publish()

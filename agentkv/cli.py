@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -125,8 +126,8 @@ def export(
             help="Activations and other weights: fp32; on mlx also fp16, which goes with the default cache, or bf16."
         ),
     ] = DType.fp32,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
-    max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns at most.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most, up to 8192.")] = 512,
+    max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns, up to 8192.")] = 64,
     max_context: Annotated[
         int | None,
         typer.Option(
@@ -154,7 +155,16 @@ def export(
             progress=progress,
         )
     size = _bytes_text(folder.manifest.model_bytes)
-    stdout.print(f"Wrote {escaped(folder.path)} ({size}). Look at it with: agentkv inspect {escaped(folder.path)}")
+    shown = escaped(shlex.quote(str(folder.path)))
+    stdout.print(f"Wrote {shown} ({size}). Look at it with: agentkv inspect {shown}", soft_wrap=True)
+    positions, tokens = folder.manifest.max_positions, folder.tokenizer.vocab_size
+    if max_context is not None and positions is not None and positions < max_context:
+        stdout.print(f"The model has {positions} positions: a history ends there, not at {max_context}.")
+    if tokens > folder.manifest.vocab_size:
+        stdout.print(
+            f"The tokenizer has {tokens} tokens, the model only {folder.manifest.vocab_size}: prompts with others are "
+            "refused."
+        )
     if folder.draft_path is not None:
         stdout.print("The draft head in the folder stays. If it is of another model, opening it says so.")
 
@@ -168,8 +178,8 @@ def export_draft(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Where to write draft.pte: the model folder, say.")],
     quant: Annotated[HeadQuant, typer.Option(help="Weights of the head: none, 8da8w or 8da4w.")] = HeadQuant.none,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most.")] = 512,
-    max_logits: Annotated[int, typer.Option(min=2, help="Rows that one forward returns at most.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most, up to 8192.")] = 512,
+    max_logits: Annotated[int, typer.Option(min=2, help="Rows that one forward returns at most, up to 8192.")] = 64,
 ) -> None:
     """Export an EAGLE-3 draft head for a model that was exported with --features. Needs torch."""
     from agentkv_runtime.export.draft_folder import export_draft

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import signal
 import sys
 from types import FrameType
@@ -37,9 +39,14 @@ def main() -> None:
         if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         app()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(128 + (asked or [signal.SIGINT])[0])
+    except OSError as error:  # what it prints to is full, or gone
+        with contextlib.suppress(OSError):
+            print(f"error: {error.strerror or error}", file=sys.stderr)
+        os._exit(1)  # Python would try to flush again
     except SystemExit:
         if asked:
             sys.exit(128 + asked[0])

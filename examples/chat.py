@@ -1,8 +1,9 @@
-"""Chat with nano, token by token. Ctrl-C stops an answer; an empty line ends the chat."""
+"""Chat with nano, token by token. An empty line ends the chat, and so does Ctrl-C."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import anyio
 from agent import open_trunk
@@ -34,4 +35,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    with suppress(KeyboardInterrupt):
+        anyio.run(main)

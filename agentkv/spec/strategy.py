@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .._errors import InvalidInput
+
 Ints = Sequence[int] | NDArray[np.integer[Any]]
 Floats = Sequence[float] | NDArray[np.floating[Any]]
 
@@ -30,8 +32,11 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: Iterable[int], confidence: Floats | None = None) -> Draft:
-        """The draft in which each token follows the one before it."""
-        nodes = [int(token) for token in tokens]
+        """The draft in which each token follows the one before it. Raises InvalidInput for what is no token id."""
+        try:
+            nodes = [int(token) for token in tokens]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidInput(f"tokens must be token ids: {error}") from error
         return cls(nodes, range(-1, len(nodes) - 1), confidence)
 
 

@@ -51,7 +51,12 @@ CHAT_TEMPLATE = """\
 {%- if message.role == "tool" and "<tool_response>" not in message.content -%}
 {{ "<tool_response>" + message.content + "</tool_response>" }}
 {%- else -%}
-{{ message.content }}
+{{ message.content or "" }}
+{%- for call in message.tool_calls or [] -%}
+{%- set f = call.function if call.function is defined else call -%}
+{{ "\\n" if message.content or not loop.first }}
+{{- "<tool_call>" + {"name": f.name, "arguments": f.arguments} | tojson + "</tool_call>" }}
+{%- endfor -%}
 {%- endif -%}
 {{ "<|im_end|>\\n" }}
 {%- endfor -%}

@@ -114,3 +114,32 @@ async def test_what_cannot_be_interrupted_is_given_up(open_context: OpenContext)
         enough.set()
     assert len(ends) == 2
     assert "did not return" in ends[0]
+
+
+@pytest.mark.anyio
+async def test_a_block_around_another_branch_can_be_left(open_context: OpenContext) -> None:
+    """Its error reaches the task group, which cancels what waits for the strategy."""
+    spins = Spins()
+
+    async def leave(branch: kv.Branch) -> None:
+        async with branch:
+            await anyio.to_thread.run_sync(spins.proposing.wait)
+            raise ValueError("ends the group")
+
+    try:
+        with anyio.fail_after(30):
+            async with open_context() as ctx:
+                branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
+                ends: list[str] = []
+                try:
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(lambda: branch.generate(max_tokens=40, speculative=spins))
+                        group.start_soon(leave, other)
+                except* ValueError:
+                    ends.append("the block's own error")
+                except* kv.StepFailed:
+                    ends.append("interrupted")
+                assert "the block's own error" in ends
+                assert other.closed
+    finally:
+        spins.enough.set()

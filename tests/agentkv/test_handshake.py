@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from agentkv._handshake import COME_BACK_S, MAX_QUIET_TICKS, Answers, Flush
+import pytest
+
+from agentkv._handshake import COME_BACK_S, MAX_QUIET_TICKS, Answers, Quiet
 
 
 class Ticks:
@@ -14,7 +16,7 @@ class Ticks:
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
         self.sent = 0
-        self.flush = Flush(self.callbacks.append, self.send)
+        self.flush = Quiet(self.callbacks.append, self.send)
 
     def send(self) -> None:
         self.sent += 1
@@ -46,6 +48,26 @@ def test_a_flush_is_not_put_off_for_ever() -> None:
         ticks.flush.ask()
         ticks.tick()
         assert ticks.sent == (count + 1) // (MAX_QUIET_TICKS + 1)
+
+
+def test_a_flush_that_fails_is_tried_again() -> None:
+    ticks = Ticks()
+    failing = [True]
+
+    def send() -> None:
+        if failing:
+            failing.clear()
+            raise MemoryError
+        ticks.send()
+
+    quiet = Quiet(ticks.callbacks.append, send)
+    quiet.ask()
+    ticks.tick()
+    with pytest.raises(MemoryError):
+        ticks.tick()
+    ticks.tick()
+    ticks.tick()
+    assert ticks.sent == 1
 
 
 def test_woken_tasks_get_ticks_of_their_own() -> None:

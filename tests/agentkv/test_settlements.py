@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import anyio
 import pytest
+from sniffio import current_async_library
 
 import agentkv as kv
+from agentkv import _loop
 from agentkv._commands import Job
-from agentkv._worker import Post
+from agentkv._history import Histories
+from agentkv._outbox import Flush
+from agentkv._worker import EngineWorker, Post
 
 from .conftest import OpenContext
 
@@ -87,18 +92,101 @@ async def test_an_undo_that_raises(open_context: OpenContext) -> None:
 
 
 async def test_what_a_signal_interrupts_is_settled_later(open_context: OpenContext) -> None:
-    """An exception in the middle of a post, as a second Ctrl-C raises one, loses nothing behind it."""
+    """An exception in the middle of a post, as a signal may raise one anywhere, loses nothing."""
     async with open_context() as ctx:
         trunk = await ctx.branch("The quick")
         loop, settled = ctx._loop, []
-        for number in range(2):
-            settlements = [lambda number=number: settled.append(number), raising, lambda: settled.append("behind")]
-            loop._posts.append(Post(settlements, loop._settled))
-        with pytest.raises(Unusual):
-            loop._settle_posts()
-        assert settled == [0]
-        with pytest.raises(Unusual):
-            loop._settle_posts()
+        raised: list[int] = []
+
+        def interrupted() -> None:  # in the middle: the next time it goes through
+            if len(raised) < 2:
+                raised.append(1)
+                raise Unusual
+            settled.append("at last")
+
+        loop._posts.append(Post([lambda: settled.append("before"), interrupted, lambda: settled.append("behind")], 1))
+        for _ in range(2):
+            with pytest.raises(Unusual):
+                loop._settle_posts()
+        loop._settle_posts()
+        assert settled == ["before", "at last", "behind"]
         await anyio.sleep(0.01)
-        assert settled == [0, "behind", 1, "behind"]
         assert len((await trunk.generate(max_tokens=2)).tokens) == 2
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio ends the whole run when a callback raises
+async def test_a_flush_that_a_signal_interrupts_is_made_later(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, interrupted = _loop.Flush, []
+
+    def flush(upto: int, answers: int) -> Flush:
+        if len(interrupted) < 3:
+            interrupted.append(1)
+            raise MemoryError
+        return real(upto, answers)
+
+    with anyio.fail_after(20):
+        async with open_context() as ctx:
+            trunk = await ctx.branch("The quick")
+            monkeypatch.setattr(_loop, "Flush", flush)
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            await trunk.extend([5])
+            assert len((await trunk.generate(max_tokens=2)).tokens) == 2
+    assert len(interrupted) == 3
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "kth"),
+    [
+        (Job, "end", 0),
+        (EngineWorker, "_apply", 0),
+        (EngineWorker, "_apply", 3),
+        (EngineWorker, "report", 0),
+        (EngineWorker, "report", 5),
+        (EngineWorker, "_absorb", 4),
+        (EngineWorker, "_publish", 2),
+        (EngineWorker, "_tell_changes", 1),
+        (EngineWorker, "step", 2),
+        (Histories, "apply", 1),
+    ],
+)
+async def test_no_memory_in_the_bookkeeping(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, kth: int
+) -> None:
+    """Whatever of it fails once, everybody who waits is told."""
+    real, calls = getattr(owner, name), []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == kth + 1:
+            raise MemoryError
+        return real(*arguments)
+
+    if owner is Histories and current_async_library() == "trio":
+        pytest.skip("trio ends the whole run when a callback raises")
+    if current_async_library() == "asyncio":
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    ends: list[str] = []
+
+    async def generate(branch: kv.Branch) -> None:
+        try:
+            await branch.generate(max_tokens=20)
+            await branch.extend([5, 6])
+            await branch.fork(2)
+        except kv.AgentKVError as error:
+            ends.append(type(error).__name__)
+        except MemoryError:
+            ends.append("MemoryError")
+        else:
+            ends.append("done")
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group, open_context() as ctx:
+            kids = await (await ctx.branch("The quick")).fork(4)
+            monkeypatch.setattr(owner, name, failing)
+            for kid in kids:
+                group.start_soon(generate, kid)
+            await anyio.sleep(0.2)
+    assert len(ends) == 4
+    assert len(calls) > kth

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from examples.nano import pools, tools
 from examples.nano.data import Conversation, conversation, lesson
 from examples.nano.desk import Desk
+from examples.nano.tools import Call
 
 COUNT = 300
 MAKERS = (pools.name, pools.word, pools.integer, pools.number, pools.clock, pools.code)
@@ -195,6 +196,15 @@ def test_template_renders_what_training_renders(bpe) -> None:
     for talk in sample("train")[:30]:
         text = built.apply_chat_template(talk.messages(), tools=talk.tools(), tokenize=False)
         assert text == module.render(talk)
+    calls = [
+        {"type": "function", "function": {"name": "clock", "arguments": {"city": name}}} for name in ("Oslo", "Rome")
+    ]
+    spelled = "\n".join(Call("clock", call["function"]["arguments"]).text() for call in calls)
+    for content in (None, "", "Well."):
+        said = {"role": "assistant", "content": content, "tool_calls": calls}
+        plain = {"role": "assistant", "content": f"{content}\n{spelled}" if content else spelled}
+        one, other = (built.apply_chat_template([plain_or_not], tokenize=False) for plain_or_not in (said, plain))
+        assert one == other
     asked = [{"role": "user", "content": "Hi"}]
     text = built.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     assert text.startswith("<|im_start|>system\n")

@@ -51,7 +51,9 @@ async def test_held_out_prompts_take_a_third_of_the_forwards() -> None:
         async with kv.Context.open(kv.models.nano(draft=True), capacity=4096, speculative=strategy) as ctx:
             said[eagle], forwards[eagle] = [], 0
             for talk in talks:
-                async with await ctx.branch(talk.messages()[:-1], tools=talk.tools()) as branch:
+                # As text: what the examples hold as content is what the model itself wrote, calls included.
+                prompt = ctx.tokenizer.render_chat(talk.messages()[:-1], tools=talk.tools())
+                async with await ctx.branch(prompt) as branch:
                     before = ctx.stats.forwards
                     generation = await branch.generate(max_tokens=MAX_TOKENS)
                     said[eagle].append(generation.tokens)

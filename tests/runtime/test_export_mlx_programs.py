@@ -51,7 +51,7 @@ def run(model: Any, path: Path, **options: Any) -> Logits:
     return np.concatenate(rows)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [name for name in CONFIGS if not name.startswith("phimoe")])  # no mixtures of experts
 def test_architectures(name: str, tmp_path: Path) -> None:
     model = build(CONFIGS[name]())
     want = logits_of(model)

@@ -53,11 +53,11 @@ def model_logits(model: PreTrainedModel, tokens: list[int]) -> Rows:
     return logits
 
 
-def run_model(folder: ModelFolder, tokens: list[int], expected: Rows, tell: Progress) -> None:
+def run_model(folder: ModelFolder, tokens: list[int], expected: Rows | None, tell: Progress) -> None:
     """Opens an exported model as a Context does, and feeds it `tokens`, which must bring the logits `expected`.
 
-    float32 programs are held to them closely, others loosely. Raises ExportError. Where this machine lacks the backend,
-    nothing runs, and `tell` hears of it.
+    float32 programs are held to them closely, others loosely; None where the model's own are of no use. Raises
+    ExportError. Where this machine lacks the backend, nothing runs, and `tell` hears of it.
     """
     manifest = folder.manifest
     try:
@@ -69,12 +69,14 @@ def run_model(folder: ModelFolder, tokens: list[int], expected: Rows, tell: Prog
         logits = _run(folder, tokens)
     except (_core.Error, ModelFolderError) as error:
         raise ExportError(f"the exported program does not run: {error}") from error
+    if not np.isfinite(logits).all():
+        raise ExportError("the exported program's logits are not finite: try another quantisation or dtype")
+    if expected is None:
+        return
     if logits.shape != expected.shape:
         raise ExportError(
             f"the exported program gives out {logits.shape} logits where the model's are {expected.shape}"
         )
-    if not np.isfinite(logits).all():
-        raise ExportError("the exported program's logits are not finite: try another quantisation or dtype")
     if manifest.quantization == "none" and manifest.dtype == "fp32":
         off, largest = (float(np.abs(rows).max()) for rows in (logits - expected, expected))
         if off > _MOST_ERROR * largest:

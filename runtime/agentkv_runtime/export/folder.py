@@ -138,6 +138,7 @@ def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tel
     try:
         from agentkv_runtime.export.first_run import model_logits, probe_tokens, run_model
         from agentkv_runtime.export.lower import load_model, lower_model
+        from agentkv_runtime.export.positions import long_factors
     except ImportError as error:
         raise ExportError(
             f"export needs torch and executorch, and {error.name or error} is not installed: "
@@ -145,8 +146,10 @@ def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tel
         ) from error
     tell("loading the model")
     model = load_model(src)
-    tokens = probe_tokens(tokenizer, model.config.get_text_config().vocab_size)
-    expected = model_logits(model, tokens)
+    config = model.config.get_text_config()
+    tokens = probe_tokens(tokenizer, config.vocab_size)
+    # Of a long-rope model with its long factors: transformers takes the short ones for few tokens.
+    expected = None if long_factors(config, options.max_context) else model_logits(model, tokens)
     try:
         lowered = lower_model(model, **asdict(options), progress=tell)
     except (ExportError, OSError):
@@ -161,10 +164,10 @@ def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tel
     for name in _COMPANIONS:
         if (src / name).is_file():
             shutil.copyfile(src / name, folder / name)
-    config = read_object(src / "config.json", ExportError)
-    _keep_ends(folder / "generation_config.json", config)
+    described = read_object(src / "config.json", ExportError)
+    _keep_ends(folder / "generation_config.json", described)
     try:
-        manifest = _manifest(src, folder, config, lowered, options)
+        manifest = _manifest(src, folder, described, lowered, options)
     except ValueError as error:  # a number that no manifest can hold
         raise ExportError(f"{src}: its config.json describes a model that agentkv cannot hold: {error}") from error
     write_manifest(manifest, folder / MANIFEST_NAME)

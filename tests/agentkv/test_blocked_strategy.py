@@ -51,6 +51,7 @@ def test_ctrl_c_ends_the_program(folder: Path, blocks: str) -> None:
         process.kill()
     assert process.returncode in (1, -signal.SIGINT)
     assert "KeyboardInterrupt" in errors
+    assert "nanobind" not in errors
 
 
 class Spins:

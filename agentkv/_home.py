@@ -1,0 +1,50 @@
+"""What the branches of one Context share."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ._errors import ForeignBranch
+
+if TYPE_CHECKING:
+    from ._branch import Branch
+    from ._encoding import Encoding
+    from ._loop import StepLoop
+    from ._speculation import Speculation
+    from ._tokenizer import Tokenizer
+
+
+class Home:
+    """The step loop that runs their verbs, what makes tokens and text of each other, and who lives here.
+
+    `context` is the Context itself, which branches only hand out.
+    """
+
+    def __init__(
+        self, context: Any, loop: StepLoop, encoding: Encoding, tokenizer: Tokenizer, speculation: Speculation
+    ) -> None:
+        self.context = context
+        self.loop = loop
+        self.encoding = encoding
+        self.tokenizer = tokenizer
+        self.speculation = speculation
+        self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
+
+    @property
+    def branches(self) -> list[Branch]:
+        """The live branches, oldest first."""
+        return [branch for _, branch in sorted(self._branches.items())]
+
+    def enter(self, branch: Branch) -> None:
+        """A branch begins."""
+        self._branches[branch.id] = branch
+
+    def leave(self, branch: Branch) -> None:
+        """A branch was closed. Idempotent."""
+        self._branches.pop(branch.id, None)
+
+    def check_owns(self, branch: Branch) -> None:
+        """Raises ForeignBranch for a branch of another Context."""
+        if branch._home is not self:
+            raise ForeignBranch(f"branch {branch.id} lives in another Context; open both branches in one")

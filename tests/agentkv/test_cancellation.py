@@ -156,6 +156,35 @@ async def test_a_torn_down_coroutine_leaves_nothing_running(open_context: OpenCo
         assert ctx.stats.branches == 1
 
 
+async def test_another_task_goes_on_with_a_branch_as_its_generation_is_cancelled(open_context: OpenContext) -> None:
+    """What it does comes after what was cancelled, in the tokens as in the cache."""
+    async with open_context() as ctx:
+        trunk, other = await ctx.branch("The quick brown fox"), await ctx.branch("def add")
+        sampling = kv.Sampling(temperature=1, seed=8, repetition_penalty=0.1)
+        for verb in [lambda kid: kid.rollback(3), lambda kid: kid.adopt(other), lambda kid: kid.rollback(3)] * 10:
+            async with await trunk.fork() as kid, anyio.create_task_group() as group:
+
+                async def generate(scope: anyio.CancelScope, kid: kv.Branch = kid) -> None:
+                    with scope:
+                        await kid.generate(max_tokens=1900, sampling=sampling)
+
+                scope = anyio.CancelScope()
+                group.start_soon(generate, scope)
+                await anyio.sleep(0.003)
+                scope.cancel()
+                while True:
+                    try:
+                        await verb(kid)
+                    except kv.BranchBusy:  # the cancelled task did not run yet
+                        await anyio.lowlevel.checkpoint()
+                    else:
+                        break
+                held = await ctx._loop.call(lambda engine, kid=kid: engine.tokens(kid.id).tolist())
+                assert kid.tokens == held
+                fresh = await ctx.branch(kid.tokens)
+                np.testing.assert_array_equal(await kid.logits(), await fresh.logits())
+
+
 def live_tasks() -> int:
     if current_async_library() == "asyncio":
         return len(asyncio.all_tasks())

@@ -173,12 +173,12 @@ async def test_another_task_goes_on_with_a_branch_as_its_generation_is_cancelled
                 await anyio.sleep(0.003)
                 scope.cancel()
                 while True:
+                    await anyio.lowlevel.checkpoint()
                     try:
                         await verb(kid)
                     except kv.BranchBusy:  # the cancelled task did not run yet
-                        await anyio.lowlevel.checkpoint()
-                    else:
-                        break
+                        continue
+                    break
                 held = await ctx._loop.call(lambda engine, kid=kid: engine.tokens(kid.id).tolist())
                 assert kid.tokens == held
                 fresh = await ctx.branch(kid.tokens)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from agentkv import models
 from agentkv._console import remembered_interrupts
 from agentkv.cli import app
 from tests.conftest import FolderFactory
@@ -253,6 +254,18 @@ def test_a_disk_that_fills_up(src: Path, tmp_path: Path) -> None:
     assert "File too large" in lines[0]
     assert {path: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_output_that_has_no_room() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from agentkv_command import main; main()", "inspect", str(models.nano())],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.3, 1.2, 3.0])

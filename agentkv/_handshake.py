@@ -77,12 +77,13 @@ class Answers:
 
     def patience(self) -> float:
         """Seconds that a forward that is due still waits for answers; 0 once it should begin."""
-        now = perf_counter()
         if self._answered >= self._posted:
             self._deadline = None
-        elif self._deadline is None:
+            return 0.0
+        now = perf_counter()
+        if self._deadline is None:
             self._deadline = now + COME_BACK_S
-        if self._deadline is None or now >= self._deadline:
+        if now >= self._deadline:
             self._answered, self._deadline = self._posted, None
             return 0.0
         return self._deadline - now

@@ -162,7 +162,6 @@ class StepLoop:
 
         A cancelled command is taken back, and settled at the step boundary, before the cancellation goes on.
         """
-        self.check_open()
         await checkpoint_if_cancelled()
         self.submit(command)
         return await self.wait(command)

@@ -198,11 +198,13 @@ class EngineWorker:
         if number is not None or now - self._stats_at > STATS_EVERY_S:
             self._refresh_stats(now)
         self.awaits_answers = bool(self.jobs)
-        streamed = (partial(job.feed, items) for job, items in self._streamed.items())
-        if not self._post(Post((*streamed, *self._settlements), number)):
+        settlements = self._settlements
+        if self._streamed:
+            settlements = [*(partial(job.feed, items) for job, items in self._streamed.items()), *settlements]
+            self._streamed = {}
+        if not self._post(Post(settlements, number)):
             self._stopping = True
         self._settlements = []
-        self._streamed = {}
 
     def _refresh_stats(self, now: float) -> None:
         if self._session is not None:

@@ -85,10 +85,10 @@ class TokenStream:
         """The next token; raises what ended the generation, if it was an error."""
         if not self._entered:
             raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")
+        self._loop.check_here()
         if self._tokens:
             await checkpoint()
         while not self._tokens:
-            self._loop.check_here()
             if self._job.settled.is_set():
                 self._job.result()
                 raise StopAsyncIteration

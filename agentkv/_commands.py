@@ -163,7 +163,7 @@ class Job(Awaited[T]):
 class StreamJob(Job[T]):
     """A generation whose tokens are handed out as they come. `heard` is called at its end, whatever that was."""
 
-    __slots__ = ("_feed", "_heard", "started")
+    __slots__ = ("_heard", "feed", "started")
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class StreamJob(Job[T]):
         heard: Callable[[], None],
     ) -> None:
         super().__init__(start, finish)
-        self._feed = feed
+        self.feed = feed  # hands tokens to the reader; on the event loop
         self._heard = heard
         self.started = anyio.Event()
 
@@ -189,10 +189,6 @@ class StreamJob(Job[T]):
         super().fail(error)
         self.started.set()
         self._heard()
-
-    def feed(self, items: list[Emitted]) -> None:
-        """Hands tokens to the reader; on the event loop."""
-        self._feed(items)
 
 
 class Cancel(Awaited[None]):

@@ -42,6 +42,11 @@ class Stop:
     __slots__ = ()
 
 
+def _feed(streamed: dict[StreamJob[Any], list[Emitted]]) -> None:
+    for job, items in streamed.items():
+        job.feed(items)
+
+
 class EngineWorker:
     """What the thread of a step loop runs.
 
@@ -200,7 +205,7 @@ class EngineWorker:
         self.awaits_answers = bool(self.jobs)
         settlements = self._settlements
         if self._streamed:
-            settlements = [*(partial(job.feed, items) for job, items in self._streamed.items()), *settlements]
+            settlements = [partial(_feed, self._streamed), *settlements]
             self._streamed = {}
         if not self._post(Post(settlements, number)):
             self._stopping = True

@@ -16,7 +16,7 @@ from ._errors import BranchClosed, InvalidInput
 from ._generation import Choice, Generation
 from ._inputs import Prompt, checked_count
 from ._mark import Mark, length_at, make_mark
-from ._request import GenerationRequest
+from ._request import MOST_TOKENS, GenerationRequest
 from ._shown import shown
 from ._speculation import INHERIT, Inherit, Speculative
 from ._stream import DEFAULT_BUFFER, TokenStream
@@ -221,6 +221,7 @@ class Branch:
         Leaving the block stops the generation. A reader that falls `buffer` tokens behind pauses its own branch only.
         """
         self._check_started("stream")
+        limit = checked_count(buffer, "buffer", 1, MOST_TOKENS)
         request = GenerationRequest.checked(
             self._id,
             max_tokens=max_tokens,
@@ -228,9 +229,9 @@ class Branch:
             sampling=sampling,
             speculative=speculative,
             speculation=self._home.speculation,
-            buffer=buffer,
+            buffer=limit,
         )
-        return TokenStream(self, request, buffer)
+        return TokenStream(self, request, limit)
 
     async def select(self, choices: Sequence[str]) -> Choice:
         """The most likely of `choices` as a continuation, with the log-probability of each; the branch is unchanged.

@@ -51,8 +51,7 @@ class GenerationRequest:
         limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
         stops = checked_stop(stop)
         sampling = checked_sampling(sampling)
-        ahead = None if buffer is None else checked_count(buffer, "buffer", 1, MOST_TOKENS)
-        return cls(branch, limit, stops, sampling, sampling.drawn_seed(), strategy, speculation, ahead)
+        return cls(branch, limit, stops, sampling, sampling.drawn_seed(), strategy, speculation, buffer)
 
     def start(self, engine: Engine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from typing import Any
 
 import anyio
 import pytest
@@ -125,6 +126,13 @@ async def test_closing_the_branch_ends_its_stream(open_context: OpenContext) -> 
         assert stream.generation.finish_reason == "cancelled"
         assert "".join(texts) == stream.generation.text
         assert ctx.stats.cells_used == 0
+
+
+@pytest.mark.parametrize("buffer", [None, 0, -1, True, 2.5, "4", 2**31])
+async def test_a_buffer_is_a_number_of_tokens(open_context: OpenContext, buffer: Any) -> None:
+    async with open_context() as ctx:
+        with pytest.raises(kv.InvalidInput, match="buffer"):
+            (await ctx.branch("The")).stream(buffer=buffer)
 
 
 async def test_a_stream_keeps_its_branch(open_context: OpenContext) -> None:

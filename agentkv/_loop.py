@@ -134,11 +134,6 @@ class StepLoop:
         """Is the Context inside its block?"""
         return self._open
 
-    @property
-    def is_here(self) -> bool:
-        """Does the caller run on the event loop that the Context was opened on?"""
-        return self._host.is_current()
-
     def check_open(self) -> None:
         """Raises ContextClosed once the Context was left, WrongEventLoop on another event loop than its own."""
         if not self._open:

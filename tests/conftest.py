@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agentkv_runtime import _core
 
 from tests.export_cache import ExportCache
 from tests.models import TinySpec, tiny_spec, write_hf_folder
@@ -70,6 +71,14 @@ def tiny_exported_folder(export_cache: ExportCache, tiny_hf_folder: FolderFactor
         return export_cache.get(f"{spec.name}-{backend}-{quant}-{dtype}-t{max_tokens}n{max_logits}", export)
 
     return build
+
+
+@pytest.fixture(scope="module")
+def failing_caches() -> Iterator[None]:
+    """Caches that are made meanwhile can be told to fail, see tests/faults.py."""
+    _core.failing_caches(True)
+    yield
+    _core.failing_caches(False)
 
 
 @pytest.fixture(scope="session")

@@ -104,5 +104,5 @@ def oracle_driver(folder: Path, *, capacity: int = 256, kv_dtype: str = "fp32", 
 
 def native_driver(program: Any, *, capacity: int = 256, kv_dtype: str = "fp32", min_chunk: int = 16) -> Driver:
     """A fresh cache over a loaded ExecuTorchProgram."""
-    session = program.make_seq_session(capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk)
+    session = program.make_session(capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk)
     return Driver(session, session.cache, max_logits=session.max_logits)

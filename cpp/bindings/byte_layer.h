@@ -15,10 +15,9 @@
 #include <vector>
 
 #include "core/byte_layer.h"
+#include "core/cells.h"
 #include "core/errors.h"
 #include "core/message.h"
-#include "core/seq_cells.h"
-#include "core/tree_cells.h"
 
 namespace agentkv {
 
@@ -29,17 +28,16 @@ using Heads = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cp
 using OutHeads = nb::ndarray<nb::numpy, float, nb::ndim<3>>;
 
 // Makes a layer over cells; `rest` follows the planner in its constructor.
-template <class Layer, class Cells, class... Rest>
+template <class Layer, class... Rest>
 std::shared_ptr<Layer> make_layer(std::shared_ptr<Cells> cells, int n_layers, int n_kv_heads, int head_dim,
-                                  const std::string& kv_dtype, Cell min_chunk, Rest... rest) {
-  CacheConfig config;
-  config.n_layers = n_layers;
-  config.n_kv_heads = n_kv_heads;
-  config.head_dim = head_dim;
-  config.capacity = cells->capacity();
-  config.min_chunk = min_chunk;
-  config.kv_dtype = kv_dtype.c_str();
-  config.max_sequences = cells->max_sequences();
+                                  std::string kv_dtype, Cell min_chunk, Rest... rest) {
+  const CacheConfig config{{.capacity = cells->capacity(),
+                            .kv_dtype = std::move(kv_dtype),
+                            .min_chunk = min_chunk,
+                            .max_sequences = cells->max_sequences()},
+                           n_layers,
+                           n_kv_heads,
+                           head_dim};
   return std::make_shared<Layer>(config, std::move(cells), rest...);
 }
 
@@ -56,16 +54,14 @@ OutHeads filled(std::size_t heads, std::size_t tokens, std::size_t dim, Fill&& f
   return {data->data(), 3, shape, owner};
 }
 
-// The class of a byte layer; `make_seq` and `make_tree` make it, `attend` is its update_and_attend.
-template <class Layer, class MakeSeq, class MakeTree, class Attend>
-nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* doc, const char* init_doc,
-                                  MakeSeq make_seq, MakeTree make_tree, Attend attend) {
+// The class of a byte layer; `make` makes it over Cells, `attend` is its update_and_attend.
+template <class Layer, class Make, class Attend>
+nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* doc, const char* init_doc, Make make,
+                                  Attend attend) {
   using namespace nb::literals;
   return nb::class_<Layer>(m, name, doc)
-      .def(nb::new_(make_seq), "cells"_a, "n_layers"_a, "n_kv_heads"_a, "head_dim"_a, "kv_dtype"_a = "fp16",
+      .def(nb::new_(make), "cells"_a, "n_layers"_a, "n_kv_heads"_a, "head_dim"_a, "kv_dtype"_a = "fp16",
            "min_chunk"_a = 256, init_doc)
-      .def(nb::new_(make_tree), "cells"_a, "n_layers"_a, "n_kv_heads"_a, "head_dim"_a, "kv_dtype"_a = "fp16",
-           "min_chunk"_a = 256)
       .def("update_and_attend", attend, "layer"_a, "positions"_a, "q"_a, "k"_a, "v"_a, "scale"_a, "window"_a = 0,
            "sinks"_a = 0,
            "Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, "

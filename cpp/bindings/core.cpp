@@ -14,11 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/builders.h"
-#include "core/contiguous_cells.h"
+#include "core/cache_builders.h"
+#include "core/cells.h"
+#include "core/contiguous_view.h"
 #include "core/registry.h"
-#include "core/seq_cells.h"
-#include "core/tree_cells.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -142,17 +141,15 @@ void bind_faces(nb::module_& m) {
           "Proposes draft nodes for the next step that has rows of seq; each parent is the index of an earlier node, "
           "or "
           "-1 for the last committed token. Raises InvalidTree, InvalidStep, UnknownSequence.")
+      .def(
+          "commit",
+          [](TreeSeqCache& c, const std::vector<std::int32_t>& accepted, SeqId seq) {
+            c.commit(accepted, static_cast<std::int32_t>(accepted.size()), seq);
+          },
+          "accepted"_a, "seq"_a = 0,
+          "Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. Raises "
+          "InvalidTree, InvalidStep, UnknownSequence.")
       .def("frontier_size", &TreeSeqCache::frontier_size, "seq"_a, "Draft nodes of seq, proposed ones included.");
-}
-
-// `plan` for one bookkeeping; nanobind knows a single base class per type, so StepPlanner is not bound.
-template <class Cells, class Class>
-void def_plan(Class& cls) {
-  cls.def(
-         "plan", [](Cells& c, const Int64Array& p) { return StepPlan(c.plan({p.data(), p.size()})); }, "positions"_a,
-         "Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], "
-         "equal to step_positions(). Raises InvalidStep.")
-      .def("plan", [](Cells& c, const std::vector<std::int64_t>& p) { return StepPlan(c.plan(p)); }, "positions"_a);
 }
 
 using Mover = nb::typed<nb::callable, void(std::vector<Cell>, std::vector<Cell>)>;
@@ -164,9 +161,9 @@ CellMover mover(Mover move_cells) {
   };
 }
 
-void commit(TreeCells& cells, const std::vector<std::int32_t>& accepted, SeqId seq, std::optional<Mover> move_cells) {
+void commit(Cells& cells, const std::vector<std::int32_t>& accepted, SeqId seq, std::optional<Mover> move_cells) {
   const struct Restore {
-    TreeCells& cells;
+    Cells& cells;
     CellMover mover;
     ~Restore() { cells.set_mover(std::move(mover)); }
   } restore{cells, cells.mover()};
@@ -175,31 +172,29 @@ void commit(TreeCells& cells, const std::vector<std::int32_t>& accepted, SeqId s
 }
 
 void bind_cells(nb::module_& m) {
-  auto contiguous = nb::class_<ContiguousCells, ContiguousCache>(m, "ContiguousCells", "Position p lies in cell p.")
-                        .def(nb::init<Cell>(), "capacity"_a, "Raises InvalidRange unless capacity >= 1.");
-  def_plan<ContiguousCells>(contiguous);
-  auto seq = nb::class_<SeqCells, SeqCache>(m, "SeqCells", "A pool of cells, each owned by any number of sequences.")
-                 .def(nb::init<Cell, SeqId>(), "capacity"_a, "max_sequences"_a = kDefaultMaxSequences,
-                      "Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.");
-  def_plan<SeqCells>(seq);
-  auto tree =
-      nb::class_<TreeCells, TreeSeqCache>(m, "TreeCells", "SeqCells with a frontier of draft nodes per sequence.")
-          .def(nb::init<Cell, SeqId>(), "capacity"_a, "max_sequences"_a = kDefaultMaxSequences,
-               "Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.")
-          .def(
-              "set_mover",
-              [](TreeCells& cells, std::optional<Mover> move_cells) {
-                cells.set_mover(move_cells ? mover(std::move(*move_cells)) : CellMover{});
-              },
-              "move_cells"_a.none(),
-              "What every commit calls to copy cells in the byte layer, move_cells(src, dst), in order. It is held for "
-              "as long as the cells are, so a byte layer that leads to them must be held weakly by it.")
-          .def("commit", &commit, "accepted"_a, "seq"_a = 0, "move_cells"_a = nb::none(),
-               "Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. "
-               "move_cells is called instead of set_mover's; without either no cell moves, and the chain stays where "
-               "it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, "
-               "InvalidStep, UnknownSequence.");
-  def_plan<TreeCells>(tree);
+  nb::class_<Cells, TreeSeqCache>(m, "Cells",
+                                  "The bookkeeping: a pool of cells, each owned by any number of sequences.")
+      .def(nb::init<Cell, SeqId>(), "capacity"_a, "max_sequences"_a = kDefaultMaxSequences,
+           "Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.")
+      .def(
+          "set_mover",
+          [](Cells& cells, std::optional<Mover> move_cells) {
+            cells.set_mover(move_cells ? mover(std::move(*move_cells)) : CellMover{});
+          },
+          "move_cells"_a.none(),
+          "What every commit calls to copy cells in the byte layer, move_cells(src, dst), in order. It is held for as "
+          "long as the cells are, so a byte layer that leads to them must be held weakly by it.")
+      .def("commit", &commit, "accepted"_a, "seq"_a = 0, "move_cells"_a = nb::none(),
+           "The same with move_cells in place of set_mover's; without either no cell moves, and the chain stays where "
+           "it was drafted. What it raises passes on, and the frontier is then dropped.")
+      .def(
+          "plan", [](Cells& c, const Int64Array& p) { return StepPlan(c.plan({p.data(), p.size()}, 0)); },
+          "positions"_a,
+          "Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], "
+          "equal to step_positions(). Raises InvalidStep.")
+      .def("plan", [](Cells& c, const std::vector<std::int64_t>& p) { return StepPlan(c.plan(p, 0)); }, "positions"_a);
+  nb::class_<ContiguousView, ContiguousCache>(m, "ContiguousView", "Sequence 0 of a cache that nobody else uses.")
+      .def(nb::init<std::shared_ptr<TreeSeqCache>>(), "cache"_a);
 }
 
 void bind_registries(nb::module_& m) {
@@ -207,7 +202,7 @@ void bind_registries(nb::module_& m) {
   m.def("cache_keys", [] { return CacheRegistry::instance().keys(); }, "Keys of the caches installed now, sorted.");
   m.def(
       "cache_builders", [] { return CacheBuilderRegistry::instance().keys(); },
-      "(backend_id, kind) of every cache that can be built, sorted.");
+      "(backend_id, policy) of every cache that can be built, sorted.");
 }
 
 }  // namespace

@@ -22,7 +22,6 @@ HeadsView view(const Heads& a) {
   return {a.data(), heads, tokens, dim, std::int64_t{tokens} * dim, dim};
 }
 
-template <class Cells>
 std::shared_ptr<KvCache> make_cache(std::shared_ptr<Cells> cells, int n_layers, int n_kv_heads, int head_dim,
                                     const std::string& kv_dtype, Cell min_chunk) {
   return make_layer<KvCache>(std::move(cells), n_layers, n_kv_heads, head_dim, kv_dtype, min_chunk, parallel_for);
@@ -48,7 +47,7 @@ void bind_cpu(nanobind::module_& m) {
   bind_byte_layer<KvCache>(
       m, "CpuCache", "K and V pools in host memory, and attention over the plans of a bookkeeping.",
       "head_dim: a multiple of 8 up to 256; kv_dtype: \"fp32\", \"fp16\" or \"bf16\". Raises InvalidTensor.",
-      &make_cache<SeqCells>, &make_cache<TreeCells>, &update_and_attend);
+      &make_cache, &update_and_attend);
   m.def(
       "cpu_isas",
       [] {

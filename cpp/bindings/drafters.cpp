@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/make_session.h"
 #include "executorch/head_session.h"
 #include "executorch/session.h"
 #include "spec/eagle_drafter.h"
@@ -74,31 +75,26 @@ nb::dict info(const ExecuTorchHead& head) {
 }
 
 void bind_head(nb::module_& m) {
-  nb::class_<ExecuTorchHead>(m, "ExecuTorchHead", nb::is_weak_referenceable(),
-                             "A draft head's .pte loaded into this process. Its weights are loaded once, whatever "
-                             "number of sessions run over it; calls of its sessions take turns.")
-      .def(nb::init<std::string, std::string>(), "path"_a, "backend_id"_a = "AgentKVCPU",
-           nb::call_guard<nb::gil_scoped_release>(),
-           "Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, no draft "
-           "head, or made for a backend that is not here.")
-      .def_prop_ro("path", &ExecuTorchHead::path)
-      .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, int]"),
-                   "vocab_size (of the head), max_tokens, max_logits, feature_dim, hidden_dim, n_kv_heads, head_dim.")
-      .def(
-          "make_tree_session",
-          [](std::shared_ptr<ExecuTorchHead> head, Cell capacity, std::string kv_dtype, Cell min_chunk,
-             SeqId max_sequences) {
-            return std::make_shared<ExecuTorchHeadSession>(
-                std::move(head), SessionOptions{capacity, std::move(kv_dtype), min_chunk, max_sequences});
-          },
-          nb::kw_only(), "capacity"_a, "kv_dtype"_a = "fp16", "min_chunk"_a = 256,
-          "max_sequences"_a = kDefaultMaxSequences,
-          "A cache of `capacity` cells over this head. K and V are kept as `kv_dtype` and allocated as needed, "
-          "min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.");
+  auto head =
+      nb::class_<ExecuTorchHead>(m, "ExecuTorchHead", nb::is_weak_referenceable(),
+                                 "A draft head's .pte loaded into this process. Its weights are loaded once, whatever "
+                                 "number of sessions run over it; calls of its sessions take turns.")
+          .def(nb::init<std::string, std::string>(), "path"_a, "backend_id"_a = "AgentKVCPU",
+               nb::call_guard<nb::gil_scoped_release>(),
+               "Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, no "
+               "draft "
+               "head, or made for a backend that is not here.")
+          .def_prop_ro("path", &ExecuTorchHead::path)
+          .def_prop_ro(
+              "info", &info, nb::sig("def info(self) -> dict[str, int]"),
+              "vocab_size (of the head), max_tokens, max_logits, feature_dim, hidden_dim, n_kv_heads, head_dim.");
+  def_make_session<ExecuTorchHeadSession, ExecuTorchHead>(head);
 
   nb::class_<ExecuTorchHeadSession>(m, "ExecuTorchHeadSession",
                                     "One cache over a loaded draft head. Belongs to one thread at a time.")
-      .def_prop_ro("cache", &ExecuTorchHeadSession::cache, "The bookkeeping: which sequence holds which cells.")
+      .def_prop_ro(
+          "cache", [](const ExecuTorchHeadSession& s) { return std::shared_ptr<TreeSeqCache>(s.cache()); },
+          "The bookkeeping: which sequence holds which cells.")
       .def_prop_ro("head", &ExecuTorchHeadSession::head)
       .def_prop_ro(
           "kv_bytes", [](const ExecuTorchHeadSession& s) { return s.layer().bytes(); }, "Bytes that K and V take now.")
@@ -113,10 +109,7 @@ void bind_head(nb::module_& m) {
                    "numpy.typing.NDArray[numpy.float32]]"),
            "One forward over the rows of the cache's open step: tokens [T], positions [T], hidden [T, hidden_dim], "
            "logits_indices [N] -> logits [N, vocab_size] and hidden [N, hidden_dim] of those rows. Raises "
-           "ForwardFailed; abort the step then.")
-      .def(
-          "fail_at", [](ExecuTorchHeadSession& s, std::int64_t n) { s.faults().fail_at(0, n); }, "after_forwards"_a = 0,
-          "A test aid: the forward after the next `after_forwards` ones fails. Once.");
+           "ForwardFailed; abort the step then.");
 }
 
 // What both drafters have to say of themselves.
@@ -150,12 +143,11 @@ void bind_drafters(nb::module_& m) {
   model.def(
       "__init__",
       [](ModelDrafter* self, std::shared_ptr<ExecuTorchSession> session, std::int32_t width, std::int32_t top_k) {
-        auto cache = std::dynamic_pointer_cast<TreeSeqCache>(session->cache());
-        if (!cache) throw InvalidDrafter("a draft model needs a tree session: make it with make_tree_session");
+        auto cache = session->cache();
         new (self) ModelDrafter(std::move(session), std::move(cache), {.width = width, .top_k = top_k});
       },
       "session"_a, nb::kw_only(), "width"_a = defaults.width, "top_k"_a = defaults.top_k,
-      "session: made by make_tree_session, and this drafter's alone; its program speaks the target's vocabulary. Per "
+      "session: this drafter's alone; its program speaks the target's vocabulary. Per "
       "branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.");
   bind_stats<ModelDrafter>(model);
 

@@ -243,23 +243,20 @@ void bind_engine(nb::module_& m) {
       "job runs on the branch.");
   engine.def(
       "__init__",
-      [](Engine* self, std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, nb::sequence token_bytes,
+      [](Engine* self, std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, nb::sequence token_bytes,
          nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens, std::int32_t max_branches,
          std::int32_t max_positions) {
         Vocabulary vocabulary = vocabulary_of(*program, token_bytes, eos_ids, special_ids);
         const EngineConfig config{
             .max_batch_tokens = max_batch_tokens, .max_branches = max_branches, .max_positions = max_positions};
-        if (auto tree = std::dynamic_pointer_cast<TreeSeqCache>(cache)) {
-          new (self) Engine(std::move(program), std::move(tree), std::move(vocabulary), config);
-        } else {
-          new (self) Engine(std::move(program), std::move(cache), std::move(vocabulary), config);
-        }
+        new (self) Engine(std::move(program), std::move(cache), std::move(vocabulary), config);
       },
       "program"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
       "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0,
-      nb::sig("def __init__(self, program: Program, cache: SeqCache, *, token_bytes: collections.abc.Sequence[bytes], "
-              "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
-              "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),
+      nb::sig(
+          "def __init__(self, program: Program, cache: TreeSeqCache, *, token_bytes: collections.abc.Sequence[bytes], "
+          "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
+          "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),
       "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
       "max_branches: "
       "live branches; the cache must have as many sequences, and those it has more let select score more choices at "

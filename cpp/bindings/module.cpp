@@ -14,6 +14,7 @@ void bind_drafter(nb::module_& m);
 void bind_drafters(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
+void bind_faults(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_program_face(nb::module_& m);
 void bind_prompt_lookup(nb::module_& m);
@@ -37,6 +38,7 @@ NB_MODULE(_core, m) {
       "Says nothing at exit of what is still held: a thread was given up with what it holds.");
   bind_errors(m);
   bind_core(m);
+  bind_faults(m);
   bind_cpu(m);
   bind_program_face(m);  // the base class of every program below
   bind_reports(m);

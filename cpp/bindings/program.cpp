@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "bindings/make_session.h"
 #include "executorch/cpu_backend.h"
 #include "executorch/log_capture.h"
 #include "executorch/session.h"
@@ -43,52 +44,38 @@ nb::dict info(const ExecuTorchProgram& program) {
   return out;
 }
 
-template <class Face>
-std::shared_ptr<ExecuTorchSession> make_session(std::shared_ptr<ExecuTorchProgram> program, Cell capacity,
-                                                std::string kv_dtype, Cell min_chunk, SeqId max_sequences) {
-  return ExecuTorchSession::make<Face>(std::move(program),
-                                       SessionOptions{capacity, std::move(kv_dtype), min_chunk, max_sequences});
-}
-
 void bind_loaded_program(nb::module_& m) {
-  nb::class_<ExecuTorchProgram>(m, "ExecuTorchProgram", nb::is_weak_referenceable(),
-                                "A .pte loaded into this process. Its weights are loaded once, whatever number of "
-                                "sessions run over it; forwards of its sessions take turns.")
-      .def(
-          nb::init<std::string, std::string>(), "path"_a, "backend_id"_a = "AgentKVCPU",
-          nb::call_guard<nb::gil_scoped_release>(),
-          "Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, or made for "
-          "a backend that is not here.")
-      .def_prop_ro("path", &ExecuTorchProgram::path)
-      .def_prop_ro("backend_id", &ExecuTorchProgram::backend_id)
-      .def_prop_ro("metadata", &metadata, nb::sig("def metadata(self) -> dict[str, int | list[int]]"),
-                   "The program's `kv_cache.*` constants: facts of the architecture.")
-      .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, int]"),
-                   "vocab_size, max_tokens, max_logits and feature_dim.")
-      .def("make_seq_session", &make_session<SeqCache>, nb::kw_only(), "capacity"_a, "kv_dtype"_a = "fp16",
-           "min_chunk"_a = 256, "max_sequences"_a = kDefaultMaxSequences,
-           "A cache of `capacity` cells over this program. K and V are kept as `kv_dtype` (fp32, fp16 or bf16) and "
-           "allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.")
-      .def("make_tree_session", &make_session<TreeSeqCache>, nb::kw_only(), "capacity"_a, "kv_dtype"_a = "fp16",
-           "min_chunk"_a = 256, "max_sequences"_a = kDefaultMaxSequences,
-           "The same with a TreeSeqCache, whose sequences can have draft nodes.");
+  auto program =
+      nb::class_<ExecuTorchProgram>(m, "ExecuTorchProgram", nb::is_weak_referenceable(),
+                                    "A .pte loaded into this process. Its weights are loaded once, whatever number of "
+                                    "sessions run over it; forwards of its sessions take turns.")
+          .def(nb::init<std::string, std::string>(), "path"_a, "backend_id"_a = "AgentKVCPU",
+               nb::call_guard<nb::gil_scoped_release>(),
+               "Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, or "
+               "made for "
+               "a backend that is not here.")
+          .def_prop_ro("path", &ExecuTorchProgram::path)
+          .def_prop_ro("backend_id", &ExecuTorchProgram::backend_id)
+          .def_prop_ro("metadata", &metadata, nb::sig("def metadata(self) -> dict[str, int | list[int]]"),
+                       "The program's `kv_cache.*` constants: facts of the architecture.")
+          .def_prop_ro("info", &info, nb::sig("def info(self) -> dict[str, int]"),
+                       "vocab_size, max_tokens, max_logits and feature_dim.");
+  def_make_session<ExecuTorchSession, ExecuTorchProgram>(program);
 }
 
 void bind_session(nb::module_& m) {
   nb::class_<ExecuTorchSession, Program>(m, "ExecuTorchSession",
                                          "One cache over a loaded program. Belongs to one thread at a time.")
-      .def_prop_ro("cache", &ExecuTorchSession::cache, "The bookkeeping: which sequence holds which cells.")
+      .def_prop_ro(
+          "cache", [](const ExecuTorchSession& s) { return std::shared_ptr<TreeSeqCache>(s.cache()); },
+          "The bookkeeping: which sequence holds which cells.")
       .def_prop_ro("program", &ExecuTorchSession::program)
       .def_prop_ro(
           "kv_bytes", [](const ExecuTorchSession& s) { return s.layer().bytes(); },
           "Bytes that K and V of all layers take now.")
       .def_prop_ro(
           "allocated_cells", [](const ExecuTorchSession& s) { return s.layer().allocated_cells(); },
-          "Cells that have memory now; grows by doubling up to the capacity.")
-      .def(
-          "fail_at", [](ExecuTorchSession& s, int layer, std::int64_t n) { s.faults().fail_at(layer, n); }, "layer"_a,
-          "after_forwards"_a = 0,
-          "A test aid: the forward after the next `after_forwards` ones fails before `layer` is written. Once.");
+          "Cells that have memory now; grows by doubling up to the capacity.");
 }
 
 }  // namespace

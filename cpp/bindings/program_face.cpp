@@ -55,6 +55,9 @@ void bind_program_face(nb::module_& m) {
            "float32 [T, feature_dim] of the last forward, a copy; [0, 0] where feature_dim is 0.")
       .def(
           "forward", &forward, "tokens"_a, "positions"_a, "logits_indices"_a,
+          nb::sig("def forward(self, tokens: numpy.typing.NDArray[numpy.int64], "
+                  "positions: numpy.typing.NDArray[numpy.int64], logits_indices: numpy.typing.NDArray[numpy.int64]) -> "
+                  "numpy.typing.NDArray[numpy.float32]"),
           "tokens [T], positions [T], logits_indices [N]: int64. Returns float32 [N, vocab_size] of those rows. Raises "
           "ForwardFailed; abort the step then.");
 }

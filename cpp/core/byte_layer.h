@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "core/api.h"
@@ -9,17 +10,20 @@
 
 namespace agentkv {
 
-// The caller's choices for one cache. Facts of the architecture come with the program.
-struct CacheConfig {
-  // facts of the program
+// What the caller chooses for one cache.
+struct CacheOptions {
+  Cell capacity = 0;
+  std::string kv_dtype = "fp16";
+  Cell min_chunk = 256;  // first allocation in cells; doubles up to capacity
+  SeqId max_sequences = kDefaultMaxSequences;
+  std::string policy = "full";  // which positions stay cached, see cache_builders.h
+};
+
+// The same, with what the program says of its layers.
+struct CacheConfig : CacheOptions {
   int n_layers = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
-  // choices of the caller
-  Cell capacity = 0;
-  Cell min_chunk = 256;  // first allocation in cells; doubles up to capacity
-  const char* kv_dtype = "fp16";
-  SeqId max_sequences = kDefaultMaxSequences;
 };
 
 class AGENTKV_API ByteLayer {

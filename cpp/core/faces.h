@@ -1,11 +1,12 @@
-// The faces of a cache. What a caller can do is which face it holds.
+// The faces of a cache: what a caller can do is which face it holds. One bookkeeping stands behind all of them.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <vector>
 
 #include "core/api.h"
+#include "core/byte_layer.h"
 #include "core/step_plan.h"
 #include "core/types.h"
 
@@ -30,6 +31,7 @@ class AGENTKV_API SteppedCache : public Cache {
   virtual std::span<const Pos> step_positions() const = 0;
 };
 
+// One sequence alone. From an empty cache on, position p lies in cell p.
 class AGENTKV_API ContiguousCache : public SteppedCache {
  public:
   // The next n tokens. Throws CacheFull, InvalidStep.
@@ -78,13 +80,22 @@ class AGENTKV_API TreeSeqCache : public SeqCache {
   virtual std::int32_t frontier_size(SeqId seq) const = 0;  // nodes, proposed ones included
 };
 
-// What a byte layer holds of the bookkeeping: the plan of the open step.
+// The part of a bookkeeping that a byte layer holds: the plan of the open step.
 class AGENTKV_API StepPlanner {
  public:
   virtual ~StepPlanner() = default;
-  // Plans on the first call of a step and returns the same plan to later layers. `position` is what the program was
-  // fed; it must equal step_positions(). Throws InvalidStep without an open step.
-  virtual const StepPlan& plan(std::span<const std::int64_t> position) = 0;
+  // Plans on the first call of a step and returns the same plan to later ones of the same group of layers; today all
+  // layers are one group. `position` is what the program was fed; it must equal step_positions(). Throws InvalidStep
+  // without an open step.
+  virtual const StepPlan& plan(std::span<const std::int64_t> position, int layer) = 0;
+};
+
+// What stands behind every face: all verbs, and the plans of its steps.
+class AGENTKV_API Bookkeeping : public TreeSeqCache, public StepPlanner {
+ public:
+  // From now on cells move through this byte layer for as long as it lives. The layer owns its planner, so it is held
+  // weakly.
+  virtual void set_layer(std::weak_ptr<ByteLayer> layer) = 0;
 };
 
 }  // namespace agentkv

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,9 +18,6 @@ namespace agentkv {
 struct CacheSlot {
   std::shared_ptr<ByteLayer> layer;  // what the next execute sees; null: no session is active
   std::exception_ptr error;          // what a delegate caught, for the runner to rethrow
-  // A test aid: when set, the delegate calls it with the layer's index before it writes that layer's K and V. May
-  // throw.
-  std::function<void(int layer)> before_layer;
 };
 
 // Process-wide, from any thread.

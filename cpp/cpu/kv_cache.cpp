@@ -89,7 +89,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   check_shape("k", k.heads, k.tokens, k.dim, n_kv_heads_, tokens, head_dim_);
   check_shape("v", v.heads, v.tokens, v.dim, n_kv_heads_, tokens, head_dim_);
 
-  const StepPlan& plan = planner_->plan(position);
+  const StepPlan& plan = planner_->plan(position, layer);
   check(plan.n_tokens() == tokens,
         "the plan has " + std::to_string(plan.n_tokens()) + " rows; k and v have " + std::to_string(tokens));
   Cell needed = plan.read_len;

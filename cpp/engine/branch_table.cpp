@@ -9,7 +9,7 @@
 
 namespace agentkv {
 
-BranchTable::BranchTable(std::shared_ptr<SeqCache> cache, std::int32_t max_branches, Speculation& speculation)
+BranchTable::BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation)
     : cache_(std::move(cache)), speculation_(speculation) {
   if (!cache_) throw InvalidEngine("the engine needs a cache");
   if (max_branches < 1 || max_branches > cache_->max_sequences()) {

@@ -18,7 +18,7 @@ namespace agentkv {
 class BranchTable {
  public:
   // speculation hears of what becomes of the branches.
-  BranchTable(std::shared_ptr<SeqCache> cache, std::int32_t max_branches, Speculation& speculation);
+  BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation);
 
   Branch& at(BranchId id);    // throws BranchClosed
   Branch& idle(BranchId id);  // throws BranchClosed, BranchBusy
@@ -53,7 +53,7 @@ class BranchTable {
   std::optional<SeqId> borrow(const Branch& branch);
   void give_back(SeqId seq);
 
-  SeqCache& cache() { return *cache_; }
+  TreeSeqCache& cache() { return *cache_; }
   Cell free_cells() const { return cache_->capacity() - cache_->used(); }
 
  private:
@@ -63,7 +63,7 @@ class BranchTable {
   Branch& fork(Branch& parent);
   void share(const Branch& src, Branch& dst, Pos length);
 
-  std::shared_ptr<SeqCache> cache_;
+  std::shared_ptr<TreeSeqCache> cache_;
   Speculation& speculation_;
   std::size_t max_branches_;
   std::map<BranchId, std::unique_ptr<Branch>> branches_;

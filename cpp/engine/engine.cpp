@@ -30,16 +30,8 @@ EngineConfig checked_config(EngineConfig config) {
 
 }  // namespace
 
-Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, Vocabulary vocabulary,
-               EngineConfig config)
-    : Engine(std::move(program), std::move(cache), nullptr, std::move(vocabulary), config) {}
-
 Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, Vocabulary vocabulary,
                EngineConfig config)
-    : Engine(std::move(program), cache, cache.get(), std::move(vocabulary), config) {}
-
-Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, TreeSeqCache* tree,
-               Vocabulary vocabulary, EngineConfig config)
     : program_(std::move(program)),
       info_(checked_info(program_.get())),
       vocabulary_(std::move(vocabulary)),
@@ -52,8 +44,7 @@ Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache
                .speculation = speculation_,
                .max_positions = config.max_positions},
       batch_(branches_, info_),
-      tree_(tree),
-      forward_(*program_, branches_.cache(), tree, stats_) {}
+      forward_(*program_, branches_.cache(), stats_) {}
 
 std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) {
   vocabulary_.check(tokens);
@@ -89,10 +80,7 @@ void Engine::close(BranchId id) {
   branches_.close(branch);
 }
 
-void Engine::attach(std::shared_ptr<Drafter> drafter) {
-  if (!tree_) throw InvalidEngine("speculation needs a cache with trees: make the session with make_tree_session");
-  speculation_.attach(std::move(drafter));
-}
+void Engine::attach(std::shared_ptr<Drafter> drafter) { speculation_.attach(std::move(drafter)); }
 
 template <class Kind, class... Args>
 JobId Engine::start(Branch& branch, Args&&... args) {

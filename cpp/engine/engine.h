@@ -20,9 +20,6 @@ struct EngineConfig {
 // Used by one thread. Verbs check everything before they change anything.
 class Engine {
  public:
-  Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, Vocabulary vocabulary,
-         EngineConfig config = {});
-  // Over a cache with trees, generations may speculate.
   Engine(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, Vocabulary vocabulary,
          EngineConfig config = {});
   Engine(const Engine&) = delete;  // jobs point into their engine
@@ -39,8 +36,7 @@ class Engine {
   // How the logs differ from what the last call said, as of the end of each branch's last verb or job.
   std::vector<LogChange> take_changes() { return branches_.take_changes(); }
 
-  // From now on the drafter hears of every branch; a generation that names it attaches it too. Throws InvalidEngine
-  // for a cache without trees.
+  // From now on the drafter hears of every branch; a generation that names it attaches it too.
   void attach(std::shared_ptr<Drafter> drafter);
 
   // Jobs: one per branch at a time.
@@ -68,9 +64,6 @@ class Engine {
   std::size_t drafters() const { return speculation_.size(); }
 
  private:
-  Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, TreeSeqCache* tree, Vocabulary vocabulary,
-         EngineConfig config);
-
   template <class Kind, class... Args>
   JobId start(Branch& branch, Args&&... args);
   Branch& startable(BranchId id);  // idle, and not empty
@@ -99,7 +92,6 @@ class Engine {
   BranchTable branches_;
   JobContext context_;
   Batch batch_;
-  TreeSeqCache* tree_;  // the branches' cache where it has trees, else null
   Forward forward_;
   std::vector<std::unique_ptr<Job>> jobs_;  // in the order they came
   std::vector<Segment> segments_;

@@ -142,7 +142,7 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
 void Engine::keep_accepted(const Feed& feed) {
   const auto accepted = static_cast<Pos>(accepted_.size());
   try {
-    tree_->commit(accepted_, accepted, feed.seq);
+    branches_.cache().commit(accepted_, accepted, feed.seq);
   } catch (...) {
     accepted_.clear();  // the frontier is gone: these tokens are fed anew
     throw;

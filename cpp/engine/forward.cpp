@@ -31,7 +31,7 @@ std::span<const float> Forward::run(std::span<const Segment> segments) {
     for (const Segment& segment : segments) {
       const Feed& feed = *segment.feed;
       if (feed.draft_rows() == 0) continue;
-      tree_->propose(feed.draft->parents, static_cast<std::int32_t>(feed.draft_rows()), feed.seq);
+      cache_.propose(feed.draft->parents, static_cast<std::int32_t>(feed.draft_rows()), feed.seq);
     }
     cache_.begin_step(seq_ids_);
     const auto logits = execute();

@@ -14,9 +14,7 @@ namespace agentkv {
 
 class Forward {
  public:
-  // tree: the same cache where it has trees, else null; feeds with drafts need it.
-  Forward(Program& program, SeqCache& cache, TreeSeqCache* tree, Stats& stats)
-      : program_(program), cache_(cache), tree_(tree), stats_(stats) {}
+  Forward(Program& program, TreeSeqCache& cache, Stats& stats) : program_(program), cache_(cache), stats_(stats) {}
 
   // The logits of all segments' logits rows, in order; valid until the next run. When it throws, the cache is as it
   // was before.
@@ -31,8 +29,7 @@ class Forward {
   std::span<const float> execute();
 
   Program& program_;
-  SeqCache& cache_;
-  TreeSeqCache* tree_;
+  TreeSeqCache& cache_;
   Stats& stats_;
   double seconds_ = 0;
   std::vector<SeqId> seq_ids_;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cell_builders.h"
+#include "core/cache_builders.h"
 #include "core/errors.h"
 #include "cpu/kv_cache.h"
 #include "executorch/delegate_blob.h"
@@ -73,7 +73,6 @@ class Call {
   }
   void operator()(const delegate::UpdateAndAttend& op) {
     auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
-    if (slot_.before_layer) slot_.before_layer(op.layer);
     const auto spec = layer.update_and_fetch(op.layer, position(op.position), read(op.k), read(op.v));
     layer.attend(spec, read(op.q), op.scale, op.window, write(op.dst));
   }
@@ -176,9 +175,10 @@ class CpuBackend final : public SlotBackend {
 void register_cpu_backend() {
   static CpuBackend backend;
   backend.register_once();
-  add_cell_builders(kCpuBackendId, [](const CacheConfig& config, std::shared_ptr<StepPlanner> planner) {
-    return std::make_shared<cpu::KvCache>(config, std::move(planner), parallel_for);
-  });
+  CacheBuilderRegistry::instance().add_backend(
+      kCpuBackendId, [](const CacheConfig& config, std::shared_ptr<StepPlanner> planner) {
+        return std::make_shared<cpu::KvCache>(config, std::move(planner), parallel_for);
+      });
 }
 
 }  // namespace agentkv

@@ -75,14 +75,14 @@ void ExecuTorchHead::fuse(std::span<const float> features, float* hidden) {
   module_.run(kFuse, {}, inputs, outputs);
 }
 
-void ExecuTorchHead::execute(const ForwardCache& cache, std::span<const std::int64_t> tokens,
+void ExecuTorchHead::execute(std::shared_ptr<ByteLayer> layer, std::span<const std::int64_t> tokens,
                              std::span<const std::int64_t> positions, std::span<const float> hidden,
                              std::span<const std::int64_t> logits_indices, float* logits, float* hidden_out) {
   const std::array inputs{InputRows(tokens), InputRows(positions), InputRows(hidden, info_.hidden_dim),
                           InputRows(logits_indices)};
   const std::array outputs{OutputRows{logits, logits_, logits_indices.size()},
                            OutputRows{hidden_out, hidden_out_, logits_indices.size()}};
-  module_.run(kForward, cache, inputs, outputs);
+  module_.run(kForward, std::move(layer), inputs, outputs);
 }
 
 }  // namespace agentkv

@@ -26,9 +26,9 @@ class ExecuTorchHead {
   std::int32_t fuse_rows() const { return fused_.max_rows; }
 
   // As ExecuTorchProgram::execute. `logits` and `hidden_out` hold max_logits rows.
-  void execute(const ForwardCache& cache, std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
-               std::span<const float> hidden, std::span<const std::int64_t> logits_indices, float* logits,
-               float* hidden_out);
+  void execute(std::shared_ptr<ByteLayer> layer, std::span<const std::int64_t> tokens,
+               std::span<const std::int64_t> positions, std::span<const float> hidden,
+               std::span<const std::int64_t> logits_indices, float* logits, float* hidden_out);
 
  private:
   void read_fuse();

@@ -15,10 +15,9 @@ std::unique_ptr<float[]> room(const MatrixInfo& info) {
 
 }  // namespace
 
-ExecuTorchHeadSession::ExecuTorchHeadSession(std::shared_ptr<ExecuTorchHead> head, const SessionOptions& options)
+ExecuTorchHeadSession::ExecuTorchHeadSession(std::shared_ptr<ExecuTorchHead> head, const CacheOptions& options)
     : head_(std::move(head)),
-      built_(CacheBuilderRegistry::instance().build<TreeSeqCache>(head_->backend_id(),
-                                                                  cache_config(head_->architecture(), options))),
+      built_(build_cache(head_->backend_id(), head_->architecture(), options)),
       logits_(room({info().max_logits, info().vocab_size})),
       hidden_(room({info().max_logits, info().hidden_dim})),
       fused_(room({head_->fuse_rows(), info().hidden_dim})) {}
@@ -48,7 +47,7 @@ HeadRows ExecuTorchHeadSession::forward(std::span<const std::int64_t> tokens, st
         error_text(tokens.size(), " tokens but ", hidden.size(), " floats of hidden; rows have ", width));
   }
   static constexpr std::int64_t kFirstRow[] = {0};
-  head_->execute({built_.layer, faults_.next_forward()}, tokens, positions, hidden,
+  head_->execute(built_.layer, tokens, positions, hidden,
                  logits_indices.empty() ? std::span(kFirstRow) : logits_indices, logits_.get(), hidden_.get());
   return {{logits_.get(), logits_indices.size() * static_cast<std::size_t>(info().vocab_size)},
           {hidden_.get(), logits_indices.size() * width}};

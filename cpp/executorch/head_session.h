@@ -5,10 +5,8 @@
 #include <memory>
 #include <span>
 
-#include "core/builders.h"
-#include "executorch/fault_injector.h"
 #include "executorch/head.h"
-#include "executorch/session_options.h"
+#include "executorch/session_frame.h"
 #include "spec/head_program.h"
 
 namespace agentkv {
@@ -16,9 +14,8 @@ namespace agentkv {
 // Belongs to one thread.
 class ExecuTorchHeadSession final : public HeadProgram {
  public:
-  // Throws RegistryError when the head's backend builds no tree cache, InvalidRange or InvalidTensor for options out of
-  // range.
-  ExecuTorchHeadSession(std::shared_ptr<ExecuTorchHead> head, const SessionOptions& options);
+  // Throws what build_cache does.
+  ExecuTorchHeadSession(std::shared_ptr<ExecuTorchHead> head, const CacheOptions& options);
 
   const HeadInfo& info() const override { return head_->info(); }
   void fuse(std::span<const float> features, std::span<float> hidden) override;
@@ -26,15 +23,13 @@ class ExecuTorchHeadSession final : public HeadProgram {
   HeadRows forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                    std::span<const float> hidden, std::span<const std::int64_t> logits_indices) override;
 
-  const std::shared_ptr<TreeSeqCache>& cache() const { return built_.cache; }
+  const std::shared_ptr<Bookkeeping>& cache() const { return built_.cells; }
   const ByteLayer& layer() const { return *built_.layer; }
   const std::shared_ptr<ExecuTorchHead>& head() const { return head_; }
-  FaultInjector& faults() { return faults_; }
 
  private:
   std::shared_ptr<ExecuTorchHead> head_;
-  BuiltCache<TreeSeqCache> built_;
-  FaultInjector faults_;
+  BuiltCache built_;
   std::unique_ptr<float[]> logits_;  // [max_logits, vocab_size]
   std::unique_ptr<float[]> hidden_;  // [max_logits, hidden_dim]
   std::unique_ptr<float[]> fused_;   // [fuse_rows, hidden_dim]: what a program writes to has room for its largest call

@@ -33,14 +33,14 @@ ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
   module_.load({kForward});
 }
 
-void ExecuTorchProgram::execute(const ForwardCache& cache, std::span<const std::int64_t> tokens,
+void ExecuTorchProgram::execute(std::shared_ptr<ByteLayer> layer, std::span<const std::int64_t> tokens,
                                 std::span<const std::int64_t> positions, std::span<const std::int64_t> logits_indices,
                                 float* logits, float* features) {
   static const std::string method = kForward;
   const std::array inputs{InputRows(tokens), InputRows(positions), InputRows(logits_indices)};
   const std::array outputs{OutputRows{logits, logits_, logits_indices.size()},
                            OutputRows{features, features_, tokens.size()}};
-  module_.run(method, cache, inputs, std::span(outputs).first(info_.feature_dim > 0 ? 2 : 1));
+  module_.run(method, std::move(layer), inputs, std::span(outputs).first(info_.feature_dim > 0 ? 2 : 1));
 }
 
 }  // namespace agentkv

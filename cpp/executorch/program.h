@@ -21,12 +21,13 @@ class ExecuTorchProgram {
   const KvArchitecture& architecture() const { return module_.architecture(); }
   const ProgramInfo& info() const { return info_; }
 
-  // Runs the model over tokens and positions [n_tokens] with `cache` in place of the program's own slot. Writes the
+  // Runs the model over tokens and positions [n_tokens] with `layer` in the program's cache slot. Writes the
   // logits of the rows logits_indices [n_logits], 1 <= n_logits <= max_logits, to `logits`, which must hold max_logits
   // x vocab_size floats, and where feature_dim is above 0 the features of all rows to `features`, which must hold
   // max_tokens x feature_dim. Throws ForwardFailed with what the delegate or a kernel had to say.
-  void execute(const ForwardCache& cache, std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
-               std::span<const std::int64_t> logits_indices, float* logits, float* features = nullptr);
+  void execute(std::shared_ptr<ByteLayer> layer, std::span<const std::int64_t> tokens,
+               std::span<const std::int64_t> positions, std::span<const std::int64_t> logits_indices, float* logits,
+               float* features = nullptr);
 
  private:
   PteModule module_;

@@ -244,7 +244,7 @@ void PteModule::check_backends() {
   }
 }
 
-void PteModule::run(const std::string& method, const ForwardCache& cache, std::span<const InputRows> inputs,
+void PteModule::run(const std::string& method, std::shared_ptr<ByteLayer> layer, std::span<const InputRows> inputs,
                     std::span<const OutputRows> outputs) {
   const std::lock_guard lock(mutex_);
   const ForwardGate gate;
@@ -256,13 +256,9 @@ void PteModule::run(const std::string& method, const ForwardCache& cache, std::s
   };
   struct SlotGuard {
     CacheSlot& slot;
-    ~SlotGuard() {
-      slot.layer.reset();
-      slot.before_layer = nullptr;
-    }
+    ~SlotGuard() { slot.layer.reset(); }
   } guard{*slot_};
-  slot_->layer = cache.layer;
-  slot_->before_layer = cache.before_layer;
+  slot_->layer = std::move(layer);
   slot_->error = nullptr;
 
   for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -30,12 +30,6 @@ struct KvArchitecture {
   std::vector<Pos> windows;  // [n_layers] sliding window of each layer, 0 for none; empty when no layer has one
 };
 
-// What one forward runs over.
-struct ForwardCache {
-  std::shared_ptr<ByteLayer> layer;
-  std::function<void(int layer)> before_layer;  // test aid, see FaultInjector; usually empty
-};
-
 // What a method takes: int64 [rows], or float32 [rows, width] where there is a width. Not copied.
 struct InputRows {
   const void* data = nullptr;
@@ -89,10 +83,10 @@ class PteModule {
   // Loads these methods. The first one must run on `backend_id`, and all on backends that this process has.
   void load(std::vector<std::string> methods);
 
-  // Runs a loaded method with `cache` in place of the program's own slot. `outputs` are its first outputs, in order.
+  // Runs a loaded method with `layer` in the program's cache slot. `outputs` are its first outputs, in order.
   // Throws ForwardFailed with what the delegate or a kernel had to say; `what` names the call there. After set_threads
   // it reads the file again, and throws ProgramError where that was written to.
-  void run(const std::string& method, const ForwardCache& cache, std::span<const InputRows> inputs,
+  void run(const std::string& method, std::shared_ptr<ByteLayer> layer, std::span<const InputRows> inputs,
            std::span<const OutputRows> outputs);
 
  private:

@@ -1,5 +1,7 @@
 #include "executorch/session.h"
 
+#include <utility>
+
 #include "core/errors.h"
 #include "core/message.h"
 
@@ -13,9 +15,9 @@ std::unique_ptr<float[]> matrix(std::int32_t rows, std::int32_t width) {
 
 }  // namespace
 
-ExecuTorchSession::ExecuTorchSession(std::shared_ptr<ExecuTorchProgram> program, BuiltCache<SeqCache> built)
+ExecuTorchSession::ExecuTorchSession(std::shared_ptr<ExecuTorchProgram> program, const CacheOptions& options)
     : program_(std::move(program)),
-      built_(std::move(built)),
+      built_(build_cache(program_->backend_id(), program_->architecture(), options)),
       logits_(matrix(info().max_logits, info().vocab_size)),
       features_(matrix(info().max_tokens, info().feature_dim)) {}
 
@@ -31,8 +33,8 @@ std::span<const float> ExecuTorchSession::forward(std::span<const std::int64_t> 
   // Programs are exported for at least one row of logits; a step that wants none drops it.
   static constexpr std::int64_t kFirstRow[] = {0};
   n_features_ = 0;
-  program_->execute({built_.layer, faults_.next_forward()}, tokens, positions,
-                    logits_indices.empty() ? std::span(kFirstRow) : logits_indices, logits_.get(), features_.get());
+  program_->execute(built_.layer, tokens, positions, logits_indices.empty() ? std::span(kFirstRow) : logits_indices,
+                    logits_.get(), features_.get());
   n_features_ = tokens.size() * static_cast<std::size_t>(info().feature_dim);
   return {logits_.get(), logits_indices.size() * static_cast<std::size_t>(info().vocab_size)};
 }

@@ -80,10 +80,9 @@ void Graph::plan_drops() {
   }
 }
 
-std::vector<mx::array> Graph::run(std::span<const Input> inputs, KvCache& cache,
-                                  const std::function<void(int)>& before_layer) const {
+std::vector<mx::array> Graph::run(std::span<const Input> inputs, KvCache& cache) const {
   check_inputs(inputs);
-  Frame frame{inputs, cache, before_layer, {}, {}};
+  Frame frame{inputs, cache, {}, {}};
   frame.values.reserve(blob_.first_result() + blob_.instructions.size());
   for (const Input& input : inputs) frame.values.emplace_back(copied(input));
   for (const mx::array& constant : constants_) frame.values.emplace_back(constant);

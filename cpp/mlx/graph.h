@@ -26,11 +26,9 @@ class Graph {
   const std::vector<ValueType>& inputs() const { return blob_.inputs; }
   const std::vector<GraphOutput>& outputs() const { return blob_.outputs; }
 
-  // One forward over the open step of `cache`; `before_layer`, where not empty, is called before each layer's write.
-  // The results are lazy, in the order of outputs(). Throws InvalidTensor naming the instruction and its arguments,
-  // and what the cache throws; the cache must then abandon the forward.
-  std::vector<mx::array> run(std::span<const Input> inputs, KvCache& cache,
-                             const std::function<void(int layer)>& before_layer = {}) const;
+  // One forward over the open step of `cache`. The results are lazy, in the order of outputs(). Throws InvalidTensor
+  // naming the instruction and its arguments, and what the cache throws; the cache must then abandon the forward.
+  std::vector<mx::array> run(std::span<const Input> inputs, KvCache& cache) const;
 
  private:
   void plan_drops();

@@ -124,7 +124,6 @@ void check_attention(const Instruction& instruction, const GraphBlob& blob) {
 
 mx::array update_and_attend(const Call& call) {
   const int layer = narrow(call.integer(0));
-  if (call.frame.before_layer) call.frame.before_layer(layer);
   const auto spec = call.frame.cache.update_and_fetch(layer, call.frame.host_ints(call.instruction.args[3]),
                                                       call.arg(1), call.arg(2));
   const mx::array out = call.frame.cache.attend(spec, call.arg(0), call.number(0), narrow(call.integer(1)));

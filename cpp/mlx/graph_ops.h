@@ -32,7 +32,6 @@ struct Input {
 struct Frame {
   std::span<const Input> inputs;
   KvCache& cache;
-  const std::function<void(int layer)>& before_layer;
   std::vector<std::optional<mx::array>> values;
   std::map<std::int32_t, mx::array> derived;  // see Call::derived
 

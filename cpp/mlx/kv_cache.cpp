@@ -136,7 +136,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   check_rows("k", k, expected);
   check_rows("v", v, expected);
 
-  const StepPlan& plan = planner_->plan(position);
+  const StepPlan& plan = planner_->plan(position, layer);
   check(plan.positions.size() == position.size(), "the plan has ", plan.n_tokens(), " rows; k and v have ",
         position.size());
   Cell needed = plan.read_len;

@@ -194,43 +194,18 @@ class TreeSeqCache(SeqCache):
         Proposes draft nodes for the next step that has rows of seq; each parent is the index of an earlier node, or -1 for the last committed token. Raises InvalidTree, InvalidStep, UnknownSequence.
         """
 
+    def commit(self, accepted: Sequence[int], seq: int = 0) -> None:
+        """
+        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. Raises InvalidTree, InvalidStep, UnknownSequence.
+        """
+
     def frontier_size(self, seq: int) -> int:
         """Draft nodes of seq, proposed ones included."""
 
-class ContiguousCells(ContiguousCache):
-    """Position p lies in cell p."""
-
-    def __init__(self, capacity: int) -> None:
-        """Raises InvalidRange unless capacity >= 1."""
-
-    @overload
-    def plan(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> StepPlan:
-        """
-        Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], equal to step_positions(). Raises InvalidStep.
-        """
-
-    @overload
-    def plan(self, positions: Sequence[int]) -> StepPlan: ...
-
-class SeqCells(SeqCache):
-    """A pool of cells, each owned by any number of sequences."""
-
-    def __init__(self, capacity: int, max_sequences: int = 256) -> None:
-        """
-        Raises InvalidRange unless capacity >= 1 and 1 <= max_sequences <= 65535.
-        """
-
-    @overload
-    def plan(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> StepPlan:
-        """
-        Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], equal to step_positions(). Raises InvalidStep.
-        """
-
-    @overload
-    def plan(self, positions: Sequence[int]) -> StepPlan: ...
-
-class TreeCells(TreeSeqCache):
-    """SeqCells with a frontier of draft nodes per sequence."""
+class Cells(TreeSeqCache):
+    """
+    The bookkeeping: a pool of cells, each owned by any number of sequences.
+    """
 
     def __init__(self, capacity: int, max_sequences: int = 256) -> None:
         """
@@ -244,7 +219,7 @@ class TreeCells(TreeSeqCache):
 
     def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None = None) -> None:
         """
-        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. move_cells is called instead of set_mover's; without either no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
+        The same with move_cells in place of set_mover's; without either no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped.
         """
 
     @overload
@@ -256,6 +231,11 @@ class TreeCells(TreeSeqCache):
     @overload
     def plan(self, positions: Sequence[int]) -> StepPlan: ...
 
+class ContiguousView(ContiguousCache):
+    """Sequence 0 of a cache that nobody else uses."""
+
+    def __init__(self, cache: TreeSeqCache) -> None: ...
+
 def mint_cache_key() -> str:
     """A key that nothing in this process has used before."""
 
@@ -263,21 +243,27 @@ def cache_keys() -> list[str]:
     """Keys of the caches installed now, sorted."""
 
 def cache_builders() -> list[tuple[str, str]]:
-    """(backend_id, kind) of every cache that can be built, sorted."""
+    """(backend_id, policy) of every cache that can be built, sorted."""
+
+def failing_caches(on: bool) -> None:
+    """
+    A test aid: caches made from now on are such that fail_at works on, or no longer.
+    """
+
+def fail_at(cache: TreeSeqCache, layer: int, after_forwards: int = 0) -> None:
+    """
+    A test aid: the forward after the next `after_forwards` ones fails before `layer` is written. Once. Raises InvalidStep for a cache made without failing_caches, InvalidRange.
+    """
 
 class CpuCache:
     """
     K and V pools in host memory, and attention over the plans of a bookkeeping.
     """
 
-    @overload
-    def __init__(self, cells: SeqCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
+    def __init__(self, cells: Cells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
         """
         head_dim: a multiple of 8 up to 256; kv_dtype: "fp32", "fp16" or "bf16". Raises InvalidTensor.
         """
-
-    @overload
-    def __init__(self, cells: TreeCells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None: ...
 
     def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
         """
@@ -334,7 +320,7 @@ class Program:
         float32 [T, feature_dim] of the last forward, a copy; [0, 0] where feature_dim is 0.
         """
 
-    def forward(self, tokens: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], logits_indices: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> object:
+    def forward(self, tokens: numpy.typing.NDArray[numpy.int64], positions: numpy.typing.NDArray[numpy.int64], logits_indices: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.float32]:
         """
         tokens [T], positions [T], logits_indices [N]: int64. Returns float32 [N, vocab_size] of those rows. Raises ForwardFailed; abort the step then.
         """
@@ -516,7 +502,7 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(self, program: Program, cache: SeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None:
+    def __init__(self, program: Program, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None:
         """
         token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.
         """
@@ -645,19 +631,16 @@ class ExecuTorchProgram:
     def info(self) -> dict[str, int]:
         """vocab_size, max_tokens, max_logits and feature_dim."""
 
-    def make_seq_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256) -> ExecuTorchSession:
+    def make_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256, policy: str = 'full') -> ExecuTorchSession:
         """
-        A cache of `capacity` cells over this program. K and V are kept as `kv_dtype` (fp32, fp16 or bf16) and allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.
+        A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). Raises InvalidTensor, InvalidRange or RegistryError.
         """
-
-    def make_tree_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256) -> ExecuTorchSession:
-        """The same with a TreeSeqCache, whose sequences can have draft nodes."""
 
 class ExecuTorchSession(Program):
     """One cache over a loaded program. Belongs to one thread at a time."""
 
     @property
-    def cache(self) -> SeqCache:
+    def cache(self) -> TreeSeqCache:
         """The bookkeeping: which sequence holds which cells."""
 
     @property
@@ -670,11 +653,6 @@ class ExecuTorchSession(Program):
     @property
     def allocated_cells(self) -> int:
         """Cells that have memory now; grows by doubling up to the capacity."""
-
-    def fail_at(self, layer: int, after_forwards: int = 0) -> None:
-        """
-        A test aid: the forward after the next `after_forwards` ones fails before `layer` is written. Once.
-        """
 
 def get_threads() -> int:
     """Number of threads of the process-wide pool."""
@@ -728,9 +706,9 @@ class ExecuTorchHead:
         vocab_size (of the head), max_tokens, max_logits, feature_dim, hidden_dim, n_kv_heads, head_dim.
         """
 
-    def make_tree_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256) -> ExecuTorchHeadSession:
+    def make_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256, policy: str = 'full') -> ExecuTorchHeadSession:
         """
-        A cache of `capacity` cells over this head. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first. Raises InvalidTensor, InvalidRange or RegistryError.
+        A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). Raises InvalidTensor, InvalidRange or RegistryError.
         """
 
 class ExecuTorchHeadSession:
@@ -757,11 +735,6 @@ class ExecuTorchHeadSession:
         One forward over the rows of the cache's open step: tokens [T], positions [T], hidden [T, hidden_dim], logits_indices [N] -> logits [N, vocab_size] and hidden [N, hidden_dim] of those rows. Raises ForwardFailed; abort the step then.
         """
 
-    def fail_at(self, after_forwards: int = 0) -> None:
-        """
-        A test aid: the forward after the next `after_forwards` ones fails. Once.
-        """
-
 class ModelDrafter(Drafter):
     """
     Drafts with a second, smaller program: trees that grow by one forward per level.
@@ -769,7 +742,7 @@ class ModelDrafter(Drafter):
 
     def __init__(self, session: ExecuTorchSession, *, width: int = 8, top_k: int = 8) -> None:
         """
-        session: made by make_tree_session, and this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
+        session: this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
         """
 
     @property

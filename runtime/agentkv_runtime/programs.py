@@ -88,7 +88,7 @@ def open_session(
     """
     program = load_folder(folder, verify=verify)
     try:
-        return program.make_tree_session(
+        return program.make_session(
             capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
         )
     except _core.Error as error:

@@ -52,7 +52,7 @@ def open_draft_model(
     _check_tokenizers(folder, target, sides)
     program = load_folder(folder, verify=verify)
     try:
-        session = program.make_tree_session(
+        session = program.make_session(
             capacity=capacity,
             kv_dtype=_kv_dtype_on(folder.manifest.backend, kv_dtype),
             min_chunk=min_chunk,
@@ -91,7 +91,7 @@ def open_eagle(
     try:
         head = load_head(program_path)
         _check_agreement(head, manifest)
-        session = head.make_tree_session(
+        session = head.make_session(
             capacity=capacity,
             kv_dtype=_kv_dtype_on("cpu", kv_dtype),
             min_chunk=min_chunk,

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import agentkv as kv
+from tests.faults import fail_at
 
 from .conftest import OpenContext
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("failing_caches")]
 
 
 @pytest.mark.parametrize(
@@ -193,13 +194,7 @@ async def test_dropped_branches_make_room_at_once(open_context: OpenContext) -> 
 
 async def fail_forward(ctx: kv.Context, after: int = 0) -> None:
     """Has the forward after the next `after` ones fail at its last layer, once."""
-
-    def arm(_: object) -> None:
-        session = ctx._loop._worker._session
-        assert session is not None
-        session.program.fail_at(ctx.model_info.n_layers - 1, after_forwards=after)
-
-    await ctx._loop.call(arm)
+    await fail_at(ctx, ctx.model_info.n_layers - 1, after)
 
 
 async def test_a_forward_that_fails_ends_its_own_verb(open_context: OpenContext) -> None:

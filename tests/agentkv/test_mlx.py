@@ -18,6 +18,7 @@ from agentkv_runtime.backends import load_backend
 import agentkv as kv
 from tests.conftest import FolderFactory
 from tests.export_cache import ExportCache
+from tests.faults import fail_at
 from tests.runtime.draft_heads import head_weights, write_head
 
 from .conftest import loop_threads
@@ -25,6 +26,8 @@ from .conftest import loop_threads
 load_backend("mlx")
 
 from agentkv_runtime import _mlx  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("failing_caches")
 
 PROMPT = list(range(30, 50))
 THREADS, CYCLES = 4, 200
@@ -39,25 +42,20 @@ def cases(tiny_exported_folder: FolderFactory) -> list[Case]:
     return [(folder, kv_dtype) for folder in folders for kv_dtype in ("fp32", "fp16")]
 
 
-async def one_cycle(folder: Path, kv_dtype: str, fail_at: int | None = None) -> Made:
+async def one_cycle(folder: Path, kv_dtype: str, fails_at: int | None = None) -> Made:
     """A Context from opening to closing: a prefill, a fork, and two branches that generate at once.
 
-    With `fail_at` the second forward of both fails before that layer is written.
+    With `fails_at` the second forward of both fails before that layer is written.
     """
     async with kv.Context.open(folder, capacity=256, kv_dtype=kv_dtype) as ctx:
         assert ctx.model_info.backend == "mlx"
         trunk = await ctx.branch(PROMPT)
         kid = await trunk.fork()
         await kid.extend([7])
-        if fail_at is not None:
-
-            def arm(_: object) -> None:
-                session: Any = ctx._loop._worker._session
-                session.program.fail_at(fail_at, 1)
-
-            await ctx._loop.call(arm)
+        if fails_at is not None:
+            await fail_at(ctx, fails_at, after=1)
         first, second = await kv.gather(trunk.generate(max_tokens=4), kid.generate(max_tokens=4))
-        assert (ctx.stats.retries > 0) == (fail_at is not None)
+        assert (ctx.stats.retries > 0) == (fails_at is not None)
         return first.tokens, second.tokens
 
 

@@ -50,7 +50,7 @@ class Case:
     def __init__(self, cells: int, group: int, rows: int, layers: int, branches: int = 0) -> None:
         self.rows, self.layers = rows, layers
         random = np.random.default_rng(0)
-        self.seq = _core.SeqCells(cells + rows)
+        self.seq = _core.Cells(cells + rows)
         self.cache = _core.CpuCache(self.seq, layers, KV_HEADS, DIM, "fp16", cells + rows)
         trunk = random.standard_normal((KV_HEADS, cells, DIM)).astype(np.float32)
         q = np.zeros((KV_HEADS, cells, DIM), np.float32)

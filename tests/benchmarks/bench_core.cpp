@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/seq_cells.h"
+#include "core/cells.h"
 
 using namespace agentkv;
 
@@ -14,15 +14,15 @@ namespace {
 constexpr Cell kCells = 32768;
 constexpr SeqId kSequences = 256;
 
-void step(SeqCells& cells, const std::vector<SeqId>& rows, std::vector<std::int64_t>& fed) {
+void step(Cells& cells, const std::vector<SeqId>& rows, std::vector<std::int64_t>& fed) {
   cells.begin_step(rows);
   const auto positions = cells.step_positions();
   fed.assign(positions.begin(), positions.end());
-  cells.plan(fed);
+  cells.plan(fed, 0);
   cells.commit_step();
 }
 
-void fill(SeqCells& cells, Cell n, std::vector<std::int64_t>& fed) {
+void fill(Cells& cells, Cell n, std::vector<std::int64_t>& fed) {
   for (Cell at = 0; at < n; at += 512) step(cells, std::vector<SeqId>(512, 0), fed);
 }
 
@@ -43,7 +43,7 @@ void report(const char* what, int calls, Call call, Undo undo) {
 }
 
 void long_trunk() {
-  SeqCells cells(kCells, kSequences);
+  Cells cells(kCells, kSequences);
   std::vector<std::int64_t> fed;
   fill(cells, kCells - 512, fed);
   report("fork of a trunk of 32,256 cells", 2000, [&] { cells.seq_cp(0, 1); }, [&] { cells.seq_rm(1); });
@@ -58,7 +58,7 @@ void long_trunk() {
 
 // 256 branches over one trunk, decoding in lockstep: every branch's cells are apart, so its runs are one cell long.
 void lockstep() {
-  SeqCells cells(kCells, kSequences);
+  Cells cells(kCells, kSequences);
   std::vector<std::int64_t> fed;
   fill(cells, 8192, fed);
   std::vector<SeqId> all;
@@ -79,7 +79,7 @@ void lockstep() {
 
 // The worst layout that 32,768 cells allow: one cell per run.
 void shattered() {
-  SeqCells cells(kCells, kSequences);
+  Cells cells(kCells, kSequences);
   std::vector<std::int64_t> fed;
   for (Cell at = 0; at < kCells / 2 - 1; ++at) step(cells, {0, 1}, fed);
   report("fork of 16,383 runs of one cell", 500, [&] { cells.seq_cp(0, 2); }, [&] { cells.seq_rm(2); });
@@ -91,7 +91,7 @@ void shattered() {
         cells.begin_step(std::vector<SeqId>{0});
         const auto positions = cells.step_positions();
         fed.assign(positions.begin(), positions.end());
-        cells.plan(fed);
+        cells.plan(fed, 0);
       },
       [&] { cells.abort_step(); });
 }

@@ -38,7 +38,7 @@ class Case:
     """One layer of `cells` cells that holds a history; every step writes the next cell and is then taken back."""
 
     def __init__(self, kv_dtype: str, cells: int, history: int) -> None:
-        self.cells = _core.SeqCells(cells + 8)
+        self.cells = _core.Cells(cells + 8)
         self.cache = _mlx.MlxCache(self.cells, 1, KV_HEADS, DIM, kv_dtype, cells + 8)
         self.cells.begin_step([0] * history)
         self.cache.update(0, self.cells.step_positions(), rows(KV_HEADS, history, 1), rows(KV_HEADS, history, 2))

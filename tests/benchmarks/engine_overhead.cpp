@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <random>
 
-#include "core/seq_cells.h"
+#include "core/cells.h"
 #include "engine/engine.h"
 
 using namespace agentkv;
@@ -13,7 +13,7 @@ namespace {
 
 class FixedLogits final : public Program {
  public:
-  FixedLogits(std::shared_ptr<SeqCells> cells, std::int32_t vocab)
+  FixedLogits(std::shared_ptr<Cells> cells, std::int32_t vocab)
       : info_{vocab, 512, 256}, cells_(std::move(cells)), logits_(static_cast<std::size_t>(vocab) * 256) {
     std::mt19937 rng(1);
     std::normal_distribution<float> normal(0, 3);
@@ -25,18 +25,18 @@ class FixedLogits final : public Program {
   const ProgramInfo& info() const override { return info_; }
   std::span<const float> forward(std::span<const std::int64_t>, std::span<const std::int64_t> positions,
                                  std::span<const std::int64_t> indices) override {
-    cells_->plan(positions);
+    cells_->plan(positions, 0);
     return std::span(logits_).first(indices.size() * static_cast<std::size_t>(info_.vocab_size));
   }
 
  private:
   const ProgramInfo info_;
-  const std::shared_ptr<SeqCells> cells_;
+  const std::shared_ptr<Cells> cells_;
   std::vector<float> logits_;
 };
 
 double overhead(int branches, std::int32_t vocab, bool emit) {
-  auto cells = std::make_shared<SeqCells>(65536, 256);
+  auto cells = std::make_shared<Cells>(65536, 256);
   Engine engine(std::make_shared<FixedLogits>(cells, vocab), cells, Vocabulary(vocab, {}, {}, {}));
   const std::vector<Token> prompt(100, 1);
   const BranchId trunk = engine.create().first;

@@ -65,7 +65,7 @@ class Feeder:
         self, backend: str, kv_dtype: str = "fp32", shape: Shape = Shape(), *, capacity: int = 256, min_chunk: int = 16
     ) -> None:
         self.kv_dtype, self.shape = kv_dtype, shape
-        self.cells = _core.TreeCells(capacity)
+        self.cells = _core.Cells(capacity)
         self.layer = LAYERS[backend](self.cells, shape, kv_dtype, min_chunk)
         random = np.random.default_rng(7)
 

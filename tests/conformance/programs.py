@@ -38,7 +38,7 @@ class Model:
         program = self.program(backend, dtype)
         if not trees:
             return native_driver(program, **options)
-        session = program.make_tree_session(**{"kv_dtype": "fp32", **options})
+        session = program.make_session(**{"kv_dtype": "fp32", **options})
         return Driver(session, session.cache)
 
     def program(self, backend: str, dtype: str = "fp32") -> _core.ExecuTorchProgram:

@@ -15,7 +15,7 @@ template <class Cells>
 const StepPlan& plan(Cells& cells) {
   const auto positions = cells.step_positions();
   const std::vector<std::int64_t> fed(positions.begin(), positions.end());
-  return cells.plan(fed);
+  return cells.plan(fed, 0);
 }
 
 // One whole step; returns a copy of its plan.

@@ -14,7 +14,7 @@ namespace agentkv::cpu::testing {
 
 struct FixedPlan final : StepPlanner {
   StepPlan current;
-  const StepPlan& plan(std::span<const std::int64_t>) override { return current; }
+  const StepPlan& plan(std::span<const std::int64_t>, int) override { return current; }
 };
 
 struct Tensor {

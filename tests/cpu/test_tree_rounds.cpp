@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "core/tree_cells.h"
+#include "core/cells.h"
 #include "cpp/check.h"
 #include "cpu/kv_cache.h"
 #include "fixture.h"
@@ -23,7 +23,7 @@ constexpr std::int32_t kMaxNodes = 24;
 constexpr Pos kLongest = 60;
 
 struct Rounds {
-  std::shared_ptr<TreeCells> cells = std::make_shared<TreeCells>(1024, kSequences);
+  std::shared_ptr<Cells> cells = std::make_shared<Cells>(1024, kSequences);
   std::shared_ptr<KvCache> layer;
   std::mt19937 random{7};
   std::vector<std::vector<float>> logs{kSequences};  // per sequence, the number written at each position
@@ -156,7 +156,7 @@ void a_lone_sequence_stays_contiguous() {
     CHECK_EQ(rounds.cells->used(), rounds.cells->seq_len(0));
     rounds.cells->begin_step(std::vector<SeqId>{0});
     const std::vector<std::int64_t> next{rounds.cells->seq_len(0)};
-    CHECK(rounds.cells->plan(next).kind == StepPlan::Kind::SingleContiguous);
+    CHECK(rounds.cells->plan(next, 0).kind == StepPlan::Kind::SingleContiguous);
     rounds.cells->abort_step();
     if (rounds.cells->seq_len(0) > kLongest) rounds.cells->seq_rm(0, 5, -1);
   }

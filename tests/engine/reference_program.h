@@ -9,9 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "core/cells.h"
 #include "core/errors.h"
-#include "core/seq_cells.h"
-#include "core/tree_cells.h"
 #include "cpp/check.h"
 #include "engine/program.h"
 #include "engine/types.h"
@@ -47,22 +46,17 @@ void for_each_visible(const StepPlan& plan, std::size_t row, Visit visit) {
   }
 }
 
-template <class Cells>
-class BasicReferenceProgram final : public Program {
+class ReferenceProgram final : public Program {
  public:
-  BasicReferenceProgram(std::shared_ptr<Cells> cells, ProgramInfo info)
+  ReferenceProgram(std::shared_ptr<Cells> cells, ProgramInfo info)
       : info_(info), cells_(std::move(cells)), memory_(static_cast<std::size_t>(cells_->capacity())) {
-    if constexpr (requires { cells_->set_mover(CellMover{}); }) {
-      cells_->set_mover([this](std::span<const Cell> src, std::span<const Cell> dst) {
-        for (std::size_t i = 0; i < src.size(); ++i) {
-          memory_[static_cast<std::size_t>(dst[i])] = memory_[static_cast<std::size_t>(src[i])];
-        }
-      });
-    }
+    cells_->set_mover([this](std::span<const Cell> src, std::span<const Cell> dst) {
+      for (std::size_t i = 0; i < src.size(); ++i) {
+        memory_[static_cast<std::size_t>(dst[i])] = memory_[static_cast<std::size_t>(src[i])];
+      }
+    });
   }
-  ~BasicReferenceProgram() override {
-    if constexpr (requires { cells_->set_mover(CellMover{}); }) cells_->set_mover(nullptr);
-  }
+  ~ReferenceProgram() override { cells_->set_mover(nullptr); }
 
   const ProgramInfo& info() const override { return info_; }
 
@@ -74,7 +68,7 @@ class BasicReferenceProgram final : public Program {
     ++calls;
     rows.push_back(tokens.size());
     for (const std::int64_t position : positions) last_position = std::max(last_position, position);
-    const StepPlan& plan = cells_->plan(positions);
+    const StepPlan& plan = cells_->plan(positions, 0);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       memory_[static_cast<std::size_t>(plan.write_cells[i])] = {static_cast<Token>(tokens[i]), plan.positions[i]};
     }
@@ -132,8 +126,5 @@ class BasicReferenceProgram final : public Program {
   std::vector<Entry> memory_;
   std::vector<float> logits_;
 };
-
-using ReferenceProgram = BasicReferenceProgram<SeqCells>;
-using TreeReferenceProgram = BasicReferenceProgram<TreeCells>;  // its rows may be draft nodes
 
 }  // namespace agentkv::testing

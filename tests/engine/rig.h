@@ -27,9 +27,9 @@ class Rig {
  public:
   explicit Rig(RigOptions options = {})
       : options(fill(std::move(options))),
-        cells(std::make_shared<TreeCells>(this->options.capacity, this->options.max_sequences)),
-        program(std::make_shared<TreeReferenceProgram>(cells, this->options.info)),
-        engine(program, std::shared_ptr<TreeSeqCache>(cells), vocabulary(this->options), this->options.config) {}
+        cells(std::make_shared<Cells>(this->options.capacity, this->options.max_sequences)),
+        program(std::make_shared<ReferenceProgram>(cells, this->options.info)),
+        engine(program, cells, vocabulary(this->options), this->options.config) {}
 
   // One step, its report kept and the state checked.
   StepReport step() {
@@ -111,8 +111,8 @@ class Rig {
   }
 
   const RigOptions options;
-  const std::shared_ptr<TreeCells> cells;
-  const std::shared_ptr<TreeReferenceProgram> program;
+  const std::shared_ptr<Cells> cells;
+  const std::shared_ptr<ReferenceProgram> program;
   Engine engine;
   std::map<JobId, Finished> finished;
   std::vector<Emitted> emitted;

@@ -187,9 +187,8 @@ void branches_are_bounded() {
   rig.engine.close(trunk);
   const BranchId last = rig.engine.create().first;
   CHECK_EQ(rig.engine.branch(last).stream, std::uint64_t{1});  // a refused create takes no stream
-  CHECK_THROWS(
-      Engine(rig.program, std::shared_ptr<SeqCache>(rig.cells), Vocabulary(48, {}, {}, {}), {.max_branches = 257}),
-      InvalidEngine, "257", "256 sequences");
+  CHECK_THROWS(Engine(rig.program, rig.cells, Vocabulary(48, {}, {}, {}), {.max_branches = 257}), InvalidEngine, "257",
+               "256 sequences");
 }
 
 void many_forks_are_made_or_none() {

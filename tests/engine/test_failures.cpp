@@ -76,20 +76,20 @@ void a_failed_extend_is_undone_as_a_whole() {
 void wrong_numbers_of_logits_are_a_failure() {
   class Short final : public Program {
    public:
-    explicit Short(std::shared_ptr<SeqCells> cells) : cells_(std::move(cells)) {}
+    explicit Short(std::shared_ptr<Cells> cells) : cells_(std::move(cells)) {}
     const ProgramInfo& info() const override { return info_; }
     std::span<const float> forward(std::span<const std::int64_t>, std::span<const std::int64_t> positions,
                                    std::span<const std::int64_t>) override {
-      cells_->plan(positions);
+      cells_->plan(positions, 0);
       return row_;
     }
 
    private:
     const ProgramInfo info_{.vocab_size = 5, .max_tokens = 8, .max_logits = 8};
-    const std::shared_ptr<SeqCells> cells_;
+    const std::shared_ptr<Cells> cells_;
     const std::vector<float> row_{0, 0, 0};
   };
-  auto cells = std::make_shared<SeqCells>(16);
+  auto cells = std::make_shared<Cells>(16);
   Engine engine(std::make_shared<Short>(cells), cells, Vocabulary(5, {}, {}, {}));
   engine.extend(engine.create().first, Tokens{1, 2});
   const StepReport report = engine.step();
@@ -211,11 +211,11 @@ void closing_a_busy_branch_cancels_its_job() {
 }
 
 void engines_check_what_they_are_made_of() {
-  auto cells = std::make_shared<SeqCells>(16);
+  auto cells = std::make_shared<Cells>(16);
   const auto program = [&](ProgramInfo info) { return std::make_shared<ReferenceProgram>(cells, info); };
   const Vocabulary none(4, {}, {}, {});
   CHECK_THROWS(Engine(nullptr, cells, none), InvalidEngine, "program");
-  CHECK_THROWS(Engine(program({4, 8, 8}), std::shared_ptr<SeqCache>(), none), InvalidEngine, "cache");
+  CHECK_THROWS(Engine(program({4, 8, 8}), std::shared_ptr<TreeSeqCache>(), none), InvalidEngine, "cache");
   CHECK_THROWS(Engine(program({4, 0, 8}), cells, none), InvalidEngine, "max_tokens 0");
   CHECK_THROWS(Engine(program({4, 8, 8}), cells, none, {.max_batch_tokens = 0}), InvalidEngine, "max_batch_tokens");
 }

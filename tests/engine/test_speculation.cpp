@@ -310,14 +310,6 @@ void drafts_are_checked() {
   refused({.tokens = {1}, .parents = {-1}, .confidence = {0.0f}}, "confidence 0");
 }
 
-void speculation_needs_trees() {
-  auto cells = std::make_shared<SeqCells>(16);
-  Engine engine(std::make_shared<ReferenceProgram>(cells, ProgramInfo{4, 8, 8}), std::shared_ptr<SeqCache>(cells),
-                Vocabulary(4, {}, {}, {}));
-  const auto drafter = std::make_shared<TestDrafter>([](const DraftRequest&) { return Draft{}; });
-  CHECK_THROWS(engine.attach(drafter), InvalidEngine, "trees");
-}
-
 }  // namespace
 }  // namespace agentkv::testing
 
@@ -332,5 +324,4 @@ int main() {
   a_full_cache_ends_as_it_does_without_drafts();
   everything_at_once();
   drafts_are_checked();
-  speculation_needs_trees();
 }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import agentkv as kv
 from tests.conformance.configs import CONFIGS
 from tests.conftest import FolderFactory
+from tests.faults import fail_at
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("failing_caches")]
 
 PROMPT = list(range(30, 61))
 KIDS, TOKENS = 4, 24
@@ -29,16 +29,6 @@ def anyio_backend() -> str:
 def folder(tiny_exported_folder: FolderFactory) -> Path:
     kind, fields = CONFIGS["llama-gqa2-d64"]
     return tiny_exported_folder(kind, **fields)
-
-
-async def fail_at(ctx: kv.Context, layer: int, after: int) -> None:
-    """The forward after the next `after` ones fails before `layer` is written."""
-
-    def arm(_: object) -> None:
-        session: Any = ctx._loop._worker._session
-        session.program.fail_at(layer, after)
-
-    await ctx._loop.call(arm)
 
 
 async def outcomes(ctx: kv.Context, disturb: Disturbance | None = None) -> list[Outcome]:

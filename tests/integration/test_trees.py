@@ -16,7 +16,7 @@ from tests.driver import Driver, native_driver
 def test_nodes_have_the_bits_of_plain_branches(tiny_exported_folder: FolderFactory, name: str, kv_dtype: str) -> None:
     kind, fields = CONFIGS[name]
     program = _core.ExecuTorchProgram(str(tiny_exported_folder(kind, **fields) / "model.pte"))
-    session = program.make_tree_session(capacity=512, kv_dtype=kv_dtype, min_chunk=16)
+    session = program.make_session(capacity=512, kv_dtype=kv_dtype, min_chunk=16)
     plain = native_driver(program, capacity=1024, kv_dtype=kv_dtype)
     found = trees_against_branches(Driver(session, session.cache), plain)
     print(f"\n{name} {kv_dtype}: {found}")

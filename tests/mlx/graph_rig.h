@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/seq_cells.h"
+#include "core/cells.h"
 #include "cpp/check.h"
 #include "mlx/graph.h"
 #include "mlx/graph_writer.h"
@@ -41,7 +41,17 @@ struct SmallCache {
     return config;
   }
 
-  std::shared_ptr<SeqCells> cells = std::make_shared<SeqCells>(64, 4);
+  // Calls `before_layer` as each layer asks for its plan, which is before it writes.
+  struct WatchedCells final : Cells {
+    using Cells::Cells;
+    std::function<void(int layer)> before_layer;
+    const StepPlan& plan(std::span<const std::int64_t> position, int layer) override {
+      if (before_layer) before_layer(layer);
+      return Cells::plan(position, layer);
+    }
+  };
+
+  std::shared_ptr<WatchedCells> cells = std::make_shared<WatchedCells>(64, 4);
   std::shared_ptr<mlx::KvCache> layer = std::make_shared<mlx::KvCache>(config(), cells);
 };
 
@@ -64,10 +74,10 @@ class Rig {
   }
 
   // The first output as float32.
-  Floats run(const std::vector<mlx::Input>& inputs, const std::function<void(int)>& before_layer = {}) {
+  Floats run(const std::vector<mlx::Input>& inputs) {
     return mlx::on_owner([&] {
       try {
-        auto outputs = graph_->run(inputs, *cache.layer, before_layer);
+        auto outputs = graph_->run(inputs, *cache.layer);
         const auto out = mx::contiguous(mx::astype(outputs.at(0), mx::float32));
         mx::eval(out);
         cache.layer->settle();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "arrays.h"
-#include "core/seq_cells.h"
+#include "core/cells.h"
 #include "cpp/check.h"
 #include "mlx/kv_cache.h"
 
@@ -63,13 +63,13 @@ inline mx::array reference(const AttendSpec& spec, const mx::array& q, const std
 
 // Sequences over one cache, fed with random rows.
 struct Rig {
-  std::shared_ptr<SeqCells> cells;
+  std::shared_ptr<Cells> cells;
   KvCache cache;
   unsigned seed = 1;
   std::vector<std::int64_t> position;
 
   explicit Rig(const char* dtype, Cell capacity = 256)
-      : cells(std::make_shared<SeqCells>(capacity)), cache(config(dtype, capacity), cells) {}
+      : cells(std::make_shared<Cells>(capacity)), cache(config(dtype, capacity), cells) {}
 
   void begin(const std::vector<SeqId>& rows) {
     cells->begin_step(rows);

@@ -179,11 +179,10 @@ struct Step {
     k = noise(static_cast<std::size_t>(kKvHeads * n * kDim), static_cast<std::uint32_t>(first + 2));
   }
 
-  Floats run(Rig& rig, const std::function<void(int)>& before_layer = {}) const {
+  Floats run(Rig& rig) const {
     rig.cache.cells->begin_step(std::vector<SeqId>(static_cast<std::size_t>(n), 0));
     try {
-      auto out =
-          rig.run({rows(q, {1, kHeads, n, kDim}), rows(k, {1, kKvHeads, n, kDim}), rows(position)}, before_layer);
+      auto out = rig.run({rows(q, {1, kHeads, n, kDim}), rows(k, {1, kKvHeads, n, kDim}), rows(position)});
       rig.cache.cells->commit_step();
       return out;
     } catch (...) {
@@ -222,12 +221,12 @@ void a_failure_between_layers_leaves_the_cache_usable() {
   first.run(whole);
   first.run(failing);
   std::vector<int> seen;
-  CHECK_THROWS(second.run(failing,
-                          [&](int layer) {
-                            seen.push_back(layer);
-                            if (layer == 1) throw std::runtime_error("injected");
-                          }),
-               InvalidTensor, "instruction 1 (UPDATE_AND_ATTEND", "injected");
+  failing.cache.cells->before_layer = [&](int layer) {
+    seen.push_back(layer);
+    if (layer == 1) throw std::runtime_error("injected");
+  };
+  CHECK_THROWS(second.run(failing), InvalidTensor, "instruction 1 (UPDATE_AND_ATTEND", "injected");
+  failing.cache.cells->before_layer = nullptr;
   CHECK(seen == (std::vector<int>{0, 1}));
   const Floats want = second.run(whole), got = second.run(failing);
   CHECK(want == got);

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/builders.h"
+#include "core/cache_builders.h"
 #include "core/errors.h"
 #include "mlx/builders.h"
 #include "mlx/owner.h"
@@ -49,7 +49,7 @@ void test_refusals() {
   const auto refused = [&](auto change, const char* part) {
     CacheConfig c = config("fp32");
     change(c);
-    CHECK_THROWS(KvCache(c, std::make_shared<SeqCells>(8)), InvalidTensor, part);
+    CHECK_THROWS(KvCache(c, std::make_shared<Cells>(8)), InvalidTensor, part);
   };
   refused([](CacheConfig& c) { c.n_layers = 0; }, "n_layers");
   refused([](CacheConfig& c) { c.n_kv_heads = 0; }, "n_kv_heads");
@@ -111,11 +111,9 @@ void test_builders() {
   register_builders();
   register_builders();
   auto& registry = CacheBuilderRegistry::instance();
-  const auto tree = registry.build<TreeSeqCache>("AgentKVMLX", config("int8"));
-  CHECK_EQ(tree.layer->backend_id(), "AgentKVMLX");
-  CHECK_EQ(tree.cache->capacity(), 256);
-  CHECK_EQ(registry.build<SeqCache>("AgentKVMLX", config("fp16")).cache->capacity(), 256);
-  CHECK_EQ(registry.build<ContiguousCache>("AgentKVMLX", config("bf16")).cache->capacity(), 256);
+  const auto built = registry.build("AgentKVMLX", config("int8"));
+  CHECK_EQ(built.layer->backend_id(), "AgentKVMLX");
+  CHECK_EQ(built.cells->capacity(), 256);
 }
 
 }  // namespace
@@ -127,7 +125,7 @@ int main() {
     test_refusals();
     test_growth_peak();
   });
-  KvCache cache(config("fp32"), std::make_shared<SeqCells>(8));
+  KvCache cache(config("fp32"), std::make_shared<Cells>(8));
   test_off_the_owner(cache);
   test_builders();
 }

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/seq_cells.h"
+#include "core/cells.h"
 #include "cpp/check.h"
 #include "mlx/owner.h"
 #include "mlx/reach.h"
@@ -14,13 +14,13 @@ namespace {
 
 // Steps over one bookkeeping, and what the last layer of each would be given.
 struct Steps {
-  SeqCells cells{256};
+  Cells cells{256};
 
   Reach operator()(const std::vector<SeqId>& rows, Pos window = 0, Pos sinks = 0) {
     cells.begin_step(rows);
     const auto at = cells.step_positions();
     const std::vector<std::int64_t> positions(at.begin(), at.end());
-    const StepPlan& plan = cells.plan(positions);
+    const StepPlan& plan = cells.plan(positions, 0);
     Reach reach = reach_of(plan, window, sinks);
     check(plan, reach, window, sinks);
     cells.commit_step();

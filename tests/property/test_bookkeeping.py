@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime import _core
-from agentkv_runtime.eager.bookkeeping import ReferenceCells
+from agentkv_runtime.eager.tree_bookkeeping import ReferenceTreeCells
 
 from tests.property.pair import Pair
 
@@ -18,7 +18,7 @@ class SeqPair(Pair):
     """What an agent does without trees."""
 
     def __init__(self, capacity: int, max_sequences: int, seed: int) -> None:
-        super().__init__(_core.SeqCells(capacity, max_sequences), ReferenceCells(capacity, max_sequences), seed)
+        super().__init__(_core.Cells(capacity, max_sequences), ReferenceTreeCells(capacity, max_sequences), seed)
 
     def copy(self) -> None:
         src, dst = self.a_sequence(), self.a_sequence()

@@ -119,7 +119,7 @@ def siblings(rng: random.Random) -> Callable[[list[int]], Sequence[int]]:
 
 def count(rule: Rule, drafter: _core.Drafter, seed: int) -> tuple[NDArray[np.int64], dict[str, Any]]:
     """How often each continuation was drawn: [VOCAB] * LENGTH; and the engine's statistics."""
-    cells = _core.TreeCells(4096)
+    cells = _core.Cells(4096)
 
     def forward(tokens: Any, positions: Any, wanted: Any) -> NDArray[np.float32]:
         cells.plan(positions)

@@ -25,7 +25,7 @@ class TreePair(Pair):
     """What an agent does, with draft trees on any of its sequences."""
 
     def __init__(self, capacity: int, max_sequences: int, seed: int) -> None:
-        super().__init__(_core.TreeCells(capacity, max_sequences), ReferenceTreeCells(capacity, max_sequences), seed)
+        super().__init__(_core.Cells(capacity, max_sequences), ReferenceTreeCells(capacity, max_sequences), seed)
         self.bytes = [0] * capacity  # what the byte layer has in each cell: the number of the row that wrote it
         self.rows = 0
         self.counts: Counter[str] = Counter()

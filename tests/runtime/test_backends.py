@@ -60,10 +60,7 @@ def folder(tiny_exported_folder: FolderFactory) -> Path:
 def test_a_backend_is_loaded_under_its_name() -> None:
     assert {name: load_backend(name) for name in BACKENDS} == {"cpu": "AgentKVCPU", "mlx": "AgentKVMLX"}
     assert load_backend("mlx") == "AgentKVMLX"
-    kinds = ["contiguous", "seq", "tree"]
-    assert _core.cache_builders() == [
-        (backend_id, kind) for backend_id in ("AgentKVCPU", "AgentKVMLX") for kind in kinds
-    ]
+    assert _core.cache_builders() == [("AgentKVCPU", "full"), ("AgentKVMLX", "full")]
 
 
 def test_the_manifest_picks_it(folder: Path) -> None:

@@ -23,7 +23,7 @@ class Feeder:
     def __init__(
         self, kv_dtype: str = "fp16", *, kv_heads: int = 2, heads: int = 4, dim: int = 32, capacity: int = 2048
     ) -> None:
-        self.cells = _core.SeqCells(capacity)
+        self.cells = _core.Cells(capacity)
         self.cache = _core.CpuCache(self.cells, 1, kv_heads, dim, kv_dtype, 16)
         random = np.random.default_rng(7)
         self.q = random.standard_normal((heads, VOCAB, dim)).astype(np.float32)

@@ -42,7 +42,7 @@ def run(model: Any, path: Path, **options: Any) -> Logits:
     assert lowered.delegate_calls == {"AgentKVMLX": 1}
     lowered.write(path / "model.pte")
     program = _core.ExecuTorchProgram(str(path / "model.pte"), "AgentKVMLX")
-    session: Any = program.make_seq_session(capacity=64, kv_dtype="fp32", min_chunk=16)
+    session: Any = program.make_session(capacity=64, kv_dtype="fp32", min_chunk=16)
     rows = []
     for start, end in ((0, 9), (9, 10), (10, N)):
         session.cache.begin_step([0] * (end - start))
@@ -142,7 +142,7 @@ def test_features(tmp_path: Path) -> None:
     lowered.write(tmp_path / "model.pte")
     assert lowered.features is not None
     program = _core.ExecuTorchProgram(str(tmp_path / "model.pte"), "AgentKVMLX")
-    session: Any = program.make_seq_session(capacity=64, kv_dtype="fp32")
+    session: Any = program.make_session(capacity=64, kv_dtype="fp32")
     tokens, position = torch.arange(3, 12), torch.arange(9)
     with active_cache(GrowingCache()):
         want_logits, want = CachedForward(tiny_model(tiny_spec("qwen3")), lowered.features.layers)(

@@ -30,7 +30,7 @@ class Sequence:
     """One sequence in one layer."""
 
     def __init__(self, kv_dtype: str, capacity: int, min_chunk: int | None = None) -> None:
-        self.cells = _core.SeqCells(capacity)
+        self.cells = _core.Cells(capacity)
         self.cache = _mlx.MlxCache(self.cells, 1, KV_HEADS, DIM, kv_dtype, min_chunk or capacity)
 
     def update(self, k: Float, v: Float, seq: int = 0) -> _mlx.LiveView:
@@ -79,7 +79,7 @@ def test_a_live_view_is_seen_as_a_second_buffer(cells: int) -> None:
 @pytest.mark.parametrize("kv_dtype", BITS)
 def test_bytes_of_quantised_pools(kv_dtype: str) -> None:
     for dim, group in ((128, 64), (64, 64), (96, 32), (32, 32)):
-        cells = _core.SeqCells(100)
+        cells = _core.Cells(100)
         cache = _mlx.MlxCache(cells, 3, KV_HEADS, dim, kv_dtype, 16)
         zeros = np.zeros((KV_HEADS, 20, dim), np.float32)
         cells.begin_step([0] * 20)
@@ -90,7 +90,7 @@ def test_bytes_of_quantised_pools(kv_dtype: str) -> None:
         assert cache.bytes == 32 * KvCacheMetadata(3, KV_HEADS, dim).kv_bytes_per_token(kv_dtype)
         cells.abort_step()
     with pytest.raises(_core.InvalidTensor, match="80"):
-        _mlx.MlxCache(_core.SeqCells(8), 1, KV_HEADS, 80, kv_dtype)
+        _mlx.MlxCache(_core.Cells(8), 1, KV_HEADS, 80, kv_dtype)
 
 
 @pytest.mark.parametrize("kv_dtype", BITS)

@@ -26,6 +26,8 @@ BACKEND_ID = load_backend("mlx")
 
 from agentkv_runtime import _mlx  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("failing_caches")
+
 
 @pytest.fixture(scope="module")
 def folder(tiny_exported_folder: FolderFactory) -> Path:
@@ -45,7 +47,7 @@ def test_a_failure_in_the_middle_leaves_the_session_as_it_was(folder: Path, laye
     got = [failing.feed(0, TOKENS[:5])]
     for rows in ([5], [6], list(range(7, 12))):
         held = failing.program.kv_bytes
-        failing.program.fail_at(layer)
+        _core.fail_at(failing.cells, layer)
         with pytest.raises(ForwardFailed, match=f"layer {layer}"):
             failing.step([(0, TOKENS[row]) for row in rows])
         assert failing.cells.seq_len(0) == rows[0]
@@ -59,7 +61,7 @@ def test_a_failure_touches_no_other_session(folder: Path) -> None:
     failing, other = driver(folder), driver(folder)
     got = []
     for token in TOKENS:
-        failing.program.fail_at(1)
+        _core.fail_at(failing.cells, 1)
         with pytest.raises(ForwardFailed):
             failing.step([(0, 7)])
         got.append(other.step([(0, token)]))

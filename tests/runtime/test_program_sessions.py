@@ -20,6 +20,8 @@ from agentkv_runtime.programs import get_threads, load_program, open_session, se
 from tests.conftest import FolderFactory
 from tests.driver import Driver, Logits
 
+pytestmark = pytest.mark.usefixtures("failing_caches")
+
 TOKENS = [3, 141, 59, 26, 53, 58, 97, 93, 238, 46, 264, 338]
 
 
@@ -80,7 +82,7 @@ def test_programs_go_with_their_last_session(folder: ModelFolder, tmp_path: Path
     path = tmp_path / "model.pte"
     shutil.copyfile(folder.model_path, path)
     before = _core.cache_keys()
-    session = load_program(path).make_seq_session(capacity=8)
+    session = load_program(path).make_session(capacity=8)
     assert len(_core.cache_keys()) == len(before) + 1
     del session
     gc.collect()
@@ -207,7 +209,7 @@ def test_a_program_that_was_written_to_is_not_loaded_again(
 def test_a_failure_inside_the_model_leaves_the_cache_as_it_was(folder: ModelFolder, layer: int) -> None:
     undisturbed = driver(folder).feed(0, TOKENS)
     disturbed = driver(folder)
-    disturbed.program.fail_at(layer, after_forwards=1)
+    _core.fail_at(disturbed.cells, layer, after_forwards=1)
     first = disturbed.feed(0, TOKENS[:5])
     used = disturbed.cells.used
     with pytest.raises(_core.ForwardFailed, match=rf"injected failure at layer {layer}"):
@@ -221,7 +223,7 @@ def test_a_failure_inside_the_model_leaves_the_cache_as_it_was(folder: ModelFold
 def test_a_failure_in_one_session_spares_the_others(folder: ModelFolder) -> None:
     undisturbed = driver(folder).feed(0, TOKENS)
     failing, fine = driver(folder), driver(folder)
-    failing.program.fail_at(1)
+    _core.fail_at(failing.cells, 1)
     assert equal(fine.feed(0, TOKENS), undisturbed)
     with pytest.raises(_core.ForwardFailed):
         failing.feed(0, TOKENS)
@@ -260,13 +262,6 @@ def test_a_step_may_want_no_logits(folder: ModelFolder) -> None:
     assert mine.step([(0, token) for token in TOKENS[:6]], wanted=[]).shape == (0, 384)
     rest = mine.feed(0, TOKENS[6:])
     assert equal(rest, driver(folder).feed(0, TOKENS)[6:])
-
-
-def test_a_session_keeps_trees_and_without_drafts_has_the_bits_of_one_that_does_not(folder: ModelFolder) -> None:
-    plain = load_program(folder.model_path).make_seq_session(capacity=64, kv_dtype="fp32")
-    assert isinstance(open_session(folder, capacity=64).cache, _core.TreeSeqCache)
-    assert not isinstance(plain.cache, _core.TreeSeqCache)
-    assert equal(Driver(plain, plain.cache).feed(0, TOKENS, [1, 4]), driver(folder).feed(0, TOKENS))
 
 
 def test_memory_grows_with_use_up_to_the_capacity(folder: ModelFolder) -> None:

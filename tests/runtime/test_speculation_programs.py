@@ -19,6 +19,8 @@ from agentkv_runtime.speculation import open_draft_model, open_eagle
 PROMPT = [10, 200, 31, 7, 99, 310, 4, 77]
 Opens = Callable[..., Any]
 
+pytestmark = pytest.mark.usefixtures("failing_caches")
+
 
 @pytest.fixture(scope="module")
 def hf(tiny_hf_folder: Callable[..., Path]) -> Path:
@@ -73,7 +75,7 @@ def write_head(hf: Path, path: Path) -> Path:
 
 def tree_engine(folder: ModelFolder, capacity: int = 512) -> _core.Engine:
     program = load_folder(folder)
-    session = program.make_tree_session(capacity=capacity, kv_dtype="fp32")
+    session = program.make_session(capacity=capacity, kv_dtype="fp32")
     token_bytes = [bytes([i % 256]) for i in range(program.info["vocab_size"])]
     return _core.Engine(session, session.cache, token_bytes=token_bytes, eos_ids=[], special_ids=[0])
 
@@ -161,7 +163,7 @@ def test_features_come_with_the_logits(target: ModelFolder, plain: ModelFolder) 
     width = target.manifest.features.width
     rows = []
     for folder in (target, plain):
-        session = load_folder(folder).make_tree_session(capacity=32, kv_dtype="fp32")
+        session = load_folder(folder).make_session(capacity=32, kv_dtype="fp32")
         assert session.feature_dim == (width if folder is target else 0)
         session.cache.begin_step([0] * len(PROMPT))
         positions = np.arange(len(PROMPT))
@@ -175,7 +177,7 @@ def test_features_come_with_the_logits(target: ModelFolder, plain: ModelFolder) 
 
 
 def test_a_head_session_runs_what_was_exported(target: ModelFolder) -> None:
-    session = load_head(target.path / "draft.pte").make_tree_session(capacity=64, kv_dtype="fp32")
+    session = load_head(target.path / "draft.pte").make_session(capacity=64, kv_dtype="fp32")
     info = session.head.info
     rng = np.random.default_rng(0)
     # More rows than one call takes; a row's result does not depend on the others.
@@ -206,7 +208,7 @@ def test_a_head_session_runs_what_was_exported(target: ModelFolder) -> None:
 
 def test_a_failing_head_fails_the_generation_alone(target: ModelFolder) -> None:
     head = load_head(target.path / "draft.pte")
-    session = head.make_tree_session(capacity=256)
+    session = head.make_session(capacity=256)
     manifest = json.loads((target.path / "draft.json").read_text())
     drafter = _core.EagleDrafter(session, manifest["d2t"], manifest["target_vocab_size"])
     drafter.adaptive = False
@@ -214,7 +216,7 @@ def test_a_failing_head_fails_the_generation_alone(target: ModelFolder) -> None:
     branch, _ = engine.create(PROMPT)
     engine.attach(drafter)
     run(engine, engine.extend(branch, PROMPT))
-    session.fail_at(3)
+    _core.fail_at(session.cache, 0, after_forwards=3)
     job = engine.generate(branch, max_tokens=20, drafter=drafter)
     finished = None
     while finished is None:
@@ -228,9 +230,7 @@ def test_programs_are_shared(target: ModelFolder) -> None:
     assert load_head(target.path / "draft.pte") is load_head(target.path / "draft.pte")
 
 
-def test_a_draft_model_needs_a_tree_session(plain: ModelFolder) -> None:
-    with pytest.raises(_core.InvalidDrafter, match="make_tree_session"):
-        _core.ModelDrafter(load_folder(plain).make_seq_session(capacity=16))
+def test_a_draft_model_refuses_options_out_of_range(plain: ModelFolder) -> None:
     with pytest.raises(ModelFolderError, match="width is 0"):
         open_draft_model(plain.path, plain, capacity=16, width=0)
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "core/tree_cells.h"
+#include "core/cells.h"
 #include "engine/reference_program.h"
 #include "spec/head_program.h"
 
@@ -36,7 +36,7 @@ inline std::uint64_t hash_of(std::span<const float> row, std::uint64_t h = 1) {
 
 class ReferenceHead final : public HeadProgram {
  public:
-  ReferenceHead(std::shared_ptr<TreeCells> cells, HeadInfo info)
+  ReferenceHead(std::shared_ptr<Cells> cells, HeadInfo info)
       : info_(info), cells_(std::move(cells)), memory_(static_cast<std::size_t>(cells_->capacity())) {}
 
   const HeadInfo& info() const override { return info_; }
@@ -68,7 +68,7 @@ class ReferenceHead final : public HeadProgram {
     CHECK(logits_indices.size() <= static_cast<std::size_t>(info_.max_logits));
     CHECK(hidden.size() == tokens.size() * width());
     ++calls;
-    const StepPlan& plan = cells_->plan(positions);
+    const StepPlan& plan = cells_->plan(positions, 0);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto row = hidden.subspan(i * width(), width());
       memory_[static_cast<std::size_t>(plan.write_cells[i])] = {static_cast<Token>(tokens[i]),
@@ -108,7 +108,7 @@ class ReferenceHead final : public HeadProgram {
   std::size_t width() const { return static_cast<std::size_t>(info_.hidden_dim); }
 
   const HeadInfo info_;
-  const std::shared_ptr<TreeCells> cells_;
+  const std::shared_ptr<Cells> cells_;
   std::vector<Entry> memory_;
   Row logits_;
   Row hidden_;

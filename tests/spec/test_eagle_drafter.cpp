@@ -2,7 +2,7 @@
 // and features, whatever became of the branches before.
 #include <memory>
 
-#include "core/tree_cells.h"
+#include "core/cells.h"
 #include "spec/branches.h"
 #include "spec/eagle_drafter.h"
 #include "spec/errors.h"
@@ -32,7 +32,7 @@ struct Rig {
   explicit Rig(TreeOptions options = {.width = 3, .top_k = 4, .min_reach = 0}, Cell capacity = 4096,
                SeqId max_sequences = 32, HeadInfo info = kHead)
       : options(options),
-        cells(std::make_shared<TreeCells>(capacity, max_sequences)),
+        cells(std::make_shared<Cells>(capacity, max_sequences)),
         head(std::make_shared<ReferenceHead>(cells, info)),
         drafter(head, cells, offsets(), kVocab, options) {
     for (const std::int32_t offset : offsets()) target_of.push_back(static_cast<Token>(target_of.size()) + offset);
@@ -88,7 +88,7 @@ struct Rig {
   }
 
   const TreeOptions options;
-  const std::shared_ptr<TreeCells> cells;
+  const std::shared_ptr<Cells> cells;
   const std::shared_ptr<ReferenceHead> head;
   EagleDrafter drafter;
   Tokens target_of;

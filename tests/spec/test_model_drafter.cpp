@@ -1,7 +1,7 @@
 // Drafts of a model with a cache are those of the same model without one, whatever became of the branches before.
 #include <memory>
 
-#include "core/tree_cells.h"
+#include "core/cells.h"
 #include "spec/branches.h"
 #include "spec/errors.h"
 #include "spec/model_drafter.h"
@@ -16,8 +16,8 @@ struct Rig {
   explicit Rig(TreeOptions options = {.width = 3, .top_k = 4, .min_reach = 0}, Cell capacity = 4096,
                SeqId max_sequences = 32, ProgramInfo info = {.vocab_size = kVocab, .max_tokens = 256, .max_logits = 64})
       : options(options),
-        cells(std::make_shared<TreeCells>(capacity, max_sequences)),
-        program(std::make_shared<TreeReferenceProgram>(cells, info)),
+        cells(std::make_shared<Cells>(capacity, max_sequences)),
+        program(std::make_shared<ReferenceProgram>(cells, info)),
         drafter(program, cells, options) {}
 
   Draft expected(const Tokens& history, int max_nodes, int max_depth) const {
@@ -40,8 +40,8 @@ struct Rig {
   }
 
   const TreeOptions options;
-  const std::shared_ptr<TreeCells> cells;
-  const std::shared_ptr<TreeReferenceProgram> program;
+  const std::shared_ptr<Cells> cells;
+  const std::shared_ptr<ReferenceProgram> program;
   ModelDrafter drafter;
 };
 

@@ -104,7 +104,7 @@ void bind_mlx_cache(nanobind::module_& m) {
   bind_byte_layer<KvCache>(m, "MlxCache", "K and V pools as MLX arrays, and attention over the plans of a bookkeeping.",
                            "kv_dtype: \"fp32\", \"fp16\", \"bf16\", or \"int8\" or \"int4\" where 32 divides head_dim. "
                            "Raises InvalidTensor.",
-                           &make_layer<KvCache, SeqCells>, &make_layer<KvCache, TreeCells>, &update_and_attend)
+                           &make_layer<KvCache>, &update_and_attend)
       .def(
           "update",
           [](KvCache& cache, int layer, const Positions& positions, const Heads& k, const Heads& v) {

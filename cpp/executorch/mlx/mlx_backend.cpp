@@ -113,7 +113,7 @@ class Call {
       mx::Shape shape(t.sizes().begin(), t.sizes().end());
       inputs.push_back({t.const_data_ptr(), dtype_of(t.scalar_type()), std::move(shape)});
     }
-    auto outputs = graph_.run(inputs, cache, slot_.before_layer);
+    auto outputs = graph_.run(inputs, cache);
     for (mx::array& output : outputs) output = mx::contiguous(output);
     mx::eval(outputs);
     for (std::size_t i = 0; i < outputs.size(); ++i) give_out(outputs[i], n_inputs_ + i);

@@ -54,7 +54,7 @@ class TorchSession(_core.PythonProgram):
             feature_dim=model.feature_dim,
         )
         self.model = model
-        self.cache = _core.TreeCells(capacity)
+        self.cache = _core.Cells(capacity)
         self.layer = TorchCache(
             self.cache,
             n_layers=model.n_layers,

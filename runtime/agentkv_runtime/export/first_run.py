@@ -116,7 +116,7 @@ def run_head(program: Path, manifest: DraftManifest) -> None:
     """Opens an exported draft head and drafts from random features. Raises ExportError."""
     features = np.random.default_rng(0).standard_normal((2, manifest.feature_dim), dtype=np.float32)
     try:
-        session = load_head(program).make_tree_session(capacity=2, kv_dtype="fp32", min_chunk=2)
+        session = load_head(program).make_session(capacity=2, kv_dtype="fp32", min_chunk=2)
         hidden = session.fuse(features)
         session.cache.begin_step([0, 0])
         logits, out = session.forward(np.arange(2), np.arange(2), hidden, np.arange(2))

@@ -3,10 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "core/cells.h"
 #include "core/errors.h"
-#include "core/session.h"
 #include "core/steps.h"
-#include "core/tree_cells.h"
 #include "cpp/check.h"
 
 using namespace agentkv;
@@ -45,7 +44,7 @@ struct Tree {
     cells.commit(accepted, static_cast<std::int32_t>(accepted.size()), seq);
   }
 
-  TreeCells cells;
+  Cells cells;
   std::shared_ptr<Recorder> layer;
 };
 
@@ -211,7 +210,7 @@ void test_a_failed_move_drops_the_frontier() {
 }
 
 void test_without_a_layer_nothing_moves() {
-  TreeCells cells(8);
+  Cells cells(8);
   step(cells, rows(0, 2));
   cells.propose(Nodes{-1, -1}, 2, 0);
   step(cells, rows(0, 2));
@@ -248,23 +247,6 @@ void test_where_a_chain_goes() {
   CHECK_EQ(compacted({3}, {}, 3), Cells{});
 }
 
-void test_tree_session() {
-  CacheBuilderRegistry::instance().add<TreeSeqCache>("Recorder", [](const CacheConfig& config) {
-    auto cells = std::make_shared<TreeCells>(config.capacity, config.max_sequences);
-    auto layer = std::make_shared<Recorder>();
-    cells->set_layer(layer);
-    return BuiltCache<TreeSeqCache>{cells, layer};
-  });
-  CacheConfig config;
-  config.capacity = 8;
-  const TreeSession session = make_tree_session("Recorder", config, mint_cache_key());
-  CHECK(CacheRegistry::instance().find(session.key())->layer == session.layer());
-  session.cache().propose(Nodes{-1}, 1);
-  CHECK_EQ(session.cache().frontier_size(0), 1);
-  SeqCache& seq_face = session.cache();  // a tree cache has every verb of a seq cache
-  CHECK_EQ(seq_face.seq_len(0), 0);
-}
-
 }  // namespace
 
 int main() {
@@ -277,5 +259,4 @@ int main() {
   test_a_failed_move_drops_the_frontier();
   test_without_a_layer_nothing_moves();
   test_where_a_chain_goes();
-  test_tree_session();
 }

@@ -1,20 +1,13 @@
-#include "executorch/session_options.h"
+#include "executorch/session_frame.h"
 
 #include "core/errors.h"
 #include "core/message.h"
 
 namespace agentkv {
 
-CacheConfig cache_config(const KvArchitecture& model, const SessionOptions& options) {
-  CacheConfig config;
-  config.n_layers = model.n_layers;
-  config.n_kv_heads = model.n_kv_heads;
-  config.head_dim = model.head_dim;
-  config.capacity = options.capacity;
-  config.min_chunk = options.min_chunk;
-  config.kv_dtype = options.kv_dtype.c_str();
-  config.max_sequences = options.max_sequences;
-  return config;
+BuiltCache build_cache(const std::string& backend_id, const KvArchitecture& model, const CacheOptions& options) {
+  const CacheConfig config{options, model.n_layers, model.n_kv_heads, model.head_dim};
+  return CacheBuilderRegistry::instance().build(backend_id, config);
 }
 
 void check_rows(std::size_t n_tokens, std::size_t n_positions, std::span<const std::int64_t> logits_indices,

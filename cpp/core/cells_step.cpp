@@ -1,11 +1,11 @@
-// The steps of TreeCells.
+// The steps of Cells: rows to positions, a plan, and what a commit publishes.
+#include "core/cells.h"
 #include "core/errors.h"
 #include "core/message.h"
-#include "core/tree_cells.h"
 
 namespace agentkv {
 
-void TreeCells::check_rows(SeqId seq, std::int32_t rows) const {
+void Cells::check_rows(SeqId seq, std::int32_t rows) const {
   const Frontier& nodes = frontier(seq);
   const std::int32_t plain = rows - nodes.proposed();
   if (plain < 0) {
@@ -19,7 +19,7 @@ void TreeCells::check_rows(SeqId seq, std::int32_t rows) const {
   check_step_positions(table_.length(seq), static_cast<std::int64_t>(rows) + nodes.live());
 }
 
-void TreeCells::begin_step(std::span<const SeqId> seq_ids) {
+void Cells::begin_step(std::span<const SeqId> seq_ids) {
   step_.check_closed("begin_step");
   for (const SeqId seq : seq_ids) table_.check_id(seq);
   check_step_size(static_cast<std::int64_t>(seq_ids.size()), table_.pool().free(), capacity());
@@ -41,18 +41,18 @@ void TreeCells::begin_step(std::span<const SeqId> seq_ids) {
   step_.begin();
 }
 
-std::int32_t TreeCells::plain_rows(std::int32_t group) const {
+std::int32_t Cells::plain_rows(std::int32_t group) const {
   return static_cast<std::int32_t>(rows_.rows(group).size()) - frontier(rows_.sequence(group)).proposed();
 }
 
-Cell TreeCells::cell_of(std::int32_t group, std::int32_t node) const {
+Cell Cells::cell_of(std::int32_t group, std::int32_t node) const {
   const Frontier& nodes = frontier(rows_.sequence(group));
   if (node < nodes.live()) return nodes.cells()[static_cast<std::size_t>(node)];
   const auto row = rows_.rows(group)[static_cast<std::size_t>(plain_rows(group) + node - nodes.live())];
   return plan_.write_cells[static_cast<std::size_t>(row)];
 }
 
-const StepPlan& TreeCells::plan(std::span<const std::int64_t> position) {
+const StepPlan& Cells::plan(std::span<const std::int64_t> position, int) {
   step_.check_fed(position, plan_.positions);
   if (!step_.planned()) {
     build_plan();
@@ -61,7 +61,7 @@ const StepPlan& TreeCells::plan(std::span<const std::int64_t> position) {
   return plan_;
 }
 
-void TreeCells::build_plan() {
+void Cells::build_plan() {
   PlanBuilder builder(plan_);
   table_.pool().lowest_free(plan_.write_cells);
   row_nodes_.clear();
@@ -70,7 +70,7 @@ void TreeCells::build_plan() {
   builder.finish();
 }
 
-void TreeCells::build_view(PlanBuilder& builder, std::int32_t group) {
+void Cells::build_view(PlanBuilder& builder, std::int32_t group) {
   const SeqId seq = rows_.sequence(group);
   const auto rows = rows_.rows(group);
   const Frontier& nodes = frontier(seq);
@@ -94,7 +94,7 @@ void TreeCells::build_view(PlanBuilder& builder, std::int32_t group) {
   }
 }
 
-void TreeCells::build_tails(PlanBuilder& builder) {
+void Cells::build_tails(PlanBuilder& builder) {
   for (const RowNode& row : row_nodes_) {
     tail_.clear();
     if (row.node >= 0) {
@@ -106,7 +106,7 @@ void TreeCells::build_tails(PlanBuilder& builder) {
   }
 }
 
-void TreeCells::commit_step() {
+void Cells::commit_step() {
   step_.check_can_commit();
   for (std::int32_t group = 0; group < rows_.n_groups(); ++group) {
     const SeqId seq = rows_.sequence(group);
@@ -125,9 +125,13 @@ void TreeCells::commit_step() {
   step_.end();
 }
 
-void TreeCells::abort_step() noexcept {
+void Cells::abort_step() noexcept {
   for (Frontier& frontier : frontiers_) frontier.withdraw();
   step_.end();
+}
+
+std::span<const Pos> Cells::step_positions() const {
+  return step_.open() ? std::span<const Pos>(plan_.positions) : std::span<const Pos>();
 }
 
 }  // namespace agentkv

@@ -1,12 +1,12 @@
-// SeqCells against a set-based model, over random histories.
+// Cells against a set-based model, over random histories.
 #include <cstdio>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "core/cells.h"
 #include "core/errors.h"
 #include "core/naive_cells.h"
-#include "core/seq_cells.h"
 #include "core/steps.h"
 #include "cpp/check.h"
 
@@ -168,7 +168,7 @@ class History {
 
   std::mt19937 random_;
   SeqId sequences_;
-  SeqCells cells_;
+  Cells cells_;
   NaiveCells naive_;
   int contiguous_steps_ = 0;
 };

@@ -1,8 +1,8 @@
 #include <string>
 #include <vector>
 
+#include "core/cells.h"
 #include "core/errors.h"
-#include "core/seq_cells.h"
 #include "core/steps.h"
 #include "cpp/check.h"
 
@@ -19,7 +19,7 @@ namespace {
 std::vector<SeqId> rows(SeqId seq, std::size_t n) { return std::vector<SeqId>(n, seq); }
 
 void test_lone_sequence_is_contiguous() {
-  SeqCells cells(16);
+  Cells cells(16);
   StepPlan plan = step(cells, rows(3, 4));
   CHECK(plan.kind == StepPlan::Kind::SingleContiguous);
   CHECK_EQ(plan.positions, (std::vector<Pos>{0, 1, 2, 3}));
@@ -33,7 +33,7 @@ void test_lone_sequence_is_contiguous() {
 }
 
 void test_fork_shares_and_diverges() {
-  SeqCells cells(16);
+  Cells cells(16);
   step(cells, rows(0, 3));
   cells.seq_cp(0, 1);
   CHECK_EQ(cells.used(), 3);
@@ -57,7 +57,7 @@ void test_fork_shares_and_diverges() {
 }
 
 void test_rollback_restores_contiguity() {
-  SeqCells cells(16);
+  Cells cells(16);
   step(cells, rows(0, 4));
   cells.seq_cp(0, 1);
   step(cells, {0, 1});
@@ -70,7 +70,7 @@ void test_rollback_restores_contiguity() {
 }
 
 void test_holes_and_partial_copies() {
-  SeqCells cells(32);
+  Cells cells(32);
   step(cells, rows(0, 10));
   cells.seq_rm(0, 3, 6);
   CHECK_EQ(runs_of(cells, 0), (Runs{{0, 0, 3}, {6, 6, 4}}));
@@ -98,7 +98,7 @@ void test_holes_and_partial_copies() {
 }
 
 void test_window_and_sinks() {
-  SeqCells cells(16);
+  Cells cells(16);
   step(cells, rows(0, 6));
   cells.begin_step(rows(0, 2));
   const StepPlan& plan = testing::plan(cells);
@@ -109,7 +109,7 @@ void test_window_and_sinks() {
 }
 
 void test_step_is_a_transaction() {
-  SeqCells cells(8);
+  Cells cells(8);
   step(cells, rows(0, 3));
   cells.begin_step(std::vector<SeqId>{0, 1, 1});
   CHECK_EQ(cells.seq_len(1), 0);
@@ -127,16 +127,16 @@ void test_step_is_a_transaction() {
   CHECK_EQ(cells.seq_len(0), 3);
   CHECK_EQ(cells.seq_len(1), 0);
   CHECK(cells.step_positions().empty());
-  CHECK_THROWS(cells.plan(std::vector<std::int64_t>{3}), InvalidStep, "without an open step");
+  CHECK_THROWS(cells.plan(std::vector<std::int64_t>{3}, 0), InvalidStep, "without an open step");
   CHECK_THROWS(cells.commit_step(), InvalidStep, "without an open step");
   CHECK(step(cells, rows(0, 5)).kind == StepPlan::Kind::SingleContiguous);
 }
 
 void test_plan_is_made_once() {
-  SeqCells cells(8);
+  Cells cells(8);
   cells.begin_step(rows(0, 2));
-  CHECK_THROWS(cells.plan(std::vector<std::int64_t>{0, 2}), InvalidStep, "row 1", "position 2", "expects 1");
-  CHECK_THROWS(cells.plan(std::vector<std::int64_t>{0}), InvalidStep, "1 positions", "has 2");
+  CHECK_THROWS(cells.plan(std::vector<std::int64_t>{0, 2}, 0), InvalidStep, "row 1", "position 2", "expects 1");
+  CHECK_THROWS(cells.plan(std::vector<std::int64_t>{0}, 0), InvalidStep, "1 positions", "has 2");
   const StepPlan& first = testing::plan(cells);
   const StepPlan& again = testing::plan(cells);
   CHECK(&first == &again);
@@ -144,7 +144,7 @@ void test_plan_is_made_once() {
 }
 
 void test_refusals_change_nothing() {
-  SeqCells cells(8, 4);
+  Cells cells(8, 4);
   step(cells, rows(0, 4));
   cells.seq_cp(0, 1, 0, 2);
   CHECK_THROWS(cells.begin_step(std::vector<SeqId>{0, 1, 4}), UnknownSequence, "sequence 4", "[0, 4)");
@@ -179,13 +179,13 @@ void test_refusals_change_nothing() {
 }
 
 void test_bounds_of_construction() {
-  CHECK_THROWS(SeqCells(0), InvalidRange, "capacity is 0");
-  CHECK_THROWS(SeqCells(8, 0), InvalidRange, "max_sequences is 0");
-  CHECK_THROWS(SeqCells(8, 70000), InvalidRange, "70000", "65535");
+  CHECK_THROWS(Cells(0), InvalidRange, "capacity is 0");
+  CHECK_THROWS(Cells(8, 0), InvalidRange, "max_sequences is 0");
+  CHECK_THROWS(Cells(8, 70000), InvalidRange, "70000", "65535");
 }
 
 void test_many_sequences_over_one_trunk() {
-  SeqCells cells(1024);
+  Cells cells(1024);
   step(cells, rows(0, 512));
   std::vector<SeqId> all{0};
   for (SeqId seq = 1; seq < cells.max_sequences(); ++seq) {

@@ -1,14 +1,14 @@
-// TreeCells against what it must preserve, over random histories with a byte layer that holds one id per cell.
+// Cells against what it must preserve, over random histories with a byte layer that holds one id per cell.
 #include <algorithm>
 #include <cstdio>
 #include <random>
 #include <stdexcept>
 #include <vector>
 
+#include "core/cells.h"
 #include "core/errors.h"
 #include "core/naive_tree.h"
 #include "core/steps.h"
-#include "core/tree_cells.h"
 #include "cpp/check.h"
 
 using namespace agentkv;
@@ -318,7 +318,7 @@ class History {
 
   std::mt19937 random_;
   SeqId sequences_;
-  TreeCells cells_;
+  Cells cells_;
   NaiveTree naive_;
   std::vector<Id> bytes_;  // [capacity] the id that was written or moved there last
   Id next_id_ = 0;

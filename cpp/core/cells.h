@@ -1,4 +1,4 @@
-// The tree bookkeeping: the seq bookkeeping plus, per sequence, a frontier of draft nodes.
+// The bookkeeping of a cache: sequences that share the cells of one pool, and draft nodes that hang from their ends.
 #pragma once
 
 #include <functional>
@@ -7,36 +7,46 @@
 #include <utility>
 #include <vector>
 
-#include "core/byte_layer.h"
 #include "core/compaction.h"
+#include "core/faces.h"
 #include "core/frontier.h"
-#include "core/over_table.h"
 #include "core/plan_builder.h"
+#include "core/seq_table.h"
 #include "core/step_rows.h"
+#include "core/step_state.h"
 
 namespace agentkv {
 
 // Copies cell src[i] to dst[i], in this order, in every layer.
 using CellMover = std::function<void(std::span<const Cell> src, std::span<const Cell> dst)>;
 
-class TreeCells final : public OverTable<TreeSeqCache>, public StepPlanner {
+// Keeps every position of every sequence. Policies that keep less derive from it, see cache_builders.h.
+class AGENTKV_API Cells : public Bookkeeping {
  public:
-  explicit TreeCells(Cell capacity, SeqId max_sequences = kDefaultMaxSequences);
+  explicit Cells(Cell capacity, SeqId max_sequences = kDefaultMaxSequences);
 
   // Without a mover an accepted chain stays in the cells that it was drafted in, which is right but not contiguous.
   void set_mover(CellMover mover) { mover_ = std::move(mover); }
   const CellMover& mover() const { return mover_; }
-  // Moves through a byte layer for as long as it lives. The layer owns this bookkeeping, so it is held weakly.
-  void set_layer(std::weak_ptr<ByteLayer> layer);
+  void set_layer(std::weak_ptr<ByteLayer> layer) override;
 
+  bool can_extend(std::int64_t n) const override { return n >= 0 && n <= table_.pool().free(); }
+  Cell capacity() const override { return table_.pool().capacity(); }
+  Cell used() const override { return table_.pool().used(); }
+  Cell shared() const override { return table_.pool().shared(); }
+  Cell read_window() const override { return table_.pool().window(); }
   void clear() override;
-  SeqId live_sequences() const override;
 
   void begin_step(std::span<const SeqId> seq_ids) override;
-  const StepPlan& plan(std::span<const std::int64_t> position) override;
+  const StepPlan& plan(std::span<const std::int64_t> position, int layer) override;
   void commit_step() override;
   void abort_step() noexcept override;
+  std::span<const Pos> step_positions() const override;
 
+  Pos seq_len(SeqId seq) const override { return table_.length(seq); }
+  SeqId max_sequences() const override { return table_.max_sequences(); }
+  SeqId live_sequences() const override;
+  std::span<const Run> seq_runs(SeqId seq) const override { return table_.runs(seq); }
   void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) override;
   void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) override;
   void seq_keep(SeqId seq) override;
@@ -64,6 +74,9 @@ class TreeCells final : public OverTable<TreeSeqCache>, public StepPlanner {
     std::int32_t node = -1;
   };
 
+  SeqTable table_;
+  StepState step_;
+  StepPlan plan_;  // positions from begin_step, the rest from the first plan; nothing of it is in table_ before commit
   StepRows rows_;
   std::vector<Frontier> frontiers_;  // [max_sequences]
   std::vector<RowNode> row_nodes_;   // [n_tokens] of the open step; empty when no row has a tail

@@ -1,42 +1,42 @@
-#include "core/tree_cells.h"
+#include "core/cells.h"
 
 #include "core/errors.h"
 #include "core/message.h"
 
 namespace agentkv {
 
-TreeCells::TreeCells(Cell capacity, SeqId max_sequences)
-    : OverTable(capacity, max_sequences), rows_(max_sequences), frontiers_(static_cast<std::size_t>(max_sequences)) {}
+Cells::Cells(Cell capacity, SeqId max_sequences)
+    : table_(capacity, max_sequences), rows_(max_sequences), frontiers_(static_cast<std::size_t>(max_sequences)) {}
 
-void TreeCells::set_layer(std::weak_ptr<ByteLayer> layer) {
+void Cells::set_layer(std::weak_ptr<ByteLayer> layer) {
   mover_ = [layer = std::move(layer)](std::span<const Cell> src, std::span<const Cell> dst) {
     if (const auto held = layer.lock()) held->move_cells(src.data(), dst.data(), src.size());
   };
 }
 
-std::int32_t TreeCells::frontier_size(SeqId seq) const {
+std::int32_t Cells::frontier_size(SeqId seq) const {
   table_.check_id(seq);
   return frontier(seq).size();
 }
 
-SeqId TreeCells::live_sequences() const {
+SeqId Cells::live_sequences() const {
   SeqId live = table_.live_sequences();
   for (SeqId seq = 0; seq < max_sequences(); ++seq) live += frontier(seq).live() > 0 && table_.runs(seq).empty();
   return live;
 }
 
-void TreeCells::drop_frontier(SeqId seq) noexcept {
+void Cells::drop_frontier(SeqId seq) noexcept {
   for (const Cell cell : frontier(seq).cells()) table_.release(cell);
   frontier(seq).clear();
 }
 
-void TreeCells::clear() {
+void Cells::clear() {
   step_.check_closed("clear");
   table_.clear();
   for (Frontier& frontier : frontiers_) frontier.clear();
 }
 
-void TreeCells::seq_cp(SeqId src, SeqId dst, Pos p0, Pos p1) {
+void Cells::seq_cp(SeqId src, SeqId dst, Pos p0, Pos p1) {
   step_.check_closed("seq_cp");
   if (const std::int32_t nodes = frontier_size(dst); nodes > 0) {
     throw InvalidTree(
@@ -45,7 +45,7 @@ void TreeCells::seq_cp(SeqId src, SeqId dst, Pos p0, Pos p1) {
   table_.copy(src, dst, p0, p1);
 }
 
-void TreeCells::seq_rm(SeqId seq, Pos p0, Pos p1) {
+void Cells::seq_rm(SeqId seq, Pos p0, Pos p1) {
   step_.check_closed("seq_rm");
   const Pos length = table_.length(seq);
   if (length == 0 && frontier_size(seq) > 0 && p0 == 0 && p1 <= 0) {
@@ -56,7 +56,7 @@ void TreeCells::seq_rm(SeqId seq, Pos p0, Pos p1) {
   if (table_.length(seq) < length) drop_frontier(seq);
 }
 
-void TreeCells::seq_keep(SeqId seq) {
+void Cells::seq_keep(SeqId seq) {
   step_.check_closed("seq_keep");
   table_.keep(seq);
   for (SeqId other = 0; other < max_sequences(); ++other) {
@@ -64,7 +64,7 @@ void TreeCells::seq_keep(SeqId seq) {
   }
 }
 
-void TreeCells::propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq) {
+void Cells::propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq) {
   step_.check_closed("propose");
   table_.check_id(seq);
   if (n < 1 || static_cast<std::size_t>(n) > parents.size()) {
@@ -73,7 +73,7 @@ void TreeCells::propose(std::span<const std::int32_t> parents, std::int32_t n, S
   frontier(seq).propose(parents.first(static_cast<std::size_t>(n)));
 }
 
-void TreeCells::commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq) {
+void Cells::commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq) {
   step_.check_closed("commit");
   table_.check_id(seq);
   if (len < 0 || static_cast<std::size_t>(len) > accepted.size()) {

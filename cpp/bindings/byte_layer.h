@@ -25,6 +25,7 @@ namespace nb = nanobind;
 
 using Positions = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Heads = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using CellBytes = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutHeads = nb::ndarray<nb::numpy, float, nb::ndim<3>>;
 
 // Makes a layer over cells; `rest` follows the planner in its constructor.
@@ -78,6 +79,32 @@ nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* 
           },
           "src"_a, "dst"_a,
           "Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.")
+      .def_prop_ro("cell_bytes", &Layer::cell_bytes, "Bytes that K and V of one cell take, all layers.")
+      .def(
+          "read_cells",
+          [](const Layer& layer, const std::vector<Cell>& cells) {
+            auto* bytes = new std::vector<std::byte>(cells.size() * layer.cell_bytes());
+            nb::capsule owner(bytes, [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
+            {
+              nb::gil_scoped_release release;
+              layer.read_cells(cells, *bytes);
+            }
+            return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<2>>(bytes->data(), {cells.size(), layer.cell_bytes()},
+                                                                     owner);
+          },
+          "cells"_a,
+          "uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell "
+          "that has no memory.")
+      .def(
+          "write_cells",
+          [](Layer& layer, const std::vector<Cell>& cells, const CellBytes& bytes) {
+            nb::gil_scoped_release release;
+            layer.write_cells(cells, {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+          },
+          "cells"_a, "bytes"_a,
+          "What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, "
+          "no "
+          "cell twice. Raises InvalidRange.")
       .def_prop_ro("bytes", &Layer::bytes, "K and V bytes allocated now, all layers.")
       .def_prop_ro("allocated_cells", &Layer::allocated_cells, "Cells that have memory now.");
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,17 @@ class AGENTKV_API ByteLayer {
   virtual Cell allocated_cells() const = 0;
   // Copies cell src[i] to dst[i] in every layer (compaction after a draft tree was accepted).
   virtual void move_cells(const Cell* src, const Cell* dst, std::size_t n) = 0;
+
+  // K and V of cells as they are kept, for saving and for bringing back: cell_bytes() for each, all layers, in an order
+  // that caches of the same backend, shape and kv_dtype share. Throw InvalidRange, before anything changes, for a cell
+  // outside the allocated ones (reading) or the capacity (writing, which allocates), and for `bytes` of another size.
+  virtual std::size_t cell_bytes() const = 0;
+  virtual void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const = 0;
+  virtual void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) = 0;
+
+ protected:
+  // What read_cells and write_cells check: cells in [0, end), and room for each.
+  void check_cells(std::span<const Cell> cells, Cell end, std::size_t n_bytes) const;
 };
 
 }  // namespace agentkv

@@ -82,6 +82,44 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
   }
 }
 
+std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k.cell_bytes(); }
+
+void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const {
+  Cell end = capacity_;
+  for (const Layer& layer : layers_) end = std::min(end, layer.v.cells());
+  check_cells(cells, end, bytes.size());
+  std::byte* out = bytes.data();
+  const std::size_t step = layers_.front().k.cell_bytes();
+  for (const Cell cell : cells) {
+    for (const Layer& layer : layers_) {
+      for (const Pool* pool : {&layer.k, &layer.v}) {
+        pool->read(cell, out);
+        out += step;
+      }
+    }
+  }
+}
+
+void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) {
+  check_cells(cells, capacity_, bytes.size());
+  if (cells.empty()) return;
+  const Cell needed = *std::max_element(cells.begin(), cells.end()) + 1;
+  for (Layer& layer : layers_) {
+    layer.k.reserve(needed, min_chunk_, capacity_);
+    layer.v.reserve(needed, min_chunk_, capacity_);
+  }
+  const std::byte* in = bytes.data();
+  const std::size_t step = layers_.front().k.cell_bytes();
+  for (const Cell cell : cells) {
+    for (Layer& layer : layers_) {
+      for (Pool* pool : {&layer.k, &layer.v}) {
+        pool->restore(cell, in);
+        in += step;
+      }
+    }
+  }
+}
+
 AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v) {
   check(layer >= 0 && layer < n_layers(),
         "layer " + std::to_string(layer) + " of a cache of " + std::to_string(n_layers()) + " layers");

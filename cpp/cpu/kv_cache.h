@@ -39,6 +39,9 @@ class KvCache final : public ByteLayer {
   std::size_t bytes() const override;
   Cell allocated_cells() const override;
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
+  std::size_t cell_bytes() const override;
+  void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
+  void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
 
   // Stores this step's K and V of one layer, [n_kv_heads, T, head_dim] with T == position.size(), into the cells that
   // the plan gives them. Throws InvalidTensor before anything changes when a shape or the layer does not fit.

@@ -73,4 +73,16 @@ void Pool::move(const Cell* src, const Cell* dst, std::size_t n) {
   }
 }
 
+void Pool::read(Cell cell, std::byte* out) const {
+  for (int h = 0; h < n_kv_heads_; ++h) {
+    std::memcpy(out + row_bytes_ * h, data_.get() + head_stride() * h + row_bytes_ * cell, row_bytes_);
+  }
+}
+
+void Pool::restore(Cell cell, const std::byte* in) {
+  for (int h = 0; h < n_kv_heads_; ++h) {
+    std::memcpy(data_.get() + head_stride() * h + row_bytes_ * cell, in + row_bytes_ * h, row_bytes_);
+  }
+}
+
 }  // namespace agentkv::cpu

@@ -31,7 +31,12 @@ class Pool {
   // Row i goes from src[i] to dst[i] as if all were read before any is written. The cells must be allocated.
   void move(const Cell* src, const Cell* dst, std::size_t n);
 
+  // One cell's rows of all heads, cell_bytes() in all.
+  void read(Cell cell, std::byte* out) const;
+  void restore(Cell cell, const std::byte* in);
+
   Cell cells() const { return cells_; }
+  std::size_t cell_bytes() const { return row_bytes_ * static_cast<std::size_t>(n_kv_heads_); }
   std::size_t bytes() const { return head_stride() * static_cast<std::size_t>(n_kv_heads_); }
   PoolView view() const { return {data_.get(), row_bytes_, head_stride(), dtype_}; }
 

@@ -128,6 +128,54 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
   });
 }
 
+std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k->cell_bytes(); }
+
+void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const {
+  on_owner([&] {
+    Cell end = capacity_;
+    for (const Layer& layer : layers_) end = std::min(end, layer.v->cells());
+    check_cells(cells, end, bytes.size());
+    if (cells.empty()) return;
+    const mx::array index(cells.data(), {static_cast<int>(cells.size())}, mx::int32);
+    const std::size_t step = layers_.front().k->cell_bytes();
+    std::byte* out = bytes.data();
+    for (const Layer& layer : layers_) {
+      layer.k->read_bytes(index, out, cell_bytes());
+      layer.v->read_bytes(index, out + step, cell_bytes());
+      out += 2 * step;
+    }
+  });
+}
+
+void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) {
+  on_owner([&] {
+    check_cells(cells, capacity_, bytes.size());
+    if (cells.empty()) return;
+    const mx::array index(cells.data(), {static_cast<int>(cells.size())}, mx::int32);
+    const std::size_t step = layers_.front().k->cell_bytes();
+    const std::byte* in = bytes.data();
+    try {
+      for (Layer& layer : layers_) {
+        reserve(layer, *std::max_element(cells.begin(), cells.end()) + 1);
+        layer.k->restore(index, in, cell_bytes());
+        layer.v->restore(index, in + step, cell_bytes());
+        in += 2 * step;
+      }
+      settle();
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  });
+}
+
+void KvCache::reserve(Layer& layer, Cell cells) {
+  if (cells <= layer.v->cells()) return;  // which grows last
+  layer.k->ensure(cells, min_chunk_, capacity_);
+  layer.v->ensure(cells, min_chunk_, capacity_);
+  count_bytes();
+}
+
 AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, const mx::array& k,
                                      const mx::array& v) {
   check_on_owner("update_and_fetch");
@@ -141,13 +189,9 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
         position.size());
   Cell needed = plan.read_len;
   for (const Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
-  Pool& keys = *layers_[static_cast<std::size_t>(layer)].k;
-  Pool& values = *layers_[static_cast<std::size_t>(layer)].v;
-  if (needed > values.cells()) {  // which grows last
-    keys.ensure(needed, min_chunk_, capacity_);
-    values.ensure(needed, min_chunk_, capacity_);
-    count_bytes();
-  }
+  Layer& pools = layers_[static_cast<std::size_t>(layer)];
+  reserve(pools, needed);
+  Pool &keys = *pools.k, &values = *pools.v;
 
   write(keys, plan, k);
   // A NaN or infinity in V would reach rows that do not see it, as 0 times it, and outlive its sequence. In K it does

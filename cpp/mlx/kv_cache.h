@@ -43,6 +43,9 @@ class KvCache final : public ByteLayer {
   std::size_t bytes() const override { return bytes_; }
   Cell allocated_cells() const override { return allocated_cells_; }
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
+  std::size_t cell_bytes() const override;
+  void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
+  void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
 
   // The rest is called on the owner (InvalidStep elsewhere), between forwards or within one.
 
@@ -78,6 +81,7 @@ class KvCache final : public ByteLayer {
     Reach reach;
   };
   const Reach& reach_for(const StepPlan& plan, Pos window, Pos sinks);
+  void reserve(Layer& layer, Cell cells);
   void count_bytes();
 
   int n_kv_heads_;

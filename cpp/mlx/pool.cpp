@@ -3,6 +3,10 @@
 #include <mlx/ops.h>
 #include <mlx/transforms.h>
 
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
 #include "core/growth.h"
 
 namespace agentkv::mlx {
@@ -51,6 +55,36 @@ void Pool::gather_into(const mx::array& src, const mx::array& dst) {
   }
 }
 
+void Pool::read_bytes(const mx::array& cells, std::byte* out, std::size_t stride) const {
+  for (const Plane& plane : planes_) {
+    mx::array rows = mx::contiguous(mx::transpose(mx::take(plane.cells, cells, 2), {2, 0, 1, 3}));
+    rows.eval();
+    const std::size_t size = plane_bytes(plane);
+    const auto* data = reinterpret_cast<const std::byte*>(rows.data<std::uint8_t>());
+    for (int i = 0; i < cells.shape(0); ++i) std::memcpy(out + i * stride, data + i * size, size);
+    out += size;
+  }
+}
+
+void Pool::restore(const mx::array& cells, const std::byte* in, std::size_t stride) {
+  const int n = cells.shape(0);
+  for (Plane& plane : planes_) {
+    const std::size_t size = plane_bytes(plane);
+    auto data = std::make_unique<std::byte[]>(n * size);
+    for (int i = 0; i < n; ++i) std::memcpy(data.get() + i * size, in + i * stride, size);
+    const mx::array rows(data.release(), mx::Shape{n, 1, n_kv_heads_, 1, plane.width}, plane.dtype,
+                         [](void* p) { delete[] static_cast<std::byte*>(p); });
+    plane.cells = mx::scatter(plane.cells, cells, rows, 2);
+    in += size;
+  }
+}
+
+std::size_t Pool::cell_bytes() const {
+  std::size_t total = 0;
+  for (const Plane& plane : planes_) total += plane_bytes(plane);
+  return total;
+}
+
 mx::array Pool::first_cells(std::size_t plane, Cell len) const {
   return mx::slice(planes_[plane].cells, mx::Shape{0, 0, 0, 0}, shape(planes_[plane], len));
 }
@@ -71,7 +105,7 @@ void Pool::drop_pending() {
 std::size_t Pool::bytes() const {
   std::size_t total = 0;
   for (const Plane& plane : planes_) {
-    total += static_cast<std::size_t>(n_kv_heads_) * cells_ * plane.width * mx::size_of(plane.dtype);
+    total += plane_bytes(plane) * static_cast<std::size_t>(cells_);
   }
   return total;
 }

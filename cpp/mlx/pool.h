@@ -31,6 +31,11 @@ class Pool {
   void gather_into(const mx::array& src, const mx::array& dst);
   virtual CellsView read(Cell len) const = 0;
 
+  // The planes of cells[i], int32 [n], one after another, to out + i * stride; `restore` is the way back.
+  void read_bytes(const mx::array& cells, std::byte* out, std::size_t stride) const;
+  void restore(const mx::array& cells, const std::byte* in, std::size_t stride);
+  std::size_t cell_bytes() const;
+
   // Adds the arrays that are not evaluated yet.
   void collect_pending(std::vector<mx::array>& pending) const;
   // Takes back the writes that are not evaluated.
@@ -55,6 +60,11 @@ class Pool {
   virtual std::vector<mx::array> encode(const mx::array& rows) const = 0;
 
   mx::Shape shape(const Plane& plane, Cell cells) const { return {1, n_kv_heads_, cells, plane.width}; }
+
+  // Of one cell.
+  std::size_t plane_bytes(const Plane& plane) const {
+    return static_cast<std::size_t>(n_kv_heads_) * static_cast<std::size_t>(plane.width) * mx::size_of(plane.dtype);
+  }
 
   int n_kv_heads_;
   Cell cells_ = 0;

@@ -276,6 +276,20 @@ class CpuCache:
         """
 
     @property
+    def cell_bytes(self) -> int:
+        """Bytes that K and V of one cell take, all layers."""
+
+    def read_cells(self, cells: Sequence[int]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
+        """
+        uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell that has no memory.
+        """
+
+    def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
+        """
+
+    @property
     def bytes(self) -> int:
         """K and V bytes allocated now, all layers."""
 

@@ -54,6 +54,19 @@ class ByteLayer(Protocol):
     def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
         """Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange."""
 
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes that K and V of one cell take, all layers."""
+
+    def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept. Raises InvalidRange."""
+
+    def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        """What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells.
+
+        No cell twice. Raises InvalidRange before anything changes.
+        """
+
 
 if TYPE_CHECKING:
     _LAYERS: tuple[type[ByteLayer], ...] = (CpuCache, MlxCache, TorchCache)

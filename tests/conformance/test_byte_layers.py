@@ -175,6 +175,40 @@ def test_moves_are_refused_outside_the_pool(backend: str) -> None:
     assert feeder.check({0: [1]}) <= TOLERANCE
 
 
+def test_cells_are_read_and_written_back(backend: str, kv_dtype: str) -> None:
+    rng = random.Random(8)
+    saved, fresh = Feeder(backend, kv_dtype), Feeder(backend, kv_dtype)
+    saved.advance({0: tokens(21, rng)})
+    kept = saved.layer.read_cells(list(range(21)))
+    assert kept.shape == (21, saved.layer.cell_bytes)
+    assert saved.layer.cell_bytes == 2 * N_LAYERS * 2 * 32 * SIZES[kv_dtype]
+    # Another cache, where the same positions lie elsewhere, in an order of their own, and hold other rows so far.
+    fresh.advance({1: tokens(5, rng)})
+    fresh.advance({0: tokens(21, rng)})
+    fresh.cells.seq_rm(1)
+    cells = [cell + i for _, cell, n in fresh.cells.seq_runs(0) for i in range(n)]
+    fresh.layer.write_cells(cells[:9], kept[:9])
+    fresh.layer.write_cells(cells[9:][::-1], np.ascontiguousarray(kept[9:][::-1]))
+    assert fresh.layer.read_cells(cells).tobytes() == kept.tobytes()
+    fresh.log[0] = list(saved.log[0])
+    assert fresh.check({0: tokens(3, rng)}) <= TOLERANCE
+
+
+def test_cells_outside_the_pool_are_neither_read_nor_written(backend: str) -> None:
+    feeder = Feeder(backend)
+    feeder.advance({0: tokens(4, random.Random(9))})
+    kept = feeder.layer.read_cells([0, 1])
+    refuse(_core.InvalidRange, lambda: feeder.layer.read_cells([16]), "cell 16", "[0, 16)")
+    refuse(_core.InvalidRange, lambda: feeder.layer.read_cells([-1]), "cell -1")
+    refuse(_core.InvalidRange, lambda: feeder.layer.write_cells([0, 256], kept), "cell 256", "[0, 256)")
+    refuse(_core.InvalidRange, lambda: feeder.layer.write_cells([0], kept), "1 cells")
+    assert feeder.check({0: [1]}) <= TOLERANCE
+    feeder.layer.write_cells([200, 201], kept)  # allocates
+    assert feeder.layer.allocated_cells == 256
+    assert feeder.layer.read_cells([201, 200]).tobytes() == np.ascontiguousarray(kept[::-1]).tobytes()
+    assert feeder.check({0: [2]}) <= TOLERANCE
+
+
 def test_refusals_change_nothing(backend: str) -> None:
     rng = random.Random(7)
     feeder = Feeder(backend)

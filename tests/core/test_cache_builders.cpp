@@ -22,6 +22,9 @@ class NoBytes final : public ByteLayer {
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override {
     for (std::size_t i = 0; i < n; ++i) moved.emplace_back(src[i], dst[i]);
   }
+  std::size_t cell_bytes() const override { return 0; }
+  void read_cells(std::span<const Cell>, std::span<std::byte>) const override {}
+  void write_cells(std::span<const Cell>, std::span<const std::byte>) override {}
   std::vector<std::pair<Cell, Cell>> moved;
 };
 

@@ -30,6 +30,10 @@ class Recorder final : public ByteLayer {
     for (std::size_t i = 0; i < n; ++i) moves.emplace_back(src[i], dst[i]);
   }
 
+  std::size_t cell_bytes() const override { return 0; }
+  void read_cells(std::span<const Cell>, std::span<std::byte>) const override {}
+  void write_cells(std::span<const Cell>, std::span<const std::byte>) override {}
+
   std::vector<std::pair<Cell, Cell>> moves;
   bool fails = false;
 };

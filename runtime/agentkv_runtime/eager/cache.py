@@ -166,6 +166,47 @@ class TorchCache:
             for pool in pools or ():
                 pool[:, :, list(dst)] = pool[:, :, list(src)]
 
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes that K and V of one cell take, all layers; 0 before the first write, which tells their shapes."""
+        return sum(pool[:, :, 0].nbytes for pools in self._pools for pool in pools or ())
+
+    @torch.inference_mode()
+    def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept. Raises InvalidRange."""
+        self._check_cells(cells, self.allocated_cells)
+        parts = [self._rows(pool[:, :, list(cells)]) for pools in self._pools for pool in pools or ()]
+        return np.concatenate([part.view(torch.uint8).numpy() for part in parts], axis=1)
+
+    @torch.inference_mode()
+    def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        """What read_cells gave, back into these cells, no cell twice. Raises InvalidRange."""
+        self._check_cells(cells, self.capacity)
+        if bytes.shape != (len(cells), self.cell_bytes):
+            raise InvalidRange(f"bytes {bytes.shape} for {len(cells)} cells of {self.cell_bytes} bytes each")
+        at = 0
+        for layer, pools in enumerate(self._pools):
+            grown = tuple(self._grown(pool, pool, max(cells, default=-1) + 1) for pool in pools or ())
+            for pool in grown:
+                rows = self._rows(pool[:, :, : len(cells)])
+                part = np.ascontiguousarray(bytes[:, at : at + rows.shape[1] * rows.element_size()])
+                at += part.shape[1]
+                rows = torch.from_numpy(part).view(self.dtype).reshape(len(cells), pool.shape[1], pool.shape[3])
+                pool[0, :, list(cells)] = rows.transpose(0, 1).to(self.device)
+            if grown:
+                self._pools[layer] = (grown[0], grown[1])
+
+    @staticmethod
+    def _rows(cells: torch.Tensor) -> torch.Tensor:
+        # [1, H, n, D] on the device -> [n, H * D] on the host
+        return cells[0].transpose(0, 1).reshape(cells.shape[2], -1).cpu().contiguous()
+
+    @staticmethod
+    def _check_cells(cells: Sequence[int], end: int) -> None:
+        for cell in cells:
+            if not 0 <= cell < end:
+                raise InvalidRange(f"cell {cell} is out of range [0, {end})")
+
     def _write(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, step: _Step) -> tuple[torch.Tensor, torch.Tensor]:
         if not 0 <= layer_id < len(self._pools):
             raise InvalidTensor(f"layer {layer_id} is outside [0, {len(self._pools)})")
@@ -176,7 +217,9 @@ class TorchCache:
         pools = self._pools[layer_id]
         if pools is not None and (pools[0].shape[1::2] != k.shape[1::2] or pools[1].shape[1::2] != v.shape[1::2]):
             raise InvalidTensor(f"k {tuple(k.shape)} does not fit pools {tuple(pools[0].shape)} of layer {layer_id}")
-        keys, values = (self._grown(pools[i] if pools else None, new, step) for i, new in enumerate((k, v)))
+        keys, values = (
+            self._grown(pools[i] if pools else None, new, step.cells_needed) for i, new in enumerate((k, v))
+        )
         self._pools[layer_id] = (keys, values)
         # What is not finite would reach rows that do not see it, as 0 times it, and outlive its sequence.
         for pool, new in ((keys, k), (values, v.where(v.isfinite(), 0))):
@@ -188,17 +231,17 @@ class TorchCache:
             new = new.clamp(-65504, 65504)
         return new.to(self.dtype)
 
-    def _grown(self, pool: torch.Tensor | None, new: torch.Tensor, step: _Step) -> torch.Tensor:
+    def _grown(self, pool: torch.Tensor | None, like: torch.Tensor, cells: int) -> torch.Tensor:
         have = 0 if pool is None else pool.shape[2]
-        if step.cells_needed <= have and pool is not None:
+        if cells <= have and pool is not None:
             return pool
         size = max(have, self.min_chunk)
-        while size < step.cells_needed:
+        while size < cells:
             size *= 2
         size = min(size, self.capacity)
-        if size < step.cells_needed:
-            raise CacheFull(f"the plan needs {step.cells_needed} cells and the pools stop at {self.capacity}")
-        grown = torch.zeros((1, new.shape[1], size, new.shape[3]), dtype=self.dtype, device=self.device)
+        if size < cells:
+            raise CacheFull(f"the plan needs {cells} cells and the pools stop at {self.capacity}")
+        grown = torch.zeros((1, like.shape[1], size, like.shape[3]), dtype=self.dtype, device=self.device)
         if pool is not None:
             grown[:, :, :have] = pool
         return grown

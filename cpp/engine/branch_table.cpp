@@ -5,7 +5,6 @@
 
 #include "core/message.h"
 #include "engine/errors.h"
-#include "engine/philox.h"
 
 namespace agentkv {
 
@@ -41,11 +40,10 @@ void BranchTable::check_room(std::size_t n) const {
                                    branches_.size(), " of at most ", max_branches_, " are live: close some first"));
 }
 
-Branch& BranchTable::add(std::uint64_t stream) {
+Branch& BranchTable::add(BranchState state) {
   check_room(1);
-  auto branch = std::make_unique<Branch>();
+  auto branch = std::make_unique<Branch>(Branch{std::move(state)});
   branch->id = next_id_;
-  branch->stream = stream;
   branch->seq = free_.back();
   Branch& added = *branches_.emplace(next_id_, std::move(branch)).first->second;
   free_.pop_back();
@@ -54,7 +52,7 @@ Branch& BranchTable::add(std::uint64_t stream) {
 }
 
 Branch& BranchTable::create() {
-  Branch& branch = add(roots_);
+  Branch& branch = add({.stream = roots_});
   ++roots_;
   return branch;
 }
@@ -73,15 +71,13 @@ std::vector<BranchId> BranchTable::fork(Branch& parent, std::size_t n) {
 }
 
 Branch& BranchTable::fork(Branch& parent) {
-  Branch& child = add(child_stream(parent.stream, parent.forks));
+  Branch& child = add(parent.child());
   try {
-    child.log = parent.log;
     share(parent, child, parent.n_cached);
   } catch (...) {
     close(child);
     throw;
   }
-  child.row = parent.row;
   ++parent.forks;
   return child;
 }
@@ -93,26 +89,22 @@ void BranchTable::rollback(Branch& branch, std::int64_t length) {
   }
   if (length == branch.length()) return;
   drop_cells(branch, static_cast<Pos>(length));
-  branch.log.resize(static_cast<std::size_t>(length));
+  branch.roll_back(static_cast<Pos>(length));
   branch.told = std::min(branch.told, static_cast<Pos>(length));
   branch.extended_by = -1;
-  branch.row.reset();
 }
 
 void BranchTable::adopt(Branch& dst, const Branch& src) {
   if (&dst == &src) return;
-  std::vector<Token> log = src.log;
-  const auto same = std::mismatch(log.begin(), log.end(), dst.log.begin(), dst.log.end()).first - log.begin();
+  BranchState state = src;
+  const auto same =
+      std::mismatch(src.log.begin(), src.log.end(), dst.log.begin(), dst.log.end()).first - src.log.begin();
   dst.told = std::min(dst.told, static_cast<Pos>(same));
   dst.extended_by = -1;
   drop_cells(dst, 0);
-  dst.log.clear();
-  dst.row.reset();
+  dst.roll_back(0);
   share(src, dst, src.n_cached);
-  dst.log = std::move(log);
-  dst.row = src.row;
-  dst.stream = src.stream;
-  dst.forks = src.forks;
+  static_cast<BranchState&>(dst) = std::move(state);
 }
 
 void BranchTable::close(Branch& branch) noexcept {

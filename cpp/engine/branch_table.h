@@ -59,7 +59,7 @@ class BranchTable {
  private:
   static LogChange change_of(const Branch& branch);
   void check_room(std::size_t n) const;
-  Branch& add(std::uint64_t stream);
+  Branch& add(BranchState state);
   Branch& fork(Branch& parent);
   void share(const Branch& src, Branch& dst, Pos length);
 

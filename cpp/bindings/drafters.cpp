@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/errors.h"
 #include "executorch/head_session.h"
 #include "executorch/session.h"
 #include "spec/eagle_drafter.h"
-#include "spec/errors.h"
 #include "spec/model_drafter.h"
 
 namespace nb = nanobind;

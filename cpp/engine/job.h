@@ -56,7 +56,7 @@ class Job {
   virtual void end_step() {}
 
   void cancel();
-  void fail(const char* kind, const std::string& message);
+  void fail(ErrorKind kind, const std::string& message);
 
   JobId id() const { return outcome_.job; }
   bool done() const { return done_; }

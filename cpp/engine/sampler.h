@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
+#include "engine/field.h"
 #include "engine/philox.h"
 #include "engine/types.h"
 
@@ -20,6 +22,14 @@ struct Sampling {
   float repetition_penalty = 1;  // as transformers defines it, over every token of the branch
 
   void validate() const;  // throws InvalidSampling
+};
+
+inline constexpr std::tuple kSamplingFields{
+    Field{"temperature", &Sampling::temperature},
+    Field{"top_k", &Sampling::top_k},
+    Field{"top_p", &Sampling::top_p},
+    Field{"min_p", &Sampling::min_p},
+    Field{"repetition_penalty", &Sampling::repetition_penalty},
 };
 
 class Sampler {

@@ -2,10 +2,10 @@
 // and features, whatever became of the branches before.
 #include <memory>
 
+#include "core/errors.h"
 #include "core/tree_cells.h"
 #include "spec/branches.h"
 #include "spec/eagle_drafter.h"
-#include "spec/errors.h"
 #include "spec/naive_draft.h"
 #include "spec/reference_head.h"
 

@@ -1,9 +1,9 @@
 // Drafts of a model with a cache are those of the same model without one, whatever became of the branches before.
 #include <memory>
 
+#include "core/errors.h"
 #include "core/tree_cells.h"
 #include "spec/branches.h"
-#include "spec/errors.h"
 #include "spec/model_drafter.h"
 #include "spec/naive_draft.h"
 

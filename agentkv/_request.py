@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ._commands import check_finished
 from ._generation import Generation, Usage
 from ._inputs import checked_count, checked_sampling, checked_stop
-from ._sampling import Sampling
+from ._sampling import Sampling, native_sampling
 from ._speculation import Inherit, Speculation, Speculative
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class GenerationRequest:
         options = GenerateOptions(
             max_tokens=self.max_tokens,
             stop=self.stop,
-            sampling=self.sampling.native(),
+            sampling=native_sampling(self.sampling),
             seed=self.seed or 0,
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,

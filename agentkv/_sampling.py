@@ -61,8 +61,9 @@ class Sampling(BaseModel):
             return self.seed
         return secrets.randbits(_SEED_BITS)
 
-    def native(self) -> engine.Sampling:
-        """The same for the step loop, which takes the seed apart from it."""
-        from agentkv_runtime import engine
 
-        return engine.Sampling(**self.model_dump(exclude={"seed"}))
+def native_sampling(sampling: Sampling) -> engine.Sampling:
+    """The same fields for the step loop; the seed goes with a generation's options, because it may be drawn."""
+    from agentkv_runtime import engine
+
+    return engine.Sampling(**sampling.model_dump(exclude={"seed"}))

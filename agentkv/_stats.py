@@ -1,4 +1,4 @@
-"""A snapshot of what a Context has done and holds."""
+"""Counters of a Context, and the cells that it holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """What a Context has done since it was opened, and what it holds, as of the last completed verb; frozen.
+    """Counters of a Context since it was opened, and the cells that it holds, as of the last completed verb; frozen.
 
     Attributes:
         steps: rounds of the step loop that ran a forward.

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "executorch/cpu_backend.h"
+#include "executorch/cpu/cpu_backend.h"
 #include "executorch/log_capture.h"
 #include "executorch/session.h"
 #include "executorch/threads.h"

@@ -70,7 +70,7 @@ class Sampler {
   std::vector<Candidate> candidates_;
 };
 
-// What to subtract from an entry of `row` for its log-probability. Throws ForwardFailed as sample() does.
+// log(sum(exp(row))): an entry less this is its log-probability. Throws ForwardFailed as sample() does.
 double log_normaliser(std::span<const float> row);
 
 inline double log_probability(std::span<const float> row, Token token) {

@@ -1,4 +1,4 @@
-// What an engine has done since it was made, and what it holds now.
+// Counters of an engine since it was made, and the branches and cells that it holds now.
 #pragma once
 
 #include <cstddef>

@@ -9,6 +9,7 @@ import pytest
 from agentkv_runtime import _core
 
 import agentkv as kv
+from agentkv._sampling import native_sampling
 
 DEFAULTS = {name: field.default for name, field in kv.Sampling.model_fields.items() if name != "seed"}
 
@@ -59,13 +60,13 @@ def fields(native: _core.Sampling) -> dict[str, Any]:
 
 def test_the_native_fields_and_defaults_are_the_same() -> None:
     assert fields(_core.Sampling()) == DEFAULTS
-    assert fields(kv.Sampling(seed=3).native()) == DEFAULTS
+    assert fields(native_sampling(kv.Sampling(seed=3))) == DEFAULTS
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_every_field_arrives(name: str) -> None:
     other = 0.5 if isinstance(DEFAULTS[name], float) else 2
-    assert fields(kv.Sampling(**{name: other}).native()) == {**DEFAULTS, name: other}
+    assert fields(native_sampling(kv.Sampling(**{name: other}))) == {**DEFAULTS, name: other}
 
 
 AT_BOUNDS = {float: (-1.0, 0.0, 0.5, 1.0, 2.0, float("nan"), float("inf")), int: (-1, 0, 1)}

@@ -1,4 +1,4 @@
-#include "executorch/delegate_blob.h"
+#include "executorch/cpu/delegate_blob.h"
 
 #include <string>
 
@@ -17,8 +17,8 @@ constexpr std::int64_t kMaxStride = std::int64_t{1} << 32;
   throw ProgramError(std::string(kOwner) + ": damaged blob: " + what + "; export the model again");
 }
 
-Affine read_affine(BlobReader& in) {
-  Affine a;
+Extent read_extent(BlobReader& in) {
+  Extent a;
   a.constant = in.read<std::int64_t>();
   a.per_token = in.read<std::int64_t>();
   if (a.constant < -kMaxStride || a.constant > kMaxStride || a.per_token < 0 || a.per_token > kMaxStride) {
@@ -33,9 +33,9 @@ View read_view(BlobReader& in) {
   v.index = in.read<std::uint32_t>();
   v.heads = in.read<std::int32_t>();
   v.dim = in.read<std::int32_t>();
-  v.offset = read_affine(in);
-  v.head_stride = read_affine(in);
-  v.token_stride = read_affine(in);
+  v.offset = read_extent(in);
+  v.head_stride = read_extent(in);
+  v.token_stride = read_extent(in);
   return v;
 }
 
@@ -43,9 +43,9 @@ std::vector<Value> read_values(BlobReader& in) {
   std::vector<Value> values(in.count());
   for (auto& value : values) {
     value.dtype = static_cast<DType>(in.read<std::uint32_t>());
-    if (value.dtype != DType::kFloat32 && value.dtype != DType::kInt64) damaged("an unknown dtype");
+    if (value.dtype != DType::Float32 && value.dtype != DType::Int64) damaged("an unknown dtype");
     value.shape.resize(in.count());
-    for (auto& size : value.shape) size = read_affine(in);
+    for (auto& size : value.shape) size = read_extent(in);
   }
   return values;
 }
@@ -145,7 +145,7 @@ class Checker {
     if (src.heads != dst.heads || src.dim != dst.dim) damaged("source and destination differ in shape");
   }
   void writable(const View& view) const {
-    if (view.place == Place::kInput) damaged("an input is written");
+    if (view.place == Place::Input) damaged("an input is written");
     inside(view);
   }
   const std::vector<float>& constant(std::uint32_t index) const {
@@ -153,20 +153,20 @@ class Checker {
     return blob_.constants[index];
   }
   void position(std::uint32_t index) const {
-    if (index >= blob_.inputs.size() || blob_.inputs[index].dtype != DType::kInt64) damaged("positions are no input");
+    if (index >= blob_.inputs.size() || blob_.inputs[index].dtype != DType::Int64) damaged("positions are no input");
     const auto& shape = blob_.inputs[index].shape;
     if (shape.size() != 1 || shape[0].constant != 0 || shape[0].per_token != 1)
       damaged("positions are not one per row");
   }
   std::int64_t floats(const View& view, std::int64_t n_tokens) const {
-    if (view.place == Place::kTemp) {
+    if (view.place == Place::Temp) {
       if (view.index >= blob_.temps.size()) damaged("a temporary does not exist");
       return blob_.temps[view.index] * n_tokens;
     }
-    if (view.place != Place::kInput && view.place != Place::kOutput) damaged("a view of nothing");
-    const auto& values = view.place == Place::kInput ? blob_.inputs : blob_.outputs;
+    if (view.place != Place::Input && view.place != Place::Output) damaged("a view of nothing");
+    const auto& values = view.place == Place::Input ? blob_.inputs : blob_.outputs;
     if (view.index >= values.size()) damaged("an input or output does not exist");
-    if (values[view.index].dtype != DType::kFloat32) damaged("a view of integers");
+    if (values[view.index].dtype != DType::Float32) damaged("a view of integers");
     std::int64_t n = 1;
     for (const auto& size : values[view.index].shape) {
       const std::int64_t extent = size.at(n_tokens);

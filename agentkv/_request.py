@@ -24,7 +24,7 @@ class GenerationRequest:
 
     branch: int
     max_tokens: int
-    stop: list[bytes]
+    stop: list[str]
     sampling: Sampling
     seed: int | None
     strategy: Speculative | None

@@ -9,8 +9,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <limits>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -175,9 +173,8 @@ void bind_engine(nb::module_& m) {
               "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
               "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),
       "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
-      "max_branches: "
-      "live branches; the cache must have as many sequences, and those it has more let select score more choices at "
-      "once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.");
+      "max_branches: live branches; the cache must have as many sequences, and those it has more let select score more "
+      "choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.");
   bind_verbs(engine);
   bind_jobs(engine);
   engine
@@ -186,8 +183,7 @@ void bind_engine(nb::module_& m) {
            "called on its own, those who wait for such jobs can join the step.")
       .def("step", &run<&Engine::step>,
            "At most one merged forward (more only where the rows exceed what the program takes) over the next row of "
-           "every "
-           "generation and as many prefill rows as fit. Releases the GIL. Returns at once, idle, when nothing is "
+           "every generation and as many prefill rows as fit. Releases the GIL. Returns at once, idle, when nothing is "
            "runnable.")
       .def("stats", &Engine::stats, "Counters since the engine was made, and what the cache holds now.");
 }

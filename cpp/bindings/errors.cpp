@@ -12,15 +12,15 @@ namespace agentkv {
 namespace {
 
 // By kind. Held for as long as the process lives: any module may throw until its end.
-PyObject* classes[std::size(kErrors)] = {};
+PyObject* classes[std::size(kErrorNames)] = {};
 
-PyObject* class_of(ErrorKind kind) { return classes[static_cast<int>(kind)]; }
+PyObject*& class_of(ErrorKind kind) { return classes[static_cast<int>(kind)]; }
 
-nb::object bases_of(PythonBase base) {
-  PyObject* error = class_of(ErrorKind::Error);
-  if (!error) return nb::borrow(PyExc_RuntimeError);
-  if (base == PythonBase::RuntimeError) return nb::borrow(error);
-  return nb::make_tuple(nb::borrow(error), nb::borrow(PyExc_ValueError));
+void add(nb::module_& m, ErrorKind kind, nb::object bases, const char* meaning) {
+  const std::string name = nb::cast<std::string>(m.attr("__name__")) + "." + name_of(kind);
+  class_of(kind) = PyErr_NewExceptionWithDoc(name.c_str(), meaning, bases.ptr(), nullptr);
+  if (!class_of(kind)) nb::raise_python_error();
+  m.attr(name_of(kind)) = nb::borrow(class_of(kind));
 }
 
 void translate(const std::exception_ptr& thrown, void*) {
@@ -33,21 +33,17 @@ void translate(const std::exception_ptr& thrown, void*) {
 
 }  // namespace
 
-nb::object exception_of(ErrorKind kind, const std::string& message) {
-  return nb::handle(class_of(kind))(message.c_str());
-}
+nb::object exception_of(ErrorKind kind, const std::string& message) { return nb::handle(class_of(kind))(message); }
 
 }  // namespace agentkv
 
 void bind_errors(nb::module_& m) {
   using namespace agentkv;
-  const std::string module = nb::cast<std::string>(m.attr("__name__"));
-  for (std::size_t kind = 0; kind < std::size(kErrors); ++kind) {
-    const ErrorRow& row = kErrors[kind];
-    const std::string name = module + "." + row.name;
-    classes[kind] = PyErr_NewExceptionWithDoc(name.c_str(), row.meaning, bases_of(row.base).ptr(), nullptr);
-    if (!classes[kind]) nb::raise_python_error();
-    m.attr(row.name) = nb::borrow(classes[kind]);
-  }
+  add(m, ErrorKind::Error, nb::borrow(PyExc_RuntimeError), "Base of the errors of the native module.");
+  const nb::object RuntimeError = m.attr("Error");
+  const nb::object ValueError = nb::make_tuple(RuntimeError, nb::borrow(PyExc_ValueError));
+#define AGENTKV_ADD_ERROR(name, base, meaning) add(m, ErrorKind::name, base, meaning);
+  AGENTKV_ERRORS(AGENTKV_ADD_ERROR)
+#undef AGENTKV_ADD_ERROR
   nb::register_exception_translator(translate);
 }

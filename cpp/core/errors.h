@@ -61,22 +61,10 @@ struct AGENTKV_API Error : std::runtime_error {
 AGENTKV_ERRORS(AGENTKV_ERROR_CLASS)
 #undef AGENTKV_ERROR_CLASS
 
-enum class PythonBase { RuntimeError, ValueError };
+#define AGENTKV_ERROR_NAME(name, base, meaning) #name,
+inline constexpr const char* kErrorNames[] = {"Error", AGENTKV_ERRORS(AGENTKV_ERROR_NAME)};
+#undef AGENTKV_ERROR_NAME
 
-struct ErrorRow {
-  const char* name;
-  PythonBase base;
-  const char* meaning;
-};
-
-// By kind.
-inline constexpr ErrorRow kErrors[] = {
-    {"Error", PythonBase::RuntimeError, "Whatever the native module refuses or fails at."},
-#define AGENTKV_ERROR_ROW(name, base, meaning) {#name, PythonBase::base, meaning},
-    AGENTKV_ERRORS(AGENTKV_ERROR_ROW)
-#undef AGENTKV_ERROR_ROW
-};
-
-inline const char* name_of(ErrorKind kind) { return kErrors[static_cast<int>(kind)].name; }
+inline const char* name_of(ErrorKind kind) { return kErrorNames[static_cast<int>(kind)]; }
 
 }  // namespace agentkv

@@ -22,7 +22,7 @@ def expect_leaks() -> None:
     """
 
 class Error(RuntimeError):
-    """Whatever the native module refuses or fails at."""
+    """Base of the errors of the native module."""
 
 class CacheFull(Error):
     """The pool has fewer free cells than a step needs."""
@@ -613,18 +613,17 @@ class Sampling:
     def repetition_penalty(self) -> float: ...
 
 class GenerateOptions:
-    """What a generation is asked for."""
+    """
+    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards.
+    """
 
-    def __init__(self, *, max_tokens: int, stop: Sequence[bytes] = [], sampling: Sampling = Sampling(), seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, drafter: Drafter | None = None) -> None:
-        """
-        max_tokens: at least 1. stop: strings that end it, as UTF-8. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards.
-        """
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, drafter: Drafter | None = None) -> None: ...
 
     @property
     def max_tokens(self) -> int: ...
 
     @property
-    def stop(self) -> list[bytes]: ...
+    def stop(self) -> list[str]: ...
 
     @property
     def sampling(self) -> Sampling: ...

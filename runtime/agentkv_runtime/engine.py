@@ -3,7 +3,6 @@
 from agentkv_runtime._core import (
     Emitted,
     Engine,
-    Error,
     Finished,
     GenerateOptions,
     LogChange,
@@ -16,7 +15,6 @@ from agentkv_runtime._core import (
 __all__ = [
     "Emitted",
     "Engine",
-    "Error",
     "Finished",
     "GenerateOptions",
     "LogChange",

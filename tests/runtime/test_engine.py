@@ -181,7 +181,7 @@ def test_refusals_are_typed(folder: Path) -> None:
         (_core.InvalidSampling, lambda: generate(max_tokens=0)),
         (_core.InvalidSampling, lambda: generate(max_tokens=1, sampling=Sampling(temperature=float("nan")))),
         (_core.InvalidSampling, lambda: generate(max_tokens=1, sampling=Sampling(top_p=0))),
-        (_core.InvalidSampling, lambda: generate(max_tokens=1, stop=[b""])),
+        (_core.InvalidSampling, lambda: generate(max_tokens=1, stop=[""])),
         (_core.InvalidChoices, lambda: engine.select(branch, [])),
         (_core.BranchClosed, lambda: engine.length(77)),
     ]

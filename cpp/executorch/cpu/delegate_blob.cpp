@@ -17,26 +17,29 @@ constexpr std::int64_t kMaxStride = std::int64_t{1} << 32;
   throw ProgramError(std::string(kOwner) + ": damaged blob: " + what + "; export the model again");
 }
 
-Extent read_extent(BlobReader& in) {
-  Extent a;
-  a.constant = in.read<std::int64_t>();
-  a.per_token = in.read<std::int64_t>();
-  if (a.constant < -kMaxStride || a.constant > kMaxStride || a.per_token < 0 || a.per_token > kMaxStride) {
+void read(BlobReader& in, std::uint32_t& value) { value = in.read<std::uint32_t>(); }
+void read(BlobReader& in, std::int32_t& value) { value = in.read<std::int32_t>(); }
+void read(BlobReader& in, float& value) { value = static_cast<float>(in.read<double>()); }
+void read(BlobReader& in, bool& value) { value = in.read<std::uint32_t>() != 0; }
+void read(BlobReader& in, Place& value) { value = static_cast<Place>(in.read<std::uint32_t>()); }
+void read(BlobReader& in, Extent& value) {
+  value.constant = in.read<std::int64_t>();
+  value.per_token = in.read<std::int64_t>();
+  if (value.constant < -kMaxStride || value.constant > kMaxStride || value.per_token < 0 ||
+      value.per_token > kMaxStride) {
     damaged("a stride or size out of range");
   }
-  return a;
 }
 
-View read_view(BlobReader& in) {
-  View v;
-  v.place = static_cast<Place>(in.read<std::uint32_t>());
-  v.index = in.read<std::uint32_t>();
-  v.heads = in.read<std::int32_t>();
-  v.dim = in.read<std::int32_t>();
-  v.offset = read_extent(in);
-  v.head_stride = read_extent(in);
-  v.token_stride = read_extent(in);
-  return v;
+void read(BlobReader& in, View& view);
+
+template <class... Fields>
+void read_all(BlobReader& in, Fields&... fields) {
+  (read(in, fields), ...);
+}
+
+void read(BlobReader& in, View& view) {
+  read_all(in, view.place, view.index, view.heads, view.dim, view.offset, view.head_stride, view.token_stride);
 }
 
 std::vector<Value> read_values(BlobReader& in) {
@@ -45,7 +48,7 @@ std::vector<Value> read_values(BlobReader& in) {
     value.dtype = static_cast<DType>(in.read<std::uint32_t>());
     if (value.dtype != DType::Float32 && value.dtype != DType::Int64) damaged("an unknown dtype");
     value.shape.resize(in.count());
-    for (auto& size : value.shape) size = read_extent(in);
+    for (auto& size : value.shape) read(in, size);
   }
   return values;
 }
@@ -54,44 +57,27 @@ Instruction read_instruction(BlobReader& in) {
   switch (const auto opcode = in.read<std::uint32_t>()) {
     case 1: {
       Copy op;
-      op.src = read_view(in);
-      op.dst = read_view(in);
+      read_all(in, op.src, op.dst);
       return op;
     }
     case 2: {
       RmsNorm op;
-      op.src = read_view(in);
-      op.dst = read_view(in);
-      op.weight = in.read<std::uint32_t>();
-      op.eps = static_cast<float>(in.read<double>());
+      read_all(in, op.src, op.dst, op.weight, op.eps);
       return op;
     }
     case 3: {
       RopeTable op;
-      op.position = in.read<std::uint32_t>();
-      op.dst = read_view(in);
-      op.inv_freq = in.read<std::uint32_t>();
-      op.scaling = static_cast<float>(in.read<double>());
+      read_all(in, op.position, op.dst, op.inv_freq, op.scaling);
       return op;
     }
     case 4: {
       Rope op;
-      op.src = read_view(in);
-      op.dst = read_view(in);
-      op.table = read_view(in);
-      op.interleaved = in.read<std::uint32_t>() != 0;
+      read_all(in, op.src, op.dst, op.table, op.interleaved);
       return op;
     }
     case 5: {
       UpdateAndAttend op;
-      op.layer = static_cast<std::int32_t>(in.read<std::uint32_t>());
-      op.position = in.read<std::uint32_t>();
-      op.scale = static_cast<float>(in.read<double>());
-      op.window = in.read<std::int32_t>();
-      op.q = read_view(in);
-      op.k = read_view(in);
-      op.v = read_view(in);
-      op.dst = read_view(in);
+      read_all(in, op.layer, op.position, op.scale, op.window, op.q, op.k, op.v, op.dst);
       return op;
     }
     default:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import anyio
 
-from ._errors import BranchClosed, from_kind
+from ._errors import BranchClosed, from_native
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Emitted, Engine, Finished
@@ -248,7 +248,6 @@ class Taken(Command):
 def check_finished(finished: Finished) -> None:
     """Raises what ended a job: its failure, or the close of its branch. A cut-short generation is not a failure."""
     if finished.error is not None:
-        kind, message = finished.error
-        raise from_kind(kind, message)
+        raise from_native(finished.error)
     if finished.finish_reason == "cancelled" and finished.kind != "generate":
         raise BranchClosed(f"the branch was closed during {finished.kind}; close it after what it runs")

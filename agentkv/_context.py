@@ -18,7 +18,7 @@ from ._loop import StepLoop
 from ._model import ModelInfo, OpenModel, Options, Session, open_model
 from ._shown import shown
 from ._speculation import Speculative
-from ._stats import Stats, stats_of
+from ._stats import Stats
 from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
@@ -34,7 +34,7 @@ class Context:
         self._loop = loop
         self._info = model.info
         vocab_size = model.info.vocab_size
-        encoding = Encoding(model.tokenizer, vocab_size, loop.stats["capacity"], model.info.max_positions)
+        encoding = Encoding(model.tokenizer, vocab_size, loop.snapshot.engine.capacity, model.info.max_positions)
         self._home = Home(self, loop, encoding, Tokenizer(model.tokenizer, vocab_size), model.speculation)
 
     @classmethod
@@ -111,7 +111,7 @@ class Context:
     @property
     def stats(self) -> Stats:
         """What was done and is held, as of the last verb that ended; streams refresh it a few times a second."""
-        return stats_of(self._loop.stats)
+        return self._loop.snapshot.stats()
 
     @property
     def steps(self) -> list[StepRecord]:

@@ -62,50 +62,47 @@ class StepFailed(AgentKVError):
     """A forward failed while this request rode in it; tokens and cache are as they were before it."""
 
 
-# Failures of the native module by class name: our class, and what to do where the message does not say it.
-_KINDS: dict[str, tuple[type[AgentKVError], str]] = {
+# The error for each class of the runtime's, and what to do where its message does not say it. By name: the native
+# module is loaded when the first model is opened.
+PUBLIC: dict[str, tuple[type[AgentKVError], str]] = {
     "BranchBusy": (BranchBusy, ""),
     "BranchClosed": (BranchClosed, ""),
+    "CacheFull": (ContextFull, "close branches, or open the Context with a larger capacity"),
     "ContextFull": (ContextFull, ""),
     "DraftMismatchError": (DraftMismatch, ""),
     "EmptyBranch": (InvalidInput, ""),
+    "ForwardFailed": (StepFailed, "try again; if it fails again, the message above says why"),
     "InvalidChoices": (InvalidInput, ""),
-    "InvalidRollback": (InvalidRollback, ""),
-    "InvalidSampling": (InvalidInput, ""),
-    "InvalidToken": (InvalidInput, ""),
+    "InvalidDraft": (StepFailed, ""),
     "InvalidDrafter": (InvalidInput, ""),
     "InvalidEngine": (InvalidInput, ""),
-    "PositionsExhausted": (PositionsExhausted, ""),
-    "StepFailed": (StepFailed, ""),
-    "TooManyBranches": (TooManyBranches, ""),
-    "CacheFull": (ContextFull, "close branches, or open the Context with a larger capacity"),
-    "TooManySequences": (TooManyBranches, "close branches you no longer need"),
     "InvalidRange": (InvalidInput, "pass a length that the branch has"),
-    "UnknownSequence": (BranchClosed, "use a live branch"),
+    "InvalidRollback": (InvalidRollback, ""),
+    "InvalidSampling": (InvalidInput, ""),
+    "InvalidStep": (StepFailed, "open the Context again"),
     "InvalidTensor": (ModelError, "export the model again"),
+    "InvalidToken": (InvalidInput, ""),
+    "InvalidTree": (StepFailed, "open the Context again"),
+    "PositionsExhausted": (PositionsExhausted, ""),
     "ProgramError": (ModelError, "export the model again with `agentkv export`"),
     "RegistryError": (ModelError, "export the model again with `agentkv export`"),
-    "ForwardFailed": (StepFailed, "try again; if it fails again, the message above says why"),
-    "InvalidStep": (StepFailed, "open the Context again"),
-    "InvalidTree": (StepFailed, "open the Context again"),
+    "StepFailed": (StepFailed, ""),
+    "TooManyBranches": (TooManyBranches, ""),
+    "TooManySequences": (TooManyBranches, "close branches you no longer need"),
+    "UnknownSequence": (BranchClosed, "use a live branch"),
 }
 
 
-def from_kind(kind: str, message: str) -> AgentKVError:
-    """The error for a failure that the engine reported as (kind, message)."""
-    error, advice = _KINDS.get(kind, (AgentKVError, ""))
-    return error(f"{message.rstrip('.')}; {advice}" if advice else message)
-
-
 def from_native(error: BaseException) -> BaseException:
-    """The error for an exception that native code raised; exceptions that are not its own pass through."""
-    if not isinstance(error, AgentKVError):
-        for base in type(error).__mro__:
-            if base.__name__ in _KINDS and base.__module__.startswith("agentkv_runtime"):
-                translated = from_kind(base.__name__, str(error))
-                translated.__cause__ = error
-                return translated
-    return error
+    """The error for one of the runtime's; exceptions that are not its own pass through."""
+    kind = type(error)
+    if kind.__name__ not in PUBLIC or not kind.__module__.startswith("agentkv_runtime"):
+        return error
+    public, advice = PUBLIC[kind.__name__]
+    message = str(error)
+    translated = public(f"{message.rstrip('.')}; {advice}" if advice else message)
+    translated.__cause__ = error
+    return translated
 
 
 def opening_error(error: Exception, what: object) -> AgentKVError:

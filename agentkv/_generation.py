@@ -1,4 +1,4 @@
-"""What verbs give back: generations, streamed tokens, choices."""
+"""The results of verbs: generations, streamed tokens, choices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one `Branch.generate` made.
+    """The result of one `Branch.generate`; frozen.
 
     Attributes:
         text: the generated text; the stop string and special tokens are left out, bytes that are not UTF-8 replaced.
@@ -72,7 +72,7 @@ class Token:
 
 
 class Choice(str):
-    """What `Branch.select` picked: a str, with its scores.
+    """The choice that `Branch.select` picked: a str, with its scores.
 
     Attributes:
         text: the choice itself, as a plain str.

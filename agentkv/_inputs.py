@@ -76,8 +76,8 @@ def items_of(value: Iterable[Any], what: str) -> list[Any]:
         raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def checked_stop(stop: object) -> list[bytes]:
-    """Stop strings as UTF-8 bytes; None and () mean none."""
+def checked_stop(stop: object) -> list[str]:
+    """Stop strings, each with a UTF-8 form; None and () mean none."""
     if stop is None:
         return []
     if isinstance(stop, str | bytes):
@@ -88,7 +88,7 @@ def checked_stop(stop: object) -> list[bytes]:
     for item in items_of(stop, "stop"):
         if not isinstance(item, str | bytes) or not item:
             raise InvalidInput(f"stop has {shown(item)}, but each stop string must be a str with at least 1 character")
-        strings.append(text_of(item, "stop").encode("utf-8"))
+        strings.append(text_of(item, "stop"))
     return strings
 
 

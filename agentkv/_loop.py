@@ -27,6 +27,7 @@ from ._history import Histories
 from ._host import current_host
 from ._log import log
 from ._outbox import Flush, Outbox
+from ._stats import Snapshot
 from ._trace import StepRecord
 from ._worker import EngineWorker, Post, Stop
 
@@ -60,9 +61,9 @@ class StepLoop:
         self._settled = 0  # number of the last post that woke tasks
 
     @property
-    def stats(self) -> dict[str, Any]:
-        """The engine's statistics as of the last post."""
-        return self._worker.stats
+    def snapshot(self) -> Snapshot:
+        """The engine's counters as of the last post."""
+        return self._worker.snapshot
 
     @property
     def steps(self) -> list[StepRecord]:

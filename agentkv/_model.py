@@ -10,6 +10,7 @@ from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from ._inputs import checked_count, checked_path
 from ._shown import shown
 from ._speculation import Speculation, Speculative, checked_strategy
+from ._stats import Snapshot
 from .spec._built_in import DraftTarget
 
 if TYPE_CHECKING:
@@ -116,13 +117,9 @@ class Session:
     program: Any
     speculation: Speculation
 
-    def stats(self) -> dict[str, Any]:
-        """Statistics of the engine and its cache."""
-        return {
-            **self.engine.stats(),
-            "cells": self.program.allocated_cells,
-            "kv_bytes": self.program.kv_bytes,
-        }
+    def snapshot(self) -> Snapshot:
+        """Counters of the engine and its cache."""
+        return Snapshot(self.engine.stats(), self.program.allocated_cells, self.program.kv_bytes)
 
     def close(self) -> None:
         """Lets go of what others may still refer to."""

@@ -1,4 +1,4 @@
-"""One generation: what was asked for, as the engine takes it, and what came of it, as users get it."""
+"""One generation: the request, in the engine's terms, and its result, in those of users."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ._commands import check_finished
 from ._generation import Generation, Usage
 from ._inputs import checked_count, checked_sampling, checked_stop
-from ._sampling import Sampling
+from ._sampling import Sampling, native_sampling
 from ._speculation import Inherit, Speculation, Speculative
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class GenerationRequest:
 
     branch: int
     max_tokens: int
-    stop: list[bytes]
+    stop: list[str]
     sampling: Sampling
     seed: int | None
     strategy: Speculative | None
@@ -55,20 +55,18 @@ class GenerationRequest:
 
     def start(self, engine: Engine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
-        return engine.generate(
-            self.branch,
+        from agentkv_runtime.engine import GenerateOptions
+
+        options = GenerateOptions(
             max_tokens=self.max_tokens,
             stop=self.stop,
-            temperature=self.sampling.temperature,
-            top_k=self.sampling.top_k,
-            top_p=self.sampling.top_p,
-            min_p=self.sampling.min_p,
-            repetition_penalty=self.sampling.repetition_penalty,
+            sampling=native_sampling(self.sampling),
             seed=self.seed or 0,
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
             drafter=self.speculation.drafter(self.strategy),
         )
+        return engine.generate(self.branch, options)
 
     def finish(self, finished: Finished) -> Generation:
         """The result; raises what ended it, if that was an error."""

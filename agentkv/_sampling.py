@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ._errors import InvalidInput
 from ._shown import shown
+
+if TYPE_CHECKING:
+    from agentkv_runtime import engine
 
 _SEED_BITS = 63
 
@@ -38,28 +41,14 @@ class Sampling(BaseModel):
     repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**_SEED_BITS)] | None = None
 
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        seed: int | None = None,
-    ) -> None:
-        try:
-            super().__init__(
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                min_p=min_p,
-                repetition_penalty=repetition_penalty,
-                seed=seed,
-            )
-        except ValidationError as error:
-            refused = "; ".join(f"{e['loc'][0]}={shown(e['input'])}: {e['msg']}" for e in error.errors())
-            raise InvalidInput(f"Sampling refused {refused}") from None
+    if not TYPE_CHECKING:  # type checkers and `help` take the parameters from the fields
+
+        def __init__(self, **options: object) -> None:
+            try:
+                super().__init__(**options)
+            except ValidationError as error:
+                refused = "; ".join(f"{e['loc'][0]}={shown(e['input'])}: {e['msg']}" for e in error.errors())
+                raise InvalidInput(f"Sampling refused {refused}") from None
 
     @property
     def greedy(self) -> bool:
@@ -71,3 +60,10 @@ class Sampling(BaseModel):
         if self.seed is not None or self.greedy:
             return self.seed
         return secrets.randbits(_SEED_BITS)
+
+
+def native_sampling(sampling: Sampling) -> engine.Sampling:
+    """The same fields for the step loop; the seed goes with a generation's options, because it may be drawn."""
+    from agentkv_runtime import engine
+
+    return engine.Sampling(**sampling.model_dump(exclude={"seed"}))

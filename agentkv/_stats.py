@@ -1,15 +1,18 @@
-"""A snapshot of what a Context has done and holds."""
+"""Counters of a Context, and the cells that it holds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from agentkv_runtime import engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """What a Context has done since it was opened, and what it holds, as of the last completed verb; frozen.
+    """Counters of a Context since it was opened, and the cells that it holds, as of the last completed verb; frozen.
 
     Attributes:
         steps: rounds of the step loop that ran a forward.
@@ -19,8 +22,8 @@ class Stats:
         generated: tokens that were sampled.
         reused: tokens that `branch` took from a live branch instead of prefilling them.
         drafted: draft tokens that the model verified.
-        accepted: of these, tokens that came true.
-        retries: rows that were fed again after a forward failed.
+        accepted: of these, tokens that the model went on with.
+        retries: forwards that were run again, for one branch alone, after a forward of several had failed.
         rows_per_step: how many steps had how many rows, {rows: steps}.
         branches: live branches.
         cells: cache cells that are allocated now, grown on demand up to `capacity`.
@@ -63,25 +66,21 @@ class Stats:
         return self.tokens / self.steps if self.steps else 0.0
 
 
-def stats_of(engine: Mapping[str, Any]) -> Stats:
-    """The snapshot for what `Engine.stats()` returned."""
-    return Stats(
-        steps=engine["steps"],
-        forwards=engine["forwards"],
-        tokens=engine["rows"],
-        prefilled=engine["prefill_rows"],
-        generated=engine["tokens_generated"],
-        reused=engine["tokens_reused"],
-        drafted=engine["tokens_drafted"],
-        accepted=engine["tokens_accepted"],
-        retries=engine["retries"],
-        rows_per_step=dict(engine["rows_per_step"]),
-        branches=engine["branches"],
-        cells=engine.get("cells", 0),
-        cells_used=engine["cells_used"],
-        cells_shared=engine["cells_shared"],
-        capacity=engine["capacity"],
-        kv_bytes=engine.get("kv_bytes", 0),
-        forward_seconds=engine["native_forward_seconds"],
-        draft_seconds=engine["draft_seconds"],
-    )
+_OF_ENGINE = [f.name for f in fields(Stats) if f.name not in ("cells", "kv_bytes", "rows_per_step")]
+
+
+class Snapshot(NamedTuple):
+    """The counters as the step loop's thread takes them: after every round, so as little as possible is done there."""
+
+    engine: engine.Stats
+    cells: int
+    kv_bytes: int
+
+    def stats(self) -> Stats:
+        """The same for users."""
+        return Stats(
+            **{name: getattr(self.engine, name) for name in _OF_ENGINE},
+            rows_per_step={rows: steps for rows, steps in enumerate(self.engine.rows_per_step) if steps},
+            cells=self.cells,
+            kv_bytes=self.kv_bytes,
+        )

@@ -16,6 +16,7 @@ from ._handshake import Answers
 from ._history import Histories
 from ._log import log
 from ._outbox import Flush, Outbox
+from ._stats import Snapshot
 from ._trace import StepTrace
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class EngineWorker:
         self.engine: Engine
         self._session: Session | None = None
         self.jobs: dict[int, Job[Any]] = {}
-        self.stats: dict[str, Any] = {}
+        self.snapshot: Snapshot
         self.trace = StepTrace()
         self.awaits_answers = False  # read by the event loop
         self._queue = queue
@@ -102,7 +103,7 @@ class EngineWorker:
         try:
             self._session = open_session()
             self.engine = self._session.engine
-            self.stats = self._session.stats()
+            self.snapshot = self._session.snapshot()
         except BaseException as error:
             self.report(partial(opened, error))
         else:
@@ -213,7 +214,7 @@ class EngineWorker:
 
     def _refresh_stats(self, now: float) -> None:
         if self._session is not None:
-            self.stats = self._session.stats()
+            self.snapshot = self._session.snapshot()
             self._stats_at = now
 
     def _end(self, ending: BaseException) -> None:

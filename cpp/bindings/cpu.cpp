@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bindings/byte_layer.h"
-#include "cpu/dispatch.h"
+#include "core/isa.h"
 #include "cpu/kv_cache.h"
 #include "executorch/threads.h"
 
@@ -52,13 +52,13 @@ void bind_cpu(nanobind::module_& m) {
       "cpu_isas",
       [] {
         std::vector<std::string> names;
-        for (const std::string_view name : cpu::available_isas()) names.emplace_back(name);
+        for (const std::string_view name : available_isas()) names.emplace_back(name);
         return names;
       },
       "Instruction sets that this build and this machine both have, best first.");
-  m.def("get_cpu_isa", [] { return std::string(cpu::kernels().isa); }, "The instruction set in use.");
+  m.def("get_cpu_isa", [] { return std::string(isa()); }, "The instruction set in use.");
   m.def(
-      "set_cpu_isa", [](const std::string& isa) { cpu::set_isa(isa); }, "isa"_a,
+      "set_cpu_isa", [](const std::string& name) { set_isa(name); }, "isa"_a,
       "Uses another of cpu_isas() from now on; the environment variable AGENTKV_CPU_ISA sets the first. Raises "
       "InvalidTensor.");
 }

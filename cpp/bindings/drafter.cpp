@@ -13,7 +13,6 @@
 #include "bindings/tokens.h"
 #include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

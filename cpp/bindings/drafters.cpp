@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "bindings/make_session.h"
+#include "core/errors.h"
 #include "executorch/head_session.h"
 #include "executorch/session.h"
 #include "spec/eagle_drafter.h"
-#include "spec/errors.h"
 #include "spec/model_drafter.h"
 
 namespace nb = nanobind;

@@ -9,15 +9,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <limits>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings/reports.h"
 #include "bindings/tokens.h"
-#include "engine/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -26,12 +23,6 @@ namespace agentkv {
 namespace {
 
 using TokenArray = nb::ndarray<nb::numpy, Token, nb::ndim<1>>;
-
-std::vector<std::string> byte_strings(const std::vector<nb::bytes>& source) {
-  std::vector<std::string> strings;
-  for (const nb::bytes& item : source) strings.emplace_back(item.c_str(), item.size());
-  return strings;
-}
 
 Vocabulary vocabulary_of(const Program& program, nb::sequence token_bytes, nb::iterable eos_ids,
                          nb::iterable special_ids) {
@@ -65,54 +56,6 @@ Report run(Engine& engine) {
     report = (engine.*kRun)();
   }
   return to_report(std::move(report));
-}
-
-nb::dict stats_of(Engine& engine) {
-  const Stats& s = engine.stats();
-  nb::dict histogram;
-  for (std::size_t rows = 0; rows < s.steps_by_rows.size(); ++rows) {
-    if (s.steps_by_rows[rows]) histogram[nb::int_(rows)] = s.steps_by_rows[rows];
-  }
-  nb::dict d;
-  d["steps"] = s.steps;
-  d["forwards"] = s.forwards;
-  d["failed_forwards"] = s.failed_forwards;
-  d["retries"] = s.retries;
-  d["rows"] = s.rows;
-  d["decode_rows"] = s.decode_rows;
-  d["prefill_rows"] = s.prefill_rows;
-  d["rows_per_step"] = histogram;
-  d["tokens_generated"] = s.tokens_generated;
-  d["tokens_prefilled"] = s.tokens_prefilled;
-  d["tokens_reused"] = s.tokens_reused;
-  d["tokens_drafted"] = s.tokens_drafted;
-  d["tokens_accepted"] = s.tokens_accepted;
-  d["draft_rounds"] = s.draft_rounds;
-  d["draft_seconds"] = s.draft_seconds;
-  d["branches"] = engine.branches().size();
-  d["cells_used"] = engine.cells_used();
-  d["cells_shared"] = engine.cells_shared();
-  d["capacity"] = engine.capacity();
-  d["native_forward_seconds"] = s.forward_seconds;
-  d["native_overhead_seconds"] = s.overhead_seconds;
-  return d;
-}
-
-void bind_engine_errors(nb::module_& m) {
-  const nb::object base = m.attr("Error");
-  const nb::tuple value_error = nb::make_tuple(base, nb::borrow(PyExc_ValueError));
-  nb::exception<BranchBusy>(m, "BranchBusy", base);
-  nb::exception<BranchClosed>(m, "BranchClosed", base);
-  nb::exception<TooManyBranches>(m, "TooManyBranches", base);
-  nb::exception<EmptyBranch>(m, "EmptyBranch", base);
-  nb::exception<ContextFull>(m, "ContextFull", base);
-  nb::exception<PositionsExhausted>(m, "PositionsExhausted", base);
-  nb::exception<InvalidRollback>(m, "InvalidRollback", value_error);
-  nb::exception<InvalidToken>(m, "InvalidToken", value_error);
-  nb::exception<InvalidSampling>(m, "InvalidSampling", value_error);
-  nb::exception<InvalidChoices>(m, "InvalidChoices", value_error);
-  nb::exception<InvalidDraft>(m, "InvalidDraft", value_error);
-  nb::exception<InvalidEngine>(m, "InvalidEngine", value_error);
 }
 
 void bind_verbs(nb::class_<Engine>& engine) {
@@ -159,26 +102,6 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "The key of the branch's random numbers. Raises BranchClosed.");
 }
 
-JobId generate(Engine& engine, BranchId branch, std::int64_t max_tokens, const std::vector<nb::bytes>& stop,
-               float temperature, std::int64_t top_k, float top_p, float min_p, float repetition_penalty, nb::int_ seed,
-               bool ignore_eos, bool emit, std::int64_t emit_ahead, std::shared_ptr<Drafter> drafter) {
-  const auto bounded = [](std::int64_t n) {
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(n, -1, INT32_MAX));
-  };
-  return engine.generate(branch, {.max_tokens = bounded(max_tokens),
-                                  .stop = byte_strings(stop),
-                                  .sampling = {.temperature = temperature,
-                                               .top_k = bounded(top_k),
-                                               .top_p = top_p,
-                                               .min_p = min_p,
-                                               .repetition_penalty = repetition_penalty},
-                                  .seed = PyLong_AsUnsignedLongLongMask(seed.ptr()),
-                                  .ignore_eos = ignore_eos,
-                                  .emit = emit,
-                                  .emit_ahead = bounded(emit_ahead),
-                                  .drafter = std::move(drafter)});
-}
-
 void bind_jobs(nb::class_<Engine>& engine) {
   engine
       .def(
@@ -190,20 +113,10 @@ void bind_jobs(nb::class_<Engine>& engine) {
           nb::sig("def extend(self, branch: int, tokens: collections.abc.Iterable[int]) -> int"),
           "Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. "
           "Raises BranchClosed, BranchBusy, InvalidToken, PositionsExhausted, ContextFull.")
-      .def(
-          "generate", &generate, "branch"_a, nb::kw_only(), "max_tokens"_a, "stop"_a = std::vector<nb::bytes>(),
-          "temperature"_a = 0.0f, "top_k"_a = 0, "top_p"_a = 1.0f, "min_p"_a = 0.0f, "repetition_penalty"_a = 1.0f,
-          "seed"_a = 0, "ignore_eos"_a = false, "emit"_a = false, "emit_ahead"_a = 0, "drafter"_a = nb::none(),
-          nb::sig("def generate(self, branch: int, *, max_tokens: int, stop: collections.abc.Sequence[bytes] = (), "
-                  "temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, "
-                  "repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False, "
-                  "emit_ahead: int = 0, drafter: Drafter | None = None) -> int"),
-          "Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. "
-          "Draws "
-          "depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With "
-          "emit, each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many "
-          "of them are not `taken`. With a drafter the same tokens take fewer forwards. Raises BranchClosed, "
-          "BranchBusy, EmptyBranch, InvalidSampling, PositionsExhausted, InvalidEngine.")
+      .def("generate", &Engine::generate, "branch"_a, "options"_a,
+           "Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. "
+           "Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. "
+           "Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling, PositionsExhausted, InvalidEngine.")
       .def("attach", &Engine::attach, "drafter"_a,
            "From now on the drafter hears of every branch; a generation that names it attaches it too. Raises "
            "InvalidEngine for a cache without trees.")
@@ -235,7 +148,6 @@ void bind_jobs(nb::class_<Engine>& engine) {
 
 void bind_engine(nb::module_& m) {
   using namespace agentkv;
-  bind_engine_errors(m);
   nb::class_<Engine> engine(
       m, "Engine", nb::type_slots(engine_slots),
       "The step loop over one program and one cache. Used by one thread. A verb checks everything "
@@ -258,9 +170,8 @@ void bind_engine(nb::module_& m) {
           "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
           "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),
       "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
-      "max_branches: "
-      "live branches; the cache must have as many sequences, and those it has more let select score more choices at "
-      "once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.");
+      "max_branches: live branches; the cache must have as many sequences, and those it has more let select score more "
+      "choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.");
   bind_verbs(engine);
   bind_jobs(engine);
   engine
@@ -269,14 +180,7 @@ void bind_engine(nb::module_& m) {
            "called on its own, those who wait for such jobs can join the step.")
       .def("step", &run<&Engine::step>,
            "At most one merged forward (more only where the rows exceed what the program takes) over the next row of "
-           "every "
-           "generation and as many prefill rows as fit. Releases the GIL. Returns at once, idle, when nothing is "
+           "every generation and as many prefill rows as fit. Releases the GIL. Returns at once, idle, when nothing is "
            "runnable.")
-      .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, typing.Any]"),
-           "Counters since the engine was made, and what the cache holds now: steps, forwards, failed_forwards, "
-           "retries, "
-           "rows, decode_rows, prefill_rows, rows_per_step {rows: steps}, tokens_generated, tokens_prefilled, "
-           "tokens_reused, tokens_drafted, tokens_accepted, draft_rounds, draft_seconds, branches, cells_used, "
-           "cells_shared, capacity, native_forward_seconds, "
-           "native_overhead_seconds.");
+      .def("stats", &Engine::stats, "Counters since the engine was made, and what the cache holds now.");
 }

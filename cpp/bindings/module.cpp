@@ -15,6 +15,7 @@ void bind_drafters(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_faults(nb::module_& m);
+void bind_options(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_program_face(nb::module_& m);
 void bind_prompt_lookup(nb::module_& m);
@@ -43,6 +44,7 @@ NB_MODULE(_core, m) {
   bind_program_face(m);  // the base class of every program below
   bind_reports(m);
   bind_drafter(m);  // the base class of every drafter below
+  bind_options(m);
   bind_engine(m);
   bind_program(m);
   bind_python_program(m);

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "bindings/make_session.h"
-#include "executorch/cpu_backend.h"
+#include "executorch/cpu/cpu_backend.h"
 #include "executorch/log_capture.h"
 #include "executorch/session.h"
 #include "executorch/threads.h"

@@ -5,14 +5,11 @@
 
 #include <cstdint>
 
-#include "spec/errors.h"
-
 namespace nb = nanobind;
 using namespace nb::literals;
 
 void bind_prompt_lookup(nb::module_& m) {
   using namespace agentkv;
-  nb::exception<InvalidDrafter>(m, "InvalidDrafter", nb::make_tuple(m.attr("Error"), nb::borrow(PyExc_ValueError)));
   const PromptLookupOptions defaults;
   nb::class_<PromptLookup, Drafter>(
       m, "PromptLookup",

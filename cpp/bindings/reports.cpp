@@ -7,6 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "bindings/errors.h"
+#include "bindings/fields.h"
+#include "engine/stats.h"
+
 namespace nb = nanobind;
 
 namespace agentkv {
@@ -54,13 +58,11 @@ void bind_reports(nb::module_& m) {
       .def_prop_ro(
           "error",
           [](const Finished& f) -> nb::object {
-            if (!f.error) return nb::none();
-            return nb::make_tuple(f.error->kind, f.error->message);
+            return f.error ? exception_of(f.error->kind, f.error->message) : nb::none();
           },
-          nb::sig("def error(self) -> tuple[str, str] | None"),
-          "(kind, message) when the job failed: kind is \"ContextFull\" or \"StepFailed\". The branch is as it was "
-          "before "
-          "the failed step; an extend is undone as a whole.")
+          nb::sig("def error(self) -> Error | None"),
+          "ContextFull or StepFailed, not raised, when the job failed. The branch is as it was before the failed step; "
+          "an extend is undone as a whole.")
       .def_prop_ro(
           "finish_reason", [](const Finished& f) { return f.finish_reason; },
           nb::sig(
@@ -81,6 +83,10 @@ void bind_reports(nb::module_& m) {
           },
           nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32] | None"), "logits: float32 [vocab_size].")
       .def_ro("scores", &Finished::scores, "select: per choice, the sum of its tokens' log-probabilities.");
+
+  nb::class_<Stats> stats(
+      m, "Stats", "A snapshot of what an engine has done and holds; `agentkv.Stats` says what each counter means.");
+  bind_attributes(stats, kStatsFields);
 
   nb::class_<Report>(m, "StepReport", "What one step did.")
       .def_prop_ro(

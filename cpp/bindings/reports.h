@@ -1,4 +1,4 @@
-// What a step hands back, as Python sees it.
+// The report of a step as Python sees it.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 #include "engine/types.h"
 
 namespace agentkv {

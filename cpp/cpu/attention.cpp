@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <numbers>
 
-#include "cpu/dispatch.h"
+#include "cpu/kernels/table.h"
 
 namespace agentkv::cpu {
 

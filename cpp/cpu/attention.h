@@ -14,7 +14,7 @@ namespace agentkv::cpu {
 // Query rows (of all heads of one K/V head) that one task should have at most: enough that packing K and V pays.
 inline constexpr int kTileQueries = 128;
 
-// What attention keeps between calls: states of segments that different tasks reduce.
+// Buffers kept between calls: the states of segments that different tasks reduce.
 struct AttentionScratch {
   std::vector<float> states;
 };

@@ -1,4 +1,4 @@
-// What a pool stores its elements as.
+// The number formats in which a pool can store K and V.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,10 @@
 
 namespace agentkv::cpu {
 
-enum class KvDtype { fp32, fp16, bf16 };
+enum class KvDtype { Fp32, Fp16, Bf16 };
 
-// "fp32", "fp16" or "bf16"; anything else throws InvalidTensor.
+// From its name: "fp32", "fp16" or "bf16". Throws InvalidTensor for another.
 KvDtype parse_kv_dtype(std::string_view name);
-std::string_view kv_dtype_name(KvDtype dtype);
 std::size_t kv_dtype_size(KvDtype dtype);  // bytes of one element
 
 }  // namespace agentkv::cpu

@@ -17,7 +17,7 @@
 
 namespace agentkv::cpu {
 
-// What a layer's attention reads: the two pools and who sees which cells. Valid until the next update of the layer or
+// The input of a layer's attention: the two pools and who sees which cells. Valid until the next update of the layer or
 // the end of the step.
 struct AttendSpec {
   int layer = 0;

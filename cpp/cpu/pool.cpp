@@ -10,7 +10,7 @@
 #endif
 
 #include "core/growth.h"
-#include "cpu/dispatch.h"
+#include "cpu/kernels/table.h"
 
 namespace agentkv::cpu {
 

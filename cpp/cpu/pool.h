@@ -10,12 +10,12 @@
 
 namespace agentkv::cpu {
 
-// What a kernel reads: row (head, cell) starts at data + head * head_stride + cell * row_bytes.
+// A pool as kernels read it: row (head, cell) starts at data + head * head_stride + cell * row_bytes.
 struct PoolView {
   const std::byte* data = nullptr;
   std::size_t row_bytes = 0;
   std::size_t head_stride = 0;  // bytes
-  KvDtype dtype = KvDtype::fp32;
+  KvDtype dtype = KvDtype::Fp32;
 };
 
 class Pool {

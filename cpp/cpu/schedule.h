@@ -1,4 +1,5 @@
-// How one step's rows meet blocks of positions: which rows share which cells, and who sees what of them.
+// The work of one step's attention, cut into blocks of positions: which rows share which cells, and which positions
+// each of them sees.
 #pragma once
 
 #include <array>

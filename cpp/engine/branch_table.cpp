@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 
 namespace agentkv {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 
 namespace agentkv {
 namespace {

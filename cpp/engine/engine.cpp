@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 
 namespace agentkv {
 namespace {
@@ -46,11 +46,20 @@ Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> c
       batch_(branches_, info_),
       forward_(*program_, branches_.cache(), stats_) {}
 
+Stats Engine::stats() {
+  Stats stats = stats_;
+  stats.branches = branches_.size();
+  stats.cells_used = branches_.cache().used();
+  stats.cells_shared = branches_.cache().shared();
+  stats.capacity = branches_.cache().capacity();
+  return stats;
+}
+
 std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) {
   vocabulary_.check(tokens);
   Branch& branch = branches_.create();
   const Pos reused = branches_.reuse_prefix(branch, tokens);
-  stats_.tokens_reused += static_cast<std::uint64_t>(reused);
+  stats_.reused += static_cast<std::uint64_t>(reused);
   branches_.tell(branch);
   return {branch.id, reused};
 }
@@ -110,7 +119,7 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
   const auto free = static_cast<std::size_t>(branches_.free_cells());
   if (needed > free) {
     throw ContextFull(error_text("extending branch ", id, " by ", tokens.size(), " tokens needs ", needed,
-                                 " cells, but ", free, " of ", capacity(),
+                                 " cells, but ", free, " of ", branches_.cache().capacity(),
                                  " are free: close or roll back branches, or open a larger cache"));
   }
   check_positions(branch, tokens.size());

@@ -53,13 +53,10 @@ class Engine {
   // What ends without a forward: cancelled jobs, and those whose logits are known. Part of every step.
   StepReport settle();
 
-  const Stats& stats() const { return stats_; }
+  Stats stats();
   const BranchTable& branches() const { return branches_; }
   const std::shared_ptr<Program>& program() const { return program_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
-  Cell capacity() { return branches_.cache().capacity(); }
-  Cell cells_used() { return branches_.cache().used(); }
-  Cell cells_shared() { return branches_.cache().shared(); }
 
   std::size_t drafters() const { return speculation_.size(); }
 

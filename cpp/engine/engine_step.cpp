@@ -59,7 +59,7 @@ void Engine::guarded(Job& job, Action&& action) {
   try {
     action();
   } catch (const std::exception& error) {
-    job.fail("StepFailed", error.what());
+    job.fail(ErrorKind::StepFailed, error.what());
   }
 }
 
@@ -101,7 +101,7 @@ void Engine::run_forwards(StepReport& report) {
 
 // One job's rows may be what made a merged forward fail: those that fail alone end, the others go on.
 void Engine::retry_alone(StepReport& report, const std::string& reason) {
-  if (segments_.size() == 1) return segments_.front().feed->job->fail("StepFailed", reason);
+  if (segments_.size() == 1) return segments_.front().feed->job->fail(ErrorKind::StepFailed, reason);
   for (const Segment& segment : segments_) {
     Job& job = *segment.feed->job;
     if (job.done()) continue;
@@ -121,8 +121,8 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
     const auto rows = static_cast<std::int32_t>(segment.count);
     report.rows += rows;
     (feed.decode ? report.decode_rows : report.prefill_rows) += rows;
-    stats_.rows += segment.count;
-    (feed.decode ? stats_.decode_rows : stats_.prefill_rows) += segment.count;
+    stats_.tokens += segment.count;
+    if (!feed.decode) stats_.prefilled += segment.count;
     const Pos first = feed.branch ? feed.branch->n_cached : 0;
     if (feed.branch) feed.branch->n_cached += static_cast<Pos>(segment.plain_rows());
     const auto own = logits.first(segment.logits_rows() * vocab);

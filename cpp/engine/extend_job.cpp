@@ -49,7 +49,6 @@ void ExtendJob::absorb(const FedRows& rows) {
   branch_.row.reset();
   branch_.log.insert(branch_.log.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(fresh),
                      tokens_.begin() + static_cast<std::ptrdiff_t>(end));
-  context_.stats.tokens_prefilled += end - fresh;
   fed_ = end;
   if (fed_ < tokens_.size()) return;
   branch_.row = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));

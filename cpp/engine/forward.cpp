@@ -40,7 +40,6 @@ std::span<const float> Forward::run(std::span<const Segment> segments) {
     return logits;
   } catch (...) {
     cache_.abort_step();
-    ++stats_.failed_forwards;
     throw;
   }
 }

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 #include "engine/jobs.h"
 
 namespace agentkv {
@@ -72,7 +72,7 @@ const char* GenerateJob::sample(std::span<const float> row) {
   branch_.row.reset();
   outcome_.tokens.push_back(token);
   outcome_.logprobs.push_back(logprob);
-  ++context_.stats.tokens_generated;
+  ++context_.stats.generated;
 
   const char* reason = reason_to_end(token);
   if (reason) matcher_.finish();

@@ -20,7 +20,7 @@ void Job::cancel() {
   finish("cancelled");
 }
 
-void Job::fail(const char* kind, const std::string& message) {
+void Job::fail(ErrorKind kind, const std::string& message) {
   end_step();
   restore();
   outcome_.error = Failure{kind, message};
@@ -28,8 +28,8 @@ void Job::fail(const char* kind, const std::string& message) {
 }
 
 void Job::no_room(Cell needed, Cell free) {
-  fail("ContextFull", error_text(kind(), " on branch ", branch_.id, " needs ", needed, " more cells, but ", free,
-                                 " are free: close or roll back branches, or open a larger cache"));
+  fail(ErrorKind::ContextFull, error_text(kind(), " on branch ", branch_.id, " needs ", needed, " more cells, but ",
+                                          free, " are free: close or roll back branches, or open a larger cache"));
 }
 
 Finished Job::take_outcome() {

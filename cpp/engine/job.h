@@ -1,4 +1,4 @@
-// A piece of work on one branch. A job offers rows to each step and takes in what came of them.
+// A piece of work on one branch. A job offers rows to each step and takes in their results.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@
 
 namespace agentkv {
 
-// What the jobs of one engine share.
+// Shared by the jobs of one engine.
 struct JobContext {
   BranchTable& branches;
   const Vocabulary& vocabulary;
@@ -44,19 +44,19 @@ class Job {
   // Does what needs no forward. Called once per step, before any rows are offered.
   virtual void prepare() {}
   virtual void offer(Batch& batch) = 0;
-  // A forward went through: `rows` tells which rows of which feed, and their logits.
+  // A forward succeeded: `rows` holds the fed rows of this job and their logits.
   virtual void absorb(const FedRows& rows) = 0;
   // The cache has no cell for the next row.
   virtual void no_room(Cell needed, Cell free);
   // Takes no part in steps for now.
   virtual bool paused() const { return false; }
-  // Whoever reads what it emits has taken so many more tokens.
+  // The reader of its emitted tokens has taken this many more.
   virtual void taken(std::int32_t) {}
-  // The step is over, or this job is: return what was borrowed for it.
+  // The step or the job has ended: give back what was borrowed for the step.
   virtual void end_step() {}
 
   void cancel();
-  void fail(const char* kind, const std::string& message);
+  void fail(ErrorKind kind, const std::string& message);
 
   JobId id() const { return outcome_.job; }
   bool done() const { return done_; }
@@ -65,7 +65,7 @@ class Job {
  protected:
   // Takes the branch back to where it was before the job, for jobs that are all or nothing.
   virtual void restore() {}
-  // Fills what the outcome carries however the job ended.
+  // Fills the fields of the outcome that are set however the job ended.
   virtual void conclude() {}
   void finish(const char* reason = nullptr);
 

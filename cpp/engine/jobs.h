@@ -5,8 +5,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "engine/field.h"
 #include "engine/job.h"
 #include "engine/stop_matcher.h"
 
@@ -56,6 +58,13 @@ struct GenerateOptions {
   std::shared_ptr<Drafter> drafter = nullptr;  // speculates; null for plain decoding
 
   void validate() const;  // throws InvalidSampling
+};
+
+inline constexpr std::tuple kGenerateFields{
+    Field{"max_tokens", &GenerateOptions::max_tokens}, Field{"stop", &GenerateOptions::stop},
+    Field{"sampling", &GenerateOptions::sampling},     Field{"seed", &GenerateOptions::seed},
+    Field{"ignore_eos", &GenerateOptions::ignore_eos}, Field{"emit", &GenerateOptions::emit},
+    Field{"emit_ahead", &GenerateOptions::emit_ahead}, Field{"drafter", &GenerateOptions::drafter},
 };
 
 // Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.

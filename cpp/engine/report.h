@@ -1,4 +1,4 @@
-// What a step hands back.
+// The results of a step: tokens as they are made, and jobs that ended.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/errors.h"
 #include "engine/types.h"
 
 namespace agentkv {
@@ -19,7 +20,7 @@ struct Emitted {
 };
 
 struct Failure {
-  std::string kind;  // the name of an error class
+  ErrorKind kind;
   std::string message;
 };
 

@@ -6,8 +6,8 @@
 #include <functional>
 #include <limits>
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 #include "engine/softmax.h"
 
 namespace agentkv {

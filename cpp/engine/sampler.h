@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
+#include "engine/field.h"
 #include "engine/philox.h"
 #include "engine/types.h"
 
@@ -20,6 +22,14 @@ struct Sampling {
   float repetition_penalty = 1;  // as transformers defines it, over every token of the branch
 
   void validate() const;  // throws InvalidSampling
+};
+
+inline constexpr std::tuple kSamplingFields{
+    Field{"temperature", &Sampling::temperature},
+    Field{"top_k", &Sampling::top_k},
+    Field{"top_p", &Sampling::top_p},
+    Field{"min_p", &Sampling::min_p},
+    Field{"repetition_penalty", &Sampling::repetition_penalty},
 };
 
 class Sampler {
@@ -60,7 +70,7 @@ class Sampler {
   std::vector<Candidate> candidates_;
 };
 
-// What to subtract from an entry of `row` for its log-probability. Throws ForwardFailed as sample() does.
+// log(sum(exp(row))): an entry less this is its log-probability. Throws ForwardFailed as sample() does.
 double log_normaliser(std::span<const float> row);
 
 inline double log_probability(std::span<const float> row, Token token) {

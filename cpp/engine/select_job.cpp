@@ -1,7 +1,7 @@
 #include <utility>
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 #include "engine/jobs.h"
 
 namespace agentkv {

@@ -1,11 +1,8 @@
-// Compiled once per instruction set, with AGENTKV_ISA naming it, written with vectors of 16 lanes that the compiler
-// splits to the machine's width. Built without contraction: fused multiply-adds would give each instruction set its own
-// bits. Uses no inline code of the standard library: the linker could pick a copy that needs newer instructions for the
-// whole program.
+// Compiled once per instruction set, with AGENTKV_TABLE naming its table, written with vectors of 16 lanes that the
+// compiler splits to the machine's width. Built without contraction: fused multiply-adds would give each instruction
+// set its own bits. Uses no inline code of the standard library: the linker could pick a copy that needs newer
+// instructions for the whole program.
 #include "engine/softmax_kernels.h"
-
-#define AGENTKV_CONCAT_(a, b) a##b
-#define AGENTKV_CONCAT(a, b) AGENTKV_CONCAT_(a, b)
 
 namespace agentkv {
 namespace {
@@ -111,8 +108,7 @@ void group_maxima(const float* x, std::size_t n, std::size_t group, float* maxim
 
 }  // namespace
 
-extern const SoftmaxKernels AGENTKV_CONCAT(softmax_kernels_, AGENTKV_ISA);
-const SoftmaxKernels AGENTKV_CONCAT(softmax_kernels_, AGENTKV_ISA) = {block_max, block_mass, softmax_terms,
-                                                                      group_maxima};
+extern const SoftmaxKernels AGENTKV_TABLE;
+const SoftmaxKernels AGENTKV_TABLE = {block_max, block_mass, softmax_terms, group_maxima};
 
 }  // namespace agentkv

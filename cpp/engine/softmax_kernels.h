@@ -13,4 +13,6 @@ struct SoftmaxKernels {
   void (*group_maxima)(const float* x, std::size_t n, std::size_t group, float* maxima);
 };
 
+const SoftmaxKernels& softmax_kernels();  // for the instruction set in use
+
 }  // namespace agentkv

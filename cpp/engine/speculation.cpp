@@ -6,7 +6,6 @@
 
 #include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 #include "engine/job.h"
 
 namespace agentkv {
@@ -95,7 +94,7 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
     source.drafter->propose(requests_);
   } catch (const std::exception& error) {
     for (const std::uint32_t i : asked_) {
-      wishes_[i].job->fail("StepFailed", error_text("speculation failed: ", error.what()));
+      wishes_[i].job->fail(ErrorKind::StepFailed, error_text("speculation failed: ", error.what()));
     }
     return;
   }
@@ -158,8 +157,8 @@ std::size_t Speculation::cut_to_kept(Speculator& speculator, std::vector<bool>& 
 
 void Speculation::learn(Speculator& speculator, std::span<const std::int32_t> accepted) {
   if (speculator.draft.empty()) return;
-  stats_.tokens_drafted += speculator.draft.size();
-  stats_.tokens_accepted += accepted.size();
+  stats_.drafted += speculator.draft.size();
+  stats_.accepted += accepted.size();
   speculator.pace.acceptance.learn(speculator.draft, accepted);
   const auto n_accepted = static_cast<std::int32_t>(accepted.size());
   // Where the whole depth came true, nobody knows how the levels below would have done.

@@ -1,36 +1,64 @@
-// What an engine has done since it was made.
+// Counters of an engine since it was made, and the branches and cells that it holds now.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <vector>
+
+#include "core/types.h"
+#include "engine/field.h"
 
 namespace agentkv {
 
 struct Stats {
-  std::uint64_t steps = 0;     // step() calls that fed rows
-  std::uint64_t forwards = 0;  // forwards that succeeded
-  std::uint64_t failed_forwards = 0;
-  std::uint64_t retries = 0;  // forwards of a single job after a merged one failed
-  std::uint64_t rows = 0;
-  std::uint64_t decode_rows = 0;
-  std::uint64_t prefill_rows = 0;
-  std::vector<std::uint64_t> steps_by_rows;  // [rows] -> steps that fed as many
-  std::uint64_t tokens_generated = 0;
-  std::uint64_t tokens_prefilled = 0;
-  std::uint64_t tokens_reused = 0;    // prompt tokens found in another branch's cells
-  std::uint64_t tokens_drafted = 0;   // draft nodes that the target verified
-  std::uint64_t tokens_accepted = 0;  // of these, accepted ones
-  std::uint64_t draft_rounds = 0;     // calls of a drafter
-  double draft_seconds = 0;           // inside drafters
-  double forward_seconds = 0;         // inside the program
-  double overhead_seconds = 0;        // the rest of step()
+  std::uint64_t steps = 0;      // step() calls that fed rows
+  std::uint64_t forwards = 0;   // forwards that succeeded
+  std::uint64_t tokens = 0;     // rows that were fed
+  std::uint64_t prefilled = 0;  // of these, rows of prompts and extends
+  std::uint64_t generated = 0;  // tokens that were sampled
+  std::uint64_t reused = 0;     // prompt tokens found in another branch's cells
+  std::uint64_t drafted = 0;    // draft nodes that the target verified
+  std::uint64_t accepted = 0;   // of these, accepted ones
+  std::uint64_t retries = 0;    // forwards of a single job after a merged one failed
+  std::uint64_t draft_rounds = 0;
+  double draft_seconds = 0;                  // inside drafters
+  double forward_seconds = 0;                // inside the program
+  double overhead_seconds = 0;               // the rest of step()
+  std::vector<std::uint64_t> rows_per_step;  // [rows] -> steps that fed as many
 
-  void count_step(std::size_t step_rows) {
+  // As of the call of Engine::stats().
+  std::size_t branches = 0;
+  Cell cells_used = 0;    // cells that some branch holds
+  Cell cells_shared = 0;  // of these, cells that two or more branches hold
+  Cell capacity = 0;      // cells that the cache may hold
+
+  void count_step(std::size_t rows) {
     ++steps;
-    if (steps_by_rows.size() <= step_rows) steps_by_rows.resize(step_rows + 1, 0);
-    ++steps_by_rows[step_rows];
+    if (rows_per_step.size() <= rows) rows_per_step.resize(rows + 1, 0);
+    ++rows_per_step[rows];
   }
+};
+
+inline constexpr std::tuple kStatsFields{
+    Field{"steps", &Stats::steps},
+    Field{"forwards", &Stats::forwards},
+    Field{"tokens", &Stats::tokens},
+    Field{"prefilled", &Stats::prefilled},
+    Field{"generated", &Stats::generated},
+    Field{"reused", &Stats::reused},
+    Field{"drafted", &Stats::drafted},
+    Field{"accepted", &Stats::accepted},
+    Field{"retries", &Stats::retries},
+    Field{"draft_rounds", &Stats::draft_rounds},
+    Field{"draft_seconds", &Stats::draft_seconds},
+    Field{"forward_seconds", &Stats::forward_seconds},
+    Field{"overhead_seconds", &Stats::overhead_seconds},
+    Field{"rows_per_step", &Stats::rows_per_step},
+    Field{"branches", &Stats::branches},
+    Field{"cells_used", &Stats::cells_used},
+    Field{"cells_shared", &Stats::cells_shared},
+    Field{"capacity", &Stats::capacity},
 };
 
 }  // namespace agentkv

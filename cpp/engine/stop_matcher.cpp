@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/errors.h"
+#include "core/errors.h"
 
 namespace agentkv {
 

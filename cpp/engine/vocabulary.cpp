@@ -1,7 +1,7 @@
 #include "engine/vocabulary.h"
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "engine/errors.h"
 
 namespace agentkv {
 namespace {

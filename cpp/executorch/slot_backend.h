@@ -23,7 +23,7 @@ class LoadedDelegate {
   virtual void execute(CacheSlot& slot, executorch::runtime::Span<executorch::runtime::EValue*> args) = 0;
 };
 
-// What a delegate throws never crosses ExecuTorch: it is kept in the slot's `error`, and the call returns an error
+// An exception of a delegate never crosses ExecuTorch: it is kept in the slot's `error`, and the call returns an error
 // code. A program that is loaded without a slot has nowhere to keep it, so that case is logged instead.
 class SlotBackend : public executorch::runtime::BackendInterface {
  public:

@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
+#include "core/errors.h"
 #include "core/message.h"
 #include "spec/draft_round.h"
-#include "spec/errors.h"
 
 namespace agentkv {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/errors.h"
 #include "core/message.h"
-#include "spec/errors.h"
 
 namespace agentkv {
 namespace {

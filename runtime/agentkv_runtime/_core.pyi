@@ -22,37 +22,93 @@ def expect_leaks() -> None:
     """
 
 class Error(RuntimeError):
-    pass
+    """Base of the errors of the native module."""
 
 class CacheFull(Error):
-    pass
+    """The pool has fewer free cells than a step needs."""
 
 class TooManySequences(Error):
-    pass
+    """More live sequences than the cache was built for."""
 
 class UnknownSequence(Error):
-    pass
+    """A sequence id that is out of range or holds nothing."""
 
 class InvalidRange(Error):
-    pass
+    """Positions outside what a sequence holds, or a length it never had."""
 
 class InvalidStep(Error):
-    pass
+    """
+    A step verb out of order: a second begin, forward without begin, early commit.
+    """
 
 class InvalidTree(Error):
-    pass
+    """
+    A draft tree whose parent does not come earlier, or accepted nodes in no chain.
+    """
 
 class InvalidTensor(Error):
-    pass
+    """Shapes, dtypes or layer ids that do not fit the cache."""
 
 class RegistryError(Error):
-    pass
+    """
+    No cache under a key, no builder for a (backend, kind), a key taken twice.
+    """
 
 class ProgramError(Error):
-    pass
+    """
+    A program file that is missing, damaged, foreign, or of an unknown schema.
+    """
 
 class ForwardFailed(Error):
-    pass
+    """
+    A forward that was started and failed; the cache is as it was before the step.
+    """
+
+class StepFailed(Error):
+    """
+    A job ended because its part of a step failed; its branch is as before the step.
+    """
+
+class BranchBusy(Error):
+    """A verb on a branch whose job still runs."""
+
+class BranchClosed(Error):
+    """A branch that was closed, or an id that no branch ever had."""
+
+class TooManyBranches(Error):
+    """More live branches than the engine was built for."""
+
+class EmptyBranch(Error):
+    """Logits of a branch that holds no token."""
+
+class ContextFull(Error):
+    """The cache has fewer free cells than the job needs."""
+
+class PositionsExhausted(Error):
+    """More tokens than the model has positions."""
+
+class InvalidRollback(Error, ValueError):
+    """A length that the branch never had."""
+
+class InvalidToken(Error, ValueError):
+    """A token id outside the vocabulary."""
+
+class InvalidSampling(Error, ValueError):
+    """
+    A sampling parameter, a token limit or a stop string outside its range.
+    """
+
+class InvalidChoices(Error, ValueError):
+    """Choices that cannot be scored: none at all, or one without tokens."""
+
+class InvalidEngine(Error, ValueError):
+    """Engine arguments that do not fit together."""
+
+class InvalidDraft(Error, ValueError):
+    """A draft that is no tree of tokens in the vocabulary."""
+
+class InvalidDrafter(Error, ValueError):
+    """Options of a drafter outside their range."""
 
 class StepPlan:
     """What a byte layer is told about one step; a snapshot."""
@@ -382,9 +438,9 @@ class Finished:
     def kind(self) -> Literal['extend', 'generate', 'logits', 'select']: ...
 
     @property
-    def error(self) -> tuple[str, str] | None:
+    def error(self) -> Error | None:
         """
-        (kind, message) when the job failed: kind is "ContextFull" or "StepFailed". The branch is as it was before the failed step; an extend is undone as a whole.
+        ContextFull or StepFailed, not raised, when the job failed. The branch is as it was before the failed step; an extend is undone as a whole.
         """
 
     @property
@@ -418,6 +474,65 @@ class Finished:
     @property
     def scores(self) -> list[float]:
         """select: per choice, the sum of its tokens' log-probabilities."""
+
+class Stats:
+    """
+    A snapshot of what an engine has done and holds; `agentkv.Stats` says what each counter means.
+    """
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def forwards(self) -> int: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def prefilled(self) -> int: ...
+
+    @property
+    def generated(self) -> int: ...
+
+    @property
+    def reused(self) -> int: ...
+
+    @property
+    def drafted(self) -> int: ...
+
+    @property
+    def accepted(self) -> int: ...
+
+    @property
+    def retries(self) -> int: ...
+
+    @property
+    def draft_rounds(self) -> int: ...
+
+    @property
+    def draft_seconds(self) -> float: ...
+
+    @property
+    def forward_seconds(self) -> float: ...
+
+    @property
+    def overhead_seconds(self) -> float: ...
+
+    @property
+    def rows_per_step(self) -> list[int]: ...
+
+    @property
+    def branches(self) -> int: ...
+
+    @property
+    def cells_used(self) -> int: ...
+
+    @property
+    def cells_shared(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
 
 class StepReport:
     """What one step did."""
@@ -475,41 +590,58 @@ class PythonDrafter(Drafter):
         strategy has `propose(branch, tokens: int32 [n], limit) -> Draft | None` and may have `observe(branch, first, tokens: int32 [n], features: float32 [n, F] | None)`. What they raise fails the generations that asked.
         """
 
-class BranchBusy(Error):
-    pass
+class Sampling:
+    """
+    How a token is drawn; agentkv.Sampling says what each field means. Ranges are checked where it is used.
+    """
 
-class BranchClosed(Error):
-    pass
+    def __init__(self, *, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0) -> None: ...
 
-class TooManyBranches(Error):
-    pass
+    @property
+    def temperature(self) -> float: ...
 
-class EmptyBranch(Error):
-    pass
+    @property
+    def top_k(self) -> int: ...
 
-class ContextFull(Error):
-    pass
+    @property
+    def top_p(self) -> float: ...
 
-class PositionsExhausted(Error):
-    pass
+    @property
+    def min_p(self) -> float: ...
 
-class InvalidRollback(Error, ValueError):
-    pass
+    @property
+    def repetition_penalty(self) -> float: ...
 
-class InvalidToken(Error, ValueError):
-    pass
+class GenerateOptions:
+    """
+    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards.
+    """
 
-class InvalidSampling(Error, ValueError):
-    pass
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, drafter: Drafter | None = None) -> None: ...
 
-class InvalidChoices(Error, ValueError):
-    pass
+    @property
+    def max_tokens(self) -> int: ...
 
-class InvalidDraft(Error, ValueError):
-    pass
+    @property
+    def stop(self) -> list[str]: ...
 
-class InvalidEngine(Error, ValueError):
-    pass
+    @property
+    def sampling(self) -> Sampling: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def ignore_eos(self) -> bool: ...
+
+    @property
+    def emit(self) -> bool: ...
+
+    @property
+    def emit_ahead(self) -> int: ...
+
+    @property
+    def drafter(self) -> Drafter: ...
 
 class Engine:
     """
@@ -573,9 +705,9 @@ class Engine:
         Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. Raises BranchClosed, BranchBusy, InvalidToken, PositionsExhausted, ContextFull.
         """
 
-    def generate(self, branch: int, *, max_tokens: int, stop: Sequence[bytes] = (), temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, drafter: Drafter | None = None) -> int:
+    def generate(self, branch: int, options: GenerateOptions) -> int:
         """
-        Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. With emit, each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. With a drafter the same tokens take fewer forwards. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling, PositionsExhausted, InvalidEngine.
+        Samples tokens until eos, a stop string, max_tokens or a full cache. All of them enter the branch's log. Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling, PositionsExhausted, InvalidEngine.
         """
 
     def attach(self, drafter: Drafter) -> None:
@@ -616,10 +748,8 @@ class Engine:
         At most one merged forward (more only where the rows exceed what the program takes) over the next row of every generation and as many prefill rows as fit. Releases the GIL. Returns at once, idle, when nothing is runnable.
         """
 
-    def stats(self) -> dict[str, Any]:
-        """
-        Counters since the engine was made, and what the cache holds now: steps, forwards, failed_forwards, retries, rows, decode_rows, prefill_rows, rows_per_step {rows: steps}, tokens_generated, tokens_prefilled, tokens_reused, tokens_drafted, tokens_accepted, draft_rounds, draft_seconds, branches, cells_used, cells_shared, capacity, native_forward_seconds, native_overhead_seconds.
-        """
+    def stats(self) -> Stats:
+        """Counters since the engine was made, and what the cache holds now."""
 
 class ExecuTorchProgram:
     """
@@ -683,9 +813,6 @@ class PythonProgram(Program):
         """
         `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`; with a feature_dim a tuple of these logits and of features, float32 [T, feature_dim]. What it raises becomes ForwardFailed.
         """
-
-class InvalidDrafter(Error, ValueError):
-    pass
 
 class PromptLookup(Drafter):
     """

@@ -1,5 +1,25 @@
 """The step loop of the native module, as the SDK sees it."""
 
-from agentkv_runtime._core import Emitted, Engine, Finished, LogChange, StepReport, expect_leaks
+from agentkv_runtime._core import (
+    Emitted,
+    Engine,
+    Finished,
+    GenerateOptions,
+    LogChange,
+    Sampling,
+    Stats,
+    StepReport,
+    expect_leaks,
+)
 
-__all__ = ["Emitted", "Engine", "Finished", "LogChange", "StepReport", "expect_leaks"]
+__all__ = [
+    "Emitted",
+    "Engine",
+    "Finished",
+    "GenerateOptions",
+    "LogChange",
+    "Sampling",
+    "Stats",
+    "StepReport",
+    "expect_leaks",
+]

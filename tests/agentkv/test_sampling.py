@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from agentkv_runtime import _core
 
 import agentkv as kv
+from agentkv._sampling import native_sampling
+
+DEFAULTS = {name: field.default for name, field in kv.Sampling.model_fields.items() if name != "seed"}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +31,7 @@ import agentkv as kv
         {"seed": -1},
         {"seed": 2**63},
         {"seed": "x"},
+        {"top_q": 0.5},
     ],
 )
 def test_out_of_range_is_refused_by_name(bad: dict[str, Any]) -> None:
@@ -46,3 +52,57 @@ def test_a_seed_is_drawn_only_where_something_is_drawn() -> None:
     drawn = {kv.Sampling(temperature=1).drawn_seed() for _ in range(8)}
     assert len(drawn) == 8
     assert None not in drawn
+
+
+def fields(native: _core.Sampling) -> dict[str, Any]:
+    return {name: getattr(native, name) for name in dir(native) if not name.startswith("_")}
+
+
+def test_the_native_fields_and_defaults_are_the_same() -> None:
+    assert fields(_core.Sampling()) == DEFAULTS
+    assert fields(native_sampling(kv.Sampling(seed=3))) == DEFAULTS
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_every_field_arrives(name: str) -> None:
+    other = 0.5 if isinstance(DEFAULTS[name], float) else 2
+    assert fields(native_sampling(kv.Sampling(**{name: other}))) == {**DEFAULTS, name: other}
+
+
+AT_BOUNDS = {float: (-1.0, 0.0, 0.5, 1.0, 2.0, float("nan"), float("inf")), int: (-1, 0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, default in DEFAULTS.items() for value in AT_BOUNDS[type(default)]],
+)
+def test_the_native_bounds_are_the_same(name: str, value: float) -> None:
+    """The step loop checks for itself, in the same way."""
+    native = _core.Sampling(**{name: value})
+    try:
+        kv.Sampling(**{name: value})
+    except kv.InvalidInput:
+        with pytest.raises(_core.InvalidSampling, match=name):
+            generate(native)
+    else:
+        assert len(generate(native)) == 3
+
+
+def generate(sampling: _core.Sampling) -> list[int]:
+    """What an engine over a flat model samples."""
+    cells = _core.Cells(8)
+
+    def forward(tokens: Any, positions: Any, wanted: Any) -> Any:
+        cells.plan(positions)
+        return np.zeros((len(wanted), 4), np.float32)
+
+    program = _core.PythonProgram(forward, vocab_size=4, max_tokens=4, max_logits=4)
+    engine = _core.Engine(program, cells, token_bytes=[b"x"] * 4, eos_ids=[], special_ids=[])
+    branch, _ = engine.create()
+    engine.extend(branch, [1, 2])
+    engine.step()
+    engine.generate(branch, _core.GenerateOptions(max_tokens=3, sampling=sampling))
+    while not (finished := engine.step().finished):
+        pass
+    assert finished[0].error is None
+    return finished[0].tokens

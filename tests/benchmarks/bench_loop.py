@@ -50,14 +50,14 @@ async def overhead(
     for _ in range(RUNS):
         trunk = await ctx.branch([40, 41, 42])
         kids = await trunk.fork(branches)
-        before, raw = ctx.stats, ctx._loop.stats
+        before, raw = ctx.stats, ctx._loop.snapshot.engine
         start = perf_counter()
         await kv.gather(*(drive(kid, steps) for kid in kids))
         wall = perf_counter() - start
         after = ctx.stats
         forwards = after.forwards - before.forwards
         forward = after.forward_seconds - before.forward_seconds
-        native = ctx._loop.stats["native_overhead_seconds"] - raw["native_overhead_seconds"]
+        native = ctx._loop.snapshot.engine.overhead_seconds - raw.overhead_seconds
         results.append(((wall - forward) / forwards, native / forwards, forward / forwards))
         await ctx.keep()
     return min(results)

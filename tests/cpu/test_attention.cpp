@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/isa.h"
 #include "cpp/check.h"
-#include "cpu/dispatch.h"
 #include "fixture.h"
 #include "thread_pool.h"
 

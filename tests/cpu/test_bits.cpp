@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/isa.h"
 #include "cpp/check.h"
-#include "cpu/dispatch.h"
 #include "fixture.h"
 #include "thread_pool.h"
 
@@ -108,7 +108,7 @@ struct Sweep {
 };
 
 void sweep(const Shape& shape, Pos window, const ParallelFor& parallel_for) {
-  const std::string name = std::string(kernels().isa) + ", " + shape.dtype + ", group " + std::to_string(shape.group) +
+  const std::string name = std::string(isa()) + ", " + shape.dtype + ", group " + std::to_string(shape.group) +
                            ", head_dim " + std::to_string(shape.head_dim) + ", window " + std::to_string(window);
   Sweep s{Filled(shape, kCells, parallel_for), range(0, kLength), range(kLength, kLength), window, name};
   std::mt19937 random(3);

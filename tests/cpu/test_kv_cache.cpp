@@ -9,8 +9,8 @@
 
 #include "convert.h"
 #include "core/errors.h"
+#include "core/isa.h"
 #include "cpp/check.h"
-#include "cpu/dispatch.h"
 #include "cpu/kv_cache.h"
 #include "fixture.h"
 
@@ -155,8 +155,8 @@ void test_rounding() {
     set_isa(isa);
     const int n = static_cast<int>(values.size());
     std::vector<std::uint16_t> half(values.size()), brain(values.size());
-    kernels().store_row[static_cast<int>(KvDtype::fp16)](values.data(), reinterpret_cast<std::byte*>(half.data()), n);
-    kernels().store_row[static_cast<int>(KvDtype::bf16)](values.data(), reinterpret_cast<std::byte*>(brain.data()), n);
+    kernels().store_row[static_cast<int>(KvDtype::Fp16)](values.data(), reinterpret_cast<std::byte*>(half.data()), n);
+    kernels().store_row[static_cast<int>(KvDtype::Bf16)](values.data(), reinterpret_cast<std::byte*>(brain.data()), n);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::isnan(values[i])) {
         CHECK(std::isnan(float_from_fp16(half[i])));

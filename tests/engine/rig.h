@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/errors.h"
 #include "engine/engine.h"
-#include "engine/errors.h"
 #include "engine/reference_program.h"
 
 namespace agentkv::testing {

@@ -30,8 +30,8 @@ void generations_share_their_forwards() {
       history.push_back(token);
     }
   }
-  CHECK_EQ(rig.engine.stats().tokens_generated, std::uint64_t{8 * 64});
-  CHECK_EQ(rig.engine.stats().decode_rows, std::uint64_t{8 * 63});
+  CHECK_EQ(rig.engine.stats().generated, std::uint64_t{8 * 64});
+  CHECK_EQ(rig.engine.stats().tokens - rig.engine.stats().prefilled, std::uint64_t{8 * 63});
 }
 
 void forks_generate_together_from_one_stored_row() {
@@ -171,16 +171,18 @@ void stats_add_up() {
   Rig rig;
   const BranchId branch = rig.prompt(prompt_tokens(40));
   rig.run(rig.engine.generate(branch, {.max_tokens = 5, .ignore_eos = true}));
-  const Stats& stats = rig.engine.stats();
+  const Stats stats = rig.engine.stats();
   CHECK_EQ(stats.forwards, static_cast<std::uint64_t>(rig.program->calls));
-  CHECK_EQ(stats.rows, std::accumulate(rig.program->rows.begin(), rig.program->rows.end(), std::uint64_t{0}));
-  CHECK_EQ(stats.prefill_rows, std::uint64_t{40});
-  CHECK_EQ(stats.tokens_prefilled, std::uint64_t{40});
-  CHECK_EQ(stats.decode_rows, std::uint64_t{4});
-  CHECK_EQ(stats.tokens_generated, std::uint64_t{5});
-  CHECK_EQ(stats.steps_by_rows[32], std::uint64_t{1});
-  CHECK_EQ(stats.steps_by_rows[8], std::uint64_t{1});
-  CHECK_EQ(stats.steps_by_rows[1], std::uint64_t{4});
+  CHECK_EQ(stats.tokens, std::accumulate(rig.program->rows.begin(), rig.program->rows.end(), std::uint64_t{0}));
+  CHECK_EQ(stats.prefilled, std::uint64_t{40});
+  CHECK_EQ(stats.tokens, std::uint64_t{40 + 4});
+  CHECK_EQ(stats.generated, std::uint64_t{5});
+  CHECK_EQ(stats.rows_per_step[32], std::uint64_t{1});
+  CHECK_EQ(stats.rows_per_step[8], std::uint64_t{1});
+  CHECK_EQ(stats.rows_per_step[1], std::uint64_t{4});
+  CHECK_EQ(stats.branches, std::size_t{1});
+  CHECK_EQ(stats.cells_used, Cell{40 + 4});
+  CHECK_EQ(stats.capacity, rig.options.capacity);
   CHECK(stats.forward_seconds > 0 && stats.overhead_seconds > 0);
   CHECK(rig.step().idle);
 }

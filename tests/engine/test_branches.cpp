@@ -296,7 +296,7 @@ void create_shares_the_longest_cached_prefix() {
   CHECK(rig.log(b) == Tokens(prompt.begin(), prompt.begin() + 20));
   rig.run(rig.engine.extend(b, Tokens(prompt.begin() + 20, prompt.end())));
   check_goes_on(rig, b, prompt);
-  CHECK_EQ(rig.engine.stats().tokens_reused, std::uint64_t{10 + 20});
+  CHECK_EQ(rig.engine.stats().reused, std::uint64_t{10 + 20});
 
   CHECK_EQ(rig.engine.create(Tokens(prompt.begin(), prompt.begin() + 20)).second, 19);  // never the last token
   CHECK_EQ(rig.engine.create(Tokens{prompt[0]}).second, 0);

@@ -28,7 +28,7 @@ void a_failed_forward_is_retried_branch_by_branch() {
   rig.step();
   rig.program->fault = nullptr;
   CHECK_EQ(rig.engine.stats().retries - retries, std::uint64_t{4});
-  CHECK_EQ(rig.finished.at(jobs[2]).error->kind, "StepFailed");
+  CHECK_EQ(rig.finished.at(jobs[2]).error->kind, ErrorKind::StepFailed);
   CHECK_EQ(rig.finished.at(jobs[2]).error->message, "poisoned");
   CHECK(rig.log(branches[2]) == before);
   CHECK(joined(prompt_tokens(5, 2), rig.finished.at(jobs[2]).tokens) == before);
@@ -63,7 +63,7 @@ void a_failed_extend_is_undone_as_a_whole() {
       if (left-- == 0) throw ForwardFailed("third chunk");
     };
     const Finished f = rig.run(rig.engine.extend(branch, prompt_tokens(90, 2)));
-    CHECK_EQ(f.error->kind, "StepFailed");
+    CHECK_EQ(f.error->kind, ErrorKind::StepFailed);
     CHECK_EQ(f.error->message, "third chunk");
     CHECK(rig.log(branch) == before);
     CHECK_EQ(rig.cells->used(), static_cast<Cell>(before.size()));
@@ -93,7 +93,7 @@ void wrong_numbers_of_logits_are_a_failure() {
   Engine engine(std::make_shared<Short>(cells), cells, Vocabulary(5, {}, {}, {}));
   engine.extend(engine.create().first, Tokens{1, 2});
   const StepReport report = engine.step();
-  CHECK_EQ(report.finished.at(0).error->kind, "StepFailed");
+  CHECK_EQ(report.finished.at(0).error->kind, ErrorKind::StepFailed);
   CHECK(report.finished[0].error->message.find("3 logits, but 5") != std::string::npos);
   CHECK_EQ(cells->used(), 0);
 }
@@ -130,7 +130,7 @@ void an_extend_that_cannot_fit_is_refused_at_once() {
   const BranchId other = rig.engine.create().first;
   const JobId late = rig.engine.extend(other, prompt_tokens(6, 3));  // the cells are free still, but spoken for
   CHECK(!rig.run(fits).error);
-  CHECK(rig.run(late).error->kind == "ContextFull");
+  CHECK(rig.run(late).error->kind == ErrorKind::ContextFull);
   CHECK(rig.log(other).empty());
   CHECK_EQ(rig.cells->used(), 20);
   CHECK(rig.log(branch) == joined(before, prompt_tokens(11)));
@@ -144,12 +144,12 @@ void a_full_cache_fails_logits_and_keeps_the_branch() {
   rig.generate(branch, 1);
   rig.prompt({40});
   const Finished f = rig.run(rig.engine.logits(branch));
-  CHECK_EQ(f.error->kind, "ContextFull");
+  CHECK_EQ(f.error->kind, ErrorKind::ContextFull);
   CHECK_EQ(rig.log(branch).size(), std::size_t{8});
   // After a rollback the last token is fed again, and its old cell is another branch's too.
   const BranchId twin = rig.engine.fork(branch);
   rig.engine.rollback(branch, 6);
-  CHECK(rig.run(rig.engine.logits(branch)).error->kind == "ContextFull");
+  CHECK(rig.run(rig.engine.logits(branch)).error->kind == ErrorKind::ContextFull);
   CHECK_EQ(std::string(rig.generate(branch, 2).finish_reason), "context_full");
   CHECK_EQ(rig.log(branch).size(), std::size_t{6});
   rig.engine.close(twin);

@@ -202,7 +202,7 @@ void a_row_that_is_no_distribution_fails_its_branch_alone() {
   const JobId b = rig.engine.generate(bad, {.max_tokens = 6, .ignore_eos = true});
   CHECK(!rig.run(a).error);
   const Finished f = rig.run(b);
-  CHECK_EQ(f.error->kind, "StepFailed");
+  CHECK_EQ(f.error->kind, ErrorKind::StepFailed);
   CHECK_EQ(f.tokens.size(), std::size_t{3});
   CHECK(rig.log(bad) == joined({5, 6, 7}, f.tokens));
 }

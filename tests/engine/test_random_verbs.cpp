@@ -37,7 +37,7 @@ class Session {
     check_finished();
     CHECK(running_.empty());
     outcomes["retried"] += static_cast<int>(rig_.engine.stats().retries);
-    outcomes["reused"] += static_cast<int>(rig_.engine.stats().tokens_reused);
+    outcomes["reused"] += static_cast<int>(rig_.engine.stats().reused);
   }
 
   // What came of the jobs of all sessions, so that a run which tries too little is noticed.
@@ -158,7 +158,7 @@ class Session {
 
   void check(const Running& r, const Finished& f) {
     const std::string kind = f.kind;
-    ++outcomes[kind + " " + (f.error ? f.error->kind : f.finish_reason ? f.finish_reason : "done")];
+    ++outcomes[kind + " " + (f.error ? name_of(f.error->kind) : f.finish_reason ? f.finish_reason : "done")];
     if (kind == "generate") {
       Tokens expected = rig_.expected(r.before, r.options.max_tokens, r.options.sampling, r.options.seed, r.stream);
       const std::string reason = f.finish_reason ? f.finish_reason : "";

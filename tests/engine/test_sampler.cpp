@@ -10,7 +10,6 @@
 
 #include "core/errors.h"
 #include "cpp/check.h"
-#include "engine/errors.h"
 #include "engine/philox.h"
 #include "engine/sampler.h"
 

@@ -118,7 +118,7 @@ void a_full_cache_takes_turns_and_then_refuses() {
   const BranchId branch = rig.prompt(prompt_tokens(10));
   check_scores(rig, rig.run(rig.engine.select(branch, kChoices)).scores, prompt_tokens(10), kChoices);
   const Finished f = rig.run(rig.engine.select(branch, {{2, 3}, prompt_tokens(6, 2)}));
-  CHECK_EQ(f.error->kind, "ContextFull");
+  CHECK_EQ(f.error->kind, ErrorKind::ContextFull);
   CHECK(f.error->message.find("5 more cells") != std::string::npos);
   CHECK_EQ(rig.cells->used(), 10);
   CHECK(rig.generate(branch, 2).tokens == rig.expected(prompt_tokens(10), 2));
@@ -130,7 +130,7 @@ void failures_and_cancellation_leave_the_branch() {
   rig.generate(branch, 2);
   const Tokens history = rig.log(branch);
   rig.program->fault = [](std::span<const std::int64_t>) { throw ForwardFailed("no"); };
-  CHECK(rig.run(rig.engine.select(branch, kChoices)).error->kind == "StepFailed");
+  CHECK(rig.run(rig.engine.select(branch, kChoices)).error->kind == ErrorKind::StepFailed);
   CHECK(rig.log(branch) == history);
   rig.program->fault = [](std::span<const std::int64_t> tokens) {  // only one choice's rows
     if (std::find(tokens.begin(), tokens.end(), 8) != tokens.end()) throw ForwardFailed("no 8");

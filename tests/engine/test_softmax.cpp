@@ -2,8 +2,10 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string_view>
 #include <vector>
 
+#include "core/isa.h"
 #include "cpp/check.h"
 #include "engine/softmax.h"
 
@@ -106,13 +108,43 @@ void maxima_are_those_of_their_groups() {
   }
 }
 
+// What this instruction set makes of a row.
+std::vector<double> passes(const std::vector<float>& row) {
+  const RowSummary s = summarise(row);
+  std::vector<double> masses(softmax_blocks(row.size()));
+  std::vector<float> terms(row.size()), maxima(maxima_groups(row.size()));
+  block_masses(row, s.max, 0.7f, s.max - 5, masses);
+  softmax_terms(row, s.max, 0.7f, s.max - 5, terms);
+  group_maxima(row, maxima);
+  masses.insert(masses.end(), terms.begin(), terms.end());
+  masses.insert(masses.end(), maxima.begin(), maxima.end());
+  masses.insert(masses.end(), {s.max, static_cast<double>(s.argmax), s.log_sum_exp});
+  return masses;
+}
+
+void every_instruction_set_gives_the_same_bits() {
+  for (const std::size_t n : {1, 17, 1000, 1025, 5003}) {
+    const auto row = random_row(n, 3.0f);
+    set_isa(available_isas().front());
+    const auto best = passes(row);
+    for (const std::string_view isa : available_isas()) {
+      set_isa(isa);
+      CHECK(passes(row) == best);
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
-  summary_matches_plain_loops();
-  ties_go_to_the_lowest_index();
-  masked_entries_have_no_mass();
-  what_is_no_distribution_shows();
-  masses_are_sums_of_terms();
-  maxima_are_those_of_their_groups();
+  for (const std::string_view isa : available_isas()) {
+    set_isa(isa);
+    summary_matches_plain_loops();
+    ties_go_to_the_lowest_index();
+    masked_entries_have_no_mass();
+    what_is_no_distribution_shows();
+    masses_are_sums_of_terms();
+    maxima_are_those_of_their_groups();
+  }
+  every_instruction_set_gives_the_same_bits();
 }

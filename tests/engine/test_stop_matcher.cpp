@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "core/errors.h"
 #include "cpp/check.h"
-#include "engine/errors.h"
 #include "engine/stop_matcher.h"
 
 using namespace agentkv;

@@ -9,7 +9,7 @@
 
 #include "core/errors.h"
 #include "cpp/check.h"
-#include "executorch/delegate_blob.h"
+#include "executorch/cpu/delegate_blob.h"
 
 namespace {
 

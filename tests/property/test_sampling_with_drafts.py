@@ -117,7 +117,7 @@ def siblings(rng: random.Random) -> Callable[[list[int]], Sequence[int]]:
     return children
 
 
-def count(rule: Rule, drafter: _core.Drafter, seed: int) -> tuple[NDArray[np.int64], dict[str, Any]]:
+def count(rule: Rule, drafter: _core.Drafter, seed: int) -> tuple[NDArray[np.int64], _core.Stats]:
     """How often each continuation was drawn: [VOCAB] * LENGTH; and the engine's statistics."""
     cells = _core.Cells(4096)
 
@@ -141,15 +141,9 @@ def count(rule: Rule, drafter: _core.Drafter, seed: int) -> tuple[NDArray[np.int
     for _ in range(DRAWS // BRANCHES):
         branches = [engine.fork(trunk) for _ in range(BRANCHES)]
         for branch in branches:
-            engine.generate(
-                branch,
-                max_tokens=LENGTH,
-                temperature=rule.temperature,
-                top_k=rule.top_k,
-                top_p=rule.top_p,
-                seed=seed,
-                drafter=drafter,
-            )
+            sampling = _core.Sampling(temperature=rule.temperature, top_k=rule.top_k, top_p=rule.top_p)
+            options = _core.GenerateOptions(max_tokens=LENGTH, sampling=sampling, seed=seed, drafter=drafter)
+            engine.generate(branch, options)
         left = len(branches)
         while left:
             for finished in engine.step().finished:
@@ -205,8 +199,8 @@ def test_continuations_have_their_exact_distribution(rule: Rule, tree: Any) -> N
     drafter.adaptive = False
     counts, done = count(rule, drafter, seed=2)
     assert counts.sum() == DRAWS
-    assert done["tokens_accepted"] > DRAWS / 2
-    assert done["tokens_drafted"] > done["tokens_accepted"]
+    assert done.accepted > DRAWS / 2
+    assert done.drafted > done.accepted
     probabilities = exact(rule)
     assert p_value(counts, probabilities) > 0.01
     assert p_value(counts.sum(axis=0), probabilities.sum(axis=0)) > 0.01  # of the three tokens that had drafts
@@ -217,7 +211,7 @@ def test_continuations_of_a_native_drafter(rule: Rule) -> None:
     drafter = _core.PromptLookup(min_ngram=1, max_ngram=4, width=4, max_nodes=12)
     drafter.adaptive = False
     counts, done = count(rule, drafter, seed=3)
-    assert done["tokens_accepted"] > DRAWS / 2
+    assert done.accepted > DRAWS / 2
     assert p_value(counts, exact(rule)) > 0.01
 
 

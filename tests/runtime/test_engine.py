@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from agentkv_runtime import _core
+from agentkv_runtime._core import GenerateOptions, Sampling
 from agentkv_runtime.eager.session import TorchSession, open_torch_session
 
 from tests.driver import oracle_driver
 
 PROMPT = [10, 200, 31, 7, 99, 310, 4, 77]
 SPECIAL = 0
+HOT = Sampling(temperature=0.8, top_k=40)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +73,9 @@ def test_generations_match_the_oracle_and_share_forwards(folder: Path) -> None:
     engine = engine_over(session(folder), eos_ids=[])
     prompts = [PROMPT, PROMPT[:5], [3, *PROMPT]]
     branches = [prompted(engine, prompt) for prompt in prompts]
-    before = engine.stats()["forwards"]
-    results = run(engine, *(engine.generate(branch, max_tokens=12) for branch in branches))
-    assert engine.stats()["forwards"] - before == 11
+    before = engine.stats().forwards
+    results = run(engine, *(engine.generate(branch, GenerateOptions(max_tokens=12)) for branch in branches))
+    assert engine.stats().forwards - before == 11
     for branch, prompt, finished in zip(branches, prompts, results, strict=True):
         assert finished.kind == "generate"
         assert finished.error is None
@@ -90,9 +92,9 @@ def test_branch_verbs(folder: Path) -> None:
     engine = engine_over(session(folder), eos_ids=[])
     trunk = prompted(engine)
     child = engine.fork(trunk)
-    (finished,) = run(engine, engine.generate(child, max_tokens=4))
+    (finished,) = run(engine, engine.generate(child, GenerateOptions(max_tokens=4)))
     assert (engine.length(child), engine.n_cached(child)) == (len(PROMPT) + 4, len(PROMPT) + 3)
-    assert engine.stats()["cells_shared"] == len(PROMPT)
+    assert engine.stats().cells_shared == len(PROMPT)
     assert engine.stream(child) != engine.stream(trunk)
     engine.adopt(trunk, child)
     assert engine.tokens(trunk).tolist() == PROMPT + finished.tokens
@@ -101,8 +103,8 @@ def test_branch_verbs(folder: Path) -> None:
     assert engine.tokens(trunk).dtype == np.int32
     engine.close(child)
     engine.close(child)
-    assert engine.stats()["cells_used"] == 5
-    assert run(engine, engine.generate(trunk, max_tokens=3))[0].tokens == greedy(folder, PROMPT[:5], 3)
+    assert engine.stats().cells_used == 5
+    assert run(engine, engine.generate(trunk, GenerateOptions(max_tokens=3)))[0].tokens == greedy(folder, PROMPT[:5], 3)
 
 
 def test_logits_and_select_agree(folder: Path) -> None:
@@ -125,7 +127,7 @@ def test_logits_and_select_agree(folder: Path) -> None:
 def test_emitted_tokens_are_those_of_the_generation(folder: Path) -> None:
     engine = engine_over(session(folder), eos_ids=[])
     branch = prompted(engine)
-    job = engine.generate(branch, max_tokens=8, temperature=0.8, top_k=40, seed=-1, emit=True)
+    job = engine.generate(branch, GenerateOptions(max_tokens=8, sampling=HOT, seed=2**64 - 1, emit=True))
     emitted: list[_core.Emitted] = []
     report = engine.step()
     while not report.finished:
@@ -167,15 +169,19 @@ def test_refusals_are_typed(folder: Path) -> None:
     engine = engine_over(session(folder, capacity=32), max_branches=2)
     branch = prompted(engine)
     empty, _ = engine.create()
+
+    def generate(**options: Any) -> int:
+        return engine.generate(branch, GenerateOptions(**options))
+
     refused: list[tuple[type[Exception], Callable[[], Any]]] = [
         (_core.EmptyBranch, lambda: engine.logits(empty)),
         (_core.TooManyBranches, lambda: engine.fork(branch)),
         (_core.ContextFull, lambda: engine.extend(empty, [1] * 30)),
         (_core.InvalidRollback, lambda: engine.rollback(branch, len(PROMPT) + 1)),
-        (_core.InvalidSampling, lambda: engine.generate(branch, max_tokens=0)),
-        (_core.InvalidSampling, lambda: engine.generate(branch, max_tokens=1, temperature=float("nan"))),
-        (_core.InvalidSampling, lambda: engine.generate(branch, max_tokens=1, top_p=0)),
-        (_core.InvalidSampling, lambda: engine.generate(branch, max_tokens=1, stop=[b""])),
+        (_core.InvalidSampling, lambda: generate(max_tokens=0)),
+        (_core.InvalidSampling, lambda: generate(max_tokens=1, sampling=Sampling(temperature=float("nan")))),
+        (_core.InvalidSampling, lambda: generate(max_tokens=1, sampling=Sampling(top_p=0))),
+        (_core.InvalidSampling, lambda: generate(max_tokens=1, stop=[""])),
         (_core.InvalidChoices, lambda: engine.select(branch, [])),
         (_core.BranchClosed, lambda: engine.length(77)),
     ]
@@ -185,7 +191,7 @@ def test_refusals_are_typed(folder: Path) -> None:
         assert issubclass(kind, _core.Error)
     for kind in (_core.InvalidRollback, _core.InvalidSampling, _core.InvalidToken, _core.InvalidChoices):
         assert issubclass(kind, ValueError)
-    engine.generate(branch, max_tokens=5)
+    engine.generate(branch, GenerateOptions(max_tokens=5))
     with pytest.raises(_core.BranchBusy):
         engine.rollback(branch, 1)
     with pytest.raises(_core.InvalidEngine, match="256 sequences"):
@@ -203,9 +209,8 @@ def test_an_exception_in_the_model_fails_the_job(folder: Path, monkeypatch: pyte
     monkeypatch.setattr(program.model, "forward", broken)
     job = engine.extend(branch, [1, 2, 3])
     (finished,) = run(engine, job)
-    assert finished.error is not None
-    assert finished.error[0] == "StepFailed"
-    assert "ValueError: weights fell out" in finished.error[1]
+    assert isinstance(finished.error, _core.StepFailed)
+    assert "ValueError: weights fell out" in str(finished.error)
     assert engine.tokens(branch).tolist() == PROMPT
     monkeypatch.undo()
     (finished,) = run(engine, engine.extend(branch, [1, 2, 3]))
@@ -215,7 +220,7 @@ def test_an_exception_in_the_model_fails_the_job(folder: Path, monkeypatch: pyte
 def test_cancelled_jobs_report_once(folder: Path) -> None:
     engine = engine_over(session(folder), eos_ids=[])
     branch = prompted(engine)
-    job = engine.generate(branch, max_tokens=100)
+    job = engine.generate(branch, GenerateOptions(max_tokens=100))
     engine.step()
     engine.cancel(job)
     report = engine.step()

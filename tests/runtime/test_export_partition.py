@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from agentkv_runtime.export.cpu.blob import (
-    Affine,
     Buffer,
     Copy,
     DType,
+    Extent,
     Place,
     Program,
     RmsNorm,
@@ -120,12 +120,12 @@ def test_an_attention_layer_is_five_instructions_and_no_copy(fused: bool) -> Non
     assert attend.v.buffer.place is Place.INPUT
     assert (attend.v.heads, attend.v.head_stride, attend.v.token_stride) == (
         2,
-        Affine(16, 0),
-        Affine(128 if fused else 32, 0),
+        Extent(16, 0),
+        Extent(128 if fused else 32, 0),
     )
-    assert attend.v.offset == Affine(96 if fused else 0, 0)
+    assert attend.v.offset == Extent(96 if fused else 0, 0)
     assert attend.dst.buffer.place is Place.OUTPUT
-    assert (attend.dst.head_stride, attend.dst.token_stride) == (Affine(16, 0), Affine(64, 0))
+    assert (attend.dst.head_stride, attend.dst.token_stride) == (Extent(16, 0), Extent(64, 0))
     ropes = [i for i in program.instructions if isinstance(i, Rope)]
     assert all(i.src == i.dst for i in ropes), "turned in place"
     assert sorted(program.temps) == [32, 64]
@@ -135,10 +135,10 @@ def test_an_attention_layer_is_five_instructions_and_no_copy(fused: bool) -> Non
 
 def test_the_blob_says_its_size_and_checksum() -> None:
     program = Program(
-        inputs=[(DType.FLOAT32, (Affine(0, 1), Affine(8, 0)))],
-        outputs=[(DType.FLOAT32, (Affine(0, 1), Affine(8, 0)))],
+        inputs=[(DType.FLOAT32, (Extent(0, 1), Extent(8, 0)))],
+        outputs=[(DType.FLOAT32, (Extent(0, 1), Extent(8, 0)))],
         instructions=[
-            Copy(*(View(Buffer(place, 0), 1, 8, Affine(0, 0), Affine(0, 0), Affine(8, 0)) for place in (0, 1)))  # type: ignore[arg-type]
+            Copy(*(View(Buffer(place, 0), 1, 8, Extent(0, 0), Extent(0, 0), Extent(8, 0)) for place in (0, 1)))  # type: ignore[arg-type]
         ],
     )
     blob = program.pack()

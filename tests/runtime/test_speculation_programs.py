@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agentkv_runtime import _core
+from agentkv_runtime._core import GenerateOptions
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
 from agentkv_runtime.folder import ModelFolder, read_model_folder
 from agentkv_runtime.programs import load_folder, load_head
@@ -99,10 +100,11 @@ def outputs(engine: _core.Engine, prompts: list[list[int]], drafter: _core.Draft
         branch, reused = engine.create(prompt)
         run(engine, engine.extend(branch, prompt[reused:]))
         branches.append(branch)
-    finished = run(engine, *(engine.generate(branch, max_tokens=n, drafter=drafter) for branch in branches))
+    options = GenerateOptions(max_tokens=n, drafter=drafter)
+    finished = run(engine, *(engine.generate(branch, options) for branch in branches))
     branches.append(engine.fork(branches[0]))
     engine.rollback(branches[1], len(prompts[1]) + 5)
-    finished += run(engine, *(engine.generate(branch, max_tokens=n, drafter=drafter) for branch in branches))
+    finished += run(engine, *(engine.generate(branch, options) for branch in branches))
     for branch in branches:
         engine.close(branch)
     return [f.tokens for f in finished]
@@ -123,7 +125,7 @@ def test_a_draft_model_changes_no_token(plain: ModelFolder, adaptive: bool) -> N
     if not adaptive:
         assert drafter.levels == drafter.forwards
         # A draft model that is the target itself: at temperature 0 its first guess is always right.
-        assert engine.stats()["forwards"] < sum(map(len, expected)) / 4 / 2
+        assert engine.stats().forwards < sum(map(len, expected)) / 4 / 2
     assert drafter.cache.used == 0
 
 
@@ -136,7 +138,7 @@ def test_a_draft_head_changes_no_token(target: ModelFolder, plain: ModelFolder, 
     assert outputs(engine, PROMPTS, drafter, 24) == expected
     # What was not drafted for is caught up with: such a level may take more than one forward.
     assert 0 < drafter.levels <= drafter.forwards
-    assert adaptive or engine.stats()["tokens_drafted"] > 0
+    assert adaptive or engine.stats().drafted > 0
     assert drafter.cache.used == 0
 
 
@@ -151,10 +153,10 @@ def test_eight_branches_share_the_forwards_of_both_sides(target: ModelFolder) ->
         branches.append(branch)
     engine.attach(drafter)
     before = engine.stats()
-    run(engine, *(engine.generate(branch, max_tokens=20, drafter=drafter) for branch in branches))
+    run(engine, *(engine.generate(branch, GenerateOptions(max_tokens=20, drafter=drafter)) for branch in branches))
     after = engine.stats()
-    rounds = after["draft_rounds"] - before["draft_rounds"]
-    assert 0 < rounds <= after["forwards"] - before["forwards"] <= 20
+    rounds = after.draft_rounds - before.draft_rounds
+    assert 0 < rounds <= after.forwards - before.forwards <= 20
     assert drafter.levels == drafter.forwards
 
 
@@ -217,13 +219,13 @@ def test_a_failing_head_fails_the_generation_alone(target: ModelFolder) -> None:
     engine.attach(drafter)
     run(engine, engine.extend(branch, PROMPT))
     _core.fail_at(session.cache, 0, after_forwards=3)
-    job = engine.generate(branch, max_tokens=20, drafter=drafter)
+    job = engine.generate(branch, GenerateOptions(max_tokens=20, drafter=drafter))
     finished = None
     while finished is None:
         finished = next((f for f in engine.step().finished if f.job == job), None)
     assert finished.error is not None
     assert "speculation failed" in str(finished.error)
-    run(engine, engine.generate(branch, max_tokens=10, drafter=drafter))
+    run(engine, engine.generate(branch, GenerateOptions(max_tokens=10, drafter=drafter)))
 
 
 def test_programs_are_shared(target: ModelFolder) -> None:

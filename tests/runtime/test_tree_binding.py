@@ -1,4 +1,4 @@
-"""TreeCells as Python sees it; the bookkeeping itself is tested in tests/core."""
+"""Draft trees as Python sees it; the bookkeeping itself is tested in tests/core."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 #include <limits>
 #include <random>
 
+#include "core/errors.h"
 #include "cpp/check.h"
-#include "engine/errors.h"
 #include "spec/draft_tree.h"
 #include "spec/naive_draft.h"
 #include "spec/top_tokens.h"

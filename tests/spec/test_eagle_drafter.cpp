@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "core/cells.h"
+#include "core/errors.h"
 #include "spec/branches.h"
 #include "spec/eagle_drafter.h"
-#include "spec/errors.h"
 #include "spec/naive_draft.h"
 #include "spec/reference_head.h"
 

@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "core/cells.h"
+#include "core/errors.h"
 #include "spec/branches.h"
-#include "spec/errors.h"
 #include "spec/model_drafter.h"
 #include "spec/naive_draft.h"
 

@@ -7,9 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "core/errors.h"
 #include "cpp/check.h"
-#include "engine/errors.h"
-#include "spec/errors.h"
 #include "spec/prompt_lookup.h"
 
 using namespace agentkv;

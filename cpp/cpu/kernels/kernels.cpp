@@ -1,12 +1,8 @@
-// Compiled once per instruction set, with AGENTKV_ISA naming it. Uses no inline code of the standard library: the
-// linker could otherwise pick a copy that needs newer instructions for the whole program.
+// Compiled once per instruction set, with AGENTKV_TABLE naming its table. Uses no inline code of the standard library:
+// the linker could otherwise pick a copy that needs newer instructions for the whole program.
 #include "cpu/kernels/packed.h"
+#include "cpu/kernels/row_ops.h"
 #include "cpu/kernels/stream.h"
-
-#define AGENTKV_CONCAT_(a, b) a##b
-#define AGENTKV_CONCAT(a, b) AGENTKV_CONCAT_(a, b)
-#define AGENTKV_TEXT_(a) #a
-#define AGENTKV_TEXT(a) AGENTKV_TEXT_(a)
 
 namespace agentkv::cpu {
 namespace {
@@ -29,14 +25,15 @@ void attend_block(const BlockArgs& a) {
 
 }  // namespace
 
-extern const KernelTable AGENTKV_CONCAT(kernels_, AGENTKV_ISA);
-const KernelTable AGENTKV_CONCAT(kernels_, AGENTKV_ISA) = {
-    AGENTKV_TEXT(AGENTKV_ISA),
+extern const KernelTable AGENTKV_TABLE;
+const KernelTable AGENTKV_TABLE = {
     {attend_block<Fp32Row>, attend_block<Fp16Row>, attend_block<Bf16Row>},
     {store_row<Fp32Row>, store_row<Fp16Row>, store_row<Bf16Row>},
     init_state,
     merge_state,
     finish,
+    rms_norm_row,
+    rotate_row,
 };
 
 }  // namespace agentkv::cpu

@@ -1,4 +1,4 @@
-// How a stored K or V row becomes floats and back. A loader is the only thing a kernel knows of a pool's dtype.
+// Conversion of stored K and V rows to floats and back. A loader is the only thing a kernel knows of a pool's dtype.
 #pragma once
 
 #include "cpu/kernels/simd.h"
@@ -10,7 +10,7 @@ namespace {
 // Stands in for a position without a cell.
 alignas(64) const float kZeroRow[kMaxHeadDim + kLanes] = {};
 
-// Where the rows of a block's positions start (absent ones read as zeros), and those of the block to prefetch.
+// The addresses of the rows of a block's positions (absent ones read as zeros), and of the block to prefetch.
 struct BlockRows {
   const std::byte *k[kBlock], *v[kBlock], *next_k[kBlock], *next_v[kBlock];
 

@@ -1,4 +1,4 @@
-// What the driver hands to the vector kernels and back: plain data, so that a file compiled for one instruction set
+// The interface between the driver and the vector kernels: plain data, so that a file compiled for one instruction set
 // shares no inline code with files compiled for another.
 //
 // The reduction order is part of the interface (all kernels, all query counts, all instruction sets with FMA give the
@@ -43,12 +43,16 @@ struct BlockArgs {
 };
 
 struct KernelTable {
-  const char* isa;
   void (*attend_block[3])(const BlockArgs&);                      // by KvDtype
   void (*store_row[3])(const float* src, std::byte* dst, int n);  // by KvDtype; n a multiple of 8
   void (*init_state)(float* state, int dim);
   void (*merge_state)(float* into, const float* later, int dim);
   void (*finish)(const float* state, float* out, int dim);
+  void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int n);
+  // Turns pairs (i, i + pairs), or (2 i, 2 i + 1) when interleaved, by the angles of cos and sin [pairs].
+  void (*rotate)(const float* x, const float* cos, const float* sin, int pairs, bool interleaved, float* y);
 };
+
+const KernelTable& kernels();  // for the instruction set in use
 
 }  // namespace agentkv::cpu

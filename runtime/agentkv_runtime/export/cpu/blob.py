@@ -1,4 +1,4 @@
-"""The delegate's blob: a short list of instructions over strided views. `cpp/executorch/delegate_blob.h` reads it."""
+"""The delegate's blob: instructions over strided views. `cpp/executorch/cpu/delegate_blob.h` reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import torch
 
-__all__ = ["BLOB_MAGIC", "BLOB_VERSION", "Affine", "Copy", "Instruction", "Place", "Program", "View"]
+__all__ = ["BLOB_MAGIC", "BLOB_VERSION", "Copy", "Extent", "Instruction", "Place", "Program", "View"]
 
 BLOB_MAGIC = b"AKVD"
 BLOB_VERSION = 1
@@ -41,7 +41,7 @@ class DType(IntEnum):
 
 
 @dataclass(frozen=True)
-class Affine:
+class Extent:
     """A number that grows with the rows of a call: `constant + per_token * T`."""
 
     constant: int
@@ -68,12 +68,12 @@ class View:
     buffer: Buffer
     heads: int
     dim: int
-    offset: Affine
-    head_stride: Affine
-    token_stride: Affine
+    offset: Extent
+    head_stride: Extent
+    token_stride: Extent
 
     def pack(self) -> bytes:
-        """Place, index, heads, dim and three affine numbers."""
+        """Place, index, heads, dim and three extents."""
         head = struct.pack("<IIii", self.buffer.place, self.buffer.index, self.heads, self.dim)
         return head + self.offset.pack() + self.head_stride.pack() + self.token_stride.pack()
 
@@ -161,8 +161,8 @@ Instruction = Copy | RmsNorm | RopeTable | Rope | UpdateAndAttend
 class Program:
     """One delegated region."""
 
-    inputs: list[tuple[DType, tuple[Affine, ...]]] = field(default_factory=list)
-    outputs: list[tuple[DType, tuple[Affine, ...]]] = field(default_factory=list)
+    inputs: list[tuple[DType, tuple[Extent, ...]]] = field(default_factory=list)
+    outputs: list[tuple[DType, tuple[Extent, ...]]] = field(default_factory=list)
     temps: list[int] = field(default_factory=list)  # floats per token
     constants: list[torch.Tensor] = field(default_factory=list)  # float32, flat
     instructions: list[Instruction] = field(default_factory=list)

@@ -18,10 +18,10 @@ from torch import fx
 from agentkv_runtime.export import op as _op  # noqa: F401  (defines the ops)
 from agentkv_runtime.export import row_ops as _row_ops  # noqa: F401
 from agentkv_runtime.export.cpu.blob import (
-    Affine,
     Buffer,
     Copy,
     DType,
+    Extent,
     Place,
     Program,
     RmsNorm,
@@ -78,11 +78,11 @@ class _Value:
         return _Value(self.buffer, (function(a, 0), function(b, 1)))
 
 
-def _affine(a: int, b: int) -> Affine:
+def _extent(a: int, b: int) -> Extent:
     slope, rest = divmod(b - a, _SIZES[1] - _SIZES[0])
     if rest:
         raise RegionError(f"{a} and {b} at {_SIZES} rows do not lie on a line")
-    return Affine(a - slope * _SIZES[0], slope)
+    return Extent(a - slope * _SIZES[0], slope)
 
 
 def _size(size: int | torch.SymInt, tokens: int) -> int:
@@ -99,8 +99,8 @@ def _shape(node: fx.Node, which: int) -> list[int]:
     return [_size(size, _SIZES[which]) for size in node.meta["val"].shape]
 
 
-def _affine_shape(node: fx.Node) -> tuple[Affine, ...]:
-    return tuple(_affine(a, b) for a, b in zip(_shape(node, 0), _shape(node, 1), strict=True))
+def _extents(node: fx.Node) -> tuple[Extent, ...]:
+    return tuple(_extent(a, b) for a, b in zip(_shape(node, 0), _shape(node, 1), strict=True))
 
 
 def _view(value: _Value) -> View:
@@ -113,14 +113,14 @@ def _view(value: _Value) -> View:
     heads = [i for i in range(last) if i != token[0] and (a.shape[i], b.shape[i]) != (1, 1)]
     if len(heads) > 1 or any(a.shape[i] != b.shape[i] for i in heads) or a.shape[last] != b.shape[last]:
         raise RegionError(f"shape {list(a.shape)} has more dimensions than rows, heads and features")
-    head_stride = _affine(a.stride(heads[0]), b.stride(heads[0])) if heads else Affine(0, 0)
+    head_stride = _extent(a.stride(heads[0]), b.stride(heads[0])) if heads else Extent(0, 0)
     return View(
         value.buffer,
         a.shape[heads[0]] if heads else 1,
         a.shape[last],
-        _affine(int(a.storage_offset()), int(b.storage_offset())),
+        _extent(int(a.storage_offset()), int(b.storage_offset())),
         head_stride,
-        _affine(a.stride(token[0]), b.stride(token[0])),
+        _extent(a.stride(token[0]), b.stride(token[0])),
     )
 
 
@@ -141,7 +141,7 @@ class _Compiler:
             raise RegionError(f"input {node} is {value.dtype}")
         index = len(self.program.inputs)
         self.input_index[node] = index
-        self.program.inputs.append((dtype, _affine_shape(node)))
+        self.program.inputs.append((dtype, _extents(node)))
         if dtype is DType.FLOAT32:
             tensors = [torch.empty(_shape(node, which), device="meta") for which in (0, 1)]
             self.values[node] = _Value(Buffer(Place.INPUT, index), (tensors[0], tensors[1]))
@@ -255,7 +255,7 @@ class _Compiler:
         bound: set[int] = set()
         for index, node in enumerate(outputs):
             value = self.values[node]
-            self.program.outputs.append((DType.FLOAT32, _affine_shape(node)))
+            self.program.outputs.append((DType.FLOAT32, _extents(node)))
             dense = all(
                 tensor.is_contiguous() and tensor.numel() == value.buffer.floats_per_token * size
                 for tensor, size in zip(value.at, _SIZES, strict=True)

@@ -11,11 +11,11 @@ namespace agentkv::delegate {
 
 inline constexpr std::uint32_t kBlobVersion = 1;
 
-enum class Place : std::uint32_t { kInput = 0, kOutput = 1, kTemp = 2 };
-enum class DType : std::uint32_t { kFloat32 = 0, kInt64 = 1 };
+enum class Place : std::uint32_t { Input = 0, Output = 1, Temp = 2 };
+enum class DType : std::uint32_t { Float32 = 0, Int64 = 1 };
 
-// A number that grows with the rows of a call: constant + per_token * n_tokens.
-struct Affine {
+// A size, offset or stride that may grow with the rows of a call: constant + per_token * n_tokens.
+struct Extent {
   std::int64_t constant = 0;
   std::int64_t per_token = 0;
 
@@ -24,30 +24,28 @@ struct Affine {
 
 // Rows of `heads` blocks of `dim` contiguous floats; offsets and strides in floats.
 struct View {
-  Place place = Place::kInput;
+  Place place = Place::Input;
   std::uint32_t index = 0;
   std::int32_t heads = 0;
   std::int32_t dim = 0;
-  Affine offset, head_stride, token_stride;
+  Extent offset, head_stride, token_stride;
 };
 
+// The operations of cpu/row_ops.h, and attention.
 struct Copy {
   View src, dst;
 };
-// dst = src / sqrt(mean(src^2) + eps) * weight, per head and row.
 struct RmsNorm {
   View src, dst;
   std::uint32_t weight = 0;  // constant [dim]
   float eps = 0;
 };
-// dst [T, 2 F] = cos, then sin, of position * inv_freq, times scaling.
 struct RopeTable {
   std::uint32_t position = 0;  // input
   View dst;
   std::uint32_t inv_freq = 0;  // constant [F]
   float scaling = 1;
 };
-// dst = src with its first 2 F dimensions turned, in pairs (i, i + F), or (2 i, 2 i + 1) when interleaved.
 struct Rope {
   View src, dst, table;
   bool interleaved = false;
@@ -62,8 +60,8 @@ struct UpdateAndAttend {
 using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend>;
 
 struct Value {
-  DType dtype = DType::kFloat32;
-  std::vector<Affine> shape;
+  DType dtype = DType::Float32;
+  std::vector<Extent> shape;
 };
 
 struct Blob {

@@ -1,4 +1,4 @@
-#include "executorch/cpu_backend.h"
+#include "executorch/cpu/cpu_backend.h"
 
 #include <executorch/runtime/core/exec_aten/util/tensor_util.h>
 
@@ -13,8 +13,8 @@
 #include "core/cache_builders.h"
 #include "core/errors.h"
 #include "cpu/kv_cache.h"
-#include "executorch/delegate_blob.h"
-#include "executorch/delegate_ops.h"
+#include "cpu/row_ops.h"
+#include "executorch/cpu/delegate_blob.h"
 #include "executorch/slot_backend.h"
 #include "executorch/threads.h"
 
@@ -22,7 +22,6 @@ namespace agentkv {
 namespace {
 
 namespace et = ::executorch::runtime;
-using delegate::Affine;
 using delegate::Blob;
 using delegate::DType;
 using delegate::Place;
@@ -31,6 +30,7 @@ using ::executorch::aten::ScalarType;
 using ::executorch::aten::Tensor;
 
 constexpr std::size_t kMaxRank = 8;
+constexpr char kBackendId[] = "AgentKVCPU";
 constexpr char kTitle[] = "attention delegate";
 
 [[noreturn]] void refuse(const std::string& what) { throw InvalidTensor(std::string(kTitle) + ": " + what); }
@@ -61,15 +61,15 @@ class Call {
     for (const auto& instruction : blob_.instructions) std::visit(*this, instruction);
   }
 
-  void operator()(const delegate::Copy& op) { delegate::copy_rows(read(op.src), write(op.dst)); }
+  void operator()(const delegate::Copy& op) { cpu::copy_rows(read(op.src), write(op.dst), parallel_for); }
   void operator()(const delegate::RmsNorm& op) {
-    delegate::rms_norm(read(op.src), blob_.constants[op.weight], op.eps, write(op.dst));
+    cpu::rms_norm(read(op.src), blob_.constants[op.weight], op.eps, write(op.dst), parallel_for);
   }
   void operator()(const delegate::RopeTable& op) {
-    delegate::rope_table(position(op.position), blob_.constants[op.inv_freq], op.scaling, write(op.dst));
+    cpu::rope_table(position(op.position), blob_.constants[op.inv_freq], op.scaling, write(op.dst), parallel_for);
   }
   void operator()(const delegate::Rope& op) {
-    delegate::rope(read(op.src), read(op.table), op.interleaved, write(op.dst));
+    cpu::rope(read(op.src), read(op.table), op.interleaved, write(op.dst), parallel_for);
   }
   void operator()(const delegate::UpdateAndAttend& op) {
     auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
@@ -81,7 +81,7 @@ class Call {
   const Tensor& tensor(std::size_t index, DType dtype, std::size_t rank) const {
     if (!args_[index]->isTensor()) refuse("value " + std::to_string(index) + " is no tensor");
     const Tensor& t = args_[index]->toTensor();
-    const auto expected = dtype == DType::kFloat32 ? ScalarType::Float : ScalarType::Long;
+    const auto expected = dtype == DType::Float32 ? ScalarType::Float : ScalarType::Long;
     if (t.scalar_type() != expected || static_cast<std::size_t>(t.dim()) != rank || rank > kMaxRank) {
       refuse("value " + std::to_string(index) + " has another dtype or rank than the program says");
     }
@@ -100,7 +100,7 @@ class Call {
                  std::to_string(d) + ", not " + std::to_string(shape[d].at(n_tokens_)));
         }
       }
-      if (blob_.inputs[i].dtype == DType::kFloat32 && !et::tensor_is_default_dim_order(t)) {
+      if (blob_.inputs[i].dtype == DType::Float32 && !et::tensor_is_default_dim_order(t)) {
         refuse("input " + std::to_string(i) + " is not stored in its dimension order");
       }
     }
@@ -123,8 +123,8 @@ class Call {
   }
 
   float* base(const View& view) const {
-    if (view.place == Place::kTemp) return temps_[view.index];
-    const std::size_t arg = view.index + (view.place == Place::kOutput ? blob_.inputs.size() : 0);
+    if (view.place == Place::Temp) return temps_[view.index];
+    const std::size_t arg = view.index + (view.place == Place::Output ? blob_.inputs.size() : 0);
     // Inputs are only read: the blob was checked to write none.
     return const_cast<float*>(args_[arg]->toTensor().const_data_ptr<float>());
   }
@@ -162,7 +162,7 @@ class CpuDelegate final : public LoadedDelegate {
 
 class CpuBackend final : public SlotBackend {
  public:
-  CpuBackend() : SlotBackend(kCpuBackendId, kTitle) {}
+  CpuBackend() : SlotBackend(kBackendId, kTitle) {}
 
  private:
   std::unique_ptr<LoadedDelegate> load(et::BackendInitContext&, const et::FreeableBuffer& processed) const override {
@@ -176,7 +176,7 @@ void register_cpu_backend() {
   static CpuBackend backend;
   backend.register_once();
   CacheBuilderRegistry::instance().add_backend(
-      kCpuBackendId, [](const CacheConfig& config, std::shared_ptr<StepPlanner> planner) {
+      kBackendId, [](const CacheConfig& config, std::shared_ptr<StepPlanner> planner) {
         return std::make_shared<cpu::KvCache>(config, std::move(planner), parallel_for);
       });
 }

@@ -1,4 +1,4 @@
-#include "executorch/delegate_blob.h"
+#include "executorch/cpu/delegate_blob.h"
 
 #include <string>
 
@@ -17,35 +17,38 @@ constexpr std::int64_t kMaxStride = std::int64_t{1} << 32;
   throw ProgramError(std::string(kOwner) + ": damaged blob: " + what + "; export the model again");
 }
 
-Affine read_affine(BlobReader& in) {
-  Affine a;
-  a.constant = in.read<std::int64_t>();
-  a.per_token = in.read<std::int64_t>();
-  if (a.constant < -kMaxStride || a.constant > kMaxStride || a.per_token < 0 || a.per_token > kMaxStride) {
+void read(BlobReader& in, std::uint32_t& value) { value = in.read<std::uint32_t>(); }
+void read(BlobReader& in, std::int32_t& value) { value = in.read<std::int32_t>(); }
+void read(BlobReader& in, float& value) { value = static_cast<float>(in.read<double>()); }
+void read(BlobReader& in, bool& value) { value = in.read<std::uint32_t>() != 0; }
+void read(BlobReader& in, Place& value) { value = static_cast<Place>(in.read<std::uint32_t>()); }
+void read(BlobReader& in, Extent& value) {
+  value.constant = in.read<std::int64_t>();
+  value.per_token = in.read<std::int64_t>();
+  if (value.constant < -kMaxStride || value.constant > kMaxStride || value.per_token < 0 ||
+      value.per_token > kMaxStride) {
     damaged("a stride or size out of range");
   }
-  return a;
 }
 
-View read_view(BlobReader& in) {
-  View v;
-  v.place = static_cast<Place>(in.read<std::uint32_t>());
-  v.index = in.read<std::uint32_t>();
-  v.heads = in.read<std::int32_t>();
-  v.dim = in.read<std::int32_t>();
-  v.offset = read_affine(in);
-  v.head_stride = read_affine(in);
-  v.token_stride = read_affine(in);
-  return v;
+void read(BlobReader& in, View& view);
+
+template <class... Fields>
+void read_all(BlobReader& in, Fields&... fields) {
+  (read(in, fields), ...);
+}
+
+void read(BlobReader& in, View& view) {
+  read_all(in, view.place, view.index, view.heads, view.dim, view.offset, view.head_stride, view.token_stride);
 }
 
 std::vector<Value> read_values(BlobReader& in) {
   std::vector<Value> values(in.count());
   for (auto& value : values) {
     value.dtype = static_cast<DType>(in.read<std::uint32_t>());
-    if (value.dtype != DType::kFloat32 && value.dtype != DType::kInt64) damaged("an unknown dtype");
+    if (value.dtype != DType::Float32 && value.dtype != DType::Int64) damaged("an unknown dtype");
     value.shape.resize(in.count());
-    for (auto& size : value.shape) size = read_affine(in);
+    for (auto& size : value.shape) read(in, size);
   }
   return values;
 }
@@ -54,44 +57,27 @@ Instruction read_instruction(BlobReader& in) {
   switch (const auto opcode = in.read<std::uint32_t>()) {
     case 1: {
       Copy op;
-      op.src = read_view(in);
-      op.dst = read_view(in);
+      read_all(in, op.src, op.dst);
       return op;
     }
     case 2: {
       RmsNorm op;
-      op.src = read_view(in);
-      op.dst = read_view(in);
-      op.weight = in.read<std::uint32_t>();
-      op.eps = static_cast<float>(in.read<double>());
+      read_all(in, op.src, op.dst, op.weight, op.eps);
       return op;
     }
     case 3: {
       RopeTable op;
-      op.position = in.read<std::uint32_t>();
-      op.dst = read_view(in);
-      op.inv_freq = in.read<std::uint32_t>();
-      op.scaling = static_cast<float>(in.read<double>());
+      read_all(in, op.position, op.dst, op.inv_freq, op.scaling);
       return op;
     }
     case 4: {
       Rope op;
-      op.src = read_view(in);
-      op.dst = read_view(in);
-      op.table = read_view(in);
-      op.interleaved = in.read<std::uint32_t>() != 0;
+      read_all(in, op.src, op.dst, op.table, op.interleaved);
       return op;
     }
     case 5: {
       UpdateAndAttend op;
-      op.layer = static_cast<std::int32_t>(in.read<std::uint32_t>());
-      op.position = in.read<std::uint32_t>();
-      op.scale = static_cast<float>(in.read<double>());
-      op.window = in.read<std::int32_t>();
-      op.q = read_view(in);
-      op.k = read_view(in);
-      op.v = read_view(in);
-      op.dst = read_view(in);
+      read_all(in, op.layer, op.position, op.scale, op.window, op.q, op.k, op.v, op.dst);
       return op;
     }
     default:
@@ -145,7 +131,7 @@ class Checker {
     if (src.heads != dst.heads || src.dim != dst.dim) damaged("source and destination differ in shape");
   }
   void writable(const View& view) const {
-    if (view.place == Place::kInput) damaged("an input is written");
+    if (view.place == Place::Input) damaged("an input is written");
     inside(view);
   }
   const std::vector<float>& constant(std::uint32_t index) const {
@@ -153,20 +139,20 @@ class Checker {
     return blob_.constants[index];
   }
   void position(std::uint32_t index) const {
-    if (index >= blob_.inputs.size() || blob_.inputs[index].dtype != DType::kInt64) damaged("positions are no input");
+    if (index >= blob_.inputs.size() || blob_.inputs[index].dtype != DType::Int64) damaged("positions are no input");
     const auto& shape = blob_.inputs[index].shape;
     if (shape.size() != 1 || shape[0].constant != 0 || shape[0].per_token != 1)
       damaged("positions are not one per row");
   }
   std::int64_t floats(const View& view, std::int64_t n_tokens) const {
-    if (view.place == Place::kTemp) {
+    if (view.place == Place::Temp) {
       if (view.index >= blob_.temps.size()) damaged("a temporary does not exist");
       return blob_.temps[view.index] * n_tokens;
     }
-    if (view.place != Place::kInput && view.place != Place::kOutput) damaged("a view of nothing");
-    const auto& values = view.place == Place::kInput ? blob_.inputs : blob_.outputs;
+    if (view.place != Place::Input && view.place != Place::Output) damaged("a view of nothing");
+    const auto& values = view.place == Place::Input ? blob_.inputs : blob_.outputs;
     if (view.index >= values.size()) damaged("an input or output does not exist");
-    if (values[view.index].dtype != DType::kFloat32) damaged("a view of integers");
+    if (values[view.index].dtype != DType::Float32) damaged("a view of integers");
     std::int64_t n = 1;
     for (const auto& size : values[view.index].shape) {
       const std::int64_t extent = size.at(n_tokens);

@@ -4,8 +4,6 @@
 
 namespace agentkv {
 
-inline constexpr const char* kCpuBackendId = "AgentKVCPU";
-
 // Registers the backend with ExecuTorch and the builders of its caches; harmless to call again. Throws Error when
 // ExecuTorch refuses.
 void register_cpu_backend();

@@ -1,0 +1,23 @@
+# The same source once per instruction set; which one runs is picked at run time (core/isa.h). No contraction: where a
+# fused multiply-add is meant the source says so, so that the machine's vector width does not show in the bits.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(AGENTKV_ISAS v2 v3 v4)
+  set(AGENTKV_ISA_FLAGS_v2 -march=x86-64-v2)
+  set(AGENTKV_ISA_FLAGS_v3 -march=x86-64-v3)
+  set(AGENTKV_ISA_FLAGS_v4 -march=x86-64-v4 -mprefer-vector-width=512)
+else()
+  set(AGENTKV_ISAS base)
+endif()
+
+# Adds `source` to `target`; it defines one table, under the name that AGENTKV_TABLE stands for: <table>_<isa>. Further
+# arguments are compile options.
+function(agentkv_add_kernels target source table)
+  foreach(isa IN LISTS AGENTKV_ISAS)
+    set(object ${target}_${table}_${isa})
+    add_library(${object} OBJECT ${source})
+    target_include_directories(${object} PRIVATE ${PROJECT_SOURCE_DIR}/cpp)
+    target_compile_definitions(${object} PRIVATE AGENTKV_TABLE=${table}_${isa})
+    target_compile_options(${object} PRIVATE -O3 -ffp-contract=off -Wno-psabi ${AGENTKV_ISA_FLAGS_${isa}} ${ARGN})
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
+  endforeach()
+endfunction()

@@ -1,0 +1,22 @@
+// The options of a generation, which cross to the engine whole.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/fields.h"
+#include "engine/jobs.h"
+
+void bind_options(nanobind::module_& m) {
+  using namespace agentkv;
+  nanobind::class_<Sampling> sampling(
+      m, "Sampling",
+      "How a token is drawn; agentkv.Sampling says what each field means. Ranges are checked where it is used.");
+  bind_fields(sampling, kSamplingFields);
+  nanobind::class_<GenerateOptions> options(
+      m, "GenerateOptions",
+      "max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token "
+      "appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not "
+      "`taken`. drafter: guesses tokens, so that the same ones take fewer forwards.");
+  bind_fields(options, kGenerateFields);
+}

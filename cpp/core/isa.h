@@ -1,0 +1,40 @@
+// The vector instruction sets that kernels are compiled for, and which one of them the process uses.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+// APPLY(isa, ...) for each: the levels of x86-64, or the one set that every machine of another kind has.
+#if defined(__x86_64__)
+#define AGENTKV_EACH_ISA(APPLY, ...) APPLY(v2, __VA_ARGS__) APPLY(v3, __VA_ARGS__) APPLY(v4, __VA_ARGS__)
+#else
+#define AGENTKV_EACH_ISA(APPLY, ...) APPLY(base, __VA_ARGS__)
+#endif
+
+// Defines `const Table& name()`: the kernels for the instruction set in use. The tables `name_<isa>` come from a source
+// that is compiled once per instruction set (cmake/KernelsPerIsa.cmake).
+#define AGENTKV_DEFINE_KERNELS(Table, name)                                                             \
+  AGENTKV_EACH_ISA(AGENTKV_DECLARE_TABLE, Table, name)                                                  \
+  const Table& name() {                                                                                 \
+    static constexpr const Table* tables[] = {AGENTKV_EACH_ISA(AGENTKV_ADDRESS_OF_TABLE, Table, name)}; \
+    return *tables[isa_index()];                                                                        \
+  }
+#define AGENTKV_DECLARE_TABLE(isa, Table, name) extern const Table name##_##isa;
+#define AGENTKV_ADDRESS_OF_TABLE(isa, Table, name) &name##_##isa,
+
+namespace agentkv {
+
+// Those that this build and this machine both have, best first.
+std::vector<std::string_view> available_isas();
+
+// The best one that is available, or the one that the environment variable AGENTKV_CPU_ISA names when the process first
+// asks. Throws InvalidTensor when it names none of available_isas().
+std::string_view isa();
+std::size_t isa_index();  // its place in AGENTKV_EACH_ISA
+
+// Uses another one from the next call of a kernel on (tests and measurements). Throws InvalidTensor when it is not
+// available. Attention at a level without FMA (v2) differs from the others in the last bits.
+void set_isa(std::string_view isa);
+
+}  // namespace agentkv

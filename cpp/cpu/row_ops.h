@@ -1,0 +1,28 @@
+// Operations on rows by themselves: copies, norms, ropes. Each output row follows from its own input row in one fixed
+// order of operations, whatever else is in the call and on however many threads it runs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpu/heads_view.h"
+
+namespace agentkv::cpu {
+
+// All of these take views of equal heads, tokens and dim; src and dst may be the same memory.
+void copy_rows(const HeadsView& src, const MutableHeadsView& dst, const ParallelFor& parallel_for);
+
+// dst = src / sqrt(mean(src^2) + eps) * weight, per head and row. weight [dim].
+void rms_norm(const HeadsView& src, std::span<const float> weight, float eps, const MutableHeadsView& dst,
+              const ParallelFor& parallel_for);
+
+// position [T], inv_freq [F] -> dst [T, 2 F]: F cosines of position * inv_freq, then F sines, times scaling.
+void rope_table(std::span<const std::int64_t> position, std::span<const float> inv_freq, float scaling,
+                const MutableHeadsView& dst, const ParallelFor& parallel_for);
+
+// dst = src with its first 2 F dimensions turned, in pairs (i, i + F), or (2 i, 2 i + 1) when interleaved; the others
+// are copied. table [T, 2 F].
+void rope(const HeadsView& src, const HeadsView& table, bool interleaved, const MutableHeadsView& dst,
+          const ParallelFor& parallel_for);
+
+}  // namespace agentkv::cpu

@@ -26,8 +26,8 @@ ALLOWED = {
     "bindings": {"core", "cpu", "mlx", "engine", "spec", "executorch"},
 }
 HEAVY = {"torch", "transformers", "torchao", "executorch", "safetensors"}
-# The parts of the runtime that may use torch: ahead of time, and the eager backend.
-HEAVY_PARTS = ("export", "eager")
+# The parts of the runtime that may use torch: export, the torch backend, and what the two share.
+HEAVY_PARTS = {"export", "torch_backend", "hf"}
 
 
 def imported(path: Path) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from agentkv_runtime import _core
-from agentkv_runtime.eager.session import TorchSession, open_torch_session
+from agentkv_runtime.torch_backend.session import TorchSession, open_torch_session
 
 from tests.driver import oracle_driver
 

@@ -14,8 +14,8 @@ import pytest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_draft, export_folder
 from agentkv_runtime.export.first_run import model_logits, probe_tokens, run_model
-from agentkv_runtime.export.load import load_model
 from agentkv_runtime.folder import ModelFolder, read_model_folder
+from agentkv_runtime.hf.load import load_model
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import FolderFactory

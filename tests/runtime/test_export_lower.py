@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.cpu.quantize import quantize
-from agentkv_runtime.export.lower import load_model, lower_model
+from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.quantization import QuantizationError
+from agentkv_runtime.hf.load import load_model
 
 from tests.architectures.outcome import random_model
 from tests.architectures.tiny_configs import tiny_config

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.lower import LoweredModel, lower_model
 from agentkv_runtime.export.mlx.compile import compile_program
 from agentkv_runtime.export.mlx.graph import Constant, Graph, Instruction, Opcode, TensorType

@@ -14,8 +14,8 @@ from agentkv_runtime import _core
 from agentkv_runtime.backends import load_backend
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.mlx.affine import affine_dequantize, affine_quantize, group_size
-from agentkv_runtime.export.op import active_cache
-from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.wrapper import CachedForward
 from torch import nn
 
 from tests.models import tiny_model, tiny_spec

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentkv_runtime.eager.bookkeeping import CacheError, Cell, InvalidStep, ReferenceCells
+from tests.reference_cells import CacheError, Cell, InvalidStep, ReferenceCells
 
 __all__ = ["InvalidTree", "Node", "ReferenceTreeCells"]
 

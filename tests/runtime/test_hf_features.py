@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 from agentkv_runtime._core import ExecuTorchProgram
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.export.cpu.feed_forward import replace_feed_forward
 from agentkv_runtime.export.cpu.norms import linear_norms
-from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.norms import replace_norms
-from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.rotary import own_rotary
-from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.hf.features import feature_layers
+from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.manifest import FeatureInfo
 
 from tests.driver import native_driver

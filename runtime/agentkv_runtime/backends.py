@@ -45,7 +45,7 @@ def load_backend(name: str) -> str:
 
 
 def _load_cpu() -> None:
-    """The native module brings it along."""
+    import_module("agentkv_runtime._core")
 
 
 def _load_torch() -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentkv_runtime.backends import BACKENDS, KV_DTYPES
+
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from ._inputs import checked_count, checked_path
 from ._shown import shown
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
     from agentkv_runtime.tokenizer import Tokenizer
 
-KV_DTYPES = ("fp32", "fp16", "bf16", "int8", "int4")
-BACKENDS = ("cpu", "mlx", "torch")
 MOST_POSITIONS = 2**31 - 1
 
 
@@ -169,9 +169,9 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
 
 
 def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
-    from agentkv_runtime.eager.session import open_torch_session
     from agentkv_runtime.folder import is_hf_folder
     from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.torch_backend.session import open_torch_session
 
     if options.backend not in (None, "torch"):
         raise ModelError(

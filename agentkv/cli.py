@@ -6,11 +6,12 @@ import importlib.metadata
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
+from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
+from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -19,7 +20,6 @@ from agentkv._console import escaped, remembered_interrupts, reporting, stderr, 
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
-    from agentkv_runtime.manifest import FeatureInfo
     from agentkv_runtime.metadata import KvCacheMetadata
 
 app = typer.Typer(
@@ -31,37 +31,12 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 
 
-class Backend(StrEnum):
-    """What runs the exported program."""
-
-    cpu = "cpu"
-    mlx = "mlx"
-
-
-class Quant(StrEnum):
-    """Quantisation of the linear layers."""
-
-    none = "none"
-    int8 = "8da8w"
-    int4 = "8da4w"
-    affine8 = "affine8"
-    affine4 = "affine4"
-
-
-class HeadQuant(StrEnum):
-    """The same for a draft head, which runs on the CPU."""
-
-    none = "none"
-    int8 = "8da8w"
-    int4 = "8da4w"
-
-
-class DType(StrEnum):
-    """Of activations, and of weights that are not quantised."""
-
-    fp32 = "fp32"
-    fp16 = "fp16"
-    bf16 = "bf16"
+if TYPE_CHECKING:
+    ProgramBackend: TypeAlias = str
+    HeadQuantization: TypeAlias = Quantization
+else:  # what typer lets through
+    ProgramBackend = Literal[tuple(PROGRAM_BACKENDS)]
+    HeadQuantization = Literal[BACKENDS["cpu"].quantizations]  # heads run on the CPU
 
 
 def _print_version(asked: bool) -> None:
@@ -113,19 +88,19 @@ def _exporting() -> Iterator[Callable[[str], None]]:
 def export(
     source: Annotated[Path, typer.Argument(metavar="SRC_FOLDER", help="Folder of a Hugging Face model.")],
     target: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Model folder to write.")],
-    backend: Annotated[Backend, typer.Option(help="What runs it: cpu, or mlx (Apple silicon).")] = Backend.cpu,
+    backend: Annotated[ProgramBackend, typer.Option(help="What runs it: cpu, or mlx (Apple silicon).")] = "cpu",
     quant: Annotated[
-        Quant,
+        Quantization,
         typer.Option(
             help="Weights: none; on cpu 8da8w (int8) or 8da4w (int4), with int8 activations; on mlx affine8 or affine4."
         ),
-    ] = Quant.none,
+    ] = "none",
     dtype: Annotated[
         DType,
         typer.Option(
             help="Activations and other weights: fp32; on mlx also fp16, which goes with the default cache, or bf16."
         ),
-    ] = DType.fp32,
+    ] = "fp32",
     max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most, up to 8192.")] = 512,
     max_logits: Annotated[int, typer.Option(min=2, help="Logits rows that one forward returns, up to 8192.")] = 64,
     max_context: Annotated[
@@ -145,9 +120,9 @@ def export(
         folder = export_folder(
             source,
             target,
-            backend=backend.value,
-            quant=quant.value,
-            dtype=dtype.value,
+            backend=backend,
+            quant=quant,
+            dtype=dtype,
             max_tokens=max_tokens,
             max_logits=max_logits,
             max_context=max_context,
@@ -177,7 +152,7 @@ def export_draft(
         typer.Argument(metavar="TARGET_FOLDER", help="Folder of the model that it drafts for, as on Hugging Face."),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Where to write draft.pte: the model folder, say.")],
-    quant: Annotated[HeadQuant, typer.Option(help="Weights of the head: none, 8da8w or 8da4w.")] = HeadQuant.none,
+    quant: Annotated[HeadQuantization, typer.Option(help="Weights of the head.")] = "none",
     max_tokens: Annotated[int, typer.Option(min=2, help="Rows that one forward takes at most, up to 8192.")] = 512,
     max_logits: Annotated[int, typer.Option(min=2, help="Rows that one forward returns at most, up to 8192.")] = 64,
 ) -> None:
@@ -189,7 +164,7 @@ def export_draft(
             head,
             target,
             out,
-            quant=quant.value,
+            quant=quant,
             max_tokens=max_tokens,
             max_logits=max_logits,
             progress=progress,
@@ -246,8 +221,6 @@ def inspect(
 
 
 def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:
-    from agentkv_runtime.backends import BACKENDS
-
     for dtype in BACKENDS[backend].kv_dtypes if backend in BACKENDS else ():
         try:
             yield f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype))

@@ -19,6 +19,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 FolderFactory = Callable[..., Path]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """The same of ExecuTorch's threads; tests that are about them set how many."""
+    from agentkv_runtime.programs import set_threads
+
+    set_threads(1)
+
+
 @pytest.fixture(scope="session")
 def tiny_hf_folder(tmp_path_factory: pytest.TempPathFactory) -> FolderFactory:
     """`tiny_hf_folder(kind="llama", **fields of TinySpec) -> Path` of a Hugging Face folder, one per spec."""

@@ -81,13 +81,14 @@ class Driver:
 
 def oracle_driver(folder: Path, *, capacity: int = 256, kv_dtype: str = "fp32", min_chunk: int = 8) -> Driver:
     """The oracle over the plain bookkeeping; nothing native takes part. `driver.program.cache` is its byte layer."""
-    from agentkv_runtime.eager.bookkeeping import ReferenceCells
-    from agentkv_runtime.eager.cache import TorchCache
-    from agentkv_runtime.eager.model import EagerModel
+    from agentkv_runtime.torch_backend.cache import TorchCache
+    from agentkv_runtime.torch_backend.model import TorchModel
+
+    from tests.reference_cells import ReferenceCells
 
     class Program:
         def __init__(self) -> None:
-            self.model = EagerModel(folder)
+            self.model = TorchModel(folder)
             self.cells = ReferenceCells(capacity)
             self.cache = TorchCache(
                 self.cells, n_layers=self.model.n_layers, capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk

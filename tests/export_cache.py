@@ -15,10 +15,14 @@ KEPT_KEYS = 4  # of other states of the sources, so that going back and forth be
 
 _SOURCES = (
     "runtime/agentkv_runtime/export/**/*.py",
+    "runtime/agentkv_runtime/hf/*.py",
     "runtime/agentkv_runtime/*manifest.py",
     "runtime/agentkv_runtime/metadata.py",
+    "runtime/agentkv_runtime/backends.py",
     "tests/models.py",
     "tests/runtime/draft_heads.py",
+    "tests/runtime/test_export_mlx_programs.py",
+    "tests/runtime/test_export_models.py",
     "examples/nano/weights/*",
 )
 _TOOLS = ("executorch", "torch", "torchao", "transformers")

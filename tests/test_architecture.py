@@ -26,8 +26,10 @@ ALLOWED = {
     "bindings": {"core", "cpu", "mlx", "engine", "spec", "executorch"},
 }
 HEAVY = {"torch", "transformers", "torchao", "executorch", "safetensors"}
-# The parts of the runtime that may use torch: ahead of time, and the eager backend.
-HEAVY_PARTS = ("export", "eager")
+# The parts of the runtime that may use torch: export, the torch backend, and what the two share.
+HEAVY_PARTS = {"export", "torch_backend", "hf"}
+# What each of those may import of the others.
+SHARED = {"export": {"hf"}, "torch_backend": {"hf"}, "hf": set()}
 
 
 def imported(path: Path) -> set[str]:
@@ -57,8 +59,12 @@ def test_the_sdk_reaches_neither_torch_nor_the_native_module(path: Path) -> None
 def test_the_runtime_does_not_know_the_sdk(path: Path) -> None:
     names = imported(path)
     assert "agentkv" not in tops(names)
-    if path.relative_to(ROOT / "runtime" / "agentkv_runtime").parts[0] not in HEAVY_PARTS:
+    part = path.relative_to(ROOT / "runtime" / "agentkv_runtime").parts[0]
+    if part not in HEAVY_PARTS:
         assert not tops(names) & HEAVY
+    else:
+        others = {name.split(".")[1] for name in names if name.startswith("agentkv_runtime.")} & HEAVY_PARTS
+        assert others <= SHARED[part] | {part}
 
 
 @pytest.mark.parametrize("path", CPP, ids=lambda path: str(path.relative_to(ROOT)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from agentkv_runtime.export.features import ResidualStream, feature_layers
+from agentkv_runtime.hf.features import ResidualStream, feature_layers
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM

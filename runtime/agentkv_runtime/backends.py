@@ -1,4 +1,4 @@
-"""What runs exported programs: the names of each backend, and how it gets into the process."""
+"""The backends that models run on: their names, what their caches hold, and how they get into the process."""
 
 from __future__ import annotations
 
@@ -6,42 +6,62 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from agentkv_runtime import _core
 from agentkv_runtime.errors import BackendError
 
-__all__ = ["BACKENDS", "Backend", "load_backend"]
+if TYPE_CHECKING:
+    from agentkv_runtime.manifest import DType, Quantization
+
+__all__ = ["BACKENDS", "KV_DTYPES", "PROGRAM_BACKENDS", "Backend", "load_backend"]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to run a program."""
+    """One way to run a model."""
 
     name: str
     """In manifests and in `Context.open`."""
-    backend_id: str
-    """ExecuTorch's name of it."""
     kv_dtypes: tuple[str, ...]
-    """What its caches keep keys and values as."""
+    """Dtypes that its caches can keep keys and values in."""
     load: Callable[[], None]
-    """Registers it with ExecuTorch; harmless when called again. Raises BackendError."""
+    """Makes it usable in this process; harmless when called again. Raises BackendError."""
+    backend_id: str = ""
+    """ExecuTorch's name of it; empty for the backend that runs Hugging Face folders instead of exported programs."""
+    quantizations: tuple[Quantization, ...] = ()
+    """Of weights, in programs exported for it."""
+    dtypes: tuple[DType, ...] = ()
+    """Of activations and of other weights, in programs exported for it."""
 
 
 def load_backend(name: str) -> str:
-    """Makes this process able to run programs for a backend of BACKENDS; returns ExecuTorch's name of it.
+    """Makes this process able to run programs for a backend of PROGRAM_BACKENDS; returns ExecuTorch's name of it.
 
     Raises BackendError, saying what to install, where it cannot be, and KeyError for a name that is not there.
     """
-    backend = BACKENDS[name]
+    backend = PROGRAM_BACKENDS[name]
     backend.load()
     return backend.backend_id
 
 
 def _load_cpu() -> None:
-    """The native module brings it along."""
+    import_module("agentkv_runtime._core")
+
+
+def _load_torch() -> None:
+    try:
+        import_module("torch")
+        import_module("transformers")
+    except ImportError as error:
+        raise BackendError(
+            f"backend 'torch' needs torch and transformers, but {error.name!r} cannot be imported. Install them: "
+            "pip install 'agentkv-sdk[export]'"
+        ) from error
 
 
 def _load_mlx() -> None:
+    from agentkv_runtime import _core
+
     built = _core.mlx_version()
     if built is None:
         raise BackendError(
@@ -70,8 +90,29 @@ def _load_mlx() -> None:
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("cpu", "AgentKVCPU", ("fp32", "fp16", "bf16"), _load_cpu),
-        Backend("mlx", "AgentKVMLX", ("fp32", "fp16", "bf16", "int8", "int4"), _load_mlx),
+        Backend(
+            "cpu",
+            kv_dtypes=("fp32", "fp16", "bf16"),
+            load=_load_cpu,
+            backend_id="AgentKVCPU",
+            quantizations=("none", "8da8w", "8da4w"),
+            dtypes=("fp32",),
+        ),
+        Backend(
+            "mlx",
+            kv_dtypes=("fp32", "fp16", "bf16", "int8", "int4"),
+            load=_load_mlx,
+            backend_id="AgentKVMLX",
+            quantizations=("none", "affine8", "affine4"),
+            dtypes=("fp32", "fp16", "bf16"),
+        ),
+        Backend("torch", kv_dtypes=("fp32", "fp16", "bf16"), load=_load_torch),
     )
 }
-"""The backends that a manifest can name."""
+"""What `Context.open` can be asked for."""
+
+PROGRAM_BACKENDS = {name: backend for name, backend in BACKENDS.items() if backend.backend_id}
+"""What a manifest can name."""
+
+KV_DTYPES = tuple(dict.fromkeys(dtype for backend in BACKENDS.values() for dtype in backend.kv_dtypes))
+"""What caches keep keys and values in, on any backend."""

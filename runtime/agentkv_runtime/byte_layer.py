@@ -11,7 +11,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from agentkv_runtime._core import CpuCache
     from agentkv_runtime._mlx import MlxCache
-    from agentkv_runtime.eager.cache import TorchCache
+    from agentkv_runtime.torch_backend.cache import TorchCache
 
 __all__ = ["ByteLayer"]
 

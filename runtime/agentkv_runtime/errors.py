@@ -8,6 +8,7 @@ __all__ = [
     "TemplateTimeout",
     "TokenizerError",
     "UnknownSchemaError",
+    "UnsupportedModelError",
 ]
 
 
@@ -37,3 +38,7 @@ class UnknownSchemaError(ValueError):
 
 class ExportError(RuntimeError):
     """A model that could not be exported."""
+
+
+class UnsupportedModelError(ExportError):
+    """A model whose attention needs something that attending through a cache does not compute."""

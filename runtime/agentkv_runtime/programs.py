@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from agentkv_runtime import _core
 from agentkv_runtime._core import ExecuTorchHead, ExecuTorchProgram, ExecuTorchSession, get_threads, set_threads
-from agentkv_runtime.backends import BACKENDS, load_backend
+from agentkv_runtime.backends import PROGRAM_BACKENDS, load_backend
 from agentkv_runtime.errors import BackendError, ModelFolderError
 from agentkv_runtime.folder import ModelFolder
 from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata
@@ -27,6 +27,7 @@ __all__ = [
     "set_threads",
 ]
 
+_CPU = PROGRAM_BACKENDS["cpu"].backend_id
 _Key = tuple[str, int, int, int, str]
 _Loaded = TypeVar("_Loaded", ExecuTorchProgram, ExecuTorchHead)
 _programs: weakref.WeakValueDictionary[_Key, ExecuTorchProgram] = weakref.WeakValueDictionary()
@@ -35,7 +36,7 @@ _loading: dict[_Key, threading.Lock] = {}
 _lock = threading.Lock()
 
 
-def load_program(path: str | Path, backend_id: str = "AgentKVCPU") -> ExecuTorchProgram:
+def load_program(path: str | Path, backend_id: str = _CPU) -> ExecuTorchProgram:
     """The program of a .pte: the one already loaded while anything still uses it, else loaded now. From any thread.
 
     A file that was replaced since counts as another one. Programs are mapped into memory: replace the file by renaming
@@ -44,7 +45,7 @@ def load_program(path: str | Path, backend_id: str = "AgentKVCPU") -> ExecuTorch
     return _load(_programs, ExecuTorchProgram, path, backend_id)
 
 
-def load_head(path: str | Path, backend_id: str = "AgentKVCPU") -> ExecuTorchHead:
+def load_head(path: str | Path, backend_id: str = _CPU) -> ExecuTorchHead:
     """The same for a draft head's .pte."""
     return _load(_heads, ExecuTorchHead, path, backend_id)
 
@@ -57,8 +58,9 @@ def load_folder(folder: ModelFolder, *, verify: bool = True) -> ExecuTorchProgra
     BackendError where the backend that it was exported for is not installed.
     """
     name = folder.manifest.backend
-    if name not in BACKENDS:
-        raise ModelFolderError(f"{folder.path}: exported for backend {name!r}; this build runs {', '.join(BACKENDS)}")
+    if name not in PROGRAM_BACKENDS:
+        known = ", ".join(PROGRAM_BACKENDS)
+        raise ModelFolderError(f"{folder.path}: exported for backend {name!r}; this build runs {known}")
     try:
         backend_id = load_backend(name)
     except BackendError as error:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import agentkv as kv
@@ -27,6 +28,14 @@ OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+async def after_forwards(ctx: kv.Context, count: int) -> None:
+    """Returns once so many more forwards have run."""
+    goal = ctx.stats.forwards + count
+    with anyio.fail_after(20):
+        while ctx.stats.forwards < goal:
+            await ctx._loop.call(lambda _: None)
 
 
 @pytest.fixture(scope="session")

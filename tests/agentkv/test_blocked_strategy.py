@@ -85,8 +85,7 @@ async def test_a_cancelled_generation_interrupts_it(open_context: OpenContext) -
         spins.enough.set()
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.asyncio
 async def test_what_cannot_be_interrupted_is_given_up(open_context: OpenContext) -> None:
     sleeping, enough = threading.Event(), threading.Event()
 

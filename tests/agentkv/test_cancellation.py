@@ -15,10 +15,11 @@ from sniffio import current_async_library
 
 import agentkv as kv
 
-from .conftest import OpenContext, loop_threads
+from .conftest import OpenContext, after_forwards, loop_threads
 
 pytestmark = pytest.mark.anyio
 
+HOT = kv.Sampling(temperature=1, seed=8, repetition_penalty=0.1)
 ROUNDS = 125
 TASKS = 8
 
@@ -30,9 +31,7 @@ async def test_a_cancelled_prefill_leaves_the_branch_as_it_was(open_context: Ope
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(branch.extend, [50] * 1500)
-                while ctx.stats.tokens < 32:
-                    await anyio.sleep(0.001)
-                    await ctx._loop.call(lambda _: None)
+                await after_forwards(ctx, 2)
                 scope.cancel()
         assert scope.cancelled_caught
         assert branch.tokens == before
@@ -65,9 +64,10 @@ async def test_an_extend_that_was_done_when_its_task_was_cancelled_is_taken_back
 
 async def test_a_cancelled_first_prefill_leaves_no_branch(open_context: OpenContext) -> None:
     async with open_context(max_batch_tokens=1) as ctx:
-        with anyio.move_on_after(0.005) as scope:
-            await ctx.branch([50] * 2000)
-        assert scope.cancelled_caught
+        async with anyio.create_task_group() as group:
+            group.start_soon(ctx.branch, [50] * 2000)
+            await after_forwards(ctx, 3)
+            group.cancel_scope.cancel()
         assert ctx.branches == []
         await ctx.branch("The")
         assert (ctx.stats.branches, ctx.stats.cells_used) == (1, 1)
@@ -77,10 +77,11 @@ async def test_a_cancelled_generation_keeps_what_it_made(open_context: OpenConte
     async with open_context() as ctx:
         branch = await ctx.branch("The quick")
         before = branch.tokens
-        with anyio.move_on_after(0.03) as scope:
-            await branch.generate(max_tokens=1900, sampling=kv.Sampling(temperature=1, seed=8, repetition_penalty=0.1))
-        assert scope.cancelled_caught
-        assert len(branch) > len(before)
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: branch.generate(max_tokens=1900, sampling=HOT))
+            await after_forwards(ctx, 10)
+            group.cancel_scope.cancel()
+        assert len(before) < len(branch) < 1900
         fresh = await ctx.branch(branch.tokens)
         np.testing.assert_array_equal(await branch.logits(), await fresh.logits())
 
@@ -88,10 +89,11 @@ async def test_a_cancelled_generation_keeps_what_it_made(open_context: OpenConte
 async def test_a_cancelled_reader_ends_its_stream(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         branch = await ctx.branch("The quick")
-        with anyio.move_on_after(0.03) as scope:
+        with anyio.CancelScope() as scope:
             async with branch.stream(max_tokens=1900, buffer=3) as stream:
-                async for _ in stream:
-                    await anyio.sleep(0.005)
+                async for token in stream:
+                    if token.index == 5:
+                        scope.cancel()
         assert scope.cancelled_caught
         assert stream.generation.finish_reason == "cancelled"
         assert branch.tokens[-len(stream.generation.tokens) :] == stream.generation.tokens
@@ -124,53 +126,20 @@ async def test_closing_under_cancellation_frees_the_branch(open_context: OpenCon
         assert ctx.stats.branches == 1
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_asyncio_tasks_can_be_cancelled_twice(open_context: OpenContext) -> None:
-    async with open_context() as ctx:
-        branch = await ctx.branch("The")
-        task = asyncio.ensure_future(branch.generate(max_tokens=1900))
-        await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await branch.logits()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await branch.generate(max_tokens=1900)
-        await branch.logits()
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_torn_down_coroutine_leaves_nothing_running(open_context: OpenContext) -> None:
-    async with open_context() as ctx:
-        branch = await ctx.branch("The")
-        for verb in (branch.generate(max_tokens=1900), branch.fork()):
-            verb.send(None)
-            await asyncio.sleep(0.01)
-            verb.close()
-        await branch.extend("x")
-        gc.collect()
-        await branch.extend("y")
-        assert ctx.stats.branches == 1
-
-
 async def test_another_task_goes_on_with_a_branch_as_its_generation_is_cancelled(open_context: OpenContext) -> None:
     """What it does comes after what was cancelled, in the tokens as in the cache."""
     async with open_context() as ctx:
         trunk, other = await ctx.branch("The quick brown fox"), await ctx.branch("def add")
-        sampling = kv.Sampling(temperature=1, seed=8, repetition_penalty=0.1)
         for verb in [lambda kid: kid.rollback(3), lambda kid: kid.adopt(other), lambda kid: kid.rollback(3)] * 10:
             async with await trunk.fork() as kid, anyio.create_task_group() as group:
 
                 async def generate(scope: anyio.CancelScope, kid: kv.Branch = kid) -> None:
                     with scope:
-                        await kid.generate(max_tokens=1900, sampling=sampling)
+                        await kid.generate(max_tokens=1900, sampling=HOT)
 
                 scope = anyio.CancelScope()
                 group.start_soon(generate, scope)
-                await anyio.sleep(0.003)
+                await after_forwards(ctx, 2)
                 scope.cancel()
                 while True:
                     await anyio.lowlevel.checkpoint()

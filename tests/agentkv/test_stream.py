@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from typing import Any
 
-import anyio
 import pytest
 
 import agentkv as kv
 
-from .conftest import OpenContext, loop_threads
+from .conftest import OpenContext
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +66,8 @@ async def test_leaving_the_block_stops_the_generation(open_context: OpenContext)
         assert len(gen.tokens) < 1000
         assert await trunk.logits() is not None
         used = ctx.stats.tokens
-        await anyio.sleep(0.05)
+        for _ in range(20):
+            await ctx._loop.call(lambda _: None)  # a step each, where anything still runs
         assert ctx.stats.tokens == used
 
 
@@ -146,48 +145,3 @@ async def test_a_stream_keeps_its_branch(open_context: OpenContext) -> None:
         gc.collect()
         await ctx.keep()
         assert ctx.stats.branches == 0
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_coroutine_that_reads_a_stream_can_be_torn_down(open_context: OpenContext) -> None:
-    async with open_context() as ctx:
-        branch = await ctx.branch("The quick")
-
-        async def read(wait: float) -> None:
-            async with branch.stream(max_tokens=1900, buffer=2) as stream, await branch.fork():
-                async for _ in stream:
-                    await asyncio.sleep(wait)
-
-        for sleeps in (0, 1, 5):
-            torn = read(10)
-            torn.send(None)
-            for _ in range(sleeps):
-                await asyncio.sleep(0.005)
-            torn.close()
-            await branch.rollback(2)
-        task = asyncio.ensure_future(read(10))
-        await asyncio.sleep(0.02)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ctx.branches == [branch]
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_coroutine_with_an_open_context_can_be_torn_down(open_context: OpenContext) -> None:
-    manager = open_context()
-    ctx = await manager.__aenter__()
-    branch = await ctx.branch("The quick")
-
-    async def hold() -> None:
-        try:
-            await asyncio.sleep(10)
-        except GeneratorExit as error:
-            await manager.__aexit__(type(error), error, error.__traceback__)
-            raise
-
-    torn = hold()
-    torn.send(None)
-    torn.close()
-    assert branch.closed
-    assert loop_threads() == []

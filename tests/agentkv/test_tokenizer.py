@@ -9,12 +9,7 @@ import agentkv as kv
 
 from .conftest import OpenContext
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+pytestmark = pytest.mark.asyncio
 
 
 async def test_everything_it_offers(open_context: OpenContext) -> None:

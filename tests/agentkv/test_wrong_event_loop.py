@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -79,41 +78,3 @@ async def test_a_stream_is_read_where_it_was_entered(open_context: OpenContext) 
                 await anyio.to_thread.run_sync(elsewhere)
             assert first.index == 0
             assert (await anext(tokens)).index == 1
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_context_can_be_left_from_elsewhere(open_context: OpenContext) -> None:
-    """Odd, but it must end: the thread is joined, and what ran on the Context's own loop hears of it."""
-    manager = open_context()
-    ctx = await manager.__aenter__()
-    branch = await ctx.branch("The quick")
-    ended: list[str] = []
-    reading, left = anyio.Event(), anyio.Event()
-
-    async def read() -> None:
-        async with branch.stream(max_tokens=100, buffer=1) as tokens:
-            await anext(tokens)
-            reading.set()
-            await left.wait()
-            try:
-                while True:
-                    await anext(tokens)
-            except kv.ContextClosed:
-                ended.append("closed")
-
-    def leave() -> None:
-        async def main() -> None:
-            await manager.__aexit__(None, None, None)
-
-        asyncio.run(main())
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        await reading.wait()
-        thread = threading.Thread(target=leave)
-        thread.start()
-        with anyio.fail_after(20):
-            await anyio.to_thread.run_sync(thread.join)
-            left.set()
-    assert ended == ["closed"]
-    assert branch.closed

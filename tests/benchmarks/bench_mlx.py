@@ -14,7 +14,7 @@ import sys
 import numpy as np
 import numpy.typing as npt
 from agentkv_runtime import _core
-from agentkv_runtime.backends import load_backend
+from agentkv_runtime.backends import BACKENDS, load_backend
 from in_turns import time_in_turns
 
 load_backend("mlx")
@@ -25,7 +25,6 @@ KV_HEADS, HEADS, DIM = 2, 4, 128
 SCALE = DIM**-0.5
 CELLS = (1024, 32768)
 HISTORY = 512
-KV_DTYPES = ("fp32", "fp16", "bf16", "int8", "int4")
 
 Float = npt.NDArray[np.float32]
 
@@ -71,7 +70,7 @@ def main() -> None:
     """Prints one line per kind of pool and question."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
     exact = Case("fp32", HISTORY, HISTORY).decode()
-    for kv_dtype in KV_DTYPES:
+    for kv_dtype in BACKENDS["mlx"].kv_dtypes:
         small, large = (Case(kv_dtype, cells, HISTORY) for cells in CELLS)
         error = float(np.linalg.norm(small.decode() - exact) / np.linalg.norm(exact))
         per_cell = large.cache.bytes / large.cache.allocated_cells

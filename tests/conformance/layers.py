@@ -40,7 +40,7 @@ def _mlx(cells: Any, shape: Shape, kv_dtype: str, min_chunk: int) -> ByteLayer:
 
 
 def _torch(cells: Any, shape: Shape, kv_dtype: str, min_chunk: int) -> ByteLayer:
-    from agentkv_runtime.eager.cache import TorchCache
+    from agentkv_runtime.torch_backend.cache import TorchCache
 
     return TorchCache(cells, n_layers=N_LAYERS, capacity=cells.capacity, kv_dtype=kv_dtype, min_chunk=min_chunk)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime import _core
-from agentkv_runtime.eager.session import open_torch_session
+from agentkv_runtime.torch_backend.session import open_torch_session
 
 from tests.conformance.configs import CONFIGS
 from tests.conftest import FolderFactory

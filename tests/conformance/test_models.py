@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from agentkv_runtime.backends import BACKENDS
 
 from tests.conformance.configs import CONFIGS
 from tests.conformance.programs import Model
@@ -12,7 +13,6 @@ from tests.conformance.trees import trees_against_branches
 from tests.conftest import FolderFactory
 from tests.reference import Reference
 
-BACKENDS = ("cpu", "mlx", "torch")
 TOLERANCE = 1e-4
 CAPACITY = 160
 

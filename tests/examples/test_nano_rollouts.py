@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from agentkv_runtime.export.draft_head import DraftHead  # noqa: E402
-from agentkv_runtime.export.op import active_cache  # noqa: E402
+from agentkv_runtime.hf.op import active_cache  # noqa: E402
 
 from examples.nano.acceptance import Acceptance, turns  # noqa: E402
 from examples.nano.batches import Batch  # noqa: E402

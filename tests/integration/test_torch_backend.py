@@ -12,12 +12,7 @@ import agentkv as kv
 from tests.conformance.configs import CONFIGS
 from tests.conftest import FolderFactory
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+pytestmark = pytest.mark.asyncio
 
 
 async def an_agent(

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from agentkv_runtime import _core
-from agentkv_runtime.eager.bookkeeping import CacheError, ReferenceCells
+
+from tests.reference_cells import CacheError, ReferenceCells
 
 
 class Pair:

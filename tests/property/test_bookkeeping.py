@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from agentkv_runtime import _core
-from agentkv_runtime.eager.tree_bookkeeping import ReferenceTreeCells
 
 from tests.property.pair import Pair
+from tests.reference_tree_cells import ReferenceTreeCells
 
 VERBS_PER_POOL = {(1, 1): 2_000, (7, 3): 12_000, (40, 6): 16_000, (150, 12): 14_000, (330, 300): 8_000}
 

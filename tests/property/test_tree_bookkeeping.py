@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from agentkv_runtime import _core
-from agentkv_runtime.eager.tree_bookkeeping import ReferenceTreeCells
 
 from tests.property.pair import Pair
+from tests.reference_tree_cells import ReferenceTreeCells
 
 VERBS_PER_POOL = {(1, 1): 1_000, (9, 3): 11_000, (48, 5): 16_000, (160, 8): 14_000, (500, 12): 8_000}
 MAX_NODES, MAX_DEPTH = 64, 12

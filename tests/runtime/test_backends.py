@@ -6,12 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from agentkv_runtime import _core
-from agentkv_runtime.backends import BACKENDS, load_backend
+from agentkv_runtime.backends import BACKENDS, KV_DTYPES, PROGRAM_BACKENDS, load_backend
 from agentkv_runtime.errors import BackendError, ModelFolderError
+from agentkv_runtime.export.target import Target
 from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.hf.dtypes import TORCH_DTYPES
+from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.metadata import KvCacheMetadata
 from agentkv_runtime.programs import load_folder, open_session
 
 from tests.conftest import FolderFactory
@@ -58,9 +63,22 @@ def folder(tiny_exported_folder: FolderFactory) -> Path:
 
 
 def test_a_backend_is_loaded_under_its_name() -> None:
-    assert {name: load_backend(name) for name in BACKENDS} == {"cpu": "AgentKVCPU", "mlx": "AgentKVMLX"}
+    assert {name: load_backend(name) for name in PROGRAM_BACKENDS} == {"cpu": "AgentKVCPU", "mlx": "AgentKVMLX"}
     assert load_backend("mlx") == "AgentKVMLX"
     assert _core.cache_builders() == [("AgentKVCPU", "full"), ("AgentKVMLX", "full")]
+
+
+def test_the_table_uses_the_words_of_manifests_and_caches() -> None:
+    assert {quant for backend in BACKENDS.values() for quant in backend.quantizations} == set(get_args(Quantization))
+    assert {dtype for backend in BACKENDS.values() for dtype in backend.dtypes} == set(get_args(DType))
+    assert set(BACKENDS["torch"].kv_dtypes) == set(TORCH_DTYPES) == set(get_args(DType))
+    for dtype in KV_DTYPES:
+        assert KvCacheMetadata(1, 1, 64).kv_bytes_per_token(dtype) > 0
+
+
+@pytest.mark.parametrize("name", PROGRAM_BACKENDS)
+def test_every_backend_of_programs_has_a_lowering(name: str) -> None:
+    assert Target(name).lowering().title
 
 
 def test_the_manifest_picks_it(folder: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from agentkv_runtime import _core
 from agentkv_runtime._core import GenerateOptions, Sampling
-from agentkv_runtime.eager.session import TorchSession, open_torch_session
+from agentkv_runtime.torch_backend.session import TorchSession, open_torch_session
 
 from tests.driver import oracle_driver
 

@@ -16,8 +16,8 @@ from agentkv_runtime.export.cpu.norms import linear_norms
 from agentkv_runtime.export.draft_checkpoint import find_embedding, read_draft_checkpoint
 from agentkv_runtime.export.lower_draft import lower_draft_head
 from agentkv_runtime.export.norms import replace_norms
-from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.folder import file_fingerprint
+from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.manifest import FeatureInfo
 from safetensors.torch import load_file
 

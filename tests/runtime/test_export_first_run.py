@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,13 +13,12 @@ import pytest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_draft, export_folder
 from agentkv_runtime.export.first_run import model_logits, probe_tokens, run_model
-from agentkv_runtime.export.load import load_model
 from agentkv_runtime.folder import ModelFolder, read_model_folder
+from agentkv_runtime.hf.load import load_model
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import FolderFactory
 from tests.runtime.draft_heads import head_weights, write_head
-from tests.runtime.test_backends import fake_mlx
 
 CASES = {
     "exact": {"max_tokens": 64},
@@ -87,20 +85,14 @@ def test_what_is_not_finite_is_not_written(tiny_hf_folder: FolderFactory, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["head", "large", "nan"]
 
 
-def test_without_its_backend_a_program_is_not_run(tiny_exported_folder: FolderFactory, tmp_path: Path) -> None:
-    script = (
-        "import sys; from agentkv_runtime.export.first_run import run_model as run\n"
-        "from agentkv_runtime.folder import read_model_folder as read; run(read(sys.argv[1]), [1], None, print)"
-    )
-    missing = fake_mlx(tmp_path, "raise ModuleNotFoundError('No module named mlx.core', name='mlx.core')")
-    done = subprocess.run(
-        [sys.executable, "-c", script, tiny_exported_folder("llama", backend="mlx")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": missing},
-    )
-    assert done.stdout == "not run, because backend mlx is not here\n"
+def test_without_its_backend_a_program_is_not_run(
+    tiny_exported_folder: FolderFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = read_model_folder(tiny_exported_folder("llama", backend="mlx"))
+    monkeypatch.setitem(sys.modules, "mlx.core", None)
+    said: list[str] = []
+    run_model(folder, [1], None, said.append)
+    assert said == ["not run, because backend mlx is not here"]
 
 
 def test_a_tokenizer_that_does_not_work_is_found_before_anything_is_loaded(

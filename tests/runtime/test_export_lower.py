@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.cpu.quantize import quantize
-from agentkv_runtime.export.lower import load_model, lower_model
+from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.quantization import QuantizationError
+from agentkv_runtime.hf.load import load_model
 
 from tests.architectures.outcome import random_model
 from tests.architectures.tiny_configs import tiny_config
@@ -19,15 +19,17 @@ from tests.conftest import FolderFactory
 from tests.models import tiny_model, tiny_spec
 
 
-@pytest.mark.parametrize(("kind", "tables", "windows"), [("qwen3", 1, ()), ("phi3", 1, ()), ("gemma3", 2, (8, 0))])
-def test_two_delegate_calls_per_layer(kind: str, tables: int, windows: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "layers", "tables", "windows"), [("qwen3", 1, 1, ()), ("phi3", 1, 1, ()), ("gemma3", 2, 2, (8, 0))]
+)
+def test_two_delegate_calls_per_layer(kind: str, layers: int, tables: int, windows: tuple[int, ...]) -> None:
     phases: list[str] = []
-    lowered = lower_model(tiny_model(tiny_spec(kind)), max_tokens=16, max_logits=4, progress=phases.append)
+    spec = tiny_spec(kind, layers=layers)
+    lowered = lower_model(tiny_model(spec), max_tokens=16, max_logits=4, progress=phases.append)
     # Per layer one call of ours, and XNNPACK before, between, after, and for the head.
-    assert lowered.delegate_calls == {"AgentKVCPU": 2 + tables, "XnnpackBackend": 4}
-    spec = tiny_spec(kind)
+    assert lowered.delegate_calls == {"AgentKVCPU": layers + tables, "XnnpackBackend": layers + 2}
     metadata = lowered.metadata
-    assert (metadata.n_layers, metadata.n_kv_heads, metadata.head_dim) == (2, spec.kv_heads, spec.head_dim)
+    assert (metadata.n_layers, metadata.n_kv_heads, metadata.head_dim) == (layers, spec.kv_heads, spec.head_dim)
     assert metadata.windows == windows
     assert lowered.vocab_size == spec.vocab
     assert [phase.split()[0] for phase in phases] == ["trying", "tracing", "lowering", "planning"]
@@ -35,12 +37,13 @@ def test_two_delegate_calls_per_layer(kind: str, tables: int, windows: tuple[int
 
 @pytest.mark.parametrize(("quant", "linear_bits"), [("8da8w", 8), ("8da4w", 4 + 16 / 32)])
 def test_quantised_weights_take_the_bytes_that_they_should(quant: Any, linear_bits: float, tmp_path: Path) -> None:
-    spec = tiny_spec("llama", hidden=256, intermediate=512, heads=8, kv_heads=4, head_dim=32, vocab=4096, tied=True)
+    shape = {"layers": 1, "hidden": 256, "intermediate": 512, "heads": 8, "kv_heads": 4, "head_dim": 32, "vocab": 4096}
+    spec = tiny_spec("llama", tied=True, **shape)
     lowered = lower_model(tiny_model(spec), quant=quant, max_tokens=16, max_logits=4)
     path = tmp_path / "model.pte"
     lowered.write(path)
     per_layer = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512
-    linears = 2 * per_layer + 4096 * 256  # the tied head becomes a quantised matrix of its own
+    linears = per_layer + 4096 * 256  # the tied head becomes a quantised matrix of its own
     implied = linears * linear_bits / 8 + 4096 * 256 * 2
     assert implied < path.stat().st_size < 1.15 * implied
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.lower import LoweredModel, lower_model
 from agentkv_runtime.export.mlx.compile import compile_program
 from agentkv_runtime.export.mlx.graph import Constant, Graph, Instruction, Opcode, TensorType
@@ -102,8 +101,8 @@ def test_features_are_float32_results_of_their_own() -> None:
 @pytest.mark.parametrize(("tied", "tables"), [(True, 1), (False, 2)])
 @pytest.mark.parametrize(("quant", "pieces"), [("none", 1), ("affine4", 3)])
 def test_a_tied_table_is_there_once(tied: bool, tables: int, quant: Any, pieces: int) -> None:
-    graph = graph_of(lowered(tiny_model(tiny_spec("llama", tied=tied)), quant=quant))
-    linears, norms, frequencies = 2 * 7, 2 * 2 + 1, 1
+    graph = graph_of(lowered(tiny_model(tiny_spec("llama", layers=1, tied=tied)), quant=quant))
+    linears, norms, frequencies = 7, 2 + 1, 1
     assert len(graph.constants) == (linears + tables) * pieces + norms + frequencies
 
 
@@ -131,18 +130,18 @@ class Mlp(nn.Module):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: x.cumsum(-1), r"does not compute aten\.cumsum\.default in model\.model\.layers\.1\.mlp \(Mlp\)"),
+        (lambda x: x.cumsum(-1), r"does not compute aten\.cumsum\.default in model\.model\.layers\.0\.mlp \(Mlp\)"),
         (
             lambda x: x[:, -1:] * 0 + x,
-            r"aten\.slice_copy\.Tensor in model\.model\.layers\.1\.mlp \(Mlp\).*from the end",
+            r"aten\.slice_copy\.Tensor in model\.model\.layers\.0\.mlp \(Mlp\).*from the end",
         ),
         (lambda x: x[:, :1].expand(-1, x.shape[1], -1) * 0 + x, r"aten\.expand_copy\.default in .* as the call has"),
         (lambda x: (x @ x.mT)[None].sum(-1)[0, ..., None] * 0 + x, "has several sizes that differ from call to call"),
     ],
 )
 def test_what_mlx_does_not_compute_is_refused_by_op_and_module(function: Any, message: str) -> None:
-    model: Any = tiny_model(tiny_spec("llama"))
-    model.model.layers[1].mlp = Mlp(function)
+    model: Any = tiny_model(tiny_spec("llama", layers=1))
+    model.model.layers[0].mlp = Mlp(function)
     with pytest.raises(UnsupportedModelError, match=message):
         lowered(model)
 

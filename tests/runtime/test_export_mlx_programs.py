@@ -1,8 +1,11 @@
-"""Exported programs run by MLX, against the models that they were exported from."""
+"""Exported programs run by MLX, against the models that they were exported from.
+
+Programs are kept between runs (see ExportCache): their export is repeated when something that they come from changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,11 @@ from agentkv_runtime import _core
 from agentkv_runtime.backends import load_backend
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.mlx.affine import affine_dequantize, affine_quantize, group_size
-from agentkv_runtime.export.op import active_cache
-from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.wrapper import CachedForward
 from torch import nn
 
+from tests.export_cache import ExportCache
 from tests.models import tiny_model, tiny_spec
 from tests.runtime.growing_cache import GrowingCache
 from tests.runtime.test_export_models import CONFIGS, build
@@ -36,13 +40,19 @@ def logits_of(model: Any) -> Logits:
     return rows
 
 
-def run(model: Any, path: Path, **options: Any) -> Logits:
+def run(cache: ExportCache, name: str, model: Callable[[], Any], **options: Any) -> Logits:
     """The same rows by the exported program, in chunks."""
-    lowered = lower_model(model, backend="mlx", max_tokens=16, max_logits=16, **options)
-    assert lowered.delegate_calls == {"AgentKVMLX": 1}
-    lowered.write(path / "model.pte")
-    program = _core.ExecuTorchProgram(str(path / "model.pte"), "AgentKVMLX")
-    session: Any = program.make_session(capacity=64, kv_dtype="fp32", min_chunk=16)
+
+    def export(out: Path) -> None:
+        lowered = lower_model(model(), backend="mlx", max_tokens=16, max_logits=16, **options)
+        assert lowered.delegate_calls == {"AgentKVMLX": 1}
+        out.mkdir()
+        lowered.write(out / "model.pte")
+
+    path = cache.get(f"mlx-program-{name}", export) / "model.pte"
+    session: Any = _core.ExecuTorchProgram(str(path), "AgentKVMLX").make_session(
+        capacity=64, kv_dtype="fp32", min_chunk=16
+    )
     rows = []
     for start, end in ((0, 9), (9, 10), (10, N)):
         session.cache.begin_step([0] * (end - start))
@@ -52,11 +62,11 @@ def run(model: Any, path: Path, **options: Any) -> Logits:
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if not name.startswith("phimoe")])  # no mixtures of experts
-def test_architectures(name: str, tmp_path: Path) -> None:
-    model = build(CONFIGS[name]())
-    want = logits_of(model)
+def test_architectures(name: str, export_cache: ExportCache) -> None:
+    want = logits_of(build(CONFIGS[name]()))
     assert want.std() > 0.1
-    np.testing.assert_allclose(run(model, tmp_path), want, rtol=1e-4, atol=1e-4)
+    got = run(export_cache, name, lambda: build(CONFIGS[name]()))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def unary(x: torch.Tensor) -> torch.Tensor:
@@ -108,13 +118,20 @@ class Mlp(nn.Module):
         return self.function(x)
 
 
+def model_of(functions: Sequence[Callable[[torch.Tensor], torch.Tensor]]) -> Any:
+    """A model whose layers have a function each in their feed-forward's place."""
+    model: Any = tiny_model(tiny_spec("llama", layers=len(functions)))
+    for layer, function in zip(model.model.layers, functions, strict=True):
+        layer.mlp = Mlp(function)
+    return model
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-@pytest.mark.parametrize("function", [unary, binary, promoted, reduced, moved, products])
-def test_operations_compute_what_torch_does(function: Any, dtype: Any, tmp_path: Path) -> None:
-    model: Any = tiny_model(tiny_spec("llama", layers=1))
-    model.model.layers[0].mlp = Mlp(function)
-    want = logits_of(model)
-    got = run(model, tmp_path, dtype=dtype)
+@pytest.mark.parametrize("functions", [(unary, promoted, binary), (reduced, moved, products)])
+def test_operations_compute_what_torch_does(functions: Any, dtype: Any, export_cache: ExportCache) -> None:
+    want = logits_of(model_of(functions))
+    name = "-".join(function.__name__ for function in functions)
+    got = run(export_cache, f"{name}-{dtype}", lambda: model_of(functions), dtype=dtype)
     tolerance = 1e-4 if dtype == "fp32" else 0.1 * want.std()
     assert np.abs(got - want).max() < tolerance
 
@@ -122,7 +139,7 @@ def test_operations_compute_what_torch_does(function: Any, dtype: Any, tmp_path:
 @torch.no_grad()
 @pytest.mark.parametrize("quant", ["affine4", "affine8"])
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "qwen2"])
-def test_quantised_weights_against_the_dequantised(kind: str, quant: Any, tmp_path: Path) -> None:
+def test_quantised_weights_against_the_dequantised(kind: str, quant: Any, export_cache: ExportCache) -> None:
     bits = int(quant[-1])
     reference: Any = tiny_model(tiny_spec(kind))
     for weight in {layer.weight for layer in reference.modules() if isinstance(layer, nn.Linear | nn.Embedding)}:
@@ -131,7 +148,7 @@ def test_quantised_weights_against_the_dequantised(kind: str, quant: Any, tmp_pa
         q = affine_quantize(weight, bits, group, torch.float32)
         weight.copy_(affine_dequantize(q.packed, q.scales, q.biases, group, bits))
     want = logits_of(reference)
-    got = run(tiny_model(tiny_spec(kind)), tmp_path, quant=quant)
+    got = run(export_cache, f"{kind}-{quant}", lambda: tiny_model(tiny_spec(kind)), quant=quant)
     assert np.abs(got - want).max() <= 1e-3 * np.abs(want).max()
 
 

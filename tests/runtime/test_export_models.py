@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from agentkv_runtime.export.attention import UnsupportedModelError, agentkv_attention
-from agentkv_runtime.export.check import check_in_chunks, reference_logits, short_windows
+from agentkv_runtime.backends import PROGRAM_BACKENDS
+from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.export.cpu.feed_forward import SplitMlp, TanhGelu, replace_feed_forward
 from agentkv_runtime.export.cpu.norms import LinearLayerNorm, LinearRmsNorm, linear_norms
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.norms import RmsNorm, note_norm_widths, replace_norms
-from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.rotary import own_rotary
-from agentkv_runtime.export.target import TARGETS
-from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.export.target import Target
+from agentkv_runtime.hf.attention import agentkv_attention
+from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_windows
+from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.wrapper import CachedForward
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from tests.architectures.outcome import random_model
@@ -105,7 +107,7 @@ def build(config: PretrainedConfig) -> PreTrainedModel:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("backend", TARGETS)
+@pytest.mark.parametrize("backend", PROGRAM_BACKENDS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_rewritten_model_computes_the_same_in_chunks(name: str, backend: str) -> None:
     model = build(CONFIGS[name]())
@@ -114,7 +116,7 @@ def test_a_rewritten_model_computes_the_same_in_chunks(name: str, backend: str) 
     assert want.std() > 0.1
     with own_rotary(model) as own, active_cache(GrowingCache()):
         assert own
-        TARGETS[backend].lowering().prepare(model, "none", "fp32")
+        Target(backend).lowering().prepare(model, "none", "fp32")
         forward = CachedForward(model)
         got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 8), (8, 18), (18, 19))]
         torch.testing.assert_close(torch.cat(got), want, rtol=1e-4, atol=1e-4)

@@ -177,20 +177,22 @@ def test_a_backend_that_is_not_here(tmp_path: Path, model: Path) -> None:
         ExecuTorchProgram(str(path))
 
 
-def test_another_runner_without_a_cache_is_told_so(model: Path) -> None:
-    # executorch's own runner in the same process finds our backend, and knows nothing of the key.
+def test_another_runner_without_a_cache_is_told_so(tiny_exported_folder: FolderFactory) -> None:
+    # executorch's own runner in the same process finds our backends, and knows nothing of the key.
     script = (
         "import sys\n"
         "from executorch.runtime import Runtime\n"
-        "from agentkv_runtime import _core\n"
-        "_core.ExecuTorchProgram(sys.argv[1])\n"
-        "program = Runtime.get().load_program(sys.argv[1])\n"
-        "try:\n"
-        "    program.load_method('forward')\n"
-        "except RuntimeError as error:\n"
-        "    print('refused')\n"
+        "from agentkv_runtime.backends import load_backend\n"
+        "for name, path in zip(('cpu', 'mlx'), sys.argv[1:]):\n"
+        "    load_backend(name)\n"
+        "    program = Runtime.get().load_program(path)\n"
+        "    try:\n"
+        "        program.load_method('forward')\n"
+        "    except RuntimeError as error:\n"
+        "        print('refused', name)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(model)], capture_output=True, text=True, check=False)
+    models = [str(tiny_exported_folder("llama", backend=name) / "model.pte") for name in ("cpu", "mlx")]
+    done = subprocess.run([sys.executable, "-c", script, *models], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("refused\n")
-    assert "cache_key" in done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("refused")] == ["refused cpu", "refused mlx"]
+    assert done.stderr.count("cache_key") >= 2

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from agentkv_runtime import _core
-from agentkv_runtime.eager.session import TorchSession, open_torch_session
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.torch_backend.session import TorchSession, open_torch_session
 
 from tests.architectures.outcome import random_model
 from tests.architectures.tiny_configs import tiny_config
@@ -111,10 +111,11 @@ def test_without_torch_it_says_what_to_do() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
-from agentkv_runtime.eager.session import TorchMissingError, open_torch_session
+from agentkv_runtime.errors import BackendError
+from agentkv_runtime.torch_backend.session import open_torch_session
 try:
     open_torch_session("some-model", capacity=8)
-except TorchMissingError as error:
+except BackendError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

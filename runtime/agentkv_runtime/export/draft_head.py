@@ -15,8 +15,8 @@ from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from agentkv_runtime.export.op import update_and_attend
 from agentkv_runtime.export.row_ops import rope, rope_table
+from agentkv_runtime.hf.op import update_and_attend
 
 __all__ = ["DraftHead", "DraftLayer"]
 

@@ -137,8 +137,9 @@ def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tel
     tell("loading torch")
     try:
         from agentkv_runtime.export.first_run import model_logits, probe_tokens, run_model
-        from agentkv_runtime.export.lower import load_model, lower_model
-        from agentkv_runtime.export.positions import long_factors
+        from agentkv_runtime.export.lower import lower_model
+        from agentkv_runtime.hf.load import load_model
+        from agentkv_runtime.hf.positions import long_factors
     except ImportError as error:
         raise ExportError(
             f"export needs torch and executorch, and {error.name or error} is not installed: "

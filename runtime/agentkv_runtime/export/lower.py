@@ -11,25 +11,23 @@ import torch
 from torch.export import Dim, ExportedProgram
 from transformers import PreTrainedModel
 
-from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.attention import UnsupportedModelError
-from agentkv_runtime.export.blame import blame
-from agentkv_runtime.export.check import check_in_chunks, check_layers, reference_logits, short_windows
-from agentkv_runtime.export.features import feature_layers
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.linears import replace_transposed_linears
-from agentkv_runtime.export.load import load_model
 from agentkv_runtime.export.memory import check_memory
 from agentkv_runtime.export.norms import note_norm_widths
-from agentkv_runtime.export.op import update_and_attend
-from agentkv_runtime.export.positions import long_factors, position_limit
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
-from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.hf.blame import blame
+from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
+from agentkv_runtime.hf.features import feature_layers
+from agentkv_runtime.hf.op import update_and_attend
+from agentkv_runtime.hf.positions import long_factors, position_limit
+from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
 from agentkv_runtime.metadata import KvCacheMetadata
 
-__all__ = ["LoweredModel", "Progress", "load_model", "lower_model"]
+__all__ = ["LoweredModel", "lower_model"]
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch.export import ExportedProgram
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.blame import first_line
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
+from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
 
 __all__ = ["LoweredProgram", "Progress", "lower_methods"]

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from agentkv_runtime.export.attention import UnsupportedModelError, current_position, feeding
-from agentkv_runtime.export.positions import long_factors, position_limit, rope_parameters
+from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.export.row_ops import rope, rope_table
+from agentkv_runtime.hf.attention import current_position, feeding
+from agentkv_runtime.hf.positions import long_factors, position_limit, rope_parameters
 
 __all__ = ["own_rotary"]
 

@@ -1,7 +1,4 @@
-"""What a program can be exported for: each backend's name, what it offers, and where its lowering is.
-
-Choosing among them needs no torch; a lowering does.
-"""
+"""What export asks of a backend, and the choice of one. Choosing needs no torch; a lowering does."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.manifest import DType, Quantization
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch import nn
 
-__all__ = ["TARGETS", "Lowering", "Target", "choose_target"]
+__all__ = ["Lowering", "Target", "choose_target"]
 
 
 class Lowering(Protocol):
@@ -39,38 +37,24 @@ class Lowering(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """A backend as `agentkv export` offers it."""
+    """A backend to export for: the package of its name beside this file."""
 
     name: str
-    """In manifests and on the command line."""
-    quantizations: tuple[Quantization, ...]
-    dtypes: tuple[DType, ...]
-    module: str
-    """The module whose `LOWERING` does the work."""
 
     def lowering(self) -> Lowering:
         """The backend's lowering, imported now."""
-        lowering: Lowering = import_module(self.module).LOWERING
+        lowering: Lowering = import_module(f"agentkv_runtime.export.{self.name}.lowering").LOWERING
         return lowering
-
-
-TARGETS = {
-    target.name: target
-    for target in (
-        Target("cpu", ("none", "8da8w", "8da4w"), ("fp32",), "agentkv_runtime.export.cpu.lowering"),
-        Target("mlx", ("none", "affine8", "affine4"), ("fp32", "fp16", "bf16"), "agentkv_runtime.export.mlx.lowering"),
-    )
-}
 
 
 def choose_target(backend: str, quant: str, dtype: str) -> Target:
     """The target of a name. Raises ExportError, saying what there is, for one that does not offer the combination."""
-    target = TARGETS.get(backend)
-    if target is None:
-        raise ExportError(f"there is no backend {backend!r}: choose from {', '.join(TARGETS)}")
-    if quant not in target.quantizations:
-        offered = ", ".join(target.quantizations)
-        raise ExportError(f"backend {backend} has no quantisation {quant!r}: choose from {offered}")
-    if dtype not in target.dtypes:
-        raise ExportError(f"backend {backend} does not run in {dtype!r}: choose from {', '.join(target.dtypes)}")
-    return target
+    offered = PROGRAM_BACKENDS.get(backend)
+    if offered is None:
+        raise ExportError(f"there is no backend {backend!r}: choose from {', '.join(PROGRAM_BACKENDS)}")
+    if quant not in offered.quantizations:
+        choices = ", ".join(offered.quantizations)
+        raise ExportError(f"backend {backend} has no quantisation {quant!r}: choose from {choices}")
+    if dtype not in offered.dtypes:
+        raise ExportError(f"backend {backend} does not run in {dtype!r}: choose from {', '.join(offered.dtypes)}")
+    return Target(backend)

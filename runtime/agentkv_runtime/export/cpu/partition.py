@@ -16,11 +16,10 @@ from torch import fx
 from torch._export.utils import get_buffer, get_param, is_buffer, is_param
 from torch.export import ExportedProgram
 
+from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.export.cpu.region import ATTEND, ROW_OPS, RegionError, compile_region, is_view
 
-__all__ = ["BACKEND_ID", "AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
-
-BACKEND_ID = "AgentKVCPU"
+__all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 
 
 def _constant(program: ExportedProgram, node: fx.Node) -> torch.Tensor | None:
@@ -140,7 +139,7 @@ class ProgramPartitioner(Partitioner):  # type: ignore[misc]
         xnnpack = DelegationSpec(XnnpackBackend.__name__, [CompileSpec("dqlinear_partitioner", b"")])
         tags: dict[str, DelegationSpec] = {}
         for prefix, spec, partitions in (
-            ("agentkv", DelegationSpec(BACKEND_ID, []), ours),
+            ("agentkv", DelegationSpec(PROGRAM_BACKENDS["cpu"].backend_id, []), ours),
             ("xnnpack", xnnpack, theirs),
         ):
             for index, partition in enumerate(partitions):

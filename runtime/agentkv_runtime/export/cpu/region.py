@@ -15,7 +15,6 @@ import torch
 from executorch.exir.dialects._ops import ops as edge
 from torch import fx
 
-from agentkv_runtime.export import op as _op  # noqa: F401  (defines the ops)
 from agentkv_runtime.export import row_ops as _row_ops  # noqa: F401
 from agentkv_runtime.export.cpu.blob import (
     Buffer,
@@ -30,6 +29,7 @@ from agentkv_runtime.export.cpu.blob import (
     UpdateAndAttend,
     View,
 )
+from agentkv_runtime.hf import op as _op  # noqa: F401  (defines the ops)
 
 __all__ = ["ATTEND", "ROW_OPS", "VIEW_OPS", "RegionError", "compile_region", "is_view"]
 

@@ -11,7 +11,7 @@ from torch import fx
 from torch._export.utils import get_buffer, get_lifted_tensor_constant, get_param
 from torch.export import ExportedProgram
 
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.export.mlx.graph import DTYPES, Constant, Graph, Instruction, Opcode, TensorType
 
 __all__ = ["GraphBuilder", "Value", "constant_of", "module_of", "refusal", "sizes_of"]

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.export.mlx.builder import GraphBuilder, constant_of, module_of
 from agentkv_runtime.export.mlx.graph import Graph
 from agentkv_runtime.export.mlx.ops import HANDLERS, name_of

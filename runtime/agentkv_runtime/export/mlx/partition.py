@@ -14,11 +14,11 @@ from executorch.exir.backend.utils import tag_constant_data
 from torch import fx
 from torch.export import ExportedProgram
 
+from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.export.mlx.compile import check_ops, compile_program
 
-__all__ = ["BACKEND_ID", "AgentKVMLX", "WholeProgramPartitioner"]
+__all__ = ["AgentKVMLX", "WholeProgramPartitioner"]
 
-BACKEND_ID = "AgentKVMLX"
 
 _PAGE = 16384  # of the largest pages that MLX's machines have: such weights need no copy
 _LARGE, _ALIGNMENT = 65536, 64
@@ -35,7 +35,8 @@ class WholeProgramPartitioner(Partitioner):  # type: ignore[misc]
                 node.meta["delegation_tag"] = "program"
         tag_constant_data(exported_program)
         return PartitionResult(
-            tagged_exported_program=exported_program, partition_tags={"program": DelegationSpec(BACKEND_ID, [])}
+            tagged_exported_program=exported_program,
+            partition_tags={"program": DelegationSpec(PROGRAM_BACKENDS["mlx"].backend_id, [])},
         )
 
     def ops_to_not_decompose(

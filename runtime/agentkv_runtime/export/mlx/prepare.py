@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from agentkv_runtime.export.mlx.quantize import quantize_affine
 from agentkv_runtime.export.norms import RmsNorm, replace_norms
+from agentkv_runtime.hf.dtypes import TORCH_DTYPES
 from agentkv_runtime.manifest import DType, Quantization
 
 __all__ = ["LayerNorm", "prepare"]
 
-_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _BITS = {"affine8": 8, "affine4": 4}
 
 
@@ -53,5 +53,5 @@ def prepare(model: Any, quant: Quantization, dtype: DType) -> None:
     """Rewrites a float32 model in place. Raises QuantizationError naming a layer that does not fit `quant`."""
     replace_norms(model, _norms)
     if quant != "none":
-        quantize_affine(model, _BITS[quant], _DTYPES[dtype])
-    _cast(model, _DTYPES[dtype])
+        quantize_affine(model, _BITS[quant], TORCH_DTYPES[dtype])
+    _cast(model, TORCH_DTYPES[dtype])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from agentkv_runtime.export.op import NoActiveCacheError, active_cache, update_and_attend
 from agentkv_runtime.export.row_ops import rms_norm, rope, rope_table
+from agentkv_runtime.hf.op import NoActiveCacheError, active_cache, update_and_attend
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional
 

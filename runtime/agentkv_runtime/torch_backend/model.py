@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
-from agentkv_runtime.eager.cache import TorchCache
-from agentkv_runtime.export.attention import feeding
-from agentkv_runtime.export.check import check_in_chunks, reference_logits, short_windows
-from agentkv_runtime.export.features import ResidualStream
-from agentkv_runtime.export.load import read_config
-from agentkv_runtime.export.op import active_cache
-from agentkv_runtime.export.positions import position_limit
+from agentkv_runtime.hf.attention import feeding
+from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_windows
+from agentkv_runtime.hf.features import ResidualStream
+from agentkv_runtime.hf.load import load_model
+from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.positions import position_limit
+from agentkv_runtime.torch_backend.cache import TorchCache
 
-__all__ = ["EagerModel"]
+__all__ = ["TorchModel"]
 
 
-class EagerModel:
+class TorchModel:
     """Any decoder-only model of transformers, with the forward of an exported program."""
 
     def __init__(
@@ -36,19 +35,16 @@ class EagerModel:
         `dtype` defaults to float32 on the CPU, where halves are slow, and to the checkpoint's own elsewhere.
         `feature_layers`: after how many decoder layers to give out the residual stream, too; empty for nowhere. Raises
         UnsupportedModelError for a model without those layers, or one that says something else through a cache than by
-        itself; ExportError for a folder whose config fits no causal language model of transformers.
+        itself; ExportError for a folder that holds no whole causal language model of transformers.
         """
-        config: Any = read_config(Path(folder))
         self.device = torch.device(device)
-        if dtype is None:
-            dtype = torch.float32 if self.device.type == "cpu" else config.dtype or torch.float32
-        self.model = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, attn_implementation="eager", local_files_only=True
-        )
-        self.model.eval().requires_grad_(False).to(self.device)
+        if dtype is None and self.device.type == "cpu":
+            dtype = torch.float32
+        self.model: Any = load_model(folder, dtype).requires_grad_(False)
+        self.model.to(self.device)  # type: ignore[arg-type]  # its wrapper has no types of its own
         with short_windows(self.model):
             check_in_chunks(self.model, reference_logits(self.model))  # from here on it attends through the cache
-        text = config.get_text_config()
+        text = self.model.config.get_text_config()
         self.n_layers: int = text.num_hidden_layers
         self.n_kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads

@@ -1,4 +1,4 @@
-"""Reading a Hugging Face folder for export."""
+"""Reads a Hugging Face folder: its config, checked, and its model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.attention import UnsupportedModelError
-from agentkv_runtime.export.blame import first_line
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.hf.blame import first_line
 
 __all__ = ["load_model", "read_config"]
 
@@ -45,8 +44,8 @@ def read_config(path: Path) -> PretrainedConfig:
     return config
 
 
-def load_model(src: str | Path) -> PreTrainedModel:
-    """The causal language model in a local folder, in float32 and for inference.
+def load_model(src: str | Path, dtype: torch.dtype | None = torch.float32) -> PreTrainedModel:
+    """The causal language model in a local folder, for inference; a `dtype` of None is the checkpoint's own.
 
     Raises ExportError for a folder without config.json, an architecture that transformers does not know or that is no
     causal language model, and weights that are missing or damaged. Nothing is downloaded; no code of the folder runs.
@@ -57,7 +56,7 @@ def load_model(src: str | Path) -> PreTrainedModel:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
-            dtype=torch.float32,
+            dtype=dtype or config.dtype or torch.float32,
             attn_implementation="eager",
             local_files_only=True,
             trust_remote_code=False,

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import torch
 from agentkv_runtime._core import ExecuTorchProgram
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.export.cpu.feed_forward import replace_feed_forward
 from agentkv_runtime.export.cpu.norms import linear_norms
-from agentkv_runtime.export.features import feature_layers
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.norms import replace_norms
-from agentkv_runtime.export.op import active_cache
 from agentkv_runtime.export.rotary import own_rotary
-from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.hf.features import feature_layers
+from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.manifest import FeatureInfo
 
-from tests.driver import native_driver
+from tests.conftest import FolderFactory
+from tests.driver import Driver, Logits, native_driver
 from tests.models import KINDS, tiny_model, tiny_spec
 from tests.runtime.growing_cache import GrowingCache
 
@@ -54,16 +55,18 @@ def test_features_are_the_hidden_states_of_transformers(kind: str) -> None:
     torch.testing.assert_close(logits[rows], out.logits[0, rows], rtol=1e-4, atol=1e-4)
 
 
+def some_logits(driver: Driver) -> Logits:
+    return np.concatenate([driver.step([(0, token) for token in piece], [0]) for piece in (range(3, 12), [12], [7, 8])])
+
+
 @torch.no_grad()
-def test_a_program_with_features_is_otherwise_the_same(tmp_path: Path) -> None:
-    logits = {}
-    for features in (False, True):
-        lowered = lower_model(tiny_model(tiny_spec("gemma3")), max_tokens=16, max_logits=4, features=features)
-        assert lowered.delegate_calls == {"AgentKVCPU": 4, "XnnpackBackend": 4}
-        lowered.write(tmp_path / "model.pte")
-        driver = native_driver(ExecuTorchProgram(str(tmp_path / "model.pte")))
-        logits[features] = [driver.step([(0, token) for token in piece], [0]) for piece in (range(3, 12), [12], [7, 8])]
-    np.testing.assert_array_equal(np.concatenate(logits[True]), np.concatenate(logits[False]))
+def test_a_program_with_features_is_otherwise_the_same(tiny_exported_folder: FolderFactory, tmp_path: Path) -> None:
+    lowered = lower_model(tiny_model(tiny_spec("gemma3")), max_tokens=64, max_logits=64, features=True)
+    assert lowered.delegate_calls == {"AgentKVCPU": 4, "XnnpackBackend": 4}
+    lowered.write(tmp_path / "model.pte")
+    driver = native_driver(ExecuTorchProgram(str(tmp_path / "model.pte")))
+    plain = native_driver(ExecuTorchProgram(str(tiny_exported_folder("gemma3") / "model.pte")))
+    np.testing.assert_array_equal(some_logits(driver), some_logits(plain))
     assert lowered.features == FeatureInfo(layers=(1, 1, 2), width=192)
 
     out = tiny_model(tiny_spec("gemma3"))(torch.tensor([[*range(3, 13), 7, 8]]), output_hidden_states=True)

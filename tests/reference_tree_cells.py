@@ -1,7 +1,7 @@
 """Draft trees over the plain bookkeeping, as plainly as it can be said.
 
 A node is a parent and, once a step has run it, a cell; what a row sees is looked up node by node. It is what the native
-TreeCells is checked against, and needs neither torch nor the native module.
+Cells is checked against, and needs neither torch nor the native module.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentkv_runtime.eager.bookkeeping import CacheError, Cell, InvalidStep, ReferenceCells
+from tests.reference_cells import CacheError, Cell, InvalidStep, ReferenceCells
 
 __all__ = ["InvalidTree", "Node", "ReferenceTreeCells"]
 
@@ -28,7 +28,7 @@ class Node:
 
 
 class ReferenceTreeCells(ReferenceCells):
-    """Sequences that can have draft nodes; the verbs of the native TreeCells.
+    """Sequences that can have draft nodes; the verbs of the native Cells.
 
     The cells of a draft belong to an owner of their own, so that no question about the sequence meets them.
     """

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from agentkv_runtime.export.attention import UnsupportedModelError
+from agentkv_runtime.errors import UnsupportedModelError
 
 __all__ = ["ResidualStream", "feature_layers"]
 

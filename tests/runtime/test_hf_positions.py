@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import transformers
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.positions import long_factors, position_limit
+from agentkv_runtime.hf.positions import long_factors, position_limit
 
 LONG = {
     "rope_type": "longrope",

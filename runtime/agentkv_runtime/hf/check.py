@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from agentkv_runtime.export.attention import UnsupportedModelError
-from agentkv_runtime.export.blame import blame
-from agentkv_runtime.export.op import active_cache
-from agentkv_runtime.export.wrapper import CachedForward
+from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.hf.blame import blame
+from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.wrapper import CachedForward
 
 __all__ = ["check_in_chunks", "check_layers", "reference_logits", "short_windows"]
 

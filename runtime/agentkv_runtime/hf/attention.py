@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PretrainedConfig
 
-from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.op import update_and_attend
+from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.hf.op import update_and_attend
 
 __all__ = [
     "ATTENTION_NAME",
-    "UnsupportedModelError",
     "agentkv_attention",
     "current_position",
     "feeding",
@@ -25,10 +24,6 @@ __all__ = [
 ATTENTION_NAME = "agentkv"
 
 _position: ContextVar[torch.Tensor | None] = ContextVar("agentkv_position", default=None)
-
-
-class UnsupportedModelError(ExportError):
-    """The model's attention needs something that the cached attention does not compute."""
 
 
 @contextmanager

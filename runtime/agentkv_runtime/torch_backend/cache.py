@@ -1,52 +1,29 @@
 """The torch byte layer: K and V pools on any device, and attention with an explicit mask.
 
 Every score is computed and the invisible ones are masked, so that what a row sees is the plan's dense mask and nothing
-else. It is the oracle of the other byte layers, and what `backend="torch"` runs on.
+else. The other byte layers are checked against it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from agentkv_runtime._core import CacheFull, InvalidRange, InvalidTensor
+from agentkv_runtime._core import CacheFull, Cells, InvalidRange, InvalidTensor, StepPlan
+from agentkv_runtime.backends import BACKENDS
+from agentkv_runtime.hf.dtypes import TORCH_DTYPES
 
-__all__ = ["KV_DTYPES", "Plan", "Planner", "TorchCache"]
-
-KV_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-class Plan(Protocol):
-    """What a byte layer reads of a plan; native or Python."""
-
-    @property
-    def write_cells(self) -> Iterable[int]:
-        """`[n_tokens]`: where each row's K and V go."""
-
-    @property
-    def read_len(self) -> int:
-        """Every visible cell is below it."""
-
-    def mask(self, window: int = 0, sinks: int = 0) -> npt.NDArray[Any]:
-        """`[n_tokens, read_len]`, true where visible."""
-
-
-class Planner(Protocol):
-    """The bookkeeping, native or Python."""
-
-    def plan(self, positions: Sequence[int]) -> Plan:
-        """The plan of the open step, the same one for every call of a step."""
+__all__ = ["TorchCache"]
 
 
 class _Step:
     """A plan and its tensors on the device, made once and shared by all layers."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: StepPlan, device: torch.device) -> None:
         self.plan = plan
         self.read_len = int(plan.read_len)
         cells = [int(cell) for cell in plan.write_cells]
@@ -68,19 +45,20 @@ class TorchCache:
 
     def __init__(
         self,
-        planner: Planner,
+        planner: Cells,
         *,
         n_layers: int,
         capacity: int,
-        kv_dtype: str = "fp16",
-        min_chunk: int = 256,
+        kv_dtype: str,
+        min_chunk: int,
         device: torch.device | str = "cpu",
     ) -> None:
-        if kv_dtype not in KV_DTYPES:
-            raise InvalidTensor(f"kv_dtype {kv_dtype!r} is not one of {sorted(KV_DTYPES)} on the torch backend")
+        known = BACKENDS["torch"].kv_dtypes
+        if kv_dtype not in known:
+            raise InvalidTensor(f"kv_dtype {kv_dtype!r} is not one of {', '.join(known)} on the torch backend")
         self.planner = planner
         self.capacity = capacity
-        self.dtype = KV_DTYPES[kv_dtype]
+        self.dtype = TORCH_DTYPES[kv_dtype]
         self.min_chunk = max(1, min(min_chunk, capacity))
         self.device = torch.device(device)
         self._pools: list[tuple[torch.Tensor, torch.Tensor] | None] = [None] * n_layers

@@ -1,6 +1,6 @@
 """A Hugging Face folder as a session of the native step loop: `backend="torch"`, on any device torch has.
 
-Imports torch only when a session is opened, and says what to do where it is missing.
+Imports torch only when a session is opened.
 """
 
 from __future__ import annotations
@@ -8,27 +8,25 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime import _core
+from agentkv_runtime.backends import BACKENDS
+from agentkv_runtime.errors import BackendError
 
 if TYPE_CHECKING:
     import torch
 
-    from agentkv_runtime.eager.cache import TorchCache
-    from agentkv_runtime.eager.model import EagerModel
+    from agentkv_runtime.torch_backend.cache import TorchCache
+    from agentkv_runtime.torch_backend.model import TorchModel
 
-__all__ = ["TorchMissingError", "TorchSession", "open_torch_session"]
+__all__ = ["TorchSession", "open_torch_session"]
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-
-
-class TorchMissingError(ImportError):
-    """backend="torch" was asked for where torch or transformers cannot be imported."""
 
 
 class TorchSession(_core.PythonProgram):
@@ -36,15 +34,15 @@ class TorchSession(_core.PythonProgram):
 
     def __init__(
         self,
-        model: EagerModel,
+        model: TorchModel,
         *,
         capacity: int,
-        kv_dtype: str = "fp16",
-        min_chunk: int = 256,
-        max_tokens: int = 512,
-        max_logits: int = 64,
+        kv_dtype: str,
+        min_chunk: int,
+        max_tokens: int,
+        max_logits: int,
     ) -> None:
-        from agentkv_runtime.eager.cache import TorchCache
+        from agentkv_runtime.torch_backend.cache import TorchCache
 
         super().__init__(
             self._run,
@@ -104,26 +102,29 @@ def open_torch_session(
     what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is. With
     `feature_layers` a forward also gives out the residual stream after so many decoder layers, for draft heads.
 
-    Raises TorchMissingError without torch and transformers, ValueError for a dtype that torch pools do not have.
+    Raises BackendError without torch and transformers, ValueError for a dtype that torch pools do not have.
     """
-    try:
-        from agentkv_runtime.eager.cache import KV_DTYPES
-        from agentkv_runtime.eager.model import EagerModel
-    except ImportError as error:
-        raise TorchMissingError(
-            f'{folder} is a Hugging Face folder: backend="torch" runs it with torch and transformers, but'
-            f" {error.name!r} cannot be imported. Install them (pip install 'agentkv-sdk[export]'), or export the model"
-            f" once on a machine that has them (agentkv export {folder} OUT) and open OUT, which needs neither."
-        ) from error
+    backend = BACKENDS["torch"]
     for name, value in (("kv_dtype", kv_dtype), ("dtype", dtype)):
-        if value is not None and value not in KV_DTYPES:
-            raise ValueError(f"{name} {value!r} is not one of {', '.join(KV_DTYPES)}: what the torch backend has")
-    weights: Any = KV_DTYPES[dtype] if dtype else None
+        if value is not None and value not in backend.kv_dtypes:
+            known = ", ".join(backend.kv_dtypes)
+            raise ValueError(f"{name} {value!r} is not one of {known}: what the torch backend has")
+    try:
+        backend.load()
+    except BackendError as error:
+        raise BackendError(
+            f"{folder} is a Hugging Face folder: {error}. Or export the model once on a machine that has them "
+            f"(agentkv export {folder} OUT) and open OUT, which needs neither"
+        ) from error
+    from agentkv_runtime.hf.dtypes import TORCH_DTYPES
+    from agentkv_runtime.torch_backend.model import TorchModel
+
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    model = EagerModel(folder, device=device or "cpu", dtype=weights, feature_layers=feature_layers)
+    weights = None if dtype is None else TORCH_DTYPES[dtype]
+    model = TorchModel(folder, device=device or "cpu", dtype=weights, feature_layers=feature_layers)
     return TorchSession(
         model,
         capacity=capacity,

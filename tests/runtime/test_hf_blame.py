@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.blame import blame, first_line
 from agentkv_runtime.export.program import lower_methods
-from agentkv_runtime.export.target import TARGETS
+from agentkv_runtime.export.target import Target
+from agentkv_runtime.hf.blame import blame, first_line
 from agentkv_runtime.metadata import KvCacheMetadata
 
 
@@ -64,4 +64,4 @@ def test_what_executorch_cannot_lower_is_an_export_error() -> None:
 
     traced = torch.export.export(Negates(), (torch.zeros(3),))
     with pytest.raises(ExportError, match=r"cannot be lowered to XNNPACK and the attention delegate: .*Missing out"):
-        lower_methods({"forward": traced}, KvCacheMetadata(1, 1, 8), TARGETS["cpu"].lowering(), lambda _: None)
+        lower_methods({"forward": traced}, KvCacheMetadata(1, 1, 8), Target("cpu").lowering(), lambda _: None)

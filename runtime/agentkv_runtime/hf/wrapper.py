@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from agentkv_runtime.export.attention import ATTENTION_NAME, UnsupportedModelError, feeding
-from agentkv_runtime.export.features import ResidualStream
+from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.hf.attention import ATTENTION_NAME, feeding
+from agentkv_runtime.hf.features import ResidualStream
 
 __all__ = ["CachedForward"]
 

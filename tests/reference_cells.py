@@ -81,7 +81,7 @@ class ReferencePlan:
 
 
 class ReferenceCells:
-    """A pool of cells shared by sequences; the verbs of the native SeqCells."""
+    """A pool of cells shared by sequences; the verbs of the native Cells, draft trees aside."""
 
     def __init__(self, capacity: int, max_sequences: int = 256) -> None:
         self.cells = [Cell() for _ in range(capacity)]

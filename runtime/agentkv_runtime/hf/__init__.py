@@ -1,0 +1,1 @@
+"""Models of transformers, attending through an agentkv cache: shared by export and the torch backend. Needs torch."""

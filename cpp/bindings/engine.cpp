@@ -179,6 +179,23 @@ JobId generate(Engine& engine, BranchId branch, std::int64_t max_tokens, const s
                                   .drafter = std::move(drafter)});
 }
 
+void bind_policy(nb::module_& m) {
+  nb::class_<PolicyOptions>(m, "PolicyOptions", "The constants of the drafting policy; policy_options.h gives reasons.")
+      .def_rw("memory", &PolicyOptions::memory)
+      .def_rw("measured_weight", &PolicyOptions::measured_weight)
+      .def_rw("guess_weight", &PolicyOptions::guess_weight)
+      .def_rw("level_acceptance", &PolicyOptions::level_acceptance)
+      .def_rw("node_acceptance", &PolicyOptions::node_acceptance)
+      .def_rw("level_cost", &PolicyOptions::level_cost)
+      .def_rw("row_cost", &PolicyOptions::row_cost)
+      .def_rw("outlier", &PolicyOptions::outlier)
+      .def_rw("shared_drift", &PolicyOptions::shared_drift)
+      .def_rw("tolerance", &PolicyOptions::tolerance)
+      .def_rw("shortest_pause", &PolicyOptions::shortest_pause)
+      .def_rw("longest_pause", &PolicyOptions::longest_pause)
+      .def_rw("trial_depth", &PolicyOptions::trial_depth);
+}
+
 void bind_jobs(nb::class_<Engine>& engine) {
   engine
       .def(
@@ -207,6 +224,10 @@ void bind_jobs(nb::class_<Engine>& engine) {
       .def("attach", &Engine::attach, "drafter"_a,
            "From now on the drafter hears of every branch; a generation that names it attaches it too. Raises "
            "InvalidEngine for a cache without trees.")
+      .def("acceptance", &Engine::acceptance, "drafter"_a,
+           "How often drafts of an attached drafter were accepted, older ones counting less. Raises InvalidEngine.")
+      .def_prop_ro("policy", &Engine::policy, nb::rv_policy::reference_internal,
+                   "The constants of the drafting policy, for benchmarks to change before the first draft.")
       .def("logits", &Engine::logits, "branch"_a,
            "The next-token logits. Raises BranchClosed, BranchBusy, EmptyBranch.")
       .def(
@@ -236,6 +257,7 @@ void bind_jobs(nb::class_<Engine>& engine) {
 void bind_engine(nb::module_& m) {
   using namespace agentkv;
   bind_engine_errors(m);
+  bind_policy(m);
   nb::class_<Engine> engine(
       m, "Engine", nb::type_slots(engine_slots),
       "The step loop over one program and one cache. Used by one thread. A verb checks everything "

@@ -66,6 +66,10 @@ class Engine {
   Cell cells_shared() { return branches_.cache().shared(); }
 
   std::size_t drafters() const { return speculation_.size(); }
+  // The acceptance of an attached drafter, as learnt so far. Throws InvalidEngine for one that is not attached.
+  AcceptanceRates acceptance(const Drafter& drafter) const;
+  // Of the drafting policy; to be changed by benchmarks alone.
+  PolicyOptions& policy() { return speculation_.options; }
 
  private:
   Engine(std::shared_ptr<Program> program, std::shared_ptr<SeqCache> cache, TreeSeqCache* tree, Vocabulary vocabulary,
@@ -86,7 +90,7 @@ class Engine {
   void retry_alone(StepReport& report, const std::string& reason);
   void deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report);
   void keep_accepted(const Feed& feed);
-  void learn_cost(std::span<const Segment> segments, std::size_t tokens);
+  void learn_cost(std::span<const Segment> segments);
   void tell_drafters(const Segment& segment, Pos first, std::span<const float> features);
   void sweep(std::vector<Finished>& finished);
 

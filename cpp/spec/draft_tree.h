@@ -36,9 +36,8 @@ class DraftTree {
   // The child of `parent` that is `token` and ran; -1 when there is none.
   std::int32_t child_that_ran(std::int32_t parent, Token token) const;
 
-  // The max_nodes nodes with the greatest reach, best first, so that parents come before their children. Past the
-  // first, none below min_reach.
-  void best(std::int32_t max_nodes, float min_reach, Draft& draft);
+  // The max_nodes nodes with the greatest reach, best first, so that parents come before their children.
+  void best(std::int32_t max_nodes, Draft& draft);
 
  private:
   struct Node {

@@ -126,12 +126,14 @@ void bind_drafter(nb::module_& m) {
             new (self) AcceptanceRates{std::move(levels), std::move(calibration)};
           },
           "levels"_a = std::vector<double>(), "calibration"_a = std::vector<double>(),
-          "levels: rate of each level of a draft where the levels above it were accepted, 16 at most. calibration: rate "
-          "of nodes whose parent was accepted, by their confidence, in 16 bins of equal width over [0, 1]. What is left "
+          "levels: rate of each level of a draft where the levels above it were accepted, 16 at most. calibration: "
+          "rate "
+          "of nodes whose parent was accepted, by their confidence, in 16 bins of equal width over [0, 1]. What is "
+          "left "
           "out is guessed.")
       .def_ro("levels", &AcceptanceRates::levels)
       .def_ro("calibration", &AcceptanceRates::calibration);
-  nb::class_<Drafter>(m, "Drafter", "What guesses the tokens that branches go on with. Belongs to one engine.")
+  nb::class_<Drafter>(m, "Drafter", "Guesses the tokens that branches continue with. Belongs to one engine.")
       .def_rw("adaptive", &Drafter::adaptive,
               "Whether drafts follow what they have cost and brought; without, as much is drafted and verified as "
               "there is room.")

@@ -189,11 +189,9 @@ void bind_policy(nb::module_& m) {
       .def_rw("level_cost", &PolicyOptions::level_cost)
       .def_rw("row_cost", &PolicyOptions::row_cost)
       .def_rw("outlier", &PolicyOptions::outlier)
-      .def_rw("shared_drift", &PolicyOptions::shared_drift)
       .def_rw("tolerance", &PolicyOptions::tolerance)
       .def_rw("shortest_pause", &PolicyOptions::shortest_pause)
-      .def_rw("longest_pause", &PolicyOptions::longest_pause)
-      .def_rw("trial_depth", &PolicyOptions::trial_depth);
+      .def_rw("longest_pause", &PolicyOptions::longest_pause);
 }
 
 void bind_jobs(nb::class_<Engine>& engine) {

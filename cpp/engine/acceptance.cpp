@@ -4,6 +4,13 @@
 
 namespace agentkv {
 
+// The rate stays, but weighs less; one observation is left of it.
+void Acceptance::Rate::fade(double memory) {
+  if (tried <= 1) return;
+  tried *= 1 - 1 / memory;
+  accepted *= 1 - 1 / memory;
+}
+
 // Older observations fade, the prior among them.
 void Acceptance::Rate::count(bool right, double memory) {
   const double kept = std::min(1.0, memory / (tried + 1));
@@ -20,8 +27,8 @@ Acceptance::Acceptance(const PolicyOptions& options, const AcceptanceRates& prio
   for (std::size_t i = 0; i < levels_.size(); ++i) levels_[i] = start(prior.levels, i, options.level_acceptance);
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const double confidence = (static_cast<double>(i) + 0.5) / AcceptanceRates::kBins;
-    nodes_[i] = i < AcceptanceRates::kBins ? start(prior.calibration, i, confidence)
-                                           : start({}, 0, options.node_acceptance);
+    nodes_[i] =
+        i < AcceptanceRates::kBins ? start(prior.calibration, i, confidence) : start({}, 0, options.node_acceptance);
   }
 }
 
@@ -53,6 +60,11 @@ void Acceptance::learn_nodes(const Draft& draft, std::span<const std::int32_t> a
     const bool right = above < accepted.size() && accepted[above] == static_cast<std::int32_t>(node);
     nodes_[bin(draft, node)].count(right, options_.memory);
   }
+}
+
+void Acceptance::fade() {
+  for (Rate& rate : levels_) rate.fade(options_.memory);
+  for (Rate& rate : nodes_) rate.fade(options_.memory);
 }
 
 void Acceptance::learn_levels(std::int32_t drafted, std::int32_t accepted) {

@@ -23,12 +23,7 @@ void TargetCost::learn(std::size_t rows, double seconds) {
   AverageSeconds& average = measured_[rows];
   if (average.weight == 0 && known_) average = {.seconds = expected_[rows], .weight = 1};
   known_ = true;
-  const double before = expected_[rows];
   average.learn(seconds, options_);
-  const double drift = 1 + options_.shared_drift * (average.seconds / before - 1);
-  for (AverageSeconds& other : measured_) {
-    if (&other != &average) other.seconds *= drift;
-  }
   fill_gaps();
 }
 
@@ -47,6 +42,9 @@ void TargetCost::fill_gaps() {
     }
     below = rows;
   }
+  // More rows never cost less: where they seem to, the time of fewer rows was disturbed.
+  for (std::size_t rows = kMaxRows; rows > 1; --rows)
+    expected_[rows - 1] = std::min(expected_[rows - 1], expected_[rows]);
 }
 
 }  // namespace agentkv

@@ -17,7 +17,7 @@ struct Draft {
 
   std::size_t size() const { return tokens.size(); }
   bool empty() const { return tokens.empty(); }
-  void cut(std::size_t n);  // keeps the first n nodes
+  void cut(std::size_t n);                                 // keeps the first n nodes
   std::int32_t depth() const;                              // levels below the branch's last token
   void node_depths(std::vector<std::int32_t>& out) const;  // [n] the level of each node, from 1
   // The node that follows `parent` (-1: the branch's last token) with this token, or -1.

@@ -28,11 +28,17 @@ DraftPlan DraftPolicy::plan(std::int32_t max_depth) {
   max_depth = std::min(max_depth, static_cast<std::int32_t>(AcceptanceRates::kLevels));
   if (max_depth * level_seconds() < options_.tolerance * share_[0]) return {.depth = max_depth};
   DraftPlan plan = fastest(max_depth);
-  if (plan.depth == 0 && trials_.take(options_)) {
-    plan.depth = std::min(max_depth, options_.trial_depth);
+  if (plan.depth == 0 && take_trial()) {
+    plan.depth = 1;
     plan.trial = true;
   }
   return plan;
+}
+
+bool DraftPolicy::take_trial() {
+  if (trials_.take(options_)) return true;
+  acceptance.fade();
+  return false;
 }
 
 // The depth with the most tokens per second: (1 + expected accepted levels) / (target's forward + drafting).
@@ -58,11 +64,6 @@ void DraftPolicy::learn_cost(double seconds, std::int32_t levels, std::size_t br
   if (!target_.known()) return;  // the first draft runs on cold caches, with nothing to compare it with
   if (level_.weight == 0) level_ = {.seconds = level_seconds(), .weight = 1};
   level_.learn(seconds / (levels * static_cast<double>(branches)), options_);
-}
-
-void DraftPolicy::learn_levels(std::int32_t drafted, std::int32_t accepted) {
-  acceptance.learn_levels(drafted, accepted);
-  if (accepted > 0) trials_.succeed();
 }
 
 }  // namespace agentkv

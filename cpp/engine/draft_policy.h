@@ -11,19 +11,19 @@
 
 namespace agentkv {
 
-// When to try again what does not pay: after longer and longer pauses, for as long as the trials fail.
+// When to try again what does not pay: after longer and longer pauses, until it pays.
 class Trials {
  public:
   void begin_round() { left_ = left_ > 0 ? left_ - 1 : 0; }
   bool take(const PolicyOptions& options);  // true for whoever asks first once the pause is over
-  void succeed() { left_ = pause_ = 0; }
+  void reset() { left_ = pause_ = 0; }
 
  private:
   std::int32_t pause_ = 0;
   std::int32_t left_ = 0;
 };
 
-// What one branch drafts in a round.
+// The drafting of one branch in a round.
 struct DraftPlan {
   std::int32_t depth = 0;    // levels; 0: none
   bool trial = false;        // verified even where nothing of it promises to pay
@@ -39,11 +39,12 @@ class DraftPolicy {
   void begin_round(std::size_t rows, std::size_t branches);
   // The plan of one of these branches, which can use up to max_depth levels.
   DraftPlan plan(std::int32_t max_depth);
-  // Nothing of a draft promises to pay: whether one node is verified all the same.
-  bool take_trial() { return trials_.take(options_); }
+  // Of a draft, some nodes promise to pay.
+  void pays() { trials_.reset(); }
+  // Nothing promises to pay: whether a little is drafted or verified all the same, to learn more.
+  bool take_trial();
 
   void learn_cost(double seconds, std::int32_t levels, std::size_t branches);
-  void learn_levels(std::int32_t drafted, std::int32_t accepted);
 
   Acceptance acceptance;
 

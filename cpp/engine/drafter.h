@@ -1,4 +1,5 @@
-// What guesses the tokens that branches go on with. A guess can only cost time: the target decides every token.
+// The interface of drafters, which guess how branches continue. A guess can only cost time: the target decides every
+// token.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace agentkv {
 
-// What one branch would like in this step, and the drafter's answer.
+// The request of one branch in a step, and the drafter's answer.
 struct DraftRequest {
   BranchId branch = 0;
   std::span<const Token> history;  // every token of the branch; the target has not run the last one yet

@@ -10,7 +10,7 @@ namespace agentkv {
 struct PolicyOptions {
   // Observations over which rates and times are averaged. Long enough to ride out chance, short enough that a branch
   // which turns from prose to a quotation is noticed while the quotation lasts.
-  double memory = 32;
+  double memory = 64;
   // Observations that a rate measured at export counts for, and those that a guess counts for. Both fade.
   double measured_weight = 16;
   double guess_weight = 2;
@@ -19,19 +19,16 @@ struct PolicyOptions {
   double level_acceptance = 0.9;
   double node_acceptance = 0.5;
   double level_cost = 0.25;
-  double row_cost = 1.0 / 16;
+  double row_cost = 1.0 / 8;
   // A time above this multiple of the expected one was interrupted, and counts as this multiple.
   double outlier = 3;
-  // How far a surprise at one row count moves the expectation for the others: mostly the whole machine slowed down.
-  double shared_drift = 0.5;
   // Speeds closer than this cannot be told apart: drafts must promise as much more, and drafting that costs less than
   // this part of a forward needs no forecast.
   double tolerance = 0.02;
-  // Where drafting does not pay, it is tried again after this many rounds, then twice as many, up to the longest
-  // pause: a useless drafter costs 2 levels in 256 forwards.
+  // Rounds after which drafting is tried again where it does not pay, doubled while the trials fail up to the longest
+  // pause: a useless drafter costs one level and one row in 256 forwards.
   std::int32_t shortest_pause = 4;
   std::int32_t longest_pause = 256;
-  std::int32_t trial_depth = 2;
 };
 
 }  // namespace agentkv

@@ -58,7 +58,8 @@ std::size_t Speculation::propose(std::size_t rows, std::size_t room) {
   for (const PendingDraft& pending : pending_) {
     Speculator& speculator = *pending.speculator;
     const std::int32_t depth = speculator.plan.depth;
-    if (depth > 0 && speculator.draft.empty()) speculator.source.policy.learn_levels(depth, 0);  // drafted in vain
+    if (depth > 0 && speculator.draft.empty())
+      speculator.source.policy.acceptance.learn_levels(depth, 0);  // drafted in vain
   }
   return kept;
 }
@@ -158,8 +159,10 @@ std::size_t Speculation::count_that_pays(std::size_t rows, std::size_t room) con
 
 // Leaves the kept nodes in the draft; where there are none and a trial is due, the first node. True for such a node.
 bool Speculation::cut_to_kept(Speculator& speculator, std::vector<bool>& kept, bool has_room) {
+  DraftPolicy& policy = speculator.source.policy;
   const bool none = std::find(kept.begin(), kept.end(), true) == kept.end();
-  const bool trial = none && has_room && (speculator.plan.trial || speculator.source.policy.take_trial());
+  if (!none) policy.pays();
+  const bool trial = none && has_room && (speculator.plan.trial || policy.take_trial());
   if (trial) kept[0] = true;
   keep_nodes(speculator.draft, kept, new_index_);
   return trial;
@@ -173,7 +176,8 @@ void Speculation::learn(Speculator& speculator, std::span<const std::int32_t> ac
   const auto n_accepted = static_cast<std::int32_t>(accepted.size());
   // Where all that was verified came true, nobody knows how the levels below would have done.
   const std::int32_t verified = speculator.draft.depth();
-  speculator.source.policy.learn_levels(n_accepted == verified ? verified : speculator.plan.depth, n_accepted);
+  speculator.source.policy.acceptance.learn_levels(n_accepted == verified ? verified : speculator.plan.depth,
+                                                   n_accepted);
 }
 
 template <class What>

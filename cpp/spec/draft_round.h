@@ -20,7 +20,7 @@ struct TreeOptions {
   float min_reach = 0.01f;  // nodes that the model itself gives less than this probability are not run
 };
 
-// What a drafter has done since it was made.
+// Work of a drafter since it was made.
 struct DraftStats {
   std::uint64_t levels = 0;    // of all rounds
   std::uint64_t forwards = 0;  // that levels took: as many, unless their rows exceeded what the program takes

@@ -10,8 +10,8 @@
 
 namespace agentkv {
 
-// Nodes are named by the order in which they came. A node's reach is the product of the probabilities on its way down:
-// how likely the target comes by, if the model that drafts is right about it.
+// Nodes are numbered in the order of their arrival. A node's reach is the product of the probabilities on its path: how
+// likely the target gets there, if the drafting model's probabilities are right.
 class DraftTree {
  public:
   void clear();
@@ -29,7 +29,7 @@ class DraftTree {
 
   Token token(std::int32_t node) const { return at(node).token; }
   std::int32_t row(std::int32_t node) const { return at(node).row; }
-  // The how manieth of the nodes that ran: its place in a cache's frontier. -1 for the branch's last token.
+  // The node's index among those that ran, which is its place in a cache's frontier. -1 for the branch's last token.
   std::int32_t place(std::int32_t node) const { return node < 0 ? -1 : at(node).place; }
   std::int32_t parent_place(std::int32_t node) const { return place(at(node).parent); }
 

@@ -1,4 +1,4 @@
-// What drafters refuse. Each message names the value and the bound it broke.
+// Errors of drafters. Each message names the value and the bound it broke.
 #pragma once
 
 #include "core/errors.h"

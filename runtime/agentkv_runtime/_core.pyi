@@ -453,10 +453,22 @@ class StepReport:
     def finished(self) -> list[Finished]:
         """Jobs that ended in this step, or between it and the one before."""
 
+class AcceptanceRates:
+    """How often the target accepts what a drafter proposes."""
+
+    def __init__(self, levels: Sequence[float] = [], calibration: Sequence[float] = []) -> None:
+        """
+        levels: rate of each level of a draft where the levels above it were accepted, 16 at most. calibration: rate of nodes whose parent was accepted, by their confidence, in 16 bins of equal width over [0, 1]. What is left out is guessed.
+        """
+
+    @property
+    def levels(self) -> list[float]: ...
+
+    @property
+    def calibration(self) -> list[float]: ...
+
 class Drafter:
-    """
-    What guesses the tokens that branches go on with. Belongs to one engine.
-    """
+    """Guesses the tokens that branches continue with. Belongs to one engine."""
 
     @property
     def adaptive(self) -> bool:
@@ -466,6 +478,15 @@ class Drafter:
 
     @adaptive.setter
     def adaptive(self, arg: bool, /) -> None: ...
+
+    @property
+    def prior(self) -> AcceptanceRates:
+        """
+        What acceptance to expect before any draft was verified; read when the drafter is attached.
+        """
+
+    @prior.setter
+    def prior(self, arg: AcceptanceRates, /) -> None: ...
 
 class PythonDrafter(Drafter):
     """A drafter whose guesses a Python object makes."""
@@ -510,6 +531,75 @@ class InvalidDraft(Error, ValueError):
 
 class InvalidEngine(Error, ValueError):
     pass
+
+class PolicyOptions:
+    """The constants of the drafting policy; policy_options.h gives reasons."""
+
+    @property
+    def memory(self) -> float: ...
+
+    @memory.setter
+    def memory(self, arg: float, /) -> None: ...
+
+    @property
+    def measured_weight(self) -> float: ...
+
+    @measured_weight.setter
+    def measured_weight(self, arg: float, /) -> None: ...
+
+    @property
+    def guess_weight(self) -> float: ...
+
+    @guess_weight.setter
+    def guess_weight(self, arg: float, /) -> None: ...
+
+    @property
+    def level_acceptance(self) -> float: ...
+
+    @level_acceptance.setter
+    def level_acceptance(self, arg: float, /) -> None: ...
+
+    @property
+    def node_acceptance(self) -> float: ...
+
+    @node_acceptance.setter
+    def node_acceptance(self, arg: float, /) -> None: ...
+
+    @property
+    def level_cost(self) -> float: ...
+
+    @level_cost.setter
+    def level_cost(self, arg: float, /) -> None: ...
+
+    @property
+    def row_cost(self) -> float: ...
+
+    @row_cost.setter
+    def row_cost(self, arg: float, /) -> None: ...
+
+    @property
+    def outlier(self) -> float: ...
+
+    @outlier.setter
+    def outlier(self, arg: float, /) -> None: ...
+
+    @property
+    def tolerance(self) -> float: ...
+
+    @tolerance.setter
+    def tolerance(self, arg: float, /) -> None: ...
+
+    @property
+    def shortest_pause(self) -> int: ...
+
+    @shortest_pause.setter
+    def shortest_pause(self, arg: int, /) -> None: ...
+
+    @property
+    def longest_pause(self) -> int: ...
+
+    @longest_pause.setter
+    def longest_pause(self, arg: int, /) -> None: ...
 
 class Engine:
     """
@@ -581,6 +671,17 @@ class Engine:
     def attach(self, drafter: Drafter) -> None:
         """
         From now on the drafter hears of every branch; a generation that names it attaches it too. Raises InvalidEngine for a cache without trees.
+        """
+
+    def acceptance(self, drafter: Drafter) -> AcceptanceRates:
+        """
+        How often drafts of an attached drafter were accepted, older ones counting less. Raises InvalidEngine.
+        """
+
+    @property
+    def policy(self) -> PolicyOptions:
+        """
+        The constants of the drafting policy, for benchmarks to change before the first draft.
         """
 
     def logits(self, branch: int) -> int:

@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace agentkv {
+namespace {
+
+constexpr double kForgotten = 0.25;  // of an observation, left by time
+
+}  // namespace
 
 void AverageSeconds::learn(double observed, const PolicyOptions& options) {
   if (weight > 0) observed = std::min(observed, options.outlier * seconds);
@@ -24,6 +29,11 @@ void TargetCost::learn(std::size_t rows, double seconds) {
   if (average.weight == 0 && known_) average = {.seconds = expected_[rows], .weight = 1};
   known_ = true;
   average.learn(seconds, options_);
+  for (AverageSeconds& other : measured_) {
+    if (&other == &average) continue;
+    other.fade(options_);
+    if (other.weight < kForgotten) other = {};
+  }
   fill_gaps();
 }
 

@@ -14,10 +14,13 @@ struct AverageSeconds {
   double weight = 0;  // observations that it stands for
 
   void learn(double observed, const PolicyOptions& options);
+  // Time went by without an observation: the next one counts for more.
+  void fade(const PolicyOptions& options) { weight *= 1 - 1 / options.memory; }
 };
 
-// Seconds of a decode forward. Row counts that ran are remembered, each for itself because kernels work in tiles; those
-// between them are interpolated, those beyond follow the guess of what a row costs.
+// Seconds of a decode forward. Row counts that ran of late are remembered, each for itself because kernels work in
+// tiles; those between them are interpolated, those beyond follow the guess of what a row costs. A row count that did
+// not run for long is forgotten: it may have seemed dear only because the machine was busy, and would never be tried.
 class TargetCost {
  public:
   explicit TargetCost(const PolicyOptions& options);

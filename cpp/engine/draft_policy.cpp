@@ -38,6 +38,7 @@ DraftPlan DraftPolicy::plan(std::int32_t max_depth) {
 bool DraftPolicy::take_trial() {
   if (trials_.take(options_)) return true;
   acceptance.fade();
+  if (level_.weight > 1) level_.fade(options_);
   return false;
 }
 

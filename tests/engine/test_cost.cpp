@@ -52,6 +52,15 @@ void cost_follows_but_not_an_interruption() {
   CHECK(near(cost.seconds(4), 2.0, 0.1));
 }
 
+void a_row_count_that_seemed_dear_is_forgotten() {
+  TargetCost cost(kOptions);
+  cost.learn(1, 1.0);
+  cost.learn(8, 100.0);
+  CHECK(cost.seconds(8) > 2.5);
+  for (int i = 0; i < 400; ++i) cost.learn(1, 1.0);
+  CHECK(cost.seconds(8) < 2.0);
+}
+
 }  // namespace
 }  // namespace agentkv::testing
 
@@ -61,4 +70,5 @@ int main() {
   row_counts_between_those_that_ran_are_interpolated();
   a_tile_more_is_a_step();
   cost_follows_but_not_an_interruption();
+  a_row_count_that_seemed_dear_is_forgotten();
 }

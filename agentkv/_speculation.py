@@ -1,4 +1,4 @@
-"""What a Context drafts with: which strategy a call means, and the drafter that was opened for each."""
+"""The drafters of a Context: which strategy a call means, and the drafter that was opened for it."""
 
 from __future__ import annotations
 

@@ -157,7 +157,13 @@ def export_draft(
     max_logits: Annotated[int, typer.Option(min=2, help="Rows that one forward returns at most, up to 8192.")] = 64,
 ) -> None:
     """Export an EAGLE-3 draft head for a model that was exported with --features. Needs torch."""
+    import anyio
+    from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, record_acceptance
     from agentkv_runtime.export.draft_folder import export_draft
+    from agentkv_runtime.folder import is_model_folder
+
+    from ._bench.acceptance import measure_acceptance
+    from ._bench.prompts import default_prompts
 
     with _exporting() as progress:
         draft = export_draft(
@@ -169,6 +175,10 @@ def export_draft(
             max_logits=max_logits,
             progress=progress,
         )
+        if is_model_folder(out):
+            progress("measuring what the model accepts of it")
+            acceptance = anyio.run(measure_acceptance, out, out, default_prompts(out))
+            record_acceptance(out / DRAFT_MANIFEST_NAME, acceptance)
     stdout.print(f"Wrote {escaped(out / 'draft.pte')} ({_bytes_text(draft.model_bytes)})")
 
 

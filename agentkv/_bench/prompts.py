@@ -1,4 +1,4 @@
-"""What a benchmark has the model go on with."""
+"""Prompts that a benchmark has the model continue."""
 
 from __future__ import annotations
 

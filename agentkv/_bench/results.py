@@ -1,4 +1,4 @@
-"""What was measured of each strategy."""
+"""Measurements of each strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the strategies that come with agentkv have in common."""
+"""The base of the strategies that come with agentkv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the strategies that draft with a program have in common."""
+"""Settings shared by the strategies that draft with a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a speculation strategy is, for those who write their own."""
+"""The interface of a speculation strategy, for those who write their own."""
 
 from __future__ import annotations
 

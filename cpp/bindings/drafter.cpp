@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
 
 #include <span>
 #include <string>
@@ -117,10 +118,26 @@ PyType_Slot slots[] = {
 
 void bind_drafter(nb::module_& m) {
   using namespace agentkv;
-  nb::class_<Drafter>(m, "Drafter", "What guesses the tokens that branches go on with. Belongs to one engine.")
+  nb::class_<AcceptanceRates>(m, "AcceptanceRates", "How often the target accepts what a drafter proposes.")
+      .def(
+          "__init__",
+          [](AcceptanceRates* self, std::vector<double> levels, std::vector<double> calibration) {
+            new (self) AcceptanceRates{std::move(levels), std::move(calibration)};
+          },
+          "levels"_a = std::vector<double>(), "calibration"_a = std::vector<double>(),
+          "levels: rate of each level of a draft where the levels above it were accepted, 16 at most. calibration: "
+          "rate "
+          "of nodes whose parent was accepted, by their confidence, in 16 bins of equal width over [0, 1]. What is "
+          "left "
+          "out is guessed.")
+      .def_ro("levels", &AcceptanceRates::levels)
+      .def_ro("calibration", &AcceptanceRates::calibration);
+  nb::class_<Drafter>(m, "Drafter", "Guesses the tokens that branches continue with. Belongs to one engine.")
       .def_rw("adaptive", &Drafter::adaptive,
               "Whether drafts follow what they have cost and brought; without, as much is drafted and verified as "
-              "there is room.");
+              "there is room.")
+      .def_rw("prior", &Drafter::prior,
+              "What acceptance to expect before any draft was verified; read when the drafter is attached.");
   nb::class_<PythonDrafter, Drafter>(m, "PythonDrafter", nb::type_slots(slots),
                                      "A drafter whose guesses a Python object makes.")
       .def(nb::init<nb::object, std::int32_t>(), "strategy"_a, "vocab_size"_a,

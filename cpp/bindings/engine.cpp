@@ -118,8 +118,11 @@ void bind_jobs(nb::class_<Engine>& engine) {
            "Draws depend on (seed, stream of the branch, position) alone; temperature 0 takes the most likely token. "
            "Raises BranchClosed, BranchBusy, EmptyBranch, InvalidSampling, PositionsExhausted, InvalidEngine.")
       .def("attach", &Engine::attach, "drafter"_a,
-           "From now on the drafter hears of every branch; a generation that names it attaches it too. Raises "
-           "InvalidEngine for a cache without trees.")
+           "From now on the drafter hears of every branch; a generation that names it attaches it too.")
+      .def("acceptance", &Engine::acceptance, "drafter"_a,
+           "How often drafts of an attached drafter were accepted, older ones counting less. Raises InvalidEngine.")
+      .def("set_policy", &Engine::set_policy, "policy"_a,
+           "The constants of the drafting policy, for benchmarks to change before the first draft.")
       .def("logits", &Engine::logits, "branch"_a,
            "The next-token logits. Raises BranchClosed, BranchBusy, EmptyBranch.")
       .def(

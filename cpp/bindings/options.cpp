@@ -6,6 +6,7 @@
 
 #include "bindings/fields.h"
 #include "engine/jobs.h"
+#include "engine/policy_options.h"
 
 void bind_options(nanobind::module_& m) {
   using namespace agentkv;
@@ -19,4 +20,7 @@ void bind_options(nanobind::module_& m) {
       "appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not "
       "`taken`. drafter: guesses tokens, so that the same ones take fewer forwards.");
   bind_fields(options, kGenerateFields);
+  nanobind::class_<PolicyOptions> policy(m, "PolicyOptions",
+                                         "The constants of the drafting policy; engine/policy_options.h has reasons.");
+  bind_fields(policy, kPolicyFields);
 }

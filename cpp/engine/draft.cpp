@@ -42,15 +42,17 @@ void Draft::cut(std::size_t n) {
   if (!confidence.empty()) confidence.resize(n);
 }
 
-std::int32_t Draft::depth() const {
-  std::vector<std::int32_t> depths(size());
-  std::int32_t deepest = 0;
+void Draft::node_depths(std::vector<std::int32_t>& out) const {
+  out.resize(size());
   for (std::size_t node = 0; node < size(); ++node) {
-    const std::int32_t parent = parents[node];
-    depths[node] = parent < 0 ? 1 : depths[static_cast<std::size_t>(parent)] + 1;
-    deepest = std::max(deepest, depths[node]);
+    out[node] = 1 + (parents[node] < 0 ? 0 : out[static_cast<std::size_t>(parents[node])]);
   }
-  return deepest;
+}
+
+std::int32_t Draft::depth() const {
+  std::vector<std::int32_t> depths;
+  node_depths(depths);
+  return depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end());
 }
 
 std::int32_t Draft::child(std::int32_t parent, Token token) const {

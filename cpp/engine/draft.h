@@ -12,14 +12,14 @@ namespace agentkv {
 struct Draft {
   std::vector<Token> tokens;          // [n]
   std::vector<std::int32_t> parents;  // [n] the index of an earlier node, or -1: follows the branch's last token
-  // [n] how likely a node is right where its parent is, in (0, 1]; empty where the drafter cannot say
+  // [n] how likely a node is accepted where its parent is, in (0, 1]; empty where the drafter cannot say
   std::vector<float> confidence;
 
   std::size_t size() const { return tokens.size(); }
   bool empty() const { return tokens.empty(); }
-  void cut(std::size_t n);  // keeps the first n nodes
-  // Levels below the branch's last token.
-  std::int32_t depth() const;
+  void cut(std::size_t n);                                 // keeps the first n nodes
+  std::int32_t depth() const;                              // levels below the branch's last token
+  void node_depths(std::vector<std::int32_t>& out) const;  // [n] the level of each node, from 1
   // The node that follows `parent` (-1: the branch's last token) with this token, or -1.
   std::int32_t child(std::int32_t parent, Token token) const;
 };

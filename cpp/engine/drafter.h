@@ -1,23 +1,23 @@
-// What guesses the tokens that branches go on with. A guess can only cost time: the target decides every token.
+// The interface of drafters, which guess how branches continue. A guess can only cost time: the target decides every
+// token.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "engine/acceptance.h"
 #include "engine/draft.h"
 #include "engine/types.h"
 
 namespace agentkv {
 
-// What one branch would like in this step, and the drafter's answer.
+// The request of one branch in a step, and the drafter's answer.
 struct DraftRequest {
   BranchId branch = 0;
   std::span<const Token> history;  // every token of the branch; the target has not run the last one yet
   std::int32_t max_nodes = 0;      // >= 1
   std::int32_t max_depth = 0;      // >= 1: levels below the last token
-  // A node that is less likely than this to be reached is not worth a row of the target, and nodes that together are
-  // less likely than that are not worth another level of drafting: what they take is better spent otherwise.
-  float row_worth = 0;
+  // Expected accepted tokens below which one more level is not worth its time: what all nodes of it must sum to.
   float level_worth = 0;
   Draft draft = {};         // out; left empty for none
   std::int32_t levels = 0;  // out: that were drafted one after the other; 0 where depth costs nothing
@@ -44,6 +44,8 @@ class Drafter {
 
   // Whether drafts follow what they have cost and brought; without, as much is drafted and verified as there is room.
   bool adaptive = true;
+  // What acceptance to expect before any draft was verified. Read when the drafter is attached.
+  AcceptanceRates prior = {};
 };
 
 }  // namespace agentkv

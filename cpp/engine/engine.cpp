@@ -91,6 +91,12 @@ void Engine::close(BranchId id) {
 
 void Engine::attach(std::shared_ptr<Drafter> drafter) { speculation_.attach(std::move(drafter)); }
 
+AcceptanceRates Engine::acceptance(const Drafter& drafter) const {
+  const DraftSource* source = speculation_.find(drafter);
+  if (!source) throw InvalidEngine("acceptance was asked of a drafter that is not attached");
+  return source->policy.acceptance.rates();
+}
+
 template <class Kind, class... Args>
 JobId Engine::start(Branch& branch, Args&&... args) {
   jobs_.push_back(std::make_unique<Kind>(next_job_, branch, context_, std::forward<Args>(args)...));

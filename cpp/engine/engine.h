@@ -59,6 +59,10 @@ class Engine {
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
   std::size_t drafters() const { return speculation_.size(); }
+  // The acceptance of an attached drafter, as learnt so far. Throws InvalidEngine for one that is not attached.
+  AcceptanceRates acceptance(const Drafter& drafter) const;
+  // Of the drafting policy; to be changed by benchmarks alone.
+  void set_policy(const PolicyOptions& policy) { speculation_.options = policy; }
 
  private:
   template <class Kind, class... Args>
@@ -76,7 +80,7 @@ class Engine {
   void retry_alone(StepReport& report, const std::string& reason);
   void deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report);
   void keep_accepted(const Feed& feed);
-  void learn_cost(std::span<const Segment> segments, std::size_t tokens);
+  void learn_cost(std::span<const Segment> segments);
   void tell_drafters(const Segment& segment, Pos first, std::span<const float> features);
   void sweep(std::vector<Finished>& finished);
 

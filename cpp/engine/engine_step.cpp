@@ -47,7 +47,7 @@ StepReport Engine::settle() {
 }
 
 void Engine::prepare_jobs() {
-  speculation_.clear_wishes();
+  speculation_.clear_pending();
   for (const auto& job : jobs_) {
     if (!job->paused()) guarded(*job, [&] { job->prepare(); });
   }
@@ -114,7 +114,6 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
   const auto vocab = static_cast<std::size_t>(info_.vocab_size);
   const auto feature_dim = static_cast<std::size_t>(info_.feature_dim);
   std::span<const float> features = forward_.features();
-  std::size_t tokens = 0;  // that this forward made
   ++report.forwards;
   for (const Segment& segment : segments) {
     const Feed& feed = *segment.feed;
@@ -130,12 +129,11 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
     accepted_.clear();
     guarded(*feed.job, [&] { feed.job->absorb({segment, own, vocab, accepted_}); });
     if (feed.draft_rows() > 0) guarded(*feed.job, [&] { keep_accepted(feed); });
-    tokens += 1 + accepted_.size();
     const auto own_features = features.first(features.empty() ? 0 : segment.count * feature_dim);
     features = features.subspan(own_features.size());
     if (feed.branch && !speculation_.empty()) tell_drafters(segment, first, own_features);
   }
-  learn_cost(segments, tokens);
+  learn_cost(segments);
 }
 
 // The chain stays in the cache, the rest of the draft leaves it.
@@ -168,14 +166,13 @@ void Engine::tell_drafters(const Segment& segment, Pos first, std::span<const fl
 }
 
 // Only forwards that decode: rows of a prefill want no logits and cost less.
-void Engine::learn_cost(std::span<const Segment> segments, std::size_t tokens) {
+void Engine::learn_cost(std::span<const Segment> segments) {
   std::size_t rows = 0;
   for (const Segment& segment : segments) {
     if (!segment.feed->decode) return;
     rows += segment.count;
   }
-  speculation_.cost.learn(rows, forward_.seconds());
-  speculation_.cost.learn_speed(forward_.seconds() + speculation_.take_seconds(), tokens);
+  speculation_.learn_cost(rows, forward_.seconds());
 }
 
 void Engine::sweep(std::vector<Finished>& finished) {

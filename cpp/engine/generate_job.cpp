@@ -14,7 +14,7 @@ void GenerateOptions::validate() const {
 GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options)
     : Job(id, branch, context), options_(options), matcher_(options.stop) {
   outcome_.prompt_tokens = branch.length();
-  if (options_.drafter) speculator_.emplace(context.speculation.attach(options_.drafter));
+  if (options_.drafter) speculator_.emplace(Speculator{context.speculation.attach(options_.drafter)});
 }
 
 void GenerateJob::prepare() {
@@ -24,7 +24,7 @@ void GenerateJob::prepare() {
   // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
   if (!speculator_) return;
   speculator_->draft = {};
-  if (left() > 1) context_.speculation.wish({this, &branch_, &*speculator_, left() - 1});
+  if (left() > 1) context_.speculation.add({this, &branch_, &*speculator_, left() - 1});
 }
 
 std::int32_t GenerateJob::left() const {

@@ -5,13 +5,13 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "engine/branch.h"
+#include "engine/cost.h"
+#include "engine/draft_policy.h"
 #include "engine/drafter.h"
-#include "engine/forward_cost.h"
-#include "engine/pace.h"
+#include "engine/policy_options.h"
 #include "engine/stats.h"
 
 namespace agentkv {
@@ -19,26 +19,23 @@ namespace agentkv {
 // An attached drafter.
 struct DraftSource {
   std::shared_ptr<Drafter> drafter;
-  DrafterPace pace{};
-  std::string error;  // what it last threw when it was told something; the next generation that asks it fails with it
+  DraftPolicy policy;
+  std::string error = {};  // what it last threw when it was told something; the next generation that asks it fails
 };
 
-// What one generation wants, and gets, of speculation.
-class Speculator {
- public:
-  explicit Speculator(DraftSource& source) : source(source), pace(source.pace) {}
-
+// The speculation of one generation.
+struct Speculator {
   DraftSource& source;
-  Pace pace;
-  std::int32_t depth = 0;  // levels asked for in this round; 0: none
-  Draft draft;             // what is verified in this round
+  DraftPlan plan = {};  // of this round
+  Draft draft = {};     // what is verified in this round
 };
 
-struct DraftWish {
+// A generation that can use a draft in this step.
+struct PendingDraft {
   Job* job;
   const Branch* branch;
   Speculator* speculator;
-  std::int32_t max_depth;
+  std::int32_t max_depth;  // levels that it can use
 };
 
 class Speculation {
@@ -47,20 +44,22 @@ class Speculation {
 
   // The source of a drafter, attached now if it was not.
   DraftSource& attach(std::shared_ptr<Drafter> drafter);
+  // Null for a drafter that is not attached.
+  const DraftSource* find(const Drafter& drafter) const;
 
-  void clear_wishes() { wishes_.clear(); }
-  void wish(const DraftWish& wish) { wishes_.push_back(wish); }
+  void clear_pending() { pending_.clear(); }
+  void add(const PendingDraft& pending) { pending_.push_back(pending); }
 
-  // Drafts for the wishes, and keeps what pays in a forward that has `rows` rows anyway and room for `room` more.
+  // Drafts for what is pending, and keeps what pays in a forward that has `rows` rows anyway and room for `room` more.
   // Returns how many nodes that is. A drafter that throws fails the jobs that asked it.
   std::size_t propose(std::size_t rows, std::size_t room);
 
-  // What came of a draft that was verified: the chain of its nodes that was accepted.
+  // A draft was verified; accepted: the chain of its nodes that was, from a root down.
   void learn(Speculator& speculator, std::span<const std::int32_t> accepted);
+  // A decode forward took so long.
+  void learn_cost(std::size_t rows, double seconds) { cost_.learn(rows, seconds); }
 
-  ForwardCost cost;
-  // Seconds spent in drafters since the last call.
-  double take_seconds() { return std::exchange(seconds_, 0.0); }
+  PolicyOptions options{};
 
   // What drafters are told; one that throws is reported to the next generation that asks it.
   void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features);
@@ -74,24 +73,27 @@ class Speculation {
   template <class What>
   void tell(What&& what);
   void ask(DraftSource& source, std::size_t rows, std::size_t room);
+  void time_drafting(DraftSource& source);
   std::size_t keep_what_pays(std::size_t rows, std::size_t room);
-  std::size_t cut_to_kept(Speculator& speculator, std::vector<bool>& kept, bool has_room);
+  void rank_candidates();
+  std::size_t count_that_pays(std::size_t rows, std::size_t room) const;
+  bool cut_to_kept(Speculator& speculator, std::vector<bool>& kept, bool has_room);
 
   struct Candidate {
     float probability;
-    std::uint32_t wish;
+    std::uint32_t pending;
     std::int32_t node;
   };
 
   Stats& stats_;
-  double seconds_ = 0;
+  TargetCost cost_{options};
   std::vector<std::unique_ptr<DraftSource>> sources_;
-  std::vector<DraftWish> wishes_;
+  std::vector<PendingDraft> pending_;
   std::vector<DraftRequest> requests_;
-  std::vector<std::uint32_t> asked_;  // the wish of each request
+  std::vector<std::uint32_t> asked_;  // the pending draft of each request
   std::vector<float> probabilities_;
-  std::vector<Candidate> candidates_;
-  std::vector<std::vector<bool>> kept_;  // [wishes] of the nodes of each
+  std::vector<Candidate> candidates_;    // most probable first
+  std::vector<std::vector<bool>> kept_;  // [pending] of the nodes of each
   std::vector<std::int32_t> new_index_;
 };
 

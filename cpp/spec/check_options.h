@@ -1,4 +1,4 @@
-// What the drafters that run a model refuse when they are made.
+// Checks of the arguments that drafters with a model are made from.
 #pragma once
 
 #include <memory>

@@ -17,10 +17,10 @@ namespace agentkv {
 struct TreeOptions {
   std::int32_t width = 8;   // nodes per branch that a level runs: those with the greatest reach
   std::int32_t top_k = 8;   // children that each of them gets
-  float min_reach = 0.01f;  // what the target comes by more rarely, by the model's own account, is not worth a row
+  float min_reach = 0.01f;  // nodes that the model itself gives less than this probability are not run
 };
 
-// What a drafter has done since it was made.
+// Work of a drafter since it was made.
 struct DraftStats {
   std::uint64_t levels = 0;    // of all rounds
   std::uint64_t forwards = 0;  // that levels took: as many, unless their rows exceeded what the program takes
@@ -60,7 +60,7 @@ class DraftRound {
     }
     for (const Branch& branch : branches_) {
       DraftRequest& request = *branch.request;
-      branch.tree->best(request.max_nodes, request.row_worth, request.draft);
+      branch.tree->best(request.max_nodes, request.draft);
       request.levels = branch.depth;
     }
   }

@@ -54,10 +54,8 @@ std::int32_t DraftTree::child_that_ran(std::int32_t parent, Token token) const {
   return -1;
 }
 
-void DraftTree::best(std::int32_t max_nodes, float min_reach, Draft& draft) {
+void DraftTree::best(std::int32_t max_nodes, Draft& draft) {
   rank(0, max_nodes);
-  // A node alone stays: whoever asked finds out by it what the model's word is worth.
-  while (order_.size() > 1 && at(order_.back()).reach < min_reach) order_.pop_back();
   index_.resize(nodes_.size());
   draft.tokens.reserve(order_.size());
   draft.parents.reserve(order_.size());

@@ -10,8 +10,8 @@
 
 namespace agentkv {
 
-// Nodes are named by the order in which they came. A node's reach is the product of the probabilities on its way down:
-// how likely the target comes by, if the model that drafts is right about it.
+// Nodes are numbered in the order of their arrival. A node's reach is the product of the probabilities on its path: how
+// likely the target gets there, if the drafting model's probabilities are right.
 class DraftTree {
  public:
   void clear();
@@ -29,16 +29,15 @@ class DraftTree {
 
   Token token(std::int32_t node) const { return at(node).token; }
   std::int32_t row(std::int32_t node) const { return at(node).row; }
-  // The how manieth of the nodes that ran: its place in a cache's frontier. -1 for the branch's last token.
+  // The node's index among those that ran, which is its place in a cache's frontier. -1 for the branch's last token.
   std::int32_t place(std::int32_t node) const { return node < 0 ? -1 : at(node).place; }
   std::int32_t parent_place(std::int32_t node) const { return place(at(node).parent); }
 
   // The child of `parent` that is `token` and ran; -1 when there is none.
   std::int32_t child_that_ran(std::int32_t parent, Token token) const;
 
-  // The max_nodes nodes with the greatest reach, best first, so that parents come before their children. Past the
-  // first, none below min_reach.
-  void best(std::int32_t max_nodes, float min_reach, Draft& draft);
+  // The max_nodes nodes with the greatest reach, best first, so that parents come before their children.
+  void best(std::int32_t max_nodes, Draft& draft);
 
  private:
   struct Node {

@@ -52,7 +52,7 @@ EagleDrafter::EagleDrafter(std::shared_ptr<HeadProgram> head, std::shared_ptr<Tr
       feature_dim_(static_cast<std::size_t>(head_->info().feature_dim)),
       hidden_dim_(static_cast<std::size_t>(head_->info().hidden_dim)),
       flush_rows_(std::min(kFlushRows, static_cast<Pos>(head_->info().max_tokens))),
-      lines_(cache_),
+      branches_(cache_),
       round_(*cache_, head_->info().max_tokens, head_->info().max_logits, checked(options),
              target_tokens(head_->info(), d2t, target_vocab_size)),
       prefill_(*cache_, head_->info().max_tokens, head_->info().max_logits) {}
@@ -67,28 +67,28 @@ void EagleDrafter::propose(std::span<DraftRequest> requests) {
   if (joined_.empty()) return;
   fuse();
   round_.run([this](const LevelRows& rows, std::span<const std::int32_t> sources) { return forward(rows, sources); });
-  for (EagleLine* line : joined_) {
-    cache_->commit({}, 0, line->seq);
-    line->tree.clear();
-    line->forget_rows(cache_->seq_len(line->seq), feature_dim_);
+  for (EagleBranch* state : joined_) {
+    cache_->commit({}, 0, state->seq);
+    state->tree.clear();
+    state->forget_rows(cache_->seq_len(state->seq), feature_dim_);
   }
 }
 
 // A branch takes part when the target has run all of it but the last token, and the features are at hand.
 void EagleDrafter::join(DraftRequest& request) {
-  EagleLine* line = lines_.find(request.branch);
-  if (!line || line->n() == 0) return;
-  if (line->offset + line->n() + 1 != static_cast<Pos>(request.history.size())) return;
-  const Pos n = line->n();
-  if (cache_->seq_len(line->seq) == n) lines_.truncate(*line, n - 1);  // the level's logits come from its row
-  const Pos held = cache_->seq_len(line->seq);
-  if (held < line->first_row(feature_dim_) || n - held > round_.free_cells()) return;
-  const auto rows = line->rows(held, n, feature_dim_);
+  EagleBranch* state = branches_.find(request.branch);
+  if (!state || state->n() == 0) return;
+  if (state->offset + state->n() + 1 != static_cast<Pos>(request.history.size())) return;
+  const Pos n = state->n();
+  if (cache_->seq_len(state->seq) == n) branches_.truncate(*state, n - 1);  // the level's logits come from its row
+  const Pos held = cache_->seq_len(state->seq);
+  if (held < state->first_row(feature_dim_) || n - held > round_.free_cells()) return;
+  const auto rows = state->rows(held, n, feature_dim_);
   features_.insert(features_.end(), rows.begin(), rows.end());
-  line->next = request.history.back();
-  round_.add(request, line->seq, line->tree);
-  for (Pos entry = held; entry < n; ++entry) round_.feed(line->token_after(entry), entry + 1 == n);
-  joined_.push_back(line);
+  state->next = request.history.back();
+  round_.add(request, state->seq, state->tree);
+  for (Pos entry = held; entry < n; ++entry) round_.feed(state->token_after(entry), entry + 1 == n);
+  joined_.push_back(state);
 }
 
 void EagleDrafter::fuse() {
@@ -122,71 +122,71 @@ std::span<const float> EagleDrafter::forward(const LevelRows& rows, std::span<co
 
 void EagleDrafter::observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) {
   if (tokens.empty() || features.size() != tokens.size() * feature_dim_) return;
-  EagleLine* line = lines_.open(branch);
-  if (!line) return;
-  if (line->n() == 0 || first < line->offset || first > line->offset + line->n()) {
-    restart(*line, first);
+  EagleBranch* state = branches_.open(branch);
+  if (!state) return;
+  if (state->n() == 0 || first < state->offset || first > state->offset + state->n()) {
+    restart(*state, first);
   } else {
-    if (first < line->offset + line->n()) keep(*line, first - line->offset);
-    const Pos held = cache_->seq_len(line->seq);
-    if (held == line->n() && held > 0 && line->next != tokens.front()) lines_.truncate(*line, held - 1);
+    if (first < state->offset + state->n()) keep(*state, first - state->offset);
+    const Pos held = cache_->seq_len(state->seq);
+    if (held == state->n() && held > 0 && state->next != tokens.front()) branches_.truncate(*state, held - 1);
   }
   const auto step = static_cast<std::size_t>(flush_rows_);
   for (std::size_t at = 0; at < tokens.size(); at += step) {
     const std::size_t count = std::min(step, tokens.size() - at);
-    append(*line, tokens.subspan(at, count), features.subspan(at * feature_dim_, count * feature_dim_));
+    append(*state, tokens.subspan(at, count), features.subspan(at * feature_dim_, count * feature_dim_));
   }
 }
 
-void EagleDrafter::append(EagleLine& line, std::span<const Token> tokens, std::span<const float> features) {
+void EagleDrafter::append(EagleBranch& state, std::span<const Token> tokens, std::span<const float> features) {
   // The features of the last token went with what came after it: the next ones stand in.
-  if (line.features.empty() && cache_->seq_len(line.seq) < line.n()) {
-    line.features.assign(features.begin(), features.begin() + static_cast<std::ptrdiff_t>(feature_dim_));
+  if (state.features.empty() && cache_->seq_len(state.seq) < state.n()) {
+    state.features.assign(features.begin(), features.begin() + static_cast<std::ptrdiff_t>(feature_dim_));
   }
-  line.tokens.insert(line.tokens.end(), tokens.begin(), tokens.end());
-  line.features.insert(line.features.end(), features.begin(), features.end());
-  const Pos waiting = line.n() - 1 - cache_->seq_len(line.seq);
-  if (waiting >= flush_rows_ || (waiting > 0 && tokens.size() >= kPromptRows)) flush(line);
+  state.tokens.insert(state.tokens.end(), tokens.begin(), tokens.end());
+  state.features.insert(state.features.end(), features.begin(), features.end());
+  const Pos waiting = state.n() - 1 - cache_->seq_len(state.seq);
+  if (waiting >= flush_rows_ || (waiting > 0 && tokens.size() >= kPromptRows)) flush(state);
 }
 
 // Runs the entries whose tokens are known. Where that fails the branch begins anew; propose meets the same failure.
-void EagleDrafter::flush(EagleLine& line) {
-  const Pos held = cache_->seq_len(line.seq);
-  const Pos end = line.n() - 1;
+void EagleDrafter::flush(EagleBranch& state) {
+  const Pos held = cache_->seq_len(state.seq);
+  const Pos end = state.n() - 1;
   prefill_.clear();
-  if (end - held > prefill_.free_cells()) return restart(line, line.offset + line.n());
-  for (Pos entry = held; entry < end; ++entry) prefill_.add_plain(line.seq, line.token_after(entry), false);
-  const auto rows = line.rows(held, end, feature_dim_);
+  if (end - held > prefill_.free_cells()) return restart(state, state.offset + state.n());
+  for (Pos entry = held; entry < end; ++entry) prefill_.add_plain(state.seq, state.token_after(entry), false);
+  const auto rows = state.rows(held, end, feature_dim_);
   features_.assign(rows.begin(), rows.end());
   try {
     fuse();
     prefill_.run([this](const LevelRows& rows) { return forward(rows, {}); },
                  [](const LevelRows&, std::span<const float>) {});
   } catch (const Error&) {
-    return restart(line, line.offset + line.n());
+    return restart(state, state.offset + state.n());
   }
-  line.forget_rows(end, feature_dim_);
-  line.features.shrink_to_fit();  // after a prompt, most branches need a row or two
+  state.forget_rows(end, feature_dim_);
+  state.features.shrink_to_fit();  // after a prompt, most branches need a row or two
 }
 
-void EagleDrafter::restart(EagleLine& line, Pos position) {
-  lines_.truncate(line, 0);
-  line.restart(position);
+void EagleDrafter::restart(EagleBranch& state, Pos position) {
+  branches_.truncate(state, 0);
+  state.restart(position);
 }
 
 // Of what the target ran, the first `length` tokens are left; the entry of the last of them was made with a token that
 // is gone.
-void EagleDrafter::keep(EagleLine& line, Pos length) {
-  if (length < 1) return restart(line, line.offset);
-  lines_.truncate(line, length - 1);
-  line.truncate(length, feature_dim_);
+void EagleDrafter::keep(EagleBranch& state, Pos length) {
+  if (length < 1) return restart(state, state.offset);
+  branches_.truncate(state, length - 1);
+  state.truncate(length, feature_dim_);
 }
 
 void EagleDrafter::shared(BranchId src, BranchId dst, Pos length) {
-  lines_.close(dst);
-  EagleLine* from = lines_.find(src);
+  branches_.close(dst);
+  EagleBranch* from = branches_.find(src);
   const Pos kept = from ? std::min(length - from->offset, from->n()) : 0;
-  EagleLine* to = kept > 0 ? lines_.open(dst) : nullptr;
+  EagleBranch* to = kept > 0 ? branches_.open(dst) : nullptr;
   if (!to) return;
   const Pos entries = std::min(kept - 1, cache_->seq_len(from->seq));
   if (entries > 0) cache_->seq_cp(from->seq, to->seq, 0, entries);
@@ -197,8 +197,8 @@ void EagleDrafter::shared(BranchId src, BranchId dst, Pos length) {
 }
 
 void EagleDrafter::truncated(BranchId branch, Pos length) {
-  EagleLine* line = lines_.find(branch);
-  if (line && length - line->offset < line->n()) keep(*line, length - line->offset);
+  EagleBranch* state = branches_.find(branch);
+  if (state && length - state->offset < state->n()) keep(*state, length - state->offset);
 }
 
 DraftStats EagleDrafter::stats() const {

@@ -8,10 +8,10 @@
 
 #include "core/faces.h"
 #include "engine/drafter.h"
+#include "spec/branch_states.h"
 #include "spec/draft_round.h"
-#include "spec/eagle_line.h"
+#include "spec/eagle_branch.h"
 #include "spec/head_program.h"
-#include "spec/lines.h"
 
 namespace agentkv {
 
@@ -34,17 +34,17 @@ class EagleDrafter final : public Drafter {
   void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) override;
   void shared(BranchId src, BranchId dst, Pos length) override;
   void truncated(BranchId branch, Pos length) override;
-  void closed(BranchId branch) override { lines_.close(branch); }
+  void closed(BranchId branch) override { branches_.close(branch); }
 
   DraftStats stats() const;
   const std::shared_ptr<TreeSeqCache>& cache() const { return cache_; }
 
  private:
   void join(DraftRequest& request);
-  void append(EagleLine& line, std::span<const Token> tokens, std::span<const float> features);
-  void flush(EagleLine& line);
-  void restart(EagleLine& line, Pos position);
-  void keep(EagleLine& line, Pos length);
+  void append(EagleBranch& state, std::span<const Token> tokens, std::span<const float> features);
+  void flush(EagleBranch& state);
+  void restart(EagleBranch& state, Pos position);
+  void keep(EagleBranch& state, Pos length);
   void fuse();
   std::span<const float> forward(const LevelRows& rows, std::span<const std::int32_t> sources);
 
@@ -53,15 +53,15 @@ class EagleDrafter final : public Drafter {
   const std::size_t feature_dim_;
   const std::size_t hidden_dim_;
   const Pos flush_rows_;
-  Lines<EagleLine> lines_;
+  BranchStates<EagleBranch> branches_;
   DraftRound round_;
   LevelRunner prefill_;
-  std::vector<EagleLine*> joined_;   // in the round
-  std::vector<float> features_;      // [rows, feature_dim] of the first level
-  std::vector<float> fused_;         // [rows, hidden_dim]
-  std::vector<float> hidden_in_;     // [rows, hidden_dim] of a forward over nodes
-  std::vector<float> level_hidden_;  // [logits rows, hidden_dim] that this level gave out
-  std::vector<float> above_hidden_;  // ... that the level before it gave out
+  std::vector<EagleBranch*> joined_;  // in the round
+  std::vector<float> features_;       // [rows, feature_dim] of the first level
+  std::vector<float> fused_;          // [rows, hidden_dim]
+  std::vector<float> hidden_in_;      // [rows, hidden_dim] of a forward over nodes
+  std::vector<float> level_hidden_;   // [logits rows, hidden_dim] that this level gave out
+  std::vector<float> above_hidden_;   // ... that the level before it gave out
   double fuse_seconds_ = 0;
 };
 

@@ -1,5 +1,4 @@
-// What an EAGLE-3 drafter needs of its head: one decoder layer over the target's features, with a vocabulary of its
-// own.
+// The interface of an EAGLE-3 head: one decoder layer over the target's features, with a vocabulary of its own.
 #pragma once
 
 #include <cstdint>

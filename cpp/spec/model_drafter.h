@@ -9,13 +9,13 @@
 #include "core/faces.h"
 #include "engine/drafter.h"
 #include "engine/program.h"
+#include "spec/branch_states.h"
 #include "spec/draft_round.h"
-#include "spec/lines.h"
 
 namespace agentkv {
 
-// What a round ran of a branch is kept: tokens that the target accepts of the last draft are not computed again. All
-// branches share one forward per level. A branch that finds no cell or sequence free gets no draft.
+// Rows of a round stay in the cache, so that tokens of the last draft that the target accepts are not computed again.
+// All branches share one forward per level. A branch that finds no cell or sequence free gets no draft.
 class ModelDrafter final : public Drafter {
  public:
   // Throws InvalidDrafter for a missing program or cache, and for options below 1.
@@ -26,27 +26,27 @@ class ModelDrafter final : public Drafter {
   void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) override;
   void shared(BranchId src, BranchId dst, Pos length) override;
   void truncated(BranchId branch, Pos length) override;
-  void closed(BranchId branch) override { lines_.close(branch); }
+  void closed(BranchId branch) override { branches_.close(branch); }
 
   DraftStats stats() const;
   const std::shared_ptr<TreeSeqCache>& cache() const { return cache_; }
 
  private:
-  struct Line {
+  struct BranchState {
     SeqId seq = -1;
     std::vector<Token> log;  // what its sequence holds
     Pos known = 0;           // tokens of it that are the branch's for as long as nobody says otherwise
     DraftTree tree;          // of the last round; the nodes that ran are the sequence's frontier
   };
 
-  void keep(Line& line, Pos length);
-  void reconcile(Line& line, std::span<const Token> history);
-  void accept(Line& line, std::span<const Token> history);
+  void keep(BranchState& state, Pos length);
+  void reconcile(BranchState& state, std::span<const Token> history);
+  void accept(BranchState& state, std::span<const Token> history);
   std::span<const float> forward(const LevelRows& rows);
 
   const std::shared_ptr<Program> program_;
   const std::shared_ptr<TreeSeqCache> cache_;
-  Lines<Line> lines_;
+  BranchStates<BranchState> branches_;
   DraftRound round_;
   LevelRunner prefill_;
   std::vector<std::int32_t> chain_;  // scratch

@@ -568,10 +568,22 @@ class StepReport:
     def finished(self) -> list[Finished]:
         """Jobs that ended in this step, or between it and the one before."""
 
+class AcceptanceRates:
+    """How often the target accepts what a drafter proposes."""
+
+    def __init__(self, levels: Sequence[float] = [], calibration: Sequence[float] = []) -> None:
+        """
+        levels: rate of each level of a draft where the levels above it were accepted, 16 at most. calibration: rate of nodes whose parent was accepted, by their confidence, in 16 bins of equal width over [0, 1]. What is left out is guessed.
+        """
+
+    @property
+    def levels(self) -> list[float]: ...
+
+    @property
+    def calibration(self) -> list[float]: ...
+
 class Drafter:
-    """
-    What guesses the tokens that branches go on with. Belongs to one engine.
-    """
+    """Guesses the tokens that branches continue with. Belongs to one engine."""
 
     @property
     def adaptive(self) -> bool:
@@ -581,6 +593,15 @@ class Drafter:
 
     @adaptive.setter
     def adaptive(self, arg: bool, /) -> None: ...
+
+    @property
+    def prior(self) -> AcceptanceRates:
+        """
+        What acceptance to expect before any draft was verified; read when the drafter is attached.
+        """
+
+    @prior.setter
+    def prior(self, arg: AcceptanceRates, /) -> None: ...
 
 class PythonDrafter(Drafter):
     """A drafter whose guesses a Python object makes."""
@@ -642,6 +663,46 @@ class GenerateOptions:
 
     @property
     def drafter(self) -> Drafter: ...
+
+class PolicyOptions:
+    """
+    The constants of the drafting policy; engine/policy_options.h has reasons.
+    """
+
+    def __init__(self, *, memory: float = 64.0, measured_weight: float = 16.0, guess_weight: float = 2.0, level_acceptance: float = 0.9, node_acceptance: float = 0.5, level_cost: float = 0.25, row_cost: float = 0.125, outlier: float = 3.0, tolerance: float = 0.02, shortest_pause: int = 4, longest_pause: int = 256) -> None: ...
+
+    @property
+    def memory(self) -> float: ...
+
+    @property
+    def measured_weight(self) -> float: ...
+
+    @property
+    def guess_weight(self) -> float: ...
+
+    @property
+    def level_acceptance(self) -> float: ...
+
+    @property
+    def node_acceptance(self) -> float: ...
+
+    @property
+    def level_cost(self) -> float: ...
+
+    @property
+    def row_cost(self) -> float: ...
+
+    @property
+    def outlier(self) -> float: ...
+
+    @property
+    def tolerance(self) -> float: ...
+
+    @property
+    def shortest_pause(self) -> int: ...
+
+    @property
+    def longest_pause(self) -> int: ...
 
 class Engine:
     """
@@ -712,7 +773,17 @@ class Engine:
 
     def attach(self, drafter: Drafter) -> None:
         """
-        From now on the drafter hears of every branch; a generation that names it attaches it too. Raises InvalidEngine for a cache without trees.
+        From now on the drafter hears of every branch; a generation that names it attaches it too.
+        """
+
+    def acceptance(self, drafter: Drafter) -> AcceptanceRates:
+        """
+        How often drafts of an attached drafter were accepted, older ones counting less. Raises InvalidEngine.
+        """
+
+    def set_policy(self, policy: PolicyOptions) -> None:
+        """
+        The constants of the drafting policy, for benchmarks to change before the first draft.
         """
 
     def logits(self, branch: int) -> int:

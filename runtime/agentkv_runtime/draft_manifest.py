@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agentkv_runtime.manifest import Bytes, Fingerprint, Positive, Quantization, parse_manifest
+from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.manifest import Bytes, Fingerprint, Positive, Quantization, parse_manifest, write_manifest
 
-__all__ = ["DRAFT_FORMAT_VERSION", "DRAFT_MANIFEST_NAME", "DraftManifest", "read_draft_manifest"]
+__all__ = [
+    "DRAFT_FORMAT_VERSION",
+    "DRAFT_MANIFEST_NAME",
+    "DraftManifest",
+    "MeasuredAcceptance",
+    "read_draft_manifest",
+    "record_acceptance",
+]
 
 DRAFT_FORMAT_VERSION = 1
 DRAFT_MANIFEST_NAME = "draft.json"
+
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class MeasuredAcceptance(BaseModel):
+    """How often the target accepted what the head proposed, measured with the exported programs.
+
+    A Context expects this of the head until it has seen enough drafts of its own.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    levels: Annotated[tuple[Rate, ...], Field(max_length=16)] = ()
+    """Of each level of a draft, where the levels above it were accepted."""
+    calibration: Annotated[tuple[Rate, ...], Field(max_length=16)] = ()
+    """Of nodes whose parent was accepted, by the probability that the head gave them: bins of a sixteenth each."""
 
 
 class DraftManifest(BaseModel):
@@ -44,6 +70,7 @@ class DraftManifest(BaseModel):
     head_dim: Positive
     tokenizer_fingerprint: Fingerprint
     """SHA-256 of the target's `tokenizer.json`."""
+    acceptance: MeasuredAcceptance | None = None
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 
@@ -68,3 +95,17 @@ class DraftManifest(BaseModel):
 def read_draft_manifest(path: Path) -> DraftManifest:
     """Reads and checks `draft.json`. Raises ModelFolderError naming the file and the field."""
     return parse_manifest(path, DraftManifest, DRAFT_FORMAT_VERSION)
+
+
+def record_acceptance(path: Path, acceptance: MeasuredAcceptance) -> None:
+    """Puts a measurement into the `draft.json` at `path`, in one rename.
+
+    Raises ModelFolderError for a file that is no draft manifest or cannot be replaced.
+    """
+    manifest = read_draft_manifest(path).model_copy(update={"acceptance": acceptance})
+    fresh = path.with_name(path.name + ".new")
+    try:
+        write_manifest(manifest, fresh)
+        os.replace(fresh, path)
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be replaced: {error.strerror}") from error

@@ -5,7 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentkv_runtime import _core
-from agentkv_runtime._core import Drafter, EagleDrafter, ExecuTorchHead, ModelDrafter, PromptLookup, PythonDrafter
+from agentkv_runtime._core import (
+    AcceptanceRates,
+    Drafter,
+    EagleDrafter,
+    ExecuTorchHead,
+    ModelDrafter,
+    PromptLookup,
+    PythonDrafter,
+)
 from agentkv_runtime.backends import BACKENDS
 from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, read_draft_manifest
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
@@ -97,11 +105,14 @@ def open_eagle(
             min_chunk=min_chunk,
             max_sequences=max_sequences,
         )
-        return EagleDrafter(session, manifest.d2t, manifest.target_vocab_size, width=width, top_k=top_k)
+        drafter = EagleDrafter(session, manifest.d2t, manifest.target_vocab_size, width=width, top_k=top_k)
     except _core.ProgramError as error:
         raise ModelFolderError(str(error)) from error
     except _core.Error as error:
         raise ModelFolderError(f"{program_path}: no drafter can be made: {error}") from error
+    if manifest.acceptance is not None:
+        drafter.prior = AcceptanceRates(manifest.acceptance.levels, manifest.acceptance.calibration)
+    return drafter
 
 
 def _kv_dtype_on(backend: str, kv_dtype: str) -> str:

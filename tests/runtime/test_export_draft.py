@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agentkv_runtime.draft_manifest import DraftManifest, read_draft_manifest
+from agentkv_runtime.draft_manifest import DraftManifest, MeasuredAcceptance, read_draft_manifest, record_acceptance
 from agentkv_runtime.errors import ExportError, ModelFolderError
 from agentkv_runtime.export import export_draft
 from agentkv_runtime.export.cpu.norms import linear_norms
@@ -189,6 +189,11 @@ DRAFT = DraftManifest(
         ({"d2t": [3]}, "1 entries for a vocabulary of 2"),
         ({"d2t": []}, "vocabularies of 2 and 8"),
         ({"format_version": 9}, "format 9; this version of agentkv reads 1"),
+        ({"acceptance": {"levels": [1.5]}}, "acceptance.levels.0"),
+        ({"acceptance": {"levels": ["often"]}}, "acceptance.levels.0"),
+        ({"acceptance": {"levels": [0.5] * 17}}, "acceptance.levels"),
+        ({"acceptance": {"calibration": [-0.1]}}, "acceptance.calibration.0"),
+        ({"acceptance": 1}, "acceptance"),
     ],
 )
 def test_manifests_that_contradict_themselves(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -196,3 +201,15 @@ def test_manifests_that_contradict_themselves(changes: dict[str, Any], message: 
     path.write_text(json.dumps({**json.loads(DRAFT.model_dump_json()), **changes}))
     with pytest.raises(ModelFolderError, match=message):
         read_draft_manifest(path)
+
+
+def test_acceptance_is_recorded_in_a_manifest_that_had_none(tmp_path: Path) -> None:
+    path = tmp_path / "draft.json"
+    facts = json.loads(DRAFT.model_dump_json())
+    del facts["acceptance"]
+    path.write_text(json.dumps(facts))
+    assert read_draft_manifest(path).acceptance is None
+    acceptance = MeasuredAcceptance(levels=(0.9, 0.8), calibration=(0.1,) * 16)
+    record_acceptance(path, acceptance)
+    assert read_draft_manifest(path) == DRAFT.model_copy(update={"acceptance": acceptance})
+    assert [file.name for file in tmp_path.iterdir()] == ["draft.json"]

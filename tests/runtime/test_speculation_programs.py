@@ -142,6 +142,20 @@ def test_a_draft_head_changes_no_token(target: ModelFolder, plain: ModelFolder, 
     assert drafter.cache.used == 0
 
 
+def test_a_head_starts_from_the_acceptance_in_its_manifest(target: ModelFolder, tmp_path: Path) -> None:
+    measured = {"levels": [0.25, 0.5], "calibration": [0.75] * 16}
+    for expected in (measured, None):
+        head = copied(target, tmp_path / str(expected is None), "draft.json", acceptance=expected)
+        drafter = open_eagle(head.path, target, capacity=64)
+        engine = tree_engine(target)
+        engine.attach(drafter)
+        rates = engine.acceptance(drafter)
+        assert (rates.levels[:2] == measured["levels"]) == (expected is not None)
+        assert (rates.calibration == measured["calibration"]) == (expected is not None)
+        with pytest.raises(_core.InvalidEngine, match="not attached"):
+            engine.acceptance(open_eagle(head.path, target, capacity=64))
+
+
 def test_eight_branches_share_the_forwards_of_both_sides(target: ModelFolder) -> None:
     drafter = open_eagle(target.path / "draft.pte", target, capacity=1024, width=2, top_k=2)
     drafter.adaptive = False

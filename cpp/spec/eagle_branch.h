@@ -1,4 +1,4 @@
-// What an EAGLE drafter remembers of a branch.
+// The state of one branch in an EAGLE drafter.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace agentkv {
 // Tokens that the target ran, from position `offset` on, and the features of the last of them: those of tokens
 // [first_row(), n()). Entry i of the head's cache is made of token i + 1 and the features of token i, so an entry needs
 // a token more than the features; the last one can be made once it is known which token comes next.
-struct EagleLine {
+struct EagleBranch {
   SeqId seq = -1;
   Pos offset = 0;
   std::vector<Token> tokens;    // [n]

@@ -1,0 +1,54 @@
+"""How often a model accepts what its draft head proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentkv_runtime.draft_manifest import MeasuredAcceptance
+from agentkv_runtime.engine import PolicyOptions
+
+from .._context import Context
+from ..spec import Eagle
+from .prompts import BenchPrompt
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Engine
+
+
+async def measure_acceptance(
+    model: Path,
+    head: Path,
+    prompts: Sequence[BenchPrompt],
+    *,
+    max_tokens: int = 128,
+    capacity: int = 8192,
+    progress: Callable[[], None] = lambda: None,
+) -> MeasuredAcceptance:
+    """Continues every prompt greedily and counts what the model accepts of whole drafts, 16 levels deep.
+
+    `head` is the folder of the head's draft.pte. Calls `progress` after each prompt. Raises what `Context.open` and
+    `Branch.generate` do.
+    """
+    strategy = Eagle(head, adaptive=False)
+    async with Context.open(model, capacity=capacity) as ctx:
+
+        def count_only(engine: Engine) -> None:
+            engine.set_policy(PolicyOptions(memory=float("inf"), guess_weight=1e-9, measured_weight=1e-9))
+
+        await ctx._loop.call(count_only)
+        async with await ctx.branch([0]) as first:
+            await first.generate(max_tokens=2, speculative=strategy)  # from here on the head hears of every branch
+        for prompt in prompts:
+            branch = await prompt.branch(ctx)
+            await branch.generate(max_tokens=max_tokens, speculative=strategy)
+            await ctx.keep()
+            progress()
+        drafter = ctx._home.speculation.drafter(strategy)
+        assert drafter is not None
+        rates = await ctx._loop.call(lambda engine: engine.acceptance(drafter))
+    return MeasuredAcceptance(
+        levels=tuple(round(rate, 4) for rate in rates.levels),
+        calibration=tuple(round(rate, 4) for rate in rates.calibration),
+    )

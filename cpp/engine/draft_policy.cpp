@@ -1,0 +1,70 @@
+#include "engine/draft_policy.h"
+
+#include <algorithm>
+
+namespace agentkv {
+
+bool Trials::take(const PolicyOptions& options) {
+  if (left_ > 0) return false;
+  left_ = pause_ = std::clamp(2 * pause_, options.shortest_pause, options.longest_pause);
+  return true;
+}
+
+DraftPolicy::DraftPolicy(const PolicyOptions& options, const TargetCost& target, const AcceptanceRates& prior)
+    : acceptance(options, prior), options_(options), target_(target) {}
+
+void DraftPolicy::begin_round(std::size_t rows, std::size_t branches) {
+  trials_.begin_round();
+  for (std::size_t level = 0; level < share_.size(); ++level) {
+    share_[level] = target_.seconds(rows + level * branches) / static_cast<double>(rows);
+  }
+}
+
+double DraftPolicy::level_seconds() const {
+  return level_.weight > 0 ? level_.seconds : options_.level_cost * target_.seconds(1);
+}
+
+DraftPlan DraftPolicy::plan(std::int32_t max_depth) {
+  max_depth = std::min(max_depth, static_cast<std::int32_t>(AcceptanceRates::kLevels));
+  if (max_depth * level_seconds() < options_.tolerance * share_[0]) return {.depth = max_depth};
+  DraftPlan plan = fastest(max_depth);
+  if (plan.depth == 0 && take_trial()) {
+    plan.depth = 1;
+    plan.trial = true;
+  }
+  return plan;
+}
+
+bool DraftPolicy::take_trial() {
+  if (trials_.take(options_)) return true;
+  acceptance.fade();
+  if (level_.weight > 1) level_.fade(options_);
+  return false;
+}
+
+// The depth with the most tokens per second: (1 + expected accepted levels) / (target's forward + drafting).
+DraftPlan DraftPolicy::fastest(std::int32_t max_depth) const {
+  DraftPlan plan;
+  double best_speed = (1 + options_.tolerance) / share_[0];
+  double tokens = 1;
+  double reach = 1;  // probability that a round gets as deep
+  for (std::int32_t depth = 1; depth <= max_depth; ++depth) {
+    reach *= acceptance.level(static_cast<std::size_t>(depth) - 1);
+    tokens += reach;
+    const double speed = tokens / (share_[static_cast<std::size_t>(depth)] + depth * level_seconds());
+    if (speed <= best_speed) continue;
+    best_speed = speed;
+    plan.depth = depth;
+  }
+  const double row_seconds = share_[1] - share_[0];
+  plan.level_worth = best_speed * (level_seconds() + std::max(row_seconds, 0.0));
+  return plan;
+}
+
+void DraftPolicy::learn_cost(double seconds, std::int32_t levels, std::size_t branches) {
+  if (!target_.known()) return;  // the first draft runs on cold caches, with nothing to compare it with
+  if (level_.weight == 0) level_ = {.seconds = level_seconds(), .weight = 1};
+  level_.learn(seconds / (levels * static_cast<double>(branches)), options_);
+}
+
+}  // namespace agentkv

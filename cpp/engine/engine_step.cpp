@@ -47,9 +47,8 @@ StepReport Engine::settle() {
 }
 
 void Engine::prepare_jobs() {
-  speculation_.clear_pending();
   for (const auto& job : jobs_) {
-    if (!job->paused()) guarded(*job, [&] { job->prepare(); });
+    if (!job->paused()) guarded(*job, [&] { job->prepare_once(); });
   }
 }
 
@@ -64,6 +63,7 @@ void Engine::guarded(Job& job, Action&& action) {
 }
 
 void Engine::offer_rows() {
+  speculation_.clear_pending();
   const auto runnable = [](const Job& job) { return !job.paused() && !job.done(); };
   for (const auto& job : jobs_) {
     if (runnable(*job) && job->always_rides()) guarded(*job, [&] { job->offer(batch_); });

@@ -21,10 +21,6 @@ void GenerateJob::prepare() {
   if (const LogitsRow row = branch_.row) {  // held here: sampling makes the branch let go of it
     if (const char* reason = sample(*row)) return finish(reason);
   }
-  // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
-  if (!speculator_) return;
-  speculator_->draft = {};
-  if (left() > 1) context_.speculation.add({this, &branch_, &*speculator_, left() - 1});
 }
 
 std::int32_t GenerateJob::left() const {
@@ -42,6 +38,10 @@ void GenerateJob::offer(Batch& batch) {
              .first_logits = tokens.size() - 1,
              .decode = true,
              .draft = speculator_ ? &speculator_->draft : nullptr});
+  if (!speculator_) return;
+  speculator_->draft = {};
+  // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
+  if (left() > 1) context_.speculation.add({this, &branch_, &*speculator_, left() - 1});
 }
 
 // Draws each token from the target's row as plain decoding does, and goes on in the draft for as long as it has that
@@ -67,7 +67,8 @@ void GenerateJob::no_room(Cell, Cell) { finish("context_full"); }
 
 const char* GenerateJob::sample(std::span<const float> row) {
   const RandomKey key{options_.seed, branch_.stream, static_cast<std::uint32_t>(branch_.length())};
-  const auto [token, logprob] = context_.sampler.sample(row, options_.sampling, branch_.log, key);
+  const auto [token, logprob] =
+      context_.sampler.sample(row, options_.sampling, branch_.log, key, options_.constraint.get());
   branch_.log.push_back(token);
   branch_.row.reset();
   outcome_.tokens.push_back(token);

@@ -9,19 +9,19 @@ namespace agentkv {
 void Job::finish(const char* reason) {
   done_ = true;
   outcome_.finish_reason = reason;
-  end_step();
+  give_back();
   conclude();
   context_.branches.tell(branch_);
 }
 
 void Job::cancel() {
-  end_step();
+  give_back();
   restore();
   finish("cancelled");
 }
 
 void Job::fail(ErrorKind kind, const std::string& message) {
-  end_step();
+  give_back();
   restore();
   outcome_.error = Failure{kind, message};
   finish();

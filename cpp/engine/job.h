@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/batch.h"
@@ -41,8 +42,10 @@ class Job {
   virtual const char* kind() const = 0;
   // Rides in every forward, before the budget for prefill is shared out.
   virtual bool always_rides() const = 0;
-  // Does what needs no forward. Called once per step, before any rows are offered.
-  virtual void prepare() {}
+  // Does what needs no forward: the first time that it is called in a step, before any rows are offered.
+  void prepare_once() {
+    if (!std::exchange(prepared_, true)) prepare();
+  }
   virtual void offer(Batch& batch) = 0;
   // A forward succeeded: `rows` holds the fed rows of this job and their logits.
   virtual void absorb(const FedRows& rows) = 0;
@@ -52,8 +55,10 @@ class Job {
   virtual bool paused() const { return false; }
   // The reader of its emitted tokens has taken this many more.
   virtual void taken(std::int32_t) {}
-  // The step or the job has ended: give back what was borrowed for the step.
-  virtual void end_step() {}
+  void end_step() {
+    prepared_ = false;
+    give_back();
+  }
 
   void cancel();
   void fail(ErrorKind kind, const std::string& message);
@@ -63,6 +68,9 @@ class Job {
   Finished take_outcome();
 
  protected:
+  virtual void prepare() {}
+  // The step or the job has ended: what was borrowed for the step goes back.
+  virtual void give_back() {}
   // Takes the branch back to where it was before the job, for jobs that are all or nothing.
   virtual void restore() {}
   // Fills the fields of the outcome that are set however the job ended.
@@ -75,6 +83,7 @@ class Job {
 
  private:
   bool done_ = false;
+  bool prepared_ = false;  // for the next step
 };
 
 }  // namespace agentkv

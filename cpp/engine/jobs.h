@@ -21,11 +21,11 @@ class ExtendJob final : public Job {
 
   const char* kind() const override { return "extend"; }
   bool always_rides() const override;
-  void prepare() override;
   void offer(Batch& batch) override;
   void absorb(const FedRows& rows) override;
 
  private:
+  void prepare() override;
   void restore() override;
 
   std::vector<Token> tokens_;  // the branch's pending token, if any, and the new ones
@@ -42,9 +42,11 @@ class LogitsJob final : public Job {
 
   const char* kind() const override { return "logits"; }
   bool always_rides() const override { return true; }
-  void prepare() override;
   void offer(Batch& batch) override;
   void absorb(const FedRows& rows) override;
+
+ private:
+  void prepare() override;
 };
 
 struct GenerateOptions {
@@ -54,8 +56,9 @@ struct GenerateOptions {
   std::uint64_t seed = 0;
   bool ignore_eos = false;
   bool emit = false;
-  std::int32_t emit_ahead = 0;                 // pauses when so many emitted tokens are not taken; 0: never
-  std::shared_ptr<Drafter> drafter = nullptr;  // speculates; null for plain decoding
+  std::int32_t emit_ahead = 0;                            // pauses when so many emitted tokens are not taken; 0: never
+  std::shared_ptr<Drafter> drafter = nullptr;             // speculates; null for plain decoding
+  std::shared_ptr<TokenConstraint> constraint = nullptr;  // null: any token may come
 
   void validate() const;  // throws InvalidSampling
 };
@@ -74,7 +77,6 @@ class GenerateJob final : public Job {
 
   const char* kind() const override { return "generate"; }
   bool always_rides() const override { return true; }
-  void prepare() override;
   void offer(Batch& batch) override;
   void absorb(const FedRows& rows) override;
   void no_room(Cell needed, Cell free) override;
@@ -82,6 +84,7 @@ class GenerateJob final : public Job {
   void taken(std::int32_t tokens) override { untaken_ -= tokens; }
 
  private:
+  void prepare() override;
   std::int32_t left() const;                       // tokens that it may still make
   const char* sample(std::span<const float> row);  // returns the reason to end, or null to go on
   const char* reason_to_end(Token token);
@@ -100,12 +103,12 @@ class SelectJob final : public Job {
 
   const char* kind() const override { return "select"; }
   bool always_rides() const override { return false; }
-  void prepare() override;
   void offer(Batch& batch) override;
   void absorb(const FedRows& rows) override;
-  void end_step() override;
 
  private:
+  void prepare() override;
+  void give_back() override;
   bool offer_prime(Batch& batch);
   bool offer_choice(Batch& batch, std::size_t n_pending);
   void score_first_tokens(std::span<const float> row);

@@ -43,14 +43,25 @@ void Sampling::validate() const {
 }
 
 Sampler::Choice Sampler::sample(std::span<const float> row, const Sampling& sampling, std::span<const Token> history,
-                                const RandomKey& key) {
+                                const RandomKey& key, TokenConstraint* constraint) {
   const RowSummary raw = checked_summary(row);
-  const bool penalise = sampling.repetition_penalty != 1;
-  const auto scores = penalise ? penalised(row, sampling.repetition_penalty, history) : row;
-  const RowSummary summary = penalise ? summarise(scores) : raw;
+  auto scores = row;
+  if (sampling.repetition_penalty != 1) scores = penalised(scores, sampling.repetition_penalty, history);
+  if (constraint) scores = constrained(scores, *constraint, history);
+  const RowSummary summary = scores.data() == row.data() ? raw : summarise(scores);
   const bool greedy = sampling.temperature < kGreedyBelow;
   const Token token = greedy ? summary.argmax : draw(scores, summary.max, sampling, uniform(key));
   return {token, static_cast<float>(static_cast<double>(row[static_cast<std::size_t>(token)]) - raw.log_sum_exp)};
+}
+
+std::span<const float> Sampler::constrained(std::span<const float> scores, TokenConstraint& constraint,
+                                            std::span<const Token> history) {
+  if (scores.data() != scores_.data()) scores_.assign(scores.begin(), scores.end());
+  constraint.mask(history, scores_);
+  if (!std::any_of(scores_.begin(), scores_.end(), [](float score) { return score > kLowest; })) {
+    throw ForwardFailed("the constraint allows no token here");
+  }
+  return scores_;
 }
 
 std::span<const float> Sampler::penalised(std::span<const float> row, float penalty, std::span<const Token> history) {

@@ -99,7 +99,7 @@ void SelectJob::finish_if_scored() {
   finish();
 }
 
-void SelectJob::end_step() {
+void SelectJob::give_back() {
   for (const SeqId seq : borrowed_) context_.branches.give_back(seq);
   borrowed_.clear();
   context_.branches.trim(branch_);

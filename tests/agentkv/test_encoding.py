@@ -13,6 +13,7 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
+from agentkv._chat import MOST_SECONDS
 from tests.models import CHAT_TEMPLATE
 
 from .conftest import OpenContext
@@ -182,8 +183,10 @@ async def leave_its_template(ctx: kv.Context, messages: list[dict]) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(ctx.branch, messages)
             await template_runs(ctx)
+            cancelled = anyio.current_time()
             scope.cancel()
     assert scope.cancelled_caught
+    assert anyio.current_time() - cancelled < MOST_SECONDS / 2, "it waited for the template"
 
 
 async def expect_closed(branch: kv.Branch) -> None:

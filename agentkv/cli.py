@@ -159,11 +159,13 @@ def export_draft(
     """Export an EAGLE-3 draft head for a model that was exported with --features. Needs torch."""
     import anyio
     from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, record_acceptance
+    from agentkv_runtime.errors import ModelFolderError
     from agentkv_runtime.export.draft_folder import export_draft
     from agentkv_runtime.folder import is_model_folder
 
     from ._bench.acceptance import measure_acceptance
     from ._bench.prompts import default_prompts
+    from ._errors import AgentKVError
 
     with _exporting() as progress:
         draft = export_draft(
@@ -175,11 +177,17 @@ def export_draft(
             max_logits=max_logits,
             progress=progress,
         )
+        unmeasured = None
         if is_model_folder(out):
             progress("measuring what the model accepts of it")
-            acceptance = anyio.run(measure_acceptance, out, out, default_prompts(out))
-            record_acceptance(out / DRAFT_MANIFEST_NAME, acceptance)
+            try:
+                acceptance = anyio.run(measure_acceptance, out, out, default_prompts(out))
+                record_acceptance(out / DRAFT_MANIFEST_NAME, acceptance)
+            except (AgentKVError, ModelFolderError) as error:  # such as a backend that is not here
+                unmeasured = error
     stdout.print(f"Wrote {escaped(out / 'draft.pte')} ({_bytes_text(draft.model_bytes)})")
+    if unmeasured is not None:
+        stdout.print(f"What the model accepts of it was not measured: {escaped(str(unmeasured))}", soft_wrap=True)
 
 
 @app.command()

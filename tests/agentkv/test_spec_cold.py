@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from typing import Any
+
 import pytest
+from agentkv_runtime.draft_manifest import read_draft_manifest
+from typer.testing import CliRunner
 
 import agentkv as kv
 from agentkv._bench.acceptance import measure_acceptance
 from agentkv._bench.prompts import default_prompts
+from agentkv.cli import app
 
-pytestmark = pytest.mark.anyio
 
-
+@pytest.mark.anyio
 async def test_a_fresh_context_drafts_deep() -> None:
     tokens = forwards = 0
     async with kv.Context.open(kv.models.nano(), capacity=8192, speculative=kv.spec.Eagle()) as ctx:
@@ -24,9 +30,28 @@ async def test_a_fresh_context_drafts_deep() -> None:
     assert tokens / forwards >= 3  # 7 to 8 where the machine is not too busy to be timed
 
 
+@pytest.mark.anyio
 async def test_acceptance_is_measured_from_what_the_model_says() -> None:
     nano = kv.models.nano()
     measured = await measure_acceptance(nano, nano, default_prompts(nano)[:4])
     assert len(measured.levels) == len(measured.calibration) == 16
     assert measured.levels[0] > 0.9
     assert measured.calibration[-1] > 0.9 > 0.1 > measured.calibration[0]
+
+
+def test_an_export_measures_the_head_where_the_model_is(
+    eagle_folder: Path, tiny_hf_folder: Any, tmp_path: Path
+) -> None:
+    from tests.runtime.draft_heads import head_weights, write_head
+
+    head = write_head(tmp_path / "head", head_weights(draft_vocab=128))
+    model = shutil.copytree(eagle_folder, tmp_path / "model")
+    for prompts, says in ((None, ""), ("not JSON", "was not measured")):
+        if prompts is not None:
+            (model / "prompts.jsonl").write_text(prompts)
+        arguments = ["export-draft", head, tiny_hf_folder("llama"), model, "--max-tokens", 64]
+        done = CliRunner().invoke(app, list(map(str, arguments)))
+        assert done.exit_code == 0, done.output
+        assert says in done.output
+        acceptance = read_draft_manifest(model / "draft.json").acceptance
+        assert (acceptance is None) == (prompts is not None)

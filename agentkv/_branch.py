@@ -22,10 +22,9 @@ from ._speculation import INHERIT, Inherit, Speculative
 from ._stream import DEFAULT_BUFFER, TokenStream
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Finished
-
     from ._commands import Worker
     from ._context import Context
+    from ._engine import Finished
     from ._home import Home
     from ._loop import StepLoop
     from ._sampling import Sampling

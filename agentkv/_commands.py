@@ -1,4 +1,4 @@
-"""What the event loop asks of the step loop's thread.
+"""Commands: requests of the event loop to the step loop's thread.
 
 A command is made on the event loop, applied once on the thread between two forwards, and settled once back on the
 event loop, whatever it or others raised. Whoever awaits it waits for `settled`.
@@ -16,7 +16,7 @@ import anyio
 from ._errors import BranchClosed, from_native
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Emitted, Engine, Finished
+    from ._engine import Emitted, Finished, StepEngine
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Worker(Protocol):
     """What a command may use of the thread."""
 
-    engine: Engine
+    engine: StepEngine
     jobs: dict[int, Job[Any]]
 
     def report(self, settle: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class Call(Awaited[T]):
 
     __slots__ = ("_done", "_undo", "_verb")
 
-    def __init__(self, verb: Callable[[Engine], T], undo: Callable[[Worker, T], None] | None = None) -> None:
+    def __init__(self, verb: Callable[[StepEngine], T], undo: Callable[[Worker, T], None] | None = None) -> None:
         super().__init__()
         self._verb = verb
         self._undo = undo
@@ -119,7 +119,7 @@ class Job(Awaited[T]):
 
     def __init__(
         self,
-        start: Callable[[Engine], int],
+        start: Callable[[StepEngine], int],
         finish: Callable[[Finished], T],
         undo: Callable[[Worker], None] | None = None,
     ) -> None:
@@ -167,7 +167,7 @@ class StreamJob(Job[T]):
 
     def __init__(
         self,
-        start: Callable[[Engine], int],
+        start: Callable[[StepEngine], int],
         finish: Callable[[Finished], T],
         feed: Callable[[list[Emitted]], None],
         heard: Callable[[], None],

@@ -15,7 +15,7 @@ from ._home import Home
 from ._inputs import Prompt
 from ._log import log
 from ._loop import StepLoop
-from ._model import ModelInfo, OpenModel, Options, Session, open_model
+from ._model import ModelInfo, OpenEngine, OpenModel, Options, open_model
 from ._shown import shown
 from ._speculation import Speculative
 from ._stats import Stats
@@ -23,7 +23,7 @@ from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Engine
+    from ._engine import StepEngine
 
 
 class Context:
@@ -80,13 +80,13 @@ class Context:
         )
         opened: list[OpenModel] = []
 
-        def open_session() -> Session:
+        def open_engine() -> OpenEngine:
             session, model = open_model(options)
             opened.append(model)
             return session
 
         loop = StepLoop()
-        await loop.start(open_session)
+        await loop.start(open_engine)
         context = cls(loop, opened[0])
         log.debug("context opened", model=str(options.path), backend=context.model_info.backend)
         try:
@@ -150,7 +150,7 @@ class Context:
         tokens = await self._home.encoding.prompt(prompt, tools=tools)
         created: list[int] = []  # by the thread
 
-        def create(engine: Engine) -> int:
+        def create(engine: StepEngine) -> int:
             branch, reused = engine.create(tokens)
             try:
                 job = engine.extend(branch, tokens[reused:])

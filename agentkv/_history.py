@@ -1,4 +1,4 @@
-"""What the event loop knows of the branches: their tokens as the engine tells them, and which marks still hold."""
+"""The event loop's copy of the branches' tokens, kept by the changes that the engine tells; and which marks hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import LogChange
+    from ._engine import LogChange
 
 
 class History:

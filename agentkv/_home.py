@@ -1,4 +1,4 @@
-"""What the branches of one Context share."""
+"""The objects that all branches of one Context share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users pass in, checked before anything is changed."""
+"""Checks of arguments that users pass, made before anything is changed."""
 
 from __future__ import annotations
 

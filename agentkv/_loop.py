@@ -32,9 +32,8 @@ from ._trace import StepRecord
 from ._worker import EngineWorker, Post, Stop
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Engine
-
-    from ._model import Session
+    from ._engine import StepEngine
+    from ._model import OpenEngine
 
 T = TypeVar("T")
 
@@ -70,7 +69,7 @@ class StepLoop:
         """The last steps, oldest first."""
         return self._worker.trace.records()
 
-    async def start(self, open_session: Callable[[], Session]) -> None:
+    async def start(self, open_engine: Callable[[], OpenEngine]) -> None:
         """Starts the thread and has it open the engine; raises what that raised.
 
         Opening cannot be interrupted: a cancelled start waits for it, then stops the thread.
@@ -85,7 +84,7 @@ class StepLoop:
 
         self._thread = threading.Thread(
             target=self._worker.run,
-            args=(open_session, opened, self._ended.set),
+            args=(open_engine, opened, self._ended.set),
             name=f"agentkv-{next(_numbers)}",
             daemon=True,  # `_at_exit` ends it where a Context was never left
         )
@@ -149,7 +148,7 @@ class StepLoop:
                 "Context here, or hand the work over to that event loop (asyncio.run_coroutine_threadsafe, say)"
             )
 
-    async def call(self, verb: Callable[[Engine], T], undo: Callable[[Worker, T], None] | None = None) -> T:
+    async def call(self, verb: Callable[[StepEngine], T], undo: Callable[[Worker, T], None] | None = None) -> T:
         """Runs a verb between two forwards. `undo` takes back, on the thread, one whose result nobody receives."""
         return await self.run(Call(verb, undo))
 

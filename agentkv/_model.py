@@ -110,34 +110,34 @@ class OpenModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class OpenEngine:
     """What stays with the thread that opened the model."""
 
     engine: Engine
-    program: Any
+    session: Any
     speculation: Speculation
 
     def snapshot(self) -> Snapshot:
         """Counters of the engine and its cache."""
-        return Snapshot(self.engine.stats(), self.program.allocated_cells, self.program.kv_bytes)
+        return Snapshot(self.engine.stats(), self.session.allocated_cells, self.session.kv_bytes)
 
     def close(self) -> None:
         """Lets go of what others may still refer to."""
         self.speculation.close()
 
 
-def open_model(options: Options) -> tuple[Session, OpenModel]:
+def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     """Loads the model and makes the engine over it, on the calling thread. Raises ModelError."""
     from agentkv_runtime import folder
     from agentkv_runtime.engine import Engine
 
     try:
         if options.backend == "torch" or folder.is_hf_folder(options.path):
-            program, info, tokenizer = _open_torch(options)
+            session, info, tokenizer = _open_torch(options)
             source = None
         else:
             source = folder.read_model_folder(options.path)
-            program, info, tokenizer = _open_exported(options, source)
+            session, info, tokenizer = _open_exported(options, source)
             source.check_current()
         token_bytes = tokenizer.token_bytes(info.vocab_size)
         tokenizer.eos_ids  # noqa: B018 - a folder may name ends that are no ids
@@ -146,8 +146,8 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
     except Exception as error:
         raise opening_error(error, options.path) from error
     engine = Engine(
-        program,
-        program.cache,
+        session,
+        session.cache,
         token_bytes=token_bytes,
         eos_ids=tokenizer.eos_ids,
         special_ids=tokenizer.special_ids,
@@ -165,7 +165,7 @@ def open_model(options: Options) -> tuple[Session, OpenModel]:
     drafter = speculation.open_default()
     if drafter is not None:
         engine.attach(drafter)  # it hears of every branch from the first token on
-    return Session(engine, program, speculation), OpenModel(info, tokenizer, speculation)
+    return OpenEngine(engine, session, speculation), OpenModel(info, tokenizer, speculation)
 
 
 def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:

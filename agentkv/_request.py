@@ -13,7 +13,7 @@ from ._sampling import Sampling, native_sampling
 from ._speculation import Inherit, Speculation, Speculative
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Engine, Finished
+    from ._engine import Finished, StepEngine
 
 MOST_TOKENS = 2**31 - 1
 
@@ -53,7 +53,7 @@ class GenerationRequest:
         sampling = checked_sampling(sampling)
         return cls(branch, limit, stops, sampling, sampling.drawn_seed(), strategy, speculation, buffer)
 
-    def start(self, engine: Engine) -> int:
+    def start(self, engine: StepEngine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
         from agentkv_runtime.engine import GenerateOptions
 

@@ -16,9 +16,8 @@ from ._errors import AgentKVError, BranchBusy
 from ._generation import Generation, Token
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Emitted, Finished
-
     from ._branch import Branch
+    from ._engine import Emitted, Finished
     from ._request import GenerationRequest
 
 DEFAULT_BUFFER = 64

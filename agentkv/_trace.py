@@ -1,4 +1,4 @@
-"""What recent steps merged, for those who want to see coalescing happen."""
+"""A record of recent steps: how many branches and rows each forward merged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import StepReport
+    from ._engine import StepReport
 
 MAX_STEPS = 4096  # steps remembered; older ones are dropped
 

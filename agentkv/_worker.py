@@ -20,9 +20,8 @@ from ._stats import Snapshot
 from ._trace import StepTrace
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Emitted, Engine, StepReport
-
-    from ._model import Session
+    from ._engine import Emitted, StepEngine, StepReport
+    from ._model import OpenEngine
 
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
 
@@ -65,8 +64,8 @@ class EngineWorker:
         post: Callable[[Post], bool],
         histories: Histories,
     ) -> None:
-        self.engine: Engine
-        self._session: Session | None = None
+        self.engine: StepEngine
+        self._open_engine: OpenEngine | None = None
         self.jobs: dict[int, Job[Any]] = {}
         self.snapshot: Snapshot
         self.trace = StepTrace()
@@ -92,7 +91,7 @@ class EngineWorker:
 
     def run(
         self,
-        open_session: Callable[[], Session],
+        open_engine: Callable[[], OpenEngine],
         opened: Callable[[BaseException | None], None],
         ended: Callable[[], None],
     ) -> None:
@@ -101,9 +100,9 @@ class EngineWorker:
         On the event loop, `opened` gets the error if there was one, and `ended` is the last thing to run.
         """
         try:
-            self._session = open_session()
-            self.engine = self._session.engine
-            self.snapshot = self._session.snapshot()
+            self._open_engine = open_engine()
+            self.engine = self._open_engine.engine
+            self.snapshot = self._open_engine.snapshot()
         except BaseException as error:
             self.report(partial(opened, error))
         else:
@@ -213,8 +212,8 @@ class EngineWorker:
         self._settlements = []
 
     def _refresh_stats(self, now: float) -> None:
-        if self._session is not None:
-            self.snapshot = self._session.snapshot()
+        if self._open_engine is not None:
+            self.snapshot = self._open_engine.snapshot()
             self._stats_at = now
 
     def _end(self, ending: BaseException) -> None:
@@ -229,7 +228,7 @@ class EngineWorker:
             if self._stopping:
                 break
             self._stopping = isinstance(self._queue.get(), Stop)
-        if self._session is not None:
-            self._session.close()
-        self._session = None
+        if self._open_engine is not None:
+            self._open_engine.close()
+        self._open_engine = None
         del self.engine

@@ -13,7 +13,7 @@ async def fail_at(ctx: kv.Context, layer: int, after: int = 0) -> None:
     """The Context's forward after the next `after` ones fails before `layer` is written. Once."""
 
     def arm(_: object) -> None:
-        session: Any = ctx._loop._worker._session
-        _core.fail_at(session.program.cache, layer, after_forwards=after)
+        opened: Any = ctx._loop._worker._open_engine
+        _core.fail_at(opened.session.cache, layer, after_forwards=after)
 
     await ctx._loop.call(arm)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from agentkv_runtime.draft_manifest import MeasuredAcceptance
 from agentkv_runtime.engine import PolicyOptions
@@ -12,9 +12,6 @@ from agentkv_runtime.engine import PolicyOptions
 from .._context import Context
 from ..spec import Eagle
 from .prompts import BenchPrompt
-
-if TYPE_CHECKING:
-    from agentkv_runtime.engine import Engine
 
 
 async def measure_acceptance(
@@ -34,7 +31,7 @@ async def measure_acceptance(
     strategy = Eagle(head, adaptive=False)
     async with Context.open(model, capacity=capacity) as ctx:
 
-        def count_only(engine: Engine) -> None:
+        def count_only(engine: Any) -> None:
             engine.set_policy(PolicyOptions(memory=float("inf"), guess_weight=1e-9, measured_weight=1e-9))
 
         await ctx._loop.call(count_only)
@@ -47,7 +44,11 @@ async def measure_acceptance(
             progress()
         drafter = ctx._home.speculation.drafter(strategy)
         assert drafter is not None
-        rates = await ctx._loop.call(lambda engine: engine.acceptance(drafter))
+
+        def rates_of(engine: Any) -> Any:
+            return engine.acceptance(drafter)
+
+        rates = await ctx._loop.call(rates_of)
     return MeasuredAcceptance(
         levels=tuple(round(rate, 4) for rate in rates.levels),
         calibration=tuple(round(rate, 4) for rate in rates.calibration),

@@ -1,4 +1,4 @@
-// What the bindings of every byte layer share: the face of agentkv_runtime/byte_layer.py over NumPy arrays.
+// Shared by the bindings of all byte layers: the interface of agentkv_runtime/byte_layer.py over NumPy arrays.
 #pragma once
 
 #include <nanobind/nanobind.h>

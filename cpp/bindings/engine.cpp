@@ -24,7 +24,7 @@ namespace {
 
 using TokenArray = nb::ndarray<nb::numpy, Token, nb::ndim<1>>;
 
-Vocabulary vocabulary_of(const Program& program, nb::sequence token_bytes, nb::iterable eos_ids,
+Vocabulary vocabulary_of(const ModelRunner& program, nb::sequence token_bytes, nb::iterable eos_ids,
                          nb::iterable special_ids) {
   std::vector<nb::object> held;
   std::vector<std::string_view> views;
@@ -36,13 +36,13 @@ Vocabulary vocabulary_of(const Program& program, nb::sequence token_bytes, nb::i
   return Vocabulary(program.info().vocab_size, views, tokens_of(eos_ids), tokens_of(special_ids));
 }
 
-// A Python program may lead back to the engine: let Python's collector see the cycle. The program breaks it.
+// A Python runner may lead back to the engine: let Python's collector see the cycle. The runner breaks it.
 int traverse_engine(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
   Engine& engine = *nb::inst_ptr<Engine>(self);
-  const nb::handle program = nb::find(engine.program());
-  Py_VISIT(program.ptr());
+  const nb::handle runner = nb::find(engine.runner());
+  Py_VISIT(runner.ptr());
   return 0;
 }
 
@@ -98,7 +98,7 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "n_cached", [](Engine& self, BranchId id) { return self.branch(id).n_cached; }, "branch"_a,
           "How many of its tokens the cache holds: all, or all but the last. Raises BranchClosed.")
       .def(
-          "stream", [](Engine& self, BranchId id) { return self.branch(id).stream; }, "branch"_a,
+          "rng_stream", [](Engine& self, BranchId id) { return self.branch(id).rng_stream; }, "branch"_a,
           "The key of the branch's random numbers. Raises BranchClosed.");
 }
 
@@ -158,9 +158,9 @@ void bind_engine(nb::module_& m) {
       "job runs on the branch.");
   engine.def(
       "__init__",
-      [](Engine* self, std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, nb::sequence token_bytes,
-         nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens, std::int32_t max_branches,
-         std::int32_t max_positions) {
+      [](Engine* self, std::shared_ptr<ModelRunner> program, std::shared_ptr<TreeSeqCache> cache,
+         nb::sequence token_bytes, nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens,
+         std::int32_t max_branches, std::int32_t max_positions) {
         Vocabulary vocabulary = vocabulary_of(*program, token_bytes, eos_ids, special_ids);
         const EngineConfig config{
             .max_batch_tokens = max_batch_tokens, .max_branches = max_branches, .max_positions = max_positions};
@@ -168,10 +168,10 @@ void bind_engine(nb::module_& m) {
       },
       "program"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
       "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0,
-      nb::sig(
-          "def __init__(self, program: Program, cache: TreeSeqCache, *, token_bytes: collections.abc.Sequence[bytes], "
-          "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
-          "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),
+      nb::sig("def __init__(self, program: ModelRunner, cache: TreeSeqCache, *, token_bytes: "
+              "collections.abc.Sequence[bytes], "
+              "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
+              "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),
       "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
       "max_branches: live branches; the cache must have as many sequences, and those it has more let select score more "
       "choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.");

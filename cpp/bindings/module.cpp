@@ -17,9 +17,9 @@ void bind_errors(nb::module_& m);
 void bind_faults(nb::module_& m);
 void bind_options(nb::module_& m);
 void bind_program(nb::module_& m);
-void bind_program_face(nb::module_& m);
+void bind_model_runner(nb::module_& m);
 void bind_prompt_lookup(nb::module_& m);
-void bind_python_program(nb::module_& m);
+void bind_python_runner(nb::module_& m);
 void bind_reports(nb::module_& m);
 
 NB_MODULE(_core, m) {
@@ -41,13 +41,13 @@ NB_MODULE(_core, m) {
   bind_core(m);
   bind_faults(m);
   bind_cpu(m);
-  bind_program_face(m);  // the base class of every program below
+  bind_model_runner(m);  // the base class of every runner below
   bind_reports(m);
   bind_drafter(m);  // the base class of every drafter below
   bind_options(m);
   bind_engine(m);
   bind_program(m);
-  bind_python_program(m);
+  bind_python_runner(m);
   bind_prompt_lookup(m);
   bind_drafters(m);
 }

@@ -64,8 +64,8 @@ void bind_loaded_program(nb::module_& m) {
 }
 
 void bind_session(nb::module_& m) {
-  nb::class_<ExecuTorchSession, Program>(m, "ExecuTorchSession",
-                                         "One cache over a loaded program. Belongs to one thread at a time.")
+  nb::class_<ExecuTorchSession, ModelRunner>(m, "ExecuTorchSession",
+                                             "One cache over a loaded program. Belongs to one thread at a time.")
       .def_prop_ro(
           "cache", [](const ExecuTorchSession& s) { return std::shared_ptr<TreeSeqCache>(s.cache()); },
           "The bookkeeping: which sequence holds which cells.")

@@ -11,7 +11,7 @@
 
 namespace agentkv {
 
-// What the caller chooses for one cache.
+// The choices of the caller for one cache.
 struct CacheOptions {
   Cell capacity = 0;
   std::string kv_dtype = "fp16";

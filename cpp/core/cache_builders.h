@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/byte_layer.h"
-#include "core/faces.h"
+#include "core/cache.h"
 
 namespace agentkv {
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/cache.h"
 #include "core/compaction.h"
-#include "core/faces.h"
 #include "core/frontier.h"
 #include "core/plan_builder.h"
 #include "core/seq_table.h"

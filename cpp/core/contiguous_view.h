@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 
 namespace agentkv {
 

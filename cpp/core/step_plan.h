@@ -1,4 +1,4 @@
-// What a byte layer is told about one step. Planned once, shared by all layers.
+// The plan of one step: which cells are written and which are visible. Made once, shared by all layers.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/byte_layer.h"
-#include "core/faces.h"
+#include "core/cache.h"
 #include "core/step_plan.h"
 #include "cpu/attention.h"
 #include "cpu/heads_view.h"

@@ -8,7 +8,7 @@
 
 #include "engine/branch.h"
 #include "engine/draft.h"
-#include "engine/program.h"
+#include "engine/model_runner.h"
 #include "engine/types.h"
 
 namespace agentkv {
@@ -16,14 +16,14 @@ namespace agentkv {
 class BranchTable;
 
 // Tokens that extend one sequence, in order, and draft nodes that may follow the last of them. A forward may take any
-// number of rows from the front of a feed without a draft; one with a draft goes through whole.
-struct Feed {
+// number of rows from the front of an entry without a draft; one with a draft goes through whole.
+struct BatchEntry {
   Job* job = nullptr;
   SeqId seq = 0;
   Branch* branch = nullptr;       // the branch whose n_cached grows; null for a borrowed sequence
   std::span<const Token> tokens;  // stays valid until the step ends
   std::size_t first_logits = 0;   // rows from here on want logits
-  std::size_t tag = 0;            // the job's own: which of its feeds this is
+  std::size_t tag = 0;            // the job's own: which of its entries this is
   bool decode = false;
   Draft* draft = nullptr;  // what add_drafts() may let follow
 
@@ -31,26 +31,26 @@ struct Feed {
   std::size_t rows() const { return tokens.size() + draft_rows(); }
 };
 
-// Consecutive rows of one feed in one forward.
+// Consecutive rows of one entry in one forward.
 struct Segment {
-  const Feed* feed;
+  const BatchEntry* entry;
   std::size_t begin;
   std::size_t count;
 
-  std::size_t plain_rows() const { return count - feed->draft_rows(); }
-  std::size_t first_logits() const { return feed->first_logits > begin ? feed->first_logits : begin; }
+  std::size_t plain_rows() const { return count - entry->draft_rows(); }
+  std::size_t first_logits() const { return entry->first_logits > begin ? entry->first_logits : begin; }
   std::size_t logits_rows() const {
     const std::size_t end = begin + count;
     return first_logits() < end ? end - first_logits() : 0;
   }
 };
 
-// What a job is told of a segment that went through.
-struct FedRows {
+// Results of a segment after its forward, for the job that offered it.
+struct RowResults {
   const Segment& segment;
   std::span<const float> logits;  // [logits_rows, vocab]
   std::size_t vocab;
-  std::vector<std::int32_t>& accepted;  // out: of a feed with a draft, the chain of nodes that came true
+  std::vector<std::int32_t>& accepted;  // out: of an entry with a draft, the chain of nodes that came true
 
   std::span<const float> row(std::size_t feed_row) const {
     return logits.subspan((feed_row - segment.first_logits()) * vocab, vocab);
@@ -62,7 +62,7 @@ struct FedRows {
 
 class Batch {
  public:
-  Batch(const BranchTable& branches, const ProgramInfo& info) : branches_(branches), info_(info) {}
+  Batch(const BranchTable& branches, const RunnerInfo& info) : branches_(branches), info_(info) {}
 
   void clear();
   void set_prefill_budget(std::size_t rows) { prefill_left_ = rows; }
@@ -70,24 +70,24 @@ class Batch {
   Cell free_cells() const;                                      // not yet spoken for by rows of this batch
   Cell returning_cells() const { return returning_; }           // spoken for, but free again when the step ends
   std::size_t prefill_budget() const { return prefill_left_; }  // rows that prefill may still add
-  void add(const Feed& feed);                                   // needs as many free cells as tokens
-  // Gives the feeds that lead into drafts their nodes, as far as cells are free, and cuts the drafts to that.
+  void add(const BatchEntry& entry);                            // needs as many free cells as tokens
+  // Gives the entries that lead into drafts their nodes, as far as cells are free, and cuts the drafts to that.
   void add_drafts();
 
   std::size_t rows() const { return rows_; }
   std::size_t jobs() const;
 
-  // Fills `segments` with the next forward's, skipping feeds of finished jobs. False when nothing is left.
+  // Fills `segments` with the next forward's, skipping entries of finished jobs. False when nothing is left.
   bool next_forward(std::vector<Segment>& segments);
 
  private:
   const BranchTable& branches_;
-  const ProgramInfo& info_;
-  std::vector<Feed> feeds_;
+  const RunnerInfo& info_;
+  std::vector<BatchEntry> entries_;
   std::size_t rows_ = 0;
   Cell returning_ = 0;
   std::size_t prefill_left_ = 0;
-  std::size_t feed_ = 0;  // cursor of next_forward
+  std::size_t entry_ = 0;  // cursor of next_forward
   std::size_t row_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What travels with a branch: a fork copies it, a rollback cuts it, an adoption takes it over.
+// The state that travels with a branch: a fork copies it, a rollback cuts it, an adoption takes it over.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@ namespace agentkv {
 
 // Whatever else a branch comes to know of its history belongs here, so that these three verbs are written once.
 struct BranchState {
-  std::vector<Token> log = {};  // between jobs, at most its last token is pending: not in the cache yet
-  LogitsRow row = {};           // next-token logits after log; null unless all of log is cached and they are known
-  std::uint64_t stream = 0;     // of random numbers
-  std::uint32_t forks = 0;      // how many children drew a stream from this one
+  std::vector<Token> log = {};   // between jobs, at most its last token is pending: not in the cache yet
+  LogitsRow next_logits = {};    // after log; null unless all of log is cached and they are known
+  std::uint64_t rng_stream = 0;  // of random numbers
+  std::uint32_t forks = 0;       // how many children drew a stream from this one
 
   // What the next child begins with. The caller counts it in `forks` once the child stands.
-  BranchState child() const { return {log, row, child_stream(stream, forks), 0}; }
+  BranchState child() const { return {log, next_logits, child_stream(rng_stream, forks), 0}; }
 
   void roll_back(Pos length) {
     log.resize(static_cast<std::size_t>(length));
-    row.reset();
+    next_logits.reset();
   }
 };
 

@@ -52,7 +52,7 @@ Branch& BranchTable::add(BranchState state) {
 }
 
 Branch& BranchTable::create() {
-  Branch& branch = add({.stream = roots_});
+  Branch& branch = add({.rng_stream = roots_});
   ++roots_;
   return branch;
 }

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 #include "engine/branch.h"
 #include "engine/log_change.h"
 #include "engine/speculation.h"

@@ -8,12 +8,12 @@
 namespace agentkv {
 namespace {
 
-ProgramInfo checked_info(const Program* program) {
-  if (!program) throw InvalidEngine("the engine needs a program");
-  const ProgramInfo info = program->info();
+RunnerInfo checked_info(const ModelRunner* runner) {
+  if (!runner) throw InvalidEngine("the engine needs a model runner");
+  const RunnerInfo info = runner->info();
   if (info.vocab_size < 1 || info.max_tokens < 1 || info.max_logits < 1) {
-    throw InvalidEngine(error_text("the program says vocab_size ", info.vocab_size, ", max_tokens ", info.max_tokens,
-                                   ", max_logits ", info.max_logits, ", but each must be at least 1"));
+    throw InvalidEngine(error_text("the model runner says vocab_size ", info.vocab_size, ", max_tokens ",
+                                   info.max_tokens, ", max_logits ", info.max_logits, ", but each must be at least 1"));
   }
   return info;
 }
@@ -30,10 +30,10 @@ EngineConfig checked_config(EngineConfig config) {
 
 }  // namespace
 
-Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, Vocabulary vocabulary,
+Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache> cache, Vocabulary vocabulary,
                EngineConfig config)
-    : program_(std::move(program)),
-      info_(checked_info(program_.get())),
+    : runner_(std::move(runner)),
+      info_(checked_info(runner_.get())),
       vocabulary_(std::move(vocabulary)),
       config_(checked_config(config)),
       speculation_(stats_),
@@ -44,7 +44,7 @@ Engine::Engine(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> c
                .speculation = speculation_,
                .max_positions = config.max_positions},
       batch_(branches_, info_),
-      forward_(*program_, branches_.cache(), stats_) {}
+      forward_(*runner_, branches_.cache(), stats_) {}
 
 Stats Engine::stats() {
   Stats stats = stats_;

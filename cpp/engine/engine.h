@@ -20,7 +20,7 @@ struct EngineConfig {
 // Used by one thread. Verbs check everything before they change anything.
 class Engine {
  public:
-  Engine(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, Vocabulary vocabulary,
+  Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache> cache, Vocabulary vocabulary,
          EngineConfig config = {});
   Engine(const Engine&) = delete;  // jobs point into their engine
   Engine& operator=(const Engine&) = delete;
@@ -55,7 +55,7 @@ class Engine {
 
   Stats stats();
   const BranchTable& branches() const { return branches_; }
-  const std::shared_ptr<Program>& program() const { return program_; }
+  const std::shared_ptr<ModelRunner>& runner() const { return runner_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
   std::size_t drafters() const { return speculation_.size(); }
@@ -79,13 +79,13 @@ class Engine {
   void run_forwards(StepReport& report);
   void retry_alone(StepReport& report, const std::string& reason);
   void deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report);
-  void keep_accepted(const Feed& feed);
+  void keep_accepted(const BatchEntry& entry);
   void learn_cost(std::span<const Segment> segments);
   void tell_drafters(const Segment& segment, Pos first, std::span<const float> features);
   void sweep(std::vector<Finished>& finished);
 
-  const std::shared_ptr<Program> program_;
-  const ProgramInfo info_;
+  const std::shared_ptr<ModelRunner> runner_;
+  const RunnerInfo info_;
   const Vocabulary vocabulary_;
   const EngineConfig config_;
   Stats stats_;

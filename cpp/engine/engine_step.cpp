@@ -66,14 +66,14 @@ void Engine::offer_rows() {
   speculation_.clear_pending();
   const auto runnable = [](const Job& job) { return !job.paused() && !job.done(); };
   for (const auto& job : jobs_) {
-    if (runnable(*job) && job->always_rides()) guarded(*job, [&] { job->offer(batch_); });
+    if (runnable(*job) && job->rides_with_decode()) guarded(*job, [&] { job->offer(batch_); });
   }
   const auto bound = static_cast<std::size_t>(std::min(config_.max_batch_tokens, info_.max_tokens));
   const std::size_t rows = batch_.rows() + propose_drafts(bound);
   const std::size_t left = bound > rows ? bound - rows : 0;
   batch_.set_prefill_budget(std::max(left, std::min(bound, kLeastPrefill)));
   for (const auto& job : jobs_) {
-    if (runnable(*job) && !job->always_rides()) guarded(*job, [&] { job->offer(batch_); });
+    if (runnable(*job) && !job->rides_with_decode()) guarded(*job, [&] { job->offer(batch_); });
   }
   batch_.add_drafts();
 }
@@ -101,9 +101,9 @@ void Engine::run_forwards(StepReport& report) {
 
 // One job's rows may be what made a merged forward fail: those that fail alone end, the others go on.
 void Engine::retry_alone(StepReport& report, const std::string& reason) {
-  if (segments_.size() == 1) return segments_.front().feed->job->fail(ErrorKind::StepFailed, reason);
+  if (segments_.size() == 1) return segments_.front().entry->job->fail(ErrorKind::StepFailed, reason);
   for (const Segment& segment : segments_) {
-    Job& job = *segment.feed->job;
+    Job& job = *segment.entry->job;
     if (job.done()) continue;
     ++stats_.retries;
     guarded(job, [&] { deliver({&segment, 1}, forward_.run({&segment, 1}), report); });
@@ -116,41 +116,41 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
   std::span<const float> features = forward_.features();
   ++report.forwards;
   for (const Segment& segment : segments) {
-    const Feed& feed = *segment.feed;
+    const BatchEntry& entry = *segment.entry;
     const auto rows = static_cast<std::int32_t>(segment.count);
     report.rows += rows;
-    (feed.decode ? report.decode_rows : report.prefill_rows) += rows;
+    (entry.decode ? report.decode_rows : report.prefill_rows) += rows;
     stats_.tokens += segment.count;
-    if (!feed.decode) stats_.prefilled += segment.count;
-    const Pos first = feed.branch ? feed.branch->n_cached : 0;
-    if (feed.branch) feed.branch->n_cached += static_cast<Pos>(segment.plain_rows());
+    if (!entry.decode) stats_.prefilled += segment.count;
+    const Pos first = entry.branch ? entry.branch->n_cached : 0;
+    if (entry.branch) entry.branch->n_cached += static_cast<Pos>(segment.plain_rows());
     const auto own = logits.first(segment.logits_rows() * vocab);
     logits = logits.subspan(own.size());
     accepted_.clear();
-    guarded(*feed.job, [&] { feed.job->absorb({segment, own, vocab, accepted_}); });
-    if (feed.draft_rows() > 0) guarded(*feed.job, [&] { keep_accepted(feed); });
+    guarded(*entry.job, [&] { entry.job->absorb({segment, own, vocab, accepted_}); });
+    if (entry.draft_rows() > 0) guarded(*entry.job, [&] { keep_accepted(entry); });
     const auto own_features = features.first(features.empty() ? 0 : segment.count * feature_dim);
     features = features.subspan(own_features.size());
-    if (feed.branch && !speculation_.empty()) tell_drafters(segment, first, own_features);
+    if (entry.branch && !speculation_.empty()) tell_drafters(segment, first, own_features);
   }
   learn_cost(segments);
 }
 
 // The chain stays in the cache, the rest of the draft leaves it.
-void Engine::keep_accepted(const Feed& feed) {
+void Engine::keep_accepted(const BatchEntry& entry) {
   const auto accepted = static_cast<Pos>(accepted_.size());
   try {
-    branches_.cache().commit(accepted_, accepted, feed.seq);
+    branches_.cache().commit(accepted_, accepted, entry.seq);
   } catch (...) {
     accepted_.clear();  // the frontier is gone: these tokens are fed anew
     throw;
   }
-  feed.branch->n_cached += accepted;
+  entry.branch->n_cached += accepted;
 }
 
 // What stays of the segment's rows, the accepted nodes included, is in the branch's log by now.
 void Engine::tell_drafters(const Segment& segment, Pos first, std::span<const float> features) {
-  const Branch& branch = *segment.feed->branch;
+  const Branch& branch = *segment.entry->branch;
   const std::size_t plain = segment.plain_rows();
   const std::size_t kept = plain + accepted_.size();
   if (branch.n_cached < first + static_cast<Pos>(kept)) return;  // its job failed, and took it back
@@ -169,7 +169,7 @@ void Engine::tell_drafters(const Segment& segment, Pos first, std::span<const fl
 void Engine::learn_cost(std::span<const Segment> segments) {
   std::size_t rows = 0;
   for (const Segment& segment : segments) {
-    if (!segment.feed->decode) return;
+    if (!segment.entry->decode) return;
     rows += segment.count;
   }
   speculation_.learn_cost(rows, forward_.seconds());

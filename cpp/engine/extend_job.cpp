@@ -14,7 +14,7 @@ ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<co
     : Job(id, branch, context),
       n_pending_(branch.pending().size()),
       base_length_(branch.length()),
-      base_row_(branch.row) {
+      base_row_(branch.next_logits) {
   if (tokens.empty()) return;
   const auto pending = branch.pending();
   tokens_.reserve(pending.size() + tokens.size());
@@ -22,7 +22,7 @@ ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<co
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
 }
 
-bool ExtendJob::always_rides() const { return tokens_.size() - fed_ <= kShort; }
+bool ExtendJob::rides_with_decode() const { return tokens_.size() - fed_ <= kShort; }
 
 void ExtendJob::prepare() {
   if (tokens_.empty()) finish();
@@ -34,7 +34,7 @@ void ExtendJob::offer(Batch& batch) {
   const auto needed = static_cast<Cell>(left);
   if (needed > batch.free_cells() + batch.returning_cells()) return no_room(needed, batch.free_cells());
   if (needed > batch.free_cells()) return;
-  const std::size_t count = always_rides() ? left : std::min(left, batch.prefill_budget());
+  const std::size_t count = rides_with_decode() ? left : std::min(left, batch.prefill_budget());
   if (count == 0) return;
   batch.add({.job = this,
              .seq = branch_.seq,
@@ -43,15 +43,15 @@ void ExtendJob::offer(Batch& batch) {
              .first_logits = count == left ? count - 1 : count});
 }
 
-void ExtendJob::absorb(const FedRows& rows) {
+void ExtendJob::absorb(const RowResults& rows) {
   const std::size_t end = fed_ + rows.segment.count;
   const std::size_t fresh = std::max(fed_, n_pending_);  // the pending token is in the log already
-  branch_.row.reset();
+  branch_.next_logits.reset();
   branch_.log.insert(branch_.log.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(fresh),
                      tokens_.begin() + static_cast<std::ptrdiff_t>(end));
   fed_ = end;
   if (fed_ < tokens_.size()) return;
-  branch_.row = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
+  branch_.next_logits = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
   finish();
   branch_.extended_by = id();
   branch_.extended_from = base_length_;
@@ -59,7 +59,7 @@ void ExtendJob::absorb(const FedRows& rows) {
 
 void ExtendJob::restore() {
   context_.branches.rollback(branch_, base_length_);
-  if (base_row_) branch_.row = base_row_;
+  if (base_row_) branch_.next_logits = base_row_;
 }
 
 }  // namespace agentkv

@@ -29,9 +29,9 @@ std::span<const float> Forward::run(std::span<const Segment> segments) {
   assemble(segments);
   try {
     for (const Segment& segment : segments) {
-      const Feed& feed = *segment.feed;
-      if (feed.draft_rows() == 0) continue;
-      cache_.propose(feed.draft->parents, static_cast<std::int32_t>(feed.draft_rows()), feed.seq);
+      const BatchEntry& entry = *segment.entry;
+      if (entry.draft_rows() == 0) continue;
+      cache_.propose(entry.draft->parents, static_cast<std::int32_t>(entry.draft_rows()), entry.seq);
     }
     cache_.begin_step(seq_ids_);
     const auto logits = execute();
@@ -49,12 +49,12 @@ void Forward::assemble(std::span<const Segment> segments) {
   tokens_.clear();
   logits_indices_.clear();
   for (const Segment& segment : segments) {
-    const std::size_t shift = tokens_.size() - segment.begin;  // from a row of the feed to a row of the forward
-    const auto tokens = segment.feed->tokens.subspan(segment.begin, segment.plain_rows());
-    seq_ids_.insert(seq_ids_.end(), segment.count, segment.feed->seq);
+    const std::size_t shift = tokens_.size() - segment.begin;  // from a row of the entry to a row of the forward
+    const auto tokens = segment.entry->tokens.subspan(segment.begin, segment.plain_rows());
+    seq_ids_.insert(seq_ids_.end(), segment.count, segment.entry->seq);
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-    if (segment.feed->draft) {
-      const auto& nodes = segment.feed->draft->tokens;
+    if (segment.entry->draft) {
+      const auto& nodes = segment.entry->draft->tokens;
       tokens_.insert(tokens_.end(), nodes.begin(), nodes.end());
     }
     for (std::size_t row = segment.first_logits(); row < segment.begin + segment.count; ++row) {
@@ -67,10 +67,11 @@ std::span<const float> Forward::execute() {
   const auto positions = cache_.step_positions();
   positions_.assign(positions.begin(), positions.end());
   const Stopwatch watch(stats_.forward_seconds, seconds_);
-  const auto logits = program_.forward(tokens_, positions_, logits_indices_);
-  const std::size_t wanted = logits_indices_.size() * static_cast<std::size_t>(program_.info().vocab_size);
+  const auto logits = runner_.forward(tokens_, positions_, logits_indices_);
+  const std::size_t wanted = logits_indices_.size() * static_cast<std::size_t>(runner_.info().vocab_size);
   if (logits.size() != wanted) {
-    throw ForwardFailed(error_text("the program returned ", logits.size(), " logits, but ", wanted, " were asked for"));
+    throw ForwardFailed(
+        error_text("the model runner returned ", logits.size(), " logits, but ", wanted, " were asked for"));
   }
   return logits;
 }

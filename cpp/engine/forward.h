@@ -5,30 +5,30 @@
 #include <span>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 #include "engine/batch.h"
-#include "engine/program.h"
+#include "engine/model_runner.h"
 #include "engine/stats.h"
 
 namespace agentkv {
 
 class Forward {
  public:
-  Forward(Program& program, TreeSeqCache& cache, Stats& stats) : program_(program), cache_(cache), stats_(stats) {}
+  Forward(ModelRunner& runner, TreeSeqCache& cache, Stats& stats) : runner_(runner), cache_(cache), stats_(stats) {}
 
   // The logits of all segments' logits rows, in order; valid until the next run. When it throws, the cache is as it
   // was before.
   std::span<const float> run(std::span<const Segment> segments);
 
   // Of the last run: [rows, feature_dim], and how long its forward took.
-  std::span<const float> features() const { return program_.features(); }
+  std::span<const float> features() const { return runner_.features(); }
   double seconds() const { return seconds_; }
 
  private:
   void assemble(std::span<const Segment> segments);
   std::span<const float> execute();
 
-  Program& program_;
+  ModelRunner& runner_;
   TreeSeqCache& cache_;
   Stats& stats_;
   double seconds_ = 0;

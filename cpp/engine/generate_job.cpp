@@ -18,7 +18,7 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
 }
 
 void GenerateJob::prepare() {
-  if (const LogitsRow row = branch_.row) {  // held here: sampling makes the branch let go of it
+  if (const LogitsRow row = branch_.next_logits) {  // held here: sampling makes the branch let go of it
     if (const char* reason = sample(*row)) return finish(reason);
   }
 }
@@ -48,14 +48,14 @@ void GenerateJob::offer(Batch& batch) {
 // token: what is drawn depends on history and position alone, so a draft changes how many tokens a forward makes and
 // never which. For drafts that are chosen, not drawn, this accepts as often as rejection sampling over the tree would
 // (a point mass in Leviathan et al. 2023, SpecInfer 2023): with the probability that the target gives to the children.
-void GenerateJob::absorb(const FedRows& rows) {
+void GenerateJob::absorb(const RowResults& rows) {
   if (rows.segment.logits_rows() == 0) return;
   const std::size_t last = rows.segment.plain_rows() - 1;  // the row that the draft's roots follow
   const char* reason = nullptr;
   for (std::int32_t node = -1;;) {
     reason = sample(rows.row(rows.segment.begin + last + static_cast<std::size_t>(node + 1)));
-    if (reason || !rows.segment.feed->draft) break;
-    node = rows.segment.feed->draft->child(node, branch_.log.back());
+    if (reason || !rows.segment.entry->draft) break;
+    node = rows.segment.entry->draft->child(node, branch_.log.back());
     if (node < 0) break;
     rows.accepted.push_back(node);
   }
@@ -66,11 +66,11 @@ void GenerateJob::absorb(const FedRows& rows) {
 void GenerateJob::no_room(Cell, Cell) { finish("context_full"); }
 
 const char* GenerateJob::sample(std::span<const float> row) {
-  const RandomKey key{options_.seed, branch_.stream, static_cast<std::uint32_t>(branch_.length())};
+  const RandomKey key{options_.seed, branch_.rng_stream, static_cast<std::uint32_t>(branch_.length())};
   const auto [token, logprob] =
       context_.sampler.sample(row, options_.sampling, branch_.log, key, options_.constraint.get());
   branch_.log.push_back(token);
-  branch_.row.reset();
+  branch_.next_logits.reset();
   outcome_.tokens.push_back(token);
   outcome_.logprobs.push_back(logprob);
   ++context_.stats.generated;

@@ -41,14 +41,14 @@ class Job {
 
   virtual const char* kind() const = 0;
   // Rides in every forward, before the budget for prefill is shared out.
-  virtual bool always_rides() const = 0;
+  virtual bool rides_with_decode() const = 0;
   // Does what needs no forward: the first time that it is called in a step, before any rows are offered.
   void prepare_once() {
     if (!std::exchange(prepared_, true)) prepare();
   }
   virtual void offer(Batch& batch) = 0;
   // A forward succeeded: `rows` holds the fed rows of this job and their logits.
-  virtual void absorb(const FedRows& rows) = 0;
+  virtual void absorb(const RowResults& rows) = 0;
   // The cache has no cell for the next row.
   virtual void no_room(Cell needed, Cell free);
   // Takes no part in steps for now.

@@ -20,9 +20,9 @@ class ExtendJob final : public Job {
   ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens);
 
   const char* kind() const override { return "extend"; }
-  bool always_rides() const override;
+  bool rides_with_decode() const override;
   void offer(Batch& batch) override;
-  void absorb(const FedRows& rows) override;
+  void absorb(const RowResults& rows) override;
 
  private:
   void prepare() override;
@@ -41,9 +41,9 @@ class LogitsJob final : public Job {
   using Job::Job;
 
   const char* kind() const override { return "logits"; }
-  bool always_rides() const override { return true; }
+  bool rides_with_decode() const override { return true; }
   void offer(Batch& batch) override;
-  void absorb(const FedRows& rows) override;
+  void absorb(const RowResults& rows) override;
 
  private:
   void prepare() override;
@@ -76,9 +76,9 @@ class GenerateJob final : public Job {
   GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options);
 
   const char* kind() const override { return "generate"; }
-  bool always_rides() const override { return true; }
+  bool rides_with_decode() const override { return true; }
   void offer(Batch& batch) override;
-  void absorb(const FedRows& rows) override;
+  void absorb(const RowResults& rows) override;
   void no_room(Cell needed, Cell free) override;
   bool paused() const override { return options_.emit_ahead > 0 && untaken_ >= options_.emit_ahead; }
   void taken(std::int32_t tokens) override { untaken_ -= tokens; }
@@ -102,9 +102,9 @@ class SelectJob final : public Job {
   SelectJob(JobId id, Branch& branch, JobContext& context, std::vector<std::vector<Token>> choices);
 
   const char* kind() const override { return "select"; }
-  bool always_rides() const override { return false; }
+  bool rides_with_decode() const override { return false; }
   void offer(Batch& batch) override;
-  void absorb(const FedRows& rows) override;
+  void absorb(const RowResults& rows) override;
 
  private:
   void prepare() override;
@@ -117,14 +117,14 @@ class SelectJob final : public Job {
   static constexpr std::size_t kPrime = ~std::size_t{0};  // tag of the branch's own row
 
   const std::vector<std::vector<Token>> choices_;
-  std::vector<std::vector<Token>> feeds_;  // per choice: what is pending, then all its tokens but the last
-  std::vector<double> first_scores_;       // per choice: log-probability of its first token
-  std::vector<double> rest_scores_;        // per choice: of the others
-  bool primed_ = false;                    // the first tokens are scored
-  std::size_t next_ = 0;                   // choices before it were offered
-  std::size_t scored_ = 0;                 // choices of which every later token is scored
-  bool offered_ = false;                   // something rides in this step
-  std::vector<SeqId> borrowed_;            // for this step
+  std::vector<std::vector<Token>> inputs_;  // per choice: what is pending, then all its tokens but the last
+  std::vector<double> first_scores_;        // per choice: log-probability of its first token
+  std::vector<double> rest_scores_;         // per choice: of the others
+  bool primed_ = false;                     // the first tokens are scored
+  std::size_t next_ = 0;                    // choices before it were offered
+  std::size_t scored_ = 0;                  // choices of which every later token is scored
+  bool offered_ = false;                    // something rides in this step
+  std::vector<SeqId> borrowed_;             // for this step
 };
 
 }  // namespace agentkv

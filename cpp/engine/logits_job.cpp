@@ -3,8 +3,8 @@
 namespace agentkv {
 
 void LogitsJob::prepare() {
-  if (!branch_.row) return;
-  outcome_.logits = *branch_.row;
+  if (!branch_.next_logits) return;
+  outcome_.logits = *branch_.next_logits;
   finish();
 }
 
@@ -19,9 +19,9 @@ void LogitsJob::offer(Batch& batch) {
              .decode = true});
 }
 
-void LogitsJob::absorb(const FedRows& rows) {
-  branch_.row = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
-  outcome_.logits = *branch_.row;
+void LogitsJob::absorb(const RowResults& rows) {
+  branch_.next_logits = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
+  outcome_.logits = *branch_.next_logits;
   finish();
 }
 

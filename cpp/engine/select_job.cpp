@@ -9,20 +9,20 @@ namespace agentkv {
 SelectJob::SelectJob(JobId id, Branch& branch, JobContext& context, std::vector<std::vector<Token>> choices)
     : Job(id, branch, context),
       choices_(std::move(choices)),
-      feeds_(choices_.size()),
+      inputs_(choices_.size()),
       first_scores_(choices_.size()),
       rest_scores_(choices_.size()) {}
 
 void SelectJob::prepare() {
   offered_ = false;
-  if (!primed_ && branch_.row) score_first_tokens(*branch_.row);
+  if (!primed_ && branch_.next_logits) score_first_tokens(*branch_.next_logits);
   while (next_ < choices_.size() && choices_[next_].size() == 1) ++next_, ++scored_;
   finish_if_scored();
 }
 
 void SelectJob::offer(Batch& batch) {
   if (batch.prefill_budget() == 0) return;
-  const auto pending = branch_.row ? std::span<const Token>() : context_.branches.refeed(branch_);
+  const auto pending = branch_.next_logits ? std::span<const Token>() : context_.branches.refeed(branch_);
   if (!primed_ && !offer_prime(batch)) return;
   for (; next_ < choices_.size(); ++next_) {
     const auto& choice = choices_[next_];
@@ -30,9 +30,9 @@ void SelectJob::offer(Batch& batch) {
       ++scored_;
       continue;
     }
-    auto& feed = feeds_[next_];
-    feed.assign(pending.begin(), pending.end());
-    feed.insert(feed.end(), choice.begin(), choice.end() - 1);
+    auto& input = inputs_[next_];
+    input.assign(pending.begin(), pending.end());
+    input.insert(input.end(), choice.begin(), choice.end() - 1);
     if (!offer_choice(batch, pending.size())) return;
   }
 }
@@ -50,10 +50,10 @@ bool SelectJob::offer_prime(Batch& batch) {
 
 // A choice is begun and ended in one step. The first of a step rides whatever the budget says.
 bool SelectJob::offer_choice(Batch& batch, std::size_t n_pending) {
-  const std::vector<Token>& feed = feeds_[next_];
-  if (offered_ && feed.size() > batch.prefill_budget()) return false;
-  if (static_cast<Cell>(feed.size()) > batch.free_cells()) {
-    if (!offered_) no_room(static_cast<Cell>(feed.size()), batch.free_cells());
+  const std::vector<Token>& input = inputs_[next_];
+  if (offered_ && input.size() > batch.prefill_budget()) return false;
+  if (static_cast<Cell>(input.size()) > batch.free_cells()) {
+    if (!offered_) no_room(static_cast<Cell>(input.size()), batch.free_cells());
     return false;
   }
   auto seq = context_.branches.borrow(branch_);
@@ -61,25 +61,25 @@ bool SelectJob::offer_choice(Batch& batch, std::size_t n_pending) {
   if (seq) borrowed_.push_back(*seq);
   batch.add({.job = this,
              .seq = seq.value_or(branch_.seq),  // with none to borrow the branch's own serves, one choice at a time
-             .tokens = feed,
+             .tokens = input,
              .first_logits = n_pending,
              .tag = next_});
   offered_ = true;
   return true;
 }
 
-void SelectJob::absorb(const FedRows& rows) {
-  const Feed& feed = *rows.segment.feed;
-  if (feed.tag == kPrime) {
-    branch_.row = context_.rows.copy(rows.row(0));
-    score_first_tokens(*branch_.row);
+void SelectJob::absorb(const RowResults& rows) {
+  const BatchEntry& entry = *rows.segment.entry;
+  if (entry.tag == kPrime) {
+    branch_.next_logits = context_.rows.copy(rows.row(0));
+    score_first_tokens(*branch_.next_logits);
   } else {
     const std::size_t end = rows.segment.begin + rows.segment.count;
-    const std::vector<Token>& choice = choices_[feed.tag];
+    const std::vector<Token>& choice = choices_[entry.tag];
     for (std::size_t row = rows.segment.first_logits(); row < end; ++row) {
-      rest_scores_[feed.tag] += log_probability(rows.row(row), choice[row - feed.first_logits + 1]);
+      rest_scores_[entry.tag] += log_probability(rows.row(row), choice[row - entry.first_logits + 1]);
     }
-    if (end == feed.rows()) ++scored_;
+    if (end == entry.rows()) ++scored_;
   }
   finish_if_scored();
 }

@@ -1,4 +1,4 @@
-// What the step loop knows of tokens: their bytes, and which are special or end a generation.
+// The step loop's view of tokens: their bytes, and which are special or end a generation.
 #pragma once
 
 #include <span>

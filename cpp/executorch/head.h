@@ -6,7 +6,7 @@
 #include <string>
 
 #include "executorch/pte_module.h"
-#include "spec/head_program.h"
+#include "spec/head_runner.h"
 
 namespace agentkv {
 

@@ -7,12 +7,12 @@
 
 #include "executorch/head.h"
 #include "executorch/session_frame.h"
-#include "spec/head_program.h"
+#include "spec/head_runner.h"
 
 namespace agentkv {
 
 // Belongs to one thread.
-class ExecuTorchHeadSession final : public HeadProgram {
+class ExecuTorchHeadSession final : public HeadRunner {
  public:
   // Throws what build_cache does.
   ExecuTorchHeadSession(std::shared_ptr<ExecuTorchHead> head, const CacheOptions& options);

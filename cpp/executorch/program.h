@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "engine/program.h"
+#include "engine/model_runner.h"
 #include "executorch/pte_module.h"
 
 namespace agentkv {
@@ -19,7 +19,7 @@ class ExecuTorchProgram {
   const std::string& path() const { return module_.path(); }
   const std::string& backend_id() const { return module_.backend_id(); }
   const KvArchitecture& architecture() const { return module_.architecture(); }
-  const ProgramInfo& info() const { return info_; }
+  const RunnerInfo& info() const { return info_; }
 
   // Runs the model over tokens and positions [n_tokens] with `layer` in the program's cache slot. Writes the
   // logits of the rows logits_indices [n_logits], 1 <= n_logits <= max_logits, to `logits`, which must hold max_logits
@@ -31,7 +31,7 @@ class ExecuTorchProgram {
 
  private:
   PteModule module_;
-  ProgramInfo info_;
+  RunnerInfo info_;
   MatrixInfo logits_;
   MatrixInfo features_;
 };

@@ -13,12 +13,12 @@ namespace agentkv {
 
 // Any number of sessions share one program, and with it its weights; each has its own cells and K/V bytes. A session
 // belongs to one thread, different sessions may belong to different threads.
-class ExecuTorchSession final : public Program {
+class ExecuTorchSession final : public ModelRunner {
  public:
   // Throws what build_cache does.
   ExecuTorchSession(std::shared_ptr<ExecuTorchProgram> program, const CacheOptions& options);
 
-  const ProgramInfo& info() const override { return program_->info(); }
+  const RunnerInfo& info() const override { return program_->info(); }
 
   // Throws InvalidTensor, before anything runs, for rows that do not fit the program.
   std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,

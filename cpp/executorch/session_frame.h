@@ -1,4 +1,4 @@
-// What sessions over models and over draft heads have in common.
+// Shared by sessions over models and over draft heads.
 #pragma once
 
 #include <cstddef>

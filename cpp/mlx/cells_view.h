@@ -1,4 +1,4 @@
-// What attention reads of a pool.
+// Read-only views of pools, for attention.
 #pragma once
 
 #include <mlx/array.h>

@@ -93,12 +93,12 @@ KvCache::~KvCache() {
   try {
     on_owner([this] {
       layers_.clear();
-      reaches_.clear();
+      visible_.clear();
     });
   } catch (const Error&) {
     // In a forked child there is no thread to free them on.
     new auto(std::move(layers_));
-    new auto(std::move(reaches_));
+    new auto(std::move(visible_));
   }
 }
 
@@ -217,10 +217,10 @@ mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, float scal
     return packed ? packed_attention(q, spec.k, spec.v, scale, std::nullopt)
                   : attention(q, spec.k, spec.v, scale, visibility, std::nullopt);
   }
-  const Reach& reach = reach_for(plan, window, sinks);
-  const CellsView k = spec.k.from(reach.first), v = spec.v.from(reach.first);
-  if (packed) return packed_attention(q, k, v, scale, reach.mask);
-  return attention(q, k, v, scale, reach.mask ? Visibility::Explicit : Visibility::None, reach.mask);
+  const VisibleCells& visible = visible_for(plan, window, sinks);
+  const CellsView k = spec.k.from(visible.first), v = spec.v.from(visible.first);
+  if (packed) return packed_attention(q, k, v, scale, visible.mask);
+  return attention(q, k, v, scale, visible.mask ? Visibility::Explicit : Visibility::None, visible.mask);
 }
 
 void KvCache::settle() {
@@ -248,16 +248,16 @@ void KvCache::abandon() {
   mx::synchronize();  // what was begun before the failure may still run
 }
 
-const Reach& KvCache::reach_for(const StepPlan& plan, Pos window, Pos sinks) {
-  if (plan != reached_) {
-    reaches_.clear();
-    reached_ = plan;
+const VisibleCells& KvCache::visible_for(const StepPlan& plan, Pos window, Pos sinks) {
+  if (plan != visible_plan_) {
+    visible_.clear();
+    visible_plan_ = plan;
   }
-  for (const KeptReach& kept : reaches_) {
-    if (kept.window == window && kept.sinks == sinks) return kept.reach;
+  for (const KeptVisible& kept : visible_) {
+    if (kept.window == window && kept.sinks == sinks) return kept.visible;
   }
-  reaches_.push_back({window, sinks, reach_of(plan, window, sinks)});
-  return reaches_.back().reach;
+  visible_.push_back({window, sinks, visible_cells(plan, window, sinks)});
+  return visible_.back().visible;
 }
 
 void KvCache::count_bytes() {

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "core/byte_layer.h"
-#include "core/faces.h"
+#include "core/cache.h"
 #include "core/step_plan.h"
 #include "mlx/attention.h"
 #include "mlx/cells_view.h"
 #include "mlx/pool.h"
-#include "mlx/reach.h"
+#include "mlx/visible_cells.h"
 
 namespace agentkv::mlx {
 
@@ -76,11 +76,11 @@ class KvCache final : public ByteLayer {
     std::unique_ptr<Pool> k, v;
   };
   // Serves every layer of a step that has the same window.
-  struct KeptReach {
+  struct KeptVisible {
     Pos window, sinks;
-    Reach reach;
+    VisibleCells visible;
   };
-  const Reach& reach_for(const StepPlan& plan, Pos window, Pos sinks);
+  const VisibleCells& visible_for(const StepPlan& plan, Pos window, Pos sinks);
   void reserve(Layer& layer, Cell cells);
   void count_bytes();
 
@@ -90,8 +90,8 @@ class KvCache final : public ByteLayer {
   Cell min_chunk_;
   std::shared_ptr<StepPlanner> planner_;
   std::vector<Layer> layers_;
-  StepPlan reached_;  // what reaches_ were made for
-  std::vector<KeptReach> reaches_;
+  StepPlan visible_plan_;  // what visible_ were made for
+  std::vector<KeptVisible> visible_;
   std::atomic<std::size_t> bytes_ = 0;
   std::atomic<Cell> allocated_cells_ = 0;
 };

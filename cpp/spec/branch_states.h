@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 #include "engine/types.h"
 
 namespace agentkv {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 #include "engine/drafter.h"
 #include "spec/draft_tree.h"
 #include "spec/level_runner.h"

@@ -45,7 +45,7 @@ std::vector<Token> target_tokens(const HeadInfo& head, std::span<const std::int3
 
 }  // namespace
 
-EagleDrafter::EagleDrafter(std::shared_ptr<HeadProgram> head, std::shared_ptr<TreeSeqCache> cache,
+EagleDrafter::EagleDrafter(std::shared_ptr<HeadRunner> head, std::shared_ptr<TreeSeqCache> cache,
                            std::span<const std::int32_t> d2t, std::int32_t target_vocab_size, TreeOptions options)
     : head_(checked(std::move(head), "head")),
       cache_(checked(std::move(cache), "tree cache")),

@@ -6,12 +6,12 @@
 #include <span>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 #include "engine/drafter.h"
 #include "spec/branch_states.h"
 #include "spec/draft_round.h"
 #include "spec/eagle_branch.h"
-#include "spec/head_program.h"
+#include "spec/head_runner.h"
 
 namespace agentkv {
 
@@ -26,8 +26,8 @@ class EagleDrafter final : public Drafter {
  public:
   // d2t: token i of the head is token i + d2t[i] of the target; empty where the vocabularies are equal. Throws
   // InvalidDrafter for a missing head or cache, a d2t that does not fit the vocabularies, and options below 1.
-  EagleDrafter(std::shared_ptr<HeadProgram> head, std::shared_ptr<TreeSeqCache> cache,
-               std::span<const std::int32_t> d2t, std::int32_t target_vocab_size, TreeOptions options = {});
+  EagleDrafter(std::shared_ptr<HeadRunner> head, std::shared_ptr<TreeSeqCache> cache, std::span<const std::int32_t> d2t,
+               std::int32_t target_vocab_size, TreeOptions options = {});
 
   // Throws ForwardFailed; the cache then holds what it held before, or more of the branches' entries.
   void propose(std::span<DraftRequest> requests) override;
@@ -48,7 +48,7 @@ class EagleDrafter final : public Drafter {
   void fuse();
   std::span<const float> forward(const LevelRows& rows, std::span<const std::int32_t> sources);
 
-  const std::shared_ptr<HeadProgram> head_;
+  const std::shared_ptr<HeadRunner> head_;
   const std::shared_ptr<TreeSeqCache> cache_;
   const std::size_t feature_dim_;
   const std::size_t hidden_dim_;

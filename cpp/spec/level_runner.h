@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 #include "engine/types.h"
 
 namespace agentkv {

@@ -13,7 +13,8 @@ constexpr Pos kLeastPrefill = 16;
 
 }  // namespace
 
-ModelDrafter::ModelDrafter(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, TreeOptions options)
+ModelDrafter::ModelDrafter(std::shared_ptr<ModelRunner> program, std::shared_ptr<TreeSeqCache> cache,
+                           TreeOptions options)
     : program_(checked(std::move(program), "program")),
       cache_(checked(std::move(cache), "tree cache")),
       branches_(cache_),

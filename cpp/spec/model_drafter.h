@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 #include "engine/drafter.h"
-#include "engine/program.h"
+#include "engine/model_runner.h"
 #include "spec/branch_states.h"
 #include "spec/draft_round.h"
 
@@ -19,7 +19,7 @@ namespace agentkv {
 class ModelDrafter final : public Drafter {
  public:
   // Throws InvalidDrafter for a missing program or cache, and for options below 1.
-  ModelDrafter(std::shared_ptr<Program> program, std::shared_ptr<TreeSeqCache> cache, TreeOptions options = {});
+  ModelDrafter(std::shared_ptr<ModelRunner> program, std::shared_ptr<TreeSeqCache> cache, TreeOptions options = {});
 
   // Throws ForwardFailed; the cache then holds what it held before, or more of the branches' tokens.
   void propose(std::span<DraftRequest> requests) override;
@@ -44,7 +44,7 @@ class ModelDrafter final : public Drafter {
   void accept(BranchState& state, std::span<const Token> history);
   std::span<const float> forward(const LevelRows& rows);
 
-  const std::shared_ptr<Program> program_;
+  const std::shared_ptr<ModelRunner> program_;
   const std::shared_ptr<TreeSeqCache> cache_;
   BranchStates<BranchState> branches_;
   DraftRound round_;

@@ -1,4 +1,4 @@
-"""What the tools are asked about: arguments whose names, numbers, times and ids come from one pool."""
+"""Arguments of tool calls: whose names, numbers, times and ids come from one pool."""
 
 from __future__ import annotations
 

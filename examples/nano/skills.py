@@ -1,4 +1,4 @@
-"""What people ask of each tool, in many wordings, and the one sentence that reports each result."""
+"""Questions for each tool, in many wordings, and the one sentence that reports each result."""
 
 from __future__ import annotations
 

@@ -366,7 +366,7 @@ def set_cpu_isa(isa: str) -> None:
     Uses another of cpu_isas() from now on; the environment variable AGENTKV_CPU_ISA sets the first. Raises InvalidTensor.
     """
 
-class Program:
+class ModelRunner:
     """One forward over the rows of its cache's open step."""
 
     @property
@@ -709,7 +709,7 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(self, program: Program, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None:
+    def __init__(self, program: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None:
         """
         token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.
         """
@@ -758,7 +758,7 @@ class Engine:
         How many of its tokens the cache holds: all, or all but the last. Raises BranchClosed.
         """
 
-    def stream(self, branch: int) -> int:
+    def rng_stream(self, branch: int) -> int:
         """The key of the branch's random numbers. Raises BranchClosed."""
 
     def extend(self, branch: int, tokens: Iterable[int]) -> int:
@@ -851,7 +851,7 @@ class ExecuTorchProgram:
         A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). Raises InvalidTensor, InvalidRange or RegistryError.
         """
 
-class ExecuTorchSession(Program):
+class ExecuTorchSession(ModelRunner):
     """One cache over a loaded program. Belongs to one thread at a time."""
 
     @property
@@ -877,8 +877,8 @@ def set_threads(n: int) -> None:
     Replaces the process-wide pool by one of n threads, 1 to 1024, once the forwards that run now are done.
     """
 
-class PythonProgram(Program):
-    """A program whose forward is a Python callable."""
+class PythonRunner(ModelRunner):
+    """A runner whose forward is a Python callable."""
 
     def __init__(self, forward: Callable[..., Any], *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64, feature_dim: int = 0) -> None:
         """

@@ -1,4 +1,4 @@
-"""What the Python half of the runtime raises. The native half raises the classes of `_core.Error`."""
+"""Errors of the Python half of the runtime. The native half raises the classes of `_core.Error`."""
 
 __all__ = [
     "BackendError",

@@ -96,7 +96,7 @@ def generate(sampling: _core.Sampling) -> list[int]:
         cells.plan(positions)
         return np.zeros((len(wanted), 4), np.float32)
 
-    program = _core.PythonProgram(forward, vocab_size=4, max_tokens=4, max_logits=4)
+    program = _core.PythonRunner(forward, vocab_size=4, max_tokens=4, max_logits=4)
     engine = _core.Engine(program, cells, token_bytes=[b"x"] * 4, eos_ids=[], special_ids=[])
     branch, _ = engine.create()
     engine.extend(branch, [1, 2])

@@ -11,7 +11,7 @@ using namespace agentkv;
 
 namespace {
 
-class FixedLogits final : public Program {
+class FixedLogits final : public ModelRunner {
  public:
   FixedLogits(std::shared_ptr<Cells> cells, std::int32_t vocab)
       : info_{vocab, 512, 256}, cells_(std::move(cells)), logits_(static_cast<std::size_t>(vocab) * 256) {
@@ -22,7 +22,7 @@ class FixedLogits final : public Program {
       logits_[i] = logits_[i - static_cast<std::size_t>(vocab)];
     }
   }
-  const ProgramInfo& info() const override { return info_; }
+  const RunnerInfo& info() const override { return info_; }
   std::span<const float> forward(std::span<const std::int64_t>, std::span<const std::int64_t> positions,
                                  std::span<const std::int64_t> indices) override {
     cells_->plan(positions, 0);
@@ -30,7 +30,7 @@ class FixedLogits final : public Program {
   }
 
  private:
-  const ProgramInfo info_;
+  const RunnerInfo info_;
   const std::shared_ptr<Cells> cells_;
   std::vector<float> logits_;
 };

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 
 namespace agentkv::testing {
 

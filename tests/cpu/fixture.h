@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/faces.h"
+#include "core/cache.h"
 #include "cpu/kv_cache.h"
 
 namespace agentkv::cpu::testing {

@@ -9,14 +9,14 @@
 
 #include "core/errors.h"
 #include "engine/engine.h"
-#include "engine/reference_program.h"
+#include "engine/reference_runner.h"
 
 namespace agentkv::testing {
 
 struct RigOptions {
   Cell capacity = 1024;
   SeqId max_sequences = 64;
-  ProgramInfo info{.vocab_size = 48, .max_tokens = 64, .max_logits = 16};
+  RunnerInfo info{.vocab_size = 48, .max_tokens = 64, .max_logits = 16};
   EngineConfig config{.max_batch_tokens = 32, .max_branches = 32};
   std::vector<std::string> token_bytes = {};  // by default token t is one letter
   Tokens eos = {0};
@@ -28,7 +28,7 @@ class Rig {
   explicit Rig(RigOptions options = {})
       : options(fill(std::move(options))),
         cells(std::make_shared<Cells>(this->options.capacity, this->options.max_sequences)),
-        program(std::make_shared<ReferenceProgram>(cells, this->options.info)),
+        program(std::make_shared<ReferenceRunner>(cells, this->options.info)),
         engine(program, cells, vocabulary(this->options), this->options.config) {}
 
   // One step, its report kept and the state checked.
@@ -94,9 +94,9 @@ class Rig {
     for (const auto& [id, branch] : engine.branches().all()) {
       CHECK(branch->n_cached <= branch->length());
       if (!branch->job) CHECK(branch->length() - branch->n_cached <= 1);
-      if (branch->row) {
+      if (branch->next_logits) {
         CHECK_EQ(branch->n_cached, branch->length());
-        CHECK(*branch->row == row(branch->log));
+        CHECK(*branch->next_logits == row(branch->log));
       }
       CHECK_EQ(cells->seq_len(branch->seq), branch->n_cached);
       CHECK(program->cached(branch->seq) ==
@@ -112,7 +112,7 @@ class Rig {
 
   const RigOptions options;
   const std::shared_ptr<Cells> cells;
-  const std::shared_ptr<ReferenceProgram> program;
+  const std::shared_ptr<ReferenceRunner> program;
   Engine engine;
   std::map<JobId, Finished> finished;
   std::vector<Emitted> emitted;

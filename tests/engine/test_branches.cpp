@@ -17,7 +17,7 @@ BranchId in_state(Rig& rig, State state) {
     rig.generate(branch, 3);
     rig.engine.rollback(branch, 7);  // all cached, but no row is known
     CHECK_EQ(rig.engine.branch(branch).n_cached, 7);
-    CHECK(!rig.engine.branch(branch).row);
+    CHECK(!rig.engine.branch(branch).next_logits);
   }
   return branch;
 }
@@ -86,7 +86,7 @@ void adopt_takes_over() {
       const Tokens history = rig.log(src);
       rig.engine.adopt(dst, src);
       rig.check_state();
-      CHECK_EQ(rig.engine.branch(dst).stream, rig.engine.branch(src).stream);
+      CHECK_EQ(rig.engine.branch(dst).rng_stream, rig.engine.branch(src).rng_stream);
       rig.run(rig.engine.extend(src, Tokens{3}));
       check_goes_on(rig, dst, history);
       rig.engine.close(src);
@@ -186,7 +186,7 @@ void branches_are_bounded() {
   CHECK_THROWS(rig.engine.create(), TooManyBranches);
   rig.engine.close(trunk);
   const BranchId last = rig.engine.create().first;
-  CHECK_EQ(rig.engine.branch(last).stream, std::uint64_t{1});  // a refused create takes no stream
+  CHECK_EQ(rig.engine.branch(last).rng_stream, std::uint64_t{1});  // a refused create takes no stream
   CHECK_THROWS(Engine(rig.program, rig.cells, Vocabulary(48, {}, {}, {}), {.max_branches = 257}), InvalidEngine, "257",
                "256 sequences");
 }

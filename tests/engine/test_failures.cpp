@@ -74,10 +74,10 @@ void a_failed_extend_is_undone_as_a_whole() {
 }
 
 void wrong_numbers_of_logits_are_a_failure() {
-  class Short final : public Program {
+  class Short final : public ModelRunner {
    public:
     explicit Short(std::shared_ptr<Cells> cells) : cells_(std::move(cells)) {}
-    const ProgramInfo& info() const override { return info_; }
+    const RunnerInfo& info() const override { return info_; }
     std::span<const float> forward(std::span<const std::int64_t>, std::span<const std::int64_t> positions,
                                    std::span<const std::int64_t>) override {
       cells_->plan(positions, 0);
@@ -85,7 +85,7 @@ void wrong_numbers_of_logits_are_a_failure() {
     }
 
    private:
-    const ProgramInfo info_{.vocab_size = 5, .max_tokens = 8, .max_logits = 8};
+    const RunnerInfo info_{.vocab_size = 5, .max_tokens = 8, .max_logits = 8};
     const std::shared_ptr<Cells> cells_;
     const std::vector<float> row_{0, 0, 0};
   };
@@ -212,7 +212,7 @@ void closing_a_busy_branch_cancels_its_job() {
 
 void engines_check_what_they_are_made_of() {
   auto cells = std::make_shared<Cells>(16);
-  const auto program = [&](ProgramInfo info) { return std::make_shared<ReferenceProgram>(cells, info); };
+  const auto program = [&](RunnerInfo info) { return std::make_shared<ReferenceRunner>(cells, info); };
   const Vocabulary none(4, {}, {}, {});
   CHECK_THROWS(Engine(nullptr, cells, none), InvalidEngine, "program");
   CHECK_THROWS(Engine(program({4, 8, 8}), std::shared_ptr<TreeSeqCache>(), none), InvalidEngine, "cache");

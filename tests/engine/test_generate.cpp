@@ -160,7 +160,7 @@ void sampling_is_keyed_by_seed_stream_and_position() {
   const BranchId b_child = again.engine.fork(b);
   CHECK(sample(again, b_child, 1) == of_child);  // in another order, in another engine
   CHECK(sample(again, b, 1) == first);
-  CHECK_EQ(again.engine.branch(b).stream, std::uint64_t{0});
+  CHECK_EQ(again.engine.branch(b).rng_stream, std::uint64_t{0});
 }
 
 void penalties_look_at_the_whole_log() {

@@ -134,7 +134,7 @@ class Session {
   void generate(BranchId id, const Tokens& log) {
     GenerateOptions options{.max_tokens = 1 + static_cast<int>(pick(12)), .seed = pick(3)};
     if (pick(2)) options.sampling = {.temperature = 0.8f, .top_k = 12, .top_p = 0.9f, .repetition_penalty = 1.1f};
-    const std::uint64_t stream = rig_.engine.branch(id).stream;
+    const std::uint64_t stream = rig_.engine.branch(id).rng_stream;
     started(rig_.engine.generate(id, options), {.branch = id, .before = log, .options = options, .stream = stream});
   }
 

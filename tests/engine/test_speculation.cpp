@@ -112,7 +112,7 @@ void any_draft_leaves_the_tokens_as_they_are() {
         const BranchId branch = rig.prompt(prompt);
         jobs.emplace_back(
             rig.engine.generate(branch, {.max_tokens = 40, .sampling = sampling, .seed = 5, .drafter = drafter}),
-            rig.expected(prompt, 40, sampling, 5, rig.engine.branch(branch).stream));
+            rig.expected(prompt, 40, sampling, 5, rig.engine.branch(branch).rng_stream));
       }
       rig.drain();
       for (const auto& [job, expected] : jobs) CHECK(rig.finished[job].tokens == expected);
@@ -247,7 +247,7 @@ void everything_at_once() {
         case 0:
         case 1:
           if (!busy && !rig.log(branch).empty()) {
-            const auto stream = rig.engine.branch(branch).stream;
+            const auto stream = rig.engine.branch(branch).rng_stream;
             const JobId job = rig.engine.generate(
                 branch,
                 {.max_tokens = 1 + static_cast<int>(pick(30)), .sampling = {.temperature = 0.5f}, .drafter = drafter});

@@ -126,7 +126,7 @@ def count(rule: Rule, drafter: _core.Drafter, seed: int) -> tuple[NDArray[np.int
         return LOGITS[tokens[wanted]]
 
     engine = _core.Engine(
-        _core.PythonProgram(forward, vocab_size=VOCAB, max_tokens=2048, max_logits=2048),
+        _core.PythonRunner(forward, vocab_size=VOCAB, max_tokens=2048, max_logits=2048),
         cells,
         token_bytes=[b"x"] * VOCAB,
         eos_ids=[],

@@ -95,7 +95,7 @@ def test_branch_verbs(folder: Path) -> None:
     (finished,) = run(engine, engine.generate(child, GenerateOptions(max_tokens=4)))
     assert (engine.length(child), engine.n_cached(child)) == (len(PROMPT) + 4, len(PROMPT) + 3)
     assert engine.stats().cells_shared == len(PROMPT)
-    assert engine.stream(child) != engine.stream(trunk)
+    assert engine.rng_stream(child) != engine.rng_stream(trunk)
     engine.adopt(trunk, child)
     assert engine.tokens(trunk).tolist() == PROMPT + finished.tokens
     engine.rollback(trunk, 5)

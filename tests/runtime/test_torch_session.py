@@ -35,7 +35,7 @@ def test_over_the_native_bookkeeping(tiny_hf_folder: FolderFactory, kind: str) -
 
 def test_it_is_a_program_with_a_cache(tiny_hf_folder: FolderFactory) -> None:
     session = open_torch_session(tiny_hf_folder("llama"), capacity=40, max_tokens=8, max_logits=4)
-    assert isinstance(session, _core.Program)
+    assert isinstance(session, _core.ModelRunner)
     assert isinstance(session.cache, _core.TreeSeqCache)
     assert (session.vocab_size, session.max_tokens, session.max_logits) == (384, 8, 4)
     assert (session.cache.capacity, session.kv_bytes, session.allocated_cells) == (40, 0, 0)

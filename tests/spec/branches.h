@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/drafter.h"
-#include "engine/reference_program.h"
+#include "engine/reference_runner.h"
 
 namespace agentkv::testing {
 

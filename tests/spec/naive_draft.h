@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/draft.h"
-#include "engine/reference_program.h"
+#include "engine/reference_runner.h"
 #include "engine/softmax.h"
 #include "spec/draft_round.h"
 

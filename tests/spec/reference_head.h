@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/cells.h"
-#include "engine/reference_program.h"
-#include "spec/head_program.h"
+#include "engine/reference_runner.h"
+#include "spec/head_runner.h"
 
 namespace agentkv::testing {
 
@@ -34,7 +34,7 @@ inline std::uint64_t hash_of(std::span<const float> row, std::uint64_t h = 1) {
   return h;
 }
 
-class ReferenceHead final : public HeadProgram {
+class ReferenceHead final : public HeadRunner {
  public:
   ReferenceHead(std::shared_ptr<Cells> cells, HeadInfo info)
       : info_(info), cells_(std::move(cells)), memory_(static_cast<std::size_t>(cells_->capacity())) {}

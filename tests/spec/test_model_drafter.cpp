@@ -14,10 +14,10 @@ constexpr Token kVocab = 40;
 
 struct Rig {
   explicit Rig(TreeOptions options = {.width = 3, .top_k = 4, .min_reach = 0}, Cell capacity = 4096,
-               SeqId max_sequences = 32, ProgramInfo info = {.vocab_size = kVocab, .max_tokens = 256, .max_logits = 64})
+               SeqId max_sequences = 32, RunnerInfo info = {.vocab_size = kVocab, .max_tokens = 256, .max_logits = 64})
       : options(options),
         cells(std::make_shared<Cells>(capacity, max_sequences)),
-        program(std::make_shared<ReferenceProgram>(cells, info)),
+        program(std::make_shared<ReferenceRunner>(cells, info)),
         drafter(program, cells, options) {}
 
   Draft expected(const Tokens& history, int max_nodes, int max_depth) const {
@@ -41,7 +41,7 @@ struct Rig {
 
   const TreeOptions options;
   const std::shared_ptr<Cells> cells;
-  const std::shared_ptr<ReferenceProgram> program;
+  const std::shared_ptr<ReferenceRunner> program;
   ModelDrafter drafter;
 };
 

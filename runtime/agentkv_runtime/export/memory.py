@@ -1,4 +1,4 @@
-"""What one forward of a traced program holds at its bounds: memory for it is reserved when the program is loaded."""
+"""Memory that a forward of a traced program holds at its bounds: it is reserved when the program is loaded."""
 
 from __future__ import annotations
 

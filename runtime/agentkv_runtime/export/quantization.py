@@ -1,4 +1,4 @@
-"""What every backend's weight quantisation shares."""
+"""Shared by the weight quantisation of all backends."""
 
 from __future__ import annotations
 

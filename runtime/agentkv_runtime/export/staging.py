@@ -1,4 +1,4 @@
-"""What an export writes, kept aside until it is whole and then put in place: killed at any moment, it leaves no folder
+"""An export's files, kept aside until they are whole and then put in place: killed at any moment, it leaves no folder
 that opens as half of one model and half of another."""
 
 from __future__ import annotations

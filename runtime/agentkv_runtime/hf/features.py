@@ -1,4 +1,4 @@
-"""What draft heads read of a model: its residual stream after some of the decoder layers."""
+"""Features for draft heads: a model's residual stream after some of the decoder layers."""
 
 from __future__ import annotations
 

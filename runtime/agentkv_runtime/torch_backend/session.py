@@ -29,7 +29,7 @@ Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 
-class TorchSession(_core.PythonProgram):
+class TorchSession(_core.PythonRunner):
     """One cache over a torch model: a program for the step loop, with the attributes of a native session."""
 
     def __init__(

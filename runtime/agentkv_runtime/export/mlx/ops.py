@@ -1,4 +1,4 @@
-"""What each op of the edge graph becomes on MLX.
+"""The MLX operations that each op of the edge graph becomes.
 
 aten.linear, mm, bmm, matmul, addmm           LINEAR, MATMUL (+ ADD)
 aten.embedding, index_select, index.Tensor    EMBEDDING, TAKE

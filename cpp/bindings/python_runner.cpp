@@ -9,7 +9,7 @@
 #include "bindings/python_error.h"
 #include "core/errors.h"
 #include "core/message.h"
-#include "engine/program.h"
+#include "engine/model_runner.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -17,10 +17,10 @@ using namespace nb::literals;
 namespace agentkv {
 namespace {
 
-class PythonProgram final : public Program {
+class PythonRunner final : public ModelRunner {
  public:
-  PythonProgram(nb::callable forward, std::int32_t vocab_size, std::int32_t max_tokens, std::int32_t max_logits,
-                std::int32_t feature_dim)
+  PythonRunner(nb::callable forward, std::int32_t vocab_size, std::int32_t max_tokens, std::int32_t max_logits,
+               std::int32_t feature_dim)
       : info_{vocab_size, max_tokens, max_logits, feature_dim}, callable_(std::move(forward)) {
     if (vocab_size < 1 || max_tokens < 1 || max_logits < 1 || feature_dim < 0) {
       throw ProgramError(
@@ -30,7 +30,7 @@ class PythonProgram final : public Program {
     }
   }
 
-  const ProgramInfo& info() const override { return info_; }
+  const RunnerInfo& info() const override { return info_; }
 
   std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                                  std::span<const std::int64_t> logits_indices) override {
@@ -83,7 +83,7 @@ class PythonProgram final : public Program {
     into.assign(array.data(), array.data() + array.size());
   }
 
-  ProgramInfo info_;
+  RunnerInfo info_;
   nb::callable callable_;
   std::vector<float> logits_;
   std::vector<float> features_;
@@ -93,12 +93,12 @@ class PythonProgram final : public Program {
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
-  Py_VISIT(nb::inst_ptr<PythonProgram>(self)->callable().ptr());
+  Py_VISIT(nb::inst_ptr<PythonRunner>(self)->callable().ptr());
   return 0;
 }
 
 int clear(PyObject* self) {
-  nb::inst_ptr<PythonProgram>(self)->callable().reset();
+  nb::inst_ptr<PythonRunner>(self)->callable().reset();
   return 0;
 }
 
@@ -108,10 +108,10 @@ PyType_Slot slots[] = {
 }  // namespace
 }  // namespace agentkv
 
-void bind_python_program(nb::module_& m) {
+void bind_python_runner(nb::module_& m) {
   using namespace agentkv;
-  nb::class_<PythonProgram, Program>(m, "PythonProgram", nb::type_slots(slots),
-                                     "A program whose forward is a Python callable.")
+  nb::class_<PythonRunner, ModelRunner>(m, "PythonRunner", nb::type_slots(slots),
+                                        "A runner whose forward is a Python callable.")
       .def(nb::init<nb::callable, std::int32_t, std::int32_t, std::int32_t, std::int32_t>(), "forward"_a, nb::kw_only(),
            "vocab_size"_a, "max_tokens"_a = 512, "max_logits"_a = 64, "feature_dim"_a = 0,
            nb::sig("def __init__(self, forward: collections.abc.Callable[..., typing.Any], *, vocab_size: int, "

@@ -90,7 +90,7 @@ class AGENTKV_API StepPlanner {
   virtual const StepPlan& plan(std::span<const std::int64_t> position, int layer) = 0;
 };
 
-// What stands behind every face: all verbs, and the plans of its steps.
+// The implementation behind every interface: all verbs, and the plans of its steps.
 class AGENTKV_API Bookkeeping : public TreeSeqCache, public StepPlanner {
  public:
   // From now on cells move through this byte layer for as long as it lives. The layer owns its planner, so it is held

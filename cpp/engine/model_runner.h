@@ -1,4 +1,4 @@
-// What the step loop needs of a model: one forward over the rows of the cache's open step.
+// The step loop's interface to a model: one forward over the rows of the cache's open step.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,17 @@
 
 namespace agentkv {
 
-struct ProgramInfo {
+struct RunnerInfo {
   std::int32_t vocab_size = 0;
   std::int32_t max_tokens = 0;   // rows that one forward takes at most
   std::int32_t max_logits = 0;   // logits rows that one forward returns at most
   std::int32_t feature_dim = 0;  // F: floats that a forward also gives out per row, for draft heads; 0 for none
 };
 
-class Program {
+class ModelRunner {
  public:
-  virtual ~Program() = default;
-  virtual const ProgramInfo& info() const = 0;
+  virtual ~ModelRunner() = default;
+  virtual const RunnerInfo& info() const = 0;
   // tokens, positions: [n_tokens]; logits_indices: [n_logits] rows whose next-token logits are wanted (0 <= n_logits).
   // Returns float32 [n_logits, vocab_size], row-major, valid until the next call. Throws ForwardFailed; the caller
   // then aborts the step.

@@ -20,9 +20,9 @@ struct HeadRows {
   std::span<const float> hidden;  // [n_logits, hidden_dim]
 };
 
-class HeadProgram {
+class HeadRunner {
  public:
-  virtual ~HeadProgram() = default;
+  virtual ~HeadRunner() = default;
   virtual const HeadInfo& info() const = 0;
   // features [n, feature_dim] of the target -> hidden [n, hidden_dim]; any n, cut into chunks where it must be.
   virtual void fuse(std::span<const float> features, std::span<float> hidden) = 0;

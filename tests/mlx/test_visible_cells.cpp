@@ -5,7 +5,7 @@
 #include "core/cells.h"
 #include "cpp/check.h"
 #include "mlx/owner.h"
-#include "mlx/reach.h"
+#include "mlx/visible_cells.h"
 
 using namespace agentkv;
 using namespace agentkv::mlx;
@@ -16,28 +16,28 @@ namespace {
 struct Steps {
   Cells cells{256};
 
-  Reach operator()(const std::vector<SeqId>& rows, Pos window = 0, Pos sinks = 0) {
+  VisibleCells operator()(const std::vector<SeqId>& rows, Pos window = 0, Pos sinks = 0) {
     cells.begin_step(rows);
     const auto at = cells.step_positions();
     const std::vector<std::int64_t> positions(at.begin(), at.end());
     const StepPlan& plan = cells.plan(positions, 0);
-    Reach reach = reach_of(plan, window, sinks);
-    check(plan, reach, window, sinks);
+    VisibleCells visible = visible_cells(plan, window, sinks);
+    check(plan, visible, window, sinks);
     cells.commit_step();
-    return reach;
+    return visible;
   }
 
   // The mask is that of the plan, less columns that show nothing.
-  static void check(const StepPlan& plan, const Reach& reach, Pos window, Pos sinks) {
+  static void check(const StepPlan& plan, const VisibleCells& visible, Pos window, Pos sinks) {
     const auto want = plan.mask(window, sinks);
-    const int kept = plan.read_len - reach.first;
+    const int kept = plan.read_len - visible.first;
     for (int row = 0; row < plan.n_tokens(); ++row) {
       for (int cell = 0; cell < plan.read_len; ++cell) {
         const bool shown = want[static_cast<std::size_t>(row * plan.read_len + cell)] != 0;
-        if (cell < reach.first) {
+        if (cell < visible.first) {
           CHECK(!shown);
         } else {
-          CHECK_EQ(shown, !reach.mask || reach.mask->data<bool>()[row * kept + cell - reach.first]);
+          CHECK_EQ(shown, !visible.mask || visible.mask->data<bool>()[row * kept + cell - visible.first]);
         }
       }
     }
@@ -53,13 +53,13 @@ void test_a_row_that_sees_all_needs_no_mask() {
 void test_a_window_of_a_lone_sequence_is_a_slice() {
   Steps steps;
   steps(std::vector<SeqId>(50, 0));
-  const Reach one = steps({0}, 8);
+  const VisibleCells one = steps({0}, 8);
   CHECK_EQ(one.first, 43);
   CHECK(!one.mask.has_value());
-  const Reach two = steps({0, 0}, 8);
+  const VisibleCells two = steps({0, 0}, 8);
   CHECK_EQ(two.first, 44);
   CHECK(two.mask.has_value());
-  const Reach sinks = steps({0}, 8, 2);
+  const VisibleCells sinks = steps({0}, 8, 2);
   CHECK_EQ(sinks.first, 0);
   CHECK(sinks.mask.has_value());
 }
@@ -68,9 +68,9 @@ void test_cells_of_others_below_are_left_out() {
   Steps steps;
   steps(std::vector<SeqId>(100, 0));
   steps(std::vector<SeqId>(10, 1));
-  const Reach reach = steps({1});
-  CHECK_EQ(reach.first, 100);
-  CHECK(!reach.mask.has_value());
+  const VisibleCells visible = steps({1});
+  CHECK_EQ(visible.first, 100);
+  CHECK(!visible.mask.has_value());
   CHECK_EQ(steps({0, 1}).first, 0);
 }
 

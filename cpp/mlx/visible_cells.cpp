@@ -1,4 +1,4 @@
-#include "mlx/reach.h"
+#include "mlx/visible_cells.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -19,7 +19,7 @@ std::size_t first_shown(const std::vector<std::uint8_t>& mask, std::size_t width
 
 }  // namespace
 
-Reach reach_of(const StepPlan& plan, Pos window, Pos sinks) {
+VisibleCells visible_cells(const StepPlan& plan, Pos window, Pos sinks) {
   const std::vector<std::uint8_t> all = plan.mask(window, sinks);
   const auto width = static_cast<std::size_t>(plan.read_len);
   const std::size_t first = first_shown(all, width);
@@ -29,11 +29,11 @@ Reach reach_of(const StepPlan& plan, Pos window, Pos sinks) {
     kept.insert(kept.end(), all.begin() + static_cast<std::ptrdiff_t>(row + first),
                 all.begin() + static_cast<std::ptrdiff_t>(row + width));
   }
-  Reach reach{static_cast<Cell>(first), std::nullopt};
+  VisibleCells visible{static_cast<Cell>(first), std::nullopt};
   if (std::find(kept.begin(), kept.end(), std::uint8_t{0}) != kept.end()) {
-    reach.mask = mx::array(kept.begin(), {plan.n_tokens(), plan.read_len - reach.first}, mx::bool_);
+    visible.mask = mx::array(kept.begin(), {plan.n_tokens(), plan.read_len - visible.first}, mx::bool_);
   }
-  return reach;
+  return visible;
 }
 
 }  // namespace agentkv::mlx

@@ -1,10 +1,10 @@
 // The face of every program: what the step loop runs and what tests drive directly.
+#include "engine/model_runner.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <vector>
-
-#include "engine/program.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -16,41 +16,43 @@ using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb
 
 std::span<const std::int64_t> span_of(const Int64Array& array) { return {array.data(), array.size()}; }
 
-nb::object forward(Program& program, const Int64Array& tokens, const Int64Array& positions,
+nb::object forward(ModelRunner& runner, const Int64Array& tokens, const Int64Array& positions,
                    const Int64Array& logits_indices) {
   auto* rows = new std::vector<float>;
   nb::capsule owner(rows, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
   {
     nb::gil_scoped_release release;
-    std::span<const float> logits = program.forward(span_of(tokens), span_of(positions), span_of(logits_indices));
+    std::span<const float> logits = runner.forward(span_of(tokens), span_of(positions), span_of(logits_indices));
     rows->assign(logits.begin(), logits.end());
   }
-  std::size_t vocab = static_cast<std::size_t>(program.info().vocab_size);
+  std::size_t vocab = static_cast<std::size_t>(runner.info().vocab_size);
   return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(rows->data(), {rows->size() / vocab, vocab}, owner));
 }
 
-nb::object features(Program& program) {
-  const auto rows = program.features();
+nb::object features(ModelRunner& runner) {
+  const auto rows = runner.features();
   auto* copy = new std::vector<float>(rows.begin(), rows.end());
   nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
-  const auto dim = static_cast<std::size_t>(program.info().feature_dim);
+  const auto dim = static_cast<std::size_t>(runner.info().feature_dim);
   return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(copy->data(), {dim ? rows.size() / dim : 0, dim}, owner));
 }
 
 }  // namespace
 }  // namespace agentkv
 
-void bind_program_face(nb::module_& m) {
+void bind_model_runner(nb::module_& m) {
   using namespace agentkv;
-  nb::class_<Program>(m, "Program", "One forward over the rows of its cache's open step.")
+  nb::class_<ModelRunner>(m, "ModelRunner", "One forward over the rows of its cache's open step.")
       .def_prop_ro(
-          "vocab_size", [](Program& p) { return p.info().vocab_size; }, "Logits per row.")
+          "vocab_size", [](ModelRunner& runner) { return runner.info().vocab_size; }, "Logits per row.")
       .def_prop_ro(
-          "max_tokens", [](Program& p) { return p.info().max_tokens; }, "Rows that one forward takes at most.")
+          "max_tokens", [](ModelRunner& runner) { return runner.info().max_tokens; },
+          "Rows that one forward takes at most.")
       .def_prop_ro(
-          "max_logits", [](Program& p) { return p.info().max_logits; }, "Logits rows that one forward returns at most.")
+          "max_logits", [](ModelRunner& runner) { return runner.info().max_logits; },
+          "Logits rows that one forward returns at most.")
       .def_prop_ro(
-          "feature_dim", [](Program& p) { return p.info().feature_dim; }, "Features per row; 0 for none.")
+          "feature_dim", [](ModelRunner& runner) { return runner.info().feature_dim; }, "Features per row; 0 for none.")
       .def("features", &features, nb::sig("def features(self) -> numpy.typing.NDArray[numpy.float32]"),
            "float32 [T, feature_dim] of the last forward, a copy; [0, 0] where feature_dim is 0.")
       .def(

@@ -12,7 +12,7 @@
 #include "core/cells.h"
 #include "core/errors.h"
 #include "cpp/check.h"
-#include "engine/program.h"
+#include "engine/model_runner.h"
 #include "engine/types.h"
 
 namespace agentkv::testing {
@@ -46,9 +46,9 @@ void for_each_visible(const StepPlan& plan, std::size_t row, Visit visit) {
   }
 }
 
-class ReferenceProgram final : public Program {
+class ReferenceRunner final : public ModelRunner {
  public:
-  ReferenceProgram(std::shared_ptr<Cells> cells, ProgramInfo info)
+  ReferenceRunner(std::shared_ptr<Cells> cells, RunnerInfo info)
       : info_(info), cells_(std::move(cells)), memory_(static_cast<std::size_t>(cells_->capacity())) {
     cells_->set_mover([this](std::span<const Cell> src, std::span<const Cell> dst) {
       for (std::size_t i = 0; i < src.size(); ++i) {
@@ -56,9 +56,9 @@ class ReferenceProgram final : public Program {
       }
     });
   }
-  ~ReferenceProgram() override { cells_->set_mover(nullptr); }
+  ~ReferenceRunner() override { cells_->set_mover(nullptr); }
 
-  const ProgramInfo& info() const override { return info_; }
+  const RunnerInfo& info() const override { return info_; }
 
   std::span<const float> forward(std::span<const std::int64_t> tokens, std::span<const std::int64_t> positions,
                                  std::span<const std::int64_t> logits_indices) override {
@@ -121,7 +121,7 @@ class ReferenceProgram final : public Program {
     return history;
   }
 
-  const ProgramInfo info_;
+  const RunnerInfo info_;
   const std::shared_ptr<Cells> cells_;
   std::vector<Entry> memory_;
   std::vector<float> logits_;

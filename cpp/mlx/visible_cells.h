@@ -1,4 +1,4 @@
-// What of the cells that a step reads its rows see.
+// Which of the cells that a step reads are visible to its rows.
 #pragma once
 
 #include <mlx/array.h>
@@ -11,12 +11,12 @@ namespace agentkv::mlx {
 
 namespace mx = ::mlx::core;
 
-struct Reach {
+struct VisibleCells {
   Cell first = 0;                 // no row sees a cell below it
   std::optional<mx::array> mask;  // bool [T, read_len - first]; none where every row sees all of those cells
 };
 
 // For a layer with that window, see StepPlan::mask.
-Reach reach_of(const StepPlan& plan, Pos window, Pos sinks);
+VisibleCells visible_cells(const StepPlan& plan, Pos window, Pos sinks);
 
 }  // namespace agentkv::mlx

@@ -20,8 +20,8 @@ def rows(*values: int) -> npt.NDArray[np.int64]:
     return np.array(values, dtype=np.int64)
 
 
-def program(forward: Callable[..., Any]) -> _core.PythonProgram:
-    return _core.PythonProgram(forward, vocab_size=VOCAB, max_tokens=8, max_logits=4)
+def program(forward: Callable[..., Any]) -> _core.PythonRunner:
+    return _core.PythonRunner(forward, vocab_size=VOCAB, max_tokens=8, max_logits=4)
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, torch.from_numpy])
@@ -61,7 +61,7 @@ def test_features_come_with_the_logits() -> None:
     def forward(tokens: Any, _positions: Any, indices: Any) -> Any:
         return np.zeros((len(indices), VOCAB), np.float32), np.repeat(tokens[:, None], 3, 1).astype(np.float32)
 
-    one = _core.PythonProgram(forward, vocab_size=VOCAB, feature_dim=3)
+    one = _core.PythonRunner(forward, vocab_size=VOCAB, feature_dim=3)
     assert one.forward(rows(7, 8), rows(0, 1), rows(1)).shape == (1, VOCAB)
     np.testing.assert_array_equal(one.features(), [[7, 7, 7], [8, 8, 8]])
     assert (one.feature_dim, program(forward).feature_dim) == (3, 0)
@@ -77,7 +77,7 @@ def test_features_come_with_the_logits() -> None:
     ],
 )
 def test_wrong_features_are_a_failed_forward(returned: Any, says: str) -> None:
-    one = _core.PythonProgram(lambda *_: returned, vocab_size=VOCAB, feature_dim=3)
+    one = _core.PythonRunner(lambda *_: returned, vocab_size=VOCAB, feature_dim=3)
     with pytest.raises(_core.ForwardFailed, match=says):
         one.forward(rows(1), rows(0), rows(0))
 
@@ -113,4 +113,4 @@ def test_a_cycle_through_the_callable_is_collected() -> None:
 @pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
 def test_sizes_must_be_positive(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(_core.ProgramError, match="at least 1"):
-        _core.PythonProgram(lambda: None, vocab_size=sizes[0], max_tokens=sizes[1], max_logits=sizes[2])
+        _core.PythonRunner(lambda: None, vocab_size=sizes[0], max_tokens=sizes[1], max_logits=sizes[2])

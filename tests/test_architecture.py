@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -103,3 +104,41 @@ def test_every_source_was_looked_at() -> None:
         "executorch",
         "bindings",
     }
+
+
+def test_the_way_of_one_token_is_as_drawn() -> None:
+    section = (ROOT / "ARCHITECTURE.md").read_text().split("## The way of one token")[1].split("```")[1]
+    steps = [line.split()[:2] for line in section.strip().splitlines()]
+    assert 15 <= len(steps) <= 20
+    for path, name in steps:
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{path} has no {name}"
+
+
+def test_no_file_is_too_long_to_read() -> None:
+    long = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in (*SDK, *RUNTIME, *CPP)}
+    assert {str(path.relative_to(ROOT)): lines for path, lines in long.items() if lines > 350} == {}
+
+
+def loaded_with(path: Path, root: Path) -> set[str]:
+    """The modules of its own package that importing a file imports: not those for type checkers or inside functions."""
+    package = ".".join(path.relative_to(root).parent.parts)
+    names: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            names.update({module} | {f"{module}.{alias.name}" for alias in node.names})
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+    return names
+
+
+@pytest.mark.parametrize(("files", "root"), [(SDK, ROOT), (RUNTIME, ROOT / "runtime")], ids=["sdk", "runtime"])
+def test_imports_go_in_no_circle(files: list[Path], root: Path) -> None:
+    def name(path: Path) -> str:
+        parts = path.relative_to(root).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    modules = {name(path): path for path in files if path.name != "__init__.py"}
+    graph = {module: loaded_with(path, root) & modules.keys() - {module} for module, path in modules.items()}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(modules)  # CycleError names a circle

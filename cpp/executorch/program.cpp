@@ -6,7 +6,6 @@
 namespace agentkv {
 namespace {
 
-constexpr char kForward[] = "forward";
 constexpr char kExpected[] =
     "forward(tokens [T] int64, position [T] int64, logits_indices [N] int64) -> logits [N, vocab_size] float32, and "
     "features [T, F] float32 where a draft head wants them";
@@ -31,16 +30,6 @@ ExecuTorchProgram::ExecuTorchProgram(std::string path, std::string backend_id)
   }
   info_ = {.vocab_size = logits_.width, .max_tokens = rows[0], .max_logits = rows[2], .feature_dim = features_.width};
   module_.load({kForward});
-}
-
-void ExecuTorchProgram::execute(std::shared_ptr<ByteLayer> layer, std::span<const std::int64_t> tokens,
-                                std::span<const std::int64_t> positions, std::span<const std::int64_t> logits_indices,
-                                float* logits, float* features) {
-  static const std::string method = kForward;
-  const std::array inputs{InputRows(tokens), InputRows(positions), InputRows(logits_indices)};
-  const std::array outputs{OutputRows{logits, logits_, logits_indices.size()},
-                           OutputRows{features, features_, tokens.size()}};
-  module_.run(method, std::move(layer), inputs, std::span(outputs).first(info_.feature_dim > 0 ? 2 : 1));
 }
 
 }  // namespace agentkv

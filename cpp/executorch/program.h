@@ -13,6 +13,8 @@ namespace agentkv {
 // Loads once and serves any number of sessions, from any thread: forwards take turns.
 class ExecuTorchProgram {
  public:
+  inline static const std::string kForward = "forward";
+
   // Throws ProgramError naming the file, what is wrong with it and what to do.
   explicit ExecuTorchProgram(std::string path, std::string backend_id = "AgentKVCPU");
 
@@ -21,13 +23,11 @@ class ExecuTorchProgram {
   const KvArchitecture& architecture() const { return module_.architecture(); }
   const RunnerInfo& info() const { return info_; }
 
-  // Runs the model over tokens and positions [n_tokens] with `layer` in the program's cache slot. Writes the
-  // logits of the rows logits_indices [n_logits], 1 <= n_logits <= max_logits, to `logits`, which must hold max_logits
-  // x vocab_size floats, and where feature_dim is above 0 the features of all rows to `features`, which must hold
-  // max_tokens x feature_dim. Throws ForwardFailed with what the delegate or a kernel had to say.
-  void execute(std::shared_ptr<ByteLayer> layer, std::span<const std::int64_t> tokens,
-               std::span<const std::int64_t> positions, std::span<const std::int64_t> logits_indices, float* logits,
-               float* features = nullptr);
+  // The program itself, and the outputs of its method kForward: logits [N, vocab_size], and where feature_dim is above
+  // 0 features [T, feature_dim].
+  PteModule& module() { return module_; }
+  const MatrixInfo& logits() const { return logits_; }
+  const MatrixInfo& features() const { return features_; }
 
  private:
   PteModule module_;

@@ -1,5 +1,6 @@
 #include "executorch/session.h"
 
+#include <array>
 #include <utility>
 
 #include "core/errors.h"
@@ -32,9 +33,13 @@ std::span<const float> ExecuTorchSession::forward(std::span<const std::int64_t> 
   }
   // Programs are exported for at least one row of logits; a step that wants none drops it.
   static constexpr std::int64_t kFirstRow[] = {0};
+  const auto wanted = logits_indices.empty() ? std::span(kFirstRow) : logits_indices;
   n_features_ = 0;
-  program_->execute(built_.layer, tokens, positions, logits_indices.empty() ? std::span(kFirstRow) : logits_indices,
-                    logits_.get(), features_.get());
+  const std::array inputs{InputRows(tokens), InputRows(positions), InputRows(wanted)};
+  const std::array outputs{OutputRows{logits_.get(), program_->logits(), wanted.size()},
+                           OutputRows{features_.get(), program_->features(), tokens.size()}};
+  program_->module().run(ExecuTorchProgram::kForward, built_.layer, inputs,
+                         std::span(outputs).first(info().feature_dim > 0 ? 2 : 1));
   n_features_ = tokens.size() * static_cast<std::size_t>(info().feature_dim);
   return {logits_.get(), logits_indices.size() * static_cast<std::size_t>(info().vocab_size)};
 }

@@ -21,7 +21,7 @@ void DraftPolicy::begin_round(std::size_t rows, std::size_t branches) {
 }
 
 double DraftPolicy::level_seconds() const {
-  return level_.weight > 0 ? level_.seconds : options_.level_cost * target_.seconds(1);
+  return level_.weight > 0 ? level_.value : options_.level_cost * target_.seconds(1);
 }
 
 DraftPlan DraftPolicy::plan(std::int32_t max_depth) {
@@ -63,8 +63,9 @@ DraftPlan DraftPolicy::fastest(std::int32_t max_depth) const {
 
 void DraftPolicy::learn_cost(double seconds, std::int32_t levels, std::size_t branches) {
   if (!target_.known()) return;  // the first draft runs on cold caches, with nothing to compare it with
-  if (level_.weight == 0) level_ = {.seconds = level_seconds(), .weight = 1};
-  level_.learn(seconds / (levels * static_cast<double>(branches)), options_);
+  if (level_.weight == 0) level_ = {.value = level_seconds(), .weight = 1};
+  const double each = seconds / (levels * static_cast<double>(branches));
+  level_.learn(std::min(each, options_.outlier * level_.value), options_);
 }
 
 }  // namespace agentkv

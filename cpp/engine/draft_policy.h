@@ -54,7 +54,7 @@ class DraftPolicy {
 
   const PolicyOptions& options_;
   const TargetCost& target_;
-  AverageSeconds level_{};  // of drafting one level for one branch
+  Average level_{};  // seconds of drafting one level for one branch
   Trials trials_;
   // [levels] one branch's share of the coming forward if each branch verifies a node per level.
   std::array<double, AcceptanceRates::kLevels + 1> share_{};

@@ -56,8 +56,10 @@ DraftPlan DraftPolicy::fastest(std::int32_t max_depth) const {
     best_speed = speed;
     plan.depth = depth;
   }
-  const double row_seconds = share_[1] - share_[0];
-  plan.level_worth = best_speed * (level_seconds() + std::max(row_seconds, 0.0));
+  const std::size_t deepest = static_cast<std::size_t>(std::max(plan.depth, 1));
+  const double row_seconds = (share_[deepest] - share_[0]) / static_cast<double>(deepest);
+  plan.row_worth = best_speed * row_seconds;
+  plan.level_worth = best_speed * (level_seconds() + row_seconds);
   return plan;
 }
 

@@ -84,6 +84,7 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
                          .history = pending.branch->log,
                          .max_nodes = std::min(kMaxNodes, static_cast<std::int32_t>(room)),
                          .max_depth = speculator.plan.depth,
+                         .row_worth = static_cast<float>(speculator.plan.row_worth),
                          .level_worth = static_cast<float>(speculator.plan.level_worth)});
   }
   if (requests_.empty()) return;

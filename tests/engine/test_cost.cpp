@@ -29,8 +29,8 @@ void a_line_is_fitted_from_two_rows_on() {
     cost.learn(11, 4.5);
   }
   CHECK(near(cost.seconds(1), 1.0, 1e-3));
-  CHECK(near(cost.seconds(7), 3.5, 0.2));
-  CHECK(near(cost.seconds(19), 6.5, 0.7));
+  CHECK(near(cost.seconds(7), 3.5, 0.25));
+  CHECK(near(cost.seconds(19), 6.5, 1.2));  // held back by the guess
 }
 
 void a_tile_more_is_a_step() {

@@ -1,60 +1,70 @@
 #include "engine/cost.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace agentkv {
 namespace {
 
-constexpr double kForgotten = 0.25;  // of an observation, left by time
+// Where the line is held by the guess, until enough forwards of other row counts outweigh it.
+constexpr double kGuessedRows[] = {2, 18};
 
 }  // namespace
 
-void AverageSeconds::learn(double observed, const PolicyOptions& options) {
-  if (weight > 0) observed = std::min(observed, options.outlier * seconds);
+void Average::learn(double observed, const PolicyOptions& options) {
   weight = std::min(weight + 1, options.memory);
-  seconds += (observed - seconds) / weight;
+  value += (observed - value) / weight;
 }
 
-TargetCost::TargetCost(const PolicyOptions& options) : options_(options) { fill_gaps(); }
-
-double TargetCost::shape(std::size_t rows) const { return 1 + options_.row_cost * static_cast<double>(rows - 1); }
+TargetCost::TargetCost(const PolicyOptions& options) : options_(options) { fit(); }
 
 double TargetCost::seconds(std::size_t rows) const {
-  return rows <= kMaxRows ? expected_[rows] : expected_[kMaxRows] * shape(rows) / shape(kMaxRows);
+  if (rows < 2 && single_.weight > 0) return single_.value;
+  double expected = line(rows);
+  if (rows <= kMaxRows) {
+    const Average& distance = distances_[rows];
+    expected += distance.value * distance.weight / (distance.weight + options_.guess_weight);
+  }
+  return std::max(expected, single_.value);
 }
 
 void TargetCost::learn(std::size_t rows, double seconds) {
-  if (rows > kMaxRows) return;
-  AverageSeconds& average = measured_[rows];
-  if (average.weight == 0 && known_) average = {.seconds = expected_[rows], .weight = 1};
-  known_ = true;
-  average.learn(seconds, options_);
-  for (AverageSeconds& other : measured_) {
-    if (&other == &average) continue;
-    other.fade(options_);
-    if (other.weight < kForgotten) other = {};
+  const double seen = rows < 2 ? single_.weight : forwards_.n;
+  if (seen > 0) seconds = std::min(seconds, options_.outlier * this->seconds(rows));
+  forwards_.scale(1 - 1 / options_.memory);
+  if (rows < 2) {
+    single_.learn(seconds, options_);
+  } else {
+    forwards_.add(static_cast<double>(rows), seconds, 1);
   }
-  fill_gaps();
+  fit();
+  for (Average& distance : distances_) distance.fade(options_);
+  if (rows >= 2 && rows <= kMaxRows) distances_[rows].learn(seconds - line(rows), options_);
 }
 
-void TargetCost::fill_gaps() {
-  std::size_t below = 0;  // the last row count that ran; 0: none yet
-  for (std::size_t rows = 1; rows <= kMaxRows; ++rows) {
-    if (measured_[rows].weight == 0) {
-      expected_[rows] = below == 0 ? shape(rows) : expected_[below] * shape(rows) / shape(below);
-      continue;
-    }
-    expected_[rows] = measured_[rows].seconds;
-    for (std::size_t gap = below + 1; gap < rows; ++gap) {
-      const double part = static_cast<double>(gap - below) / static_cast<double>(rows - below);
-      expected_[gap] = below == 0 ? expected_[rows] * shape(gap) / shape(rows)
-                                  : expected_[below] + part * (expected_[rows] - expected_[below]);
-    }
-    below = rows;
+void TargetCost::Sums::add(double rows, double seconds, double weight) {
+  n += weight;
+  x += weight * rows;
+  y += weight * seconds;
+  xx += weight * rows * rows;
+  xy += weight * rows * seconds;
+}
+
+void TargetCost::Sums::scale(double factor) {
+  for (double* sum : {&n, &x, &y, &xx, &xy}) *sum *= factor;
+}
+
+void TargetCost::fit() {
+  const double row = options_.row_cost;
+  Sums sums = forwards_;
+  double single = 1;
+  if (sums.n > 0) single = sums.y / (sums.n + row * (sums.x - sums.n));
+  if (single_.weight > 0) single = single_.value;
+  for (const double rows : kGuessedRows) {
+    sums.add(rows, single * (1 + row * (rows - 1)), options_.guess_weight / std::size(kGuessedRows));
   }
-  // More rows never cost less: where they seem to, the time of fewer rows was disturbed.
-  for (std::size_t rows = kMaxRows; rows > 1; --rows)
-    expected_[rows - 1] = std::min(expected_[rows - 1], expected_[rows]);
+  slope_ = std::max(0.0, (sums.n * sums.xy - sums.x * sums.y) / (sums.n * sums.xx - sums.x * sums.x));
+  offset_ = (sums.y - slope_ * sums.x) / sums.n;
 }
 
 }  // namespace agentkv

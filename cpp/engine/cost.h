@@ -8,9 +8,9 @@
 
 namespace agentkv {
 
-// A mean over recent observations that interruptions of the machine do not carry away.
-struct AverageSeconds {
-  double seconds = 0;
+// A mean over recent observations.
+struct Average {
+  double value = 0;
   double weight = 0;  // observations that it stands for
 
   void learn(double observed, const PolicyOptions& options);
@@ -18,28 +18,39 @@ struct AverageSeconds {
   void fade(const PolicyOptions& options) { weight *= 1 - 1 / options.memory; }
 };
 
-// Seconds of a decode forward. Row counts that ran of late are remembered, each for itself because kernels work in
-// tiles; those between them are interpolated, those beyond follow the guess of what a row costs. A row count that did
-// not run for long is forgotten: it may have seemed dear only because the machine was busy, and would never be tried.
+// Seconds of a decode forward. A single row is a case of its own, because kernels for it are another kind. From two
+// rows on a straight line is fitted, and row counts that ran of late keep their distance from it, because kernels work
+// in tiles. What did not run for long is forgotten: a row count that was timed on a busy machine would never be tried
+// again.
 class TargetCost {
  public:
   explicit TargetCost(const PolicyOptions& options);
 
   void learn(std::size_t rows, double seconds);
-  bool known() const { return known_; }
+  bool known() const { return single_.weight > 0 || forwards_.n > 0; }
   // In units of a single-row forward as long as none ran. rows >= 1.
   double seconds(std::size_t rows) const;
 
  private:
-  static constexpr std::size_t kMaxRows = 128;  // remembered
+  static constexpr std::size_t kMaxRows = 128;  // that have a distance from the line
 
-  double shape(std::size_t rows) const;
-  void fill_gaps();
+  // Weighted sums over forwards: of 1, rows, seconds, rows^2 and rows x seconds.
+  struct Sums {
+    double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+
+    void add(double rows, double seconds, double weight);
+    void scale(double factor);
+  };
+
+  double line(std::size_t rows) const { return offset_ + slope_ * static_cast<double>(rows); }
+  void fit();
 
   const PolicyOptions& options_;
-  bool known_ = false;
-  std::array<AverageSeconds, kMaxRows + 1> measured_{};  // [rows]
-  std::array<double, kMaxRows + 1> expected_{};          // [rows]
+  Average single_{};
+  Sums forwards_{};  // of two rows or more, older ones counting less
+  double offset_ = 0;
+  double slope_ = 0;
+  std::array<Average, kMaxRows + 1> distances_{};  // [rows] from the line
 };
 
 }  // namespace agentkv

@@ -21,7 +21,7 @@ void DraftPolicy::begin_round(std::size_t rows, std::size_t branches) {
 }
 
 double DraftPolicy::level_seconds() const {
-  return level_.weight > 0 ? level_.seconds : options_.level_cost * target_.seconds(1);
+  return level_.weight > 0 ? level_.value : options_.level_cost * target_.seconds(1);
 }
 
 DraftPlan DraftPolicy::plan(std::int32_t max_depth) {
@@ -56,15 +56,18 @@ DraftPlan DraftPolicy::fastest(std::int32_t max_depth) const {
     best_speed = speed;
     plan.depth = depth;
   }
-  const double row_seconds = share_[1] - share_[0];
-  plan.level_worth = best_speed * (level_seconds() + std::max(row_seconds, 0.0));
+  const std::size_t deepest = static_cast<std::size_t>(std::max(plan.depth, 1));
+  const double row_seconds = (share_[deepest] - share_[0]) / static_cast<double>(deepest);
+  plan.row_worth = best_speed * row_seconds;
+  plan.level_worth = best_speed * (level_seconds() + row_seconds);
   return plan;
 }
 
 void DraftPolicy::learn_cost(double seconds, std::int32_t levels, std::size_t branches) {
   if (!target_.known()) return;  // the first draft runs on cold caches, with nothing to compare it with
-  if (level_.weight == 0) level_ = {.seconds = level_seconds(), .weight = 1};
-  level_.learn(seconds / (levels * static_cast<double>(branches)), options_);
+  if (level_.weight == 0) level_ = {.value = level_seconds(), .weight = 1};
+  const double each = seconds / (levels * static_cast<double>(branches));
+  level_.learn(std::min(each, options_.outlier * level_.value), options_);
 }
 
 }  // namespace agentkv

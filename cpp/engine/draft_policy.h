@@ -25,9 +25,11 @@ class Trials {
 
 // The drafting of one branch in a round.
 struct DraftPlan {
-  std::int32_t depth = 0;    // levels; 0: none
-  bool trial = false;        // verified even where nothing of it promises to pay
-  double level_worth = 0.0;  // expected accepted tokens below which one more level is not worth its time
+  std::int32_t depth = 0;  // levels; 0: none
+  bool trial = false;      // verified even where nothing of it promises to pay
+  // Expected accepted tokens below which one more row of the target, or one more level, is not worth its time.
+  double row_worth = 0;
+  double level_worth = 0;
 };
 
 class DraftPolicy {
@@ -54,7 +56,7 @@ class DraftPolicy {
 
   const PolicyOptions& options_;
   const TargetCost& target_;
-  AverageSeconds level_{};  // of drafting one level for one branch
+  Average level_{};  // seconds of drafting one level for one branch
   Trials trials_;
   // [levels] one branch's share of the coming forward if each branch verifies a node per level.
   std::array<double, AcceptanceRates::kLevels + 1> share_{};

@@ -17,7 +17,9 @@ struct DraftRequest {
   std::span<const Token> history;  // every token of the branch; the target has not run the last one yet
   std::int32_t max_nodes = 0;      // >= 1
   std::int32_t max_depth = 0;      // >= 1: levels below the last token
-  // Expected accepted tokens below which one more level is not worth its time: what all nodes of it must sum to.
+  // Expected accepted tokens that a row of the target, or a level of drafting, must bring to be worth its time: a
+  // node's, and what all nodes of one more level must sum to.
+  float row_worth = 0;
   float level_worth = 0;
   Draft draft = {};         // out; left empty for none
   std::int32_t levels = 0;  // out: that were drafted one after the other; 0 where depth costs nothing

@@ -13,7 +13,7 @@ namespace agentkv {
 struct PolicyOptions {
   // Observations over which rates and times are averaged. Long enough to ride out chance, short enough that a branch
   // which turns from prose to a quotation is noticed while the quotation lasts.
-  double memory = 64;
+  double memory = 32;
   // Observations that a rate measured at export counts for, and those that a guess counts for. Both fade.
   double measured_weight = 16;
   double guess_weight = 2;
@@ -22,7 +22,7 @@ struct PolicyOptions {
   double level_acceptance = 0.9;
   double node_acceptance = 0.5;
   double level_cost = 0.25;
-  double row_cost = 1.0 / 8;
+  double row_cost = 1.0 / 16;
   // A time above this multiple of the expected one was interrupted, and counts as this multiple.
   double outlier = 3;
   // Speeds closer than this cannot be told apart: drafts must promise as much more, and drafting that costs less than

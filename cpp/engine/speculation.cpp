@@ -12,6 +12,7 @@ namespace agentkv {
 namespace {
 
 constexpr std::int32_t kMaxNodes = 64;  // of one draft
+constexpr double kLikely = 0.5;         // more likely accepted than not
 
 using Clock = std::chrono::steady_clock;
 
@@ -82,6 +83,7 @@ void Speculation::ask(DraftSource& source, std::size_t rows, std::size_t room) {
                          .history = pending.branch->log,
                          .max_nodes = std::min(kMaxNodes, static_cast<std::int32_t>(room)),
                          .max_depth = speculator.plan.depth,
+                         .row_worth = static_cast<float>(speculator.plan.row_worth),
                          .level_worth = static_cast<float>(speculator.plan.level_worth)});
   }
   if (requests_.empty()) return;
@@ -118,7 +120,7 @@ std::size_t Speculation::keep_what_pays(std::size_t rows, std::size_t room) {
   }
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     Speculator& speculator = *pending_[i].speculator;
-    if (!speculator.draft.empty() && cut_to_kept(speculator, kept_[i], n_kept < room)) ++n_kept;
+    if (!speculator.draft.empty()) n_kept += cut_to_kept(speculator, kept_[i], room - n_kept);
   }
   return n_kept;
 }
@@ -156,15 +158,22 @@ std::size_t Speculation::count_that_pays(std::size_t rows, std::size_t room) con
   return count;
 }
 
-// Leaves the kept nodes in the draft; where there are none and a trial is due, the first node. True for such a node.
-bool Speculation::cut_to_kept(Speculator& speculator, std::vector<bool>& kept, bool has_room) {
+// Leaves the kept nodes in the draft. Where there are none and a trial is due, the likely ones stay, the first at
+// least, to learn what a forward of as many rows costs. Returns how many nodes stay for that.
+std::size_t Speculation::cut_to_kept(Speculator& speculator, std::vector<bool>& kept, std::size_t room) {
   DraftPolicy& policy = speculator.source.policy;
   const bool none = std::find(kept.begin(), kept.end(), true) == kept.end();
   if (!none) policy.pays();
-  const bool trial = none && has_room && (speculator.plan.trial || policy.take_trial());
-  if (trial) kept[0] = true;
+  std::size_t tried = 0;
+  if (none && room > 0 && (speculator.plan.trial || policy.take_trial())) {
+    policy.acceptance.path_probabilities(speculator.draft, probabilities_);
+    for (std::size_t node = 0; node < kept.size() && tried < room; ++node) {
+      kept[node] = node == 0 || static_cast<double>(probabilities_[node]) >= kLikely;
+      tried += kept[node];
+    }
+  }
   keep_nodes(speculator.draft, kept, new_index_);
-  return trial;
+  return tried;
 }
 
 void Speculation::learn(Speculator& speculator, std::span<const std::int32_t> accepted) {

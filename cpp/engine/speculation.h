@@ -77,7 +77,7 @@ class Speculation {
   std::size_t keep_what_pays(std::size_t rows, std::size_t room);
   void rank_candidates();
   std::size_t count_that_pays(std::size_t rows, std::size_t room) const;
-  bool cut_to_kept(Speculator& speculator, std::vector<bool>& kept, bool has_room);
+  std::size_t cut_to_kept(Speculator& speculator, std::vector<bool>& kept, std::size_t room);
 
   struct Candidate {
     float probability;

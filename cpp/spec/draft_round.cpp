@@ -42,7 +42,9 @@ void DraftRound::next_level() {
     Branch& branch = branches_[i];
     branch.grows = branch.grows && branch.depth < branch.request->max_depth && level_.free_cells() >= options_.width;
     if (!branch.grows) continue;
-    const auto nodes = branch.tree->choose(options_.width, options_.min_reach, branch.request->level_worth);
+    // A row here, and one of the target for what follows from it.
+    const float least = std::max(options_.min_reach, 2 * branch.request->row_worth);
+    const auto nodes = branch.tree->choose(options_.width, least, branch.request->level_worth);
     branch.grows = !nodes.empty();
     branch.depth += branch.grows;
     for (const std::int32_t node : nodes) {

@@ -17,12 +17,11 @@ void more_rows_are_expected_to_cost_more() {
   CHECK_EQ(cost.seconds(1), 1.0);
   CHECK(cost.seconds(2) > cost.seconds(1));
   cost.learn(40, 5.0);
-  CHECK(near(cost.seconds(40), 5.0, 1e-9));
   CHECK(cost.seconds(1) < 2.5);  // of the guessed shape
   CHECK(cost.seconds(200) > cost.seconds(100));
 }
 
-void row_counts_between_those_that_ran_are_interpolated() {
+void a_line_is_fitted_from_two_rows_on() {
   TargetCost cost(kOptions);
   for (int i = 0; i < 200; ++i) {
     cost.learn(1, 1.0);
@@ -30,8 +29,8 @@ void row_counts_between_those_that_ran_are_interpolated() {
     cost.learn(11, 4.5);
   }
   CHECK(near(cost.seconds(1), 1.0, 1e-3));
-  CHECK(near(cost.seconds(7), 3.5, 0.05));
-  CHECK(cost.seconds(19) > 4.5);
+  CHECK(near(cost.seconds(7), 3.5, 0.25));
+  CHECK(near(cost.seconds(19), 6.5, 1.2));  // held back by the guess
 }
 
 void a_tile_more_is_a_step() {
@@ -39,8 +38,8 @@ void a_tile_more_is_a_step() {
   for (int i = 0; i < 100; ++i) {
     for (const std::size_t rows : {2u, 4u, 6u, 8u, 9u, 12u}) cost.learn(rows, rows <= 8 ? 1.0 : 2.0);
   }
-  CHECK(near(cost.seconds(8), 1.0, 0.05));
-  CHECK(near(cost.seconds(9), 2.0, 0.05));
+  CHECK(near(cost.seconds(8), 1.0, 0.15));
+  CHECK(near(cost.seconds(9), 2.0, 0.15));
 }
 
 void cost_follows_but_not_an_interruption() {
@@ -56,7 +55,7 @@ void a_row_count_that_seemed_dear_is_forgotten() {
   TargetCost cost(kOptions);
   cost.learn(1, 1.0);
   cost.learn(8, 100.0);
-  CHECK(cost.seconds(8) > 2.5);
+  CHECK(cost.seconds(8) > 10);
   for (int i = 0; i < 400; ++i) cost.learn(1, 1.0);
   CHECK(cost.seconds(8) < 2.0);
 }
@@ -67,7 +66,7 @@ void a_row_count_that_seemed_dear_is_forgotten() {
 int main() {
   using namespace agentkv::testing;
   more_rows_are_expected_to_cost_more();
-  row_counts_between_those_that_ran_are_interpolated();
+  a_line_is_fitted_from_two_rows_on();
   a_tile_more_is_a_step();
   cost_follows_but_not_an_interruption();
   a_row_count_that_seemed_dear_is_forgotten();

@@ -8,7 +8,7 @@
 
 namespace agentkv {
 
-// Changing any of them changes how fast tokens come, never which tokens. tests/benchmarks/bench_ablation.py measures
+// Changing any of them changes how fast tokens come, never which tokens. tests/benchmarks/drafting_ablation.py measures
 // what each mechanism gains by setting its field to where it does nothing.
 struct PolicyOptions {
   // Observations over which rates and times are averaged. Long enough to ride out chance, short enough that a branch

@@ -3,7 +3,7 @@
 Every variant continues all prompts in a Context of its own, in turns with the others. Counts are firmer than times: the
 column "us per token at this machine's row costs" prices each variant's forwards and draft levels with costs that are
 measured once, by their minimum, so that what other processes do in the meantime tells no variant from another.
-Run by hand: `python tests/benchmarks/bench_ablation.py [--repeat N] [--branches N]`.
+Run by hand: `python tests/benchmarks/drafting_ablation.py [--repeat N] [--branches N]`.
 """
 
 from __future__ import annotations

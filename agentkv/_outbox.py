@@ -1,4 +1,4 @@
-"""Commands on their way from the event loop to the thread."""
+"""The queue of commands between the event loop and the thread."""
 
 from __future__ import annotations
 

@@ -184,9 +184,12 @@ void bind_cells(nb::module_& m) {
           "move_cells"_a.none(),
           "What every commit calls to copy cells in the byte layer, move_cells(src, dst), in order. It is held for as "
           "long as the cells are, so a byte layer that leads to them must be held weakly by it.")
-      .def("commit", &commit, "accepted"_a, "seq"_a = 0, "move_cells"_a = nb::none(),
-           "The same with move_cells in place of set_mover's; without either no cell moves, and the chain stays where "
-           "it was drafted. What it raises passes on, and the frontier is then dropped.")
+      .def(
+          "commit", &commit, "accepted"_a, "seq"_a = 0, "move_cells"_a = nb::none(),
+          "Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. Calls "
+          "move_cells in place of set_mover's; without either no cell moves, and the chain stays where it was drafted. "
+          "What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, "
+          "UnknownSequence.")
       .def(
           "plan", [](Cells& c, const Int64Array& p) { return StepPlan(c.plan({p.data(), p.size()}, 0)); },
           "positions"_a,

@@ -24,7 +24,7 @@ namespace {
 
 using TokenArray = nb::ndarray<nb::numpy, Token, nb::ndim<1>>;
 
-Vocabulary vocabulary_of(const ModelRunner& program, nb::sequence token_bytes, nb::iterable eos_ids,
+Vocabulary vocabulary_of(const ModelRunner& runner, nb::sequence token_bytes, nb::iterable eos_ids,
                          nb::iterable special_ids) {
   std::vector<nb::object> held;
   std::vector<std::string_view> views;
@@ -33,7 +33,7 @@ Vocabulary vocabulary_of(const ModelRunner& program, nb::sequence token_bytes, n
     const auto bytes = nb::cast<nb::bytes>(item);
     views.emplace_back(bytes.c_str(), bytes.size());
   }
-  return Vocabulary(program.info().vocab_size, views, tokens_of(eos_ids), tokens_of(special_ids));
+  return Vocabulary(runner.info().vocab_size, views, tokens_of(eos_ids), tokens_of(special_ids));
 }
 
 // A Python runner may lead back to the engine: let Python's collector see the cycle. The runner breaks it.
@@ -158,17 +158,17 @@ void bind_engine(nb::module_& m) {
       "job runs on the branch.");
   engine.def(
       "__init__",
-      [](Engine* self, std::shared_ptr<ModelRunner> program, std::shared_ptr<TreeSeqCache> cache,
+      [](Engine* self, std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache> cache,
          nb::sequence token_bytes, nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens,
          std::int32_t max_branches, std::int32_t max_positions) {
-        Vocabulary vocabulary = vocabulary_of(*program, token_bytes, eos_ids, special_ids);
+        Vocabulary vocabulary = vocabulary_of(*runner, token_bytes, eos_ids, special_ids);
         const EngineConfig config{
             .max_batch_tokens = max_batch_tokens, .max_branches = max_branches, .max_positions = max_positions};
-        new (self) Engine(std::move(program), std::move(cache), std::move(vocabulary), config);
+        new (self) Engine(std::move(runner), std::move(cache), std::move(vocabulary), config);
       },
-      "program"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
+      "runner"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
       "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0,
-      nb::sig("def __init__(self, program: ModelRunner, cache: TreeSeqCache, *, token_bytes: "
+      nb::sig("def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: "
               "collections.abc.Sequence[bytes], "
               "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
               "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),

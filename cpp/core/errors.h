@@ -18,7 +18,7 @@
   ROW(InvalidTree, RuntimeError, "A draft tree whose parent does not come earlier, or accepted nodes in no chain.")  \
   /* byte layers and programs */                                                                                     \
   ROW(InvalidTensor, RuntimeError, "Shapes, dtypes or layer ids that do not fit the cache.")                         \
-  ROW(RegistryError, RuntimeError, "No cache under a key, no builder for a (backend, kind), a key taken twice.")     \
+  ROW(RegistryError, RuntimeError, "No cache under a key, an unknown backend or policy, a key taken twice.")         \
   ROW(ProgramError, RuntimeError, "A program file that is missing, damaged, foreign, or of an unknown schema.")      \
   ROW(ForwardFailed, RuntimeError, "A forward that was started and failed; the cache is as it was before the step.") \
   /* step loop */                                                                                                    \

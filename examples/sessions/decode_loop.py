@@ -35,8 +35,10 @@ class Engine:
             row = self._feed([token])
 
     def _feed(self, tokens: list[int]) -> npt.NDArray[np.float32]:
-        row = self.session.forward(tokens, rows=[len(tokens) - 1])[0]
-        self.cached += tokens
+        most = self.session.max_tokens
+        for part in (tokens[at : at + most] for at in range(0, len(tokens), most)):
+            row = self.session.forward(part, rows=[len(part) - 1])[0]
+            self.cached += part
         return row
 
 

@@ -32,16 +32,16 @@ def guess(history: list[int], width: int = 3, depth: int = 6) -> Tree:
 def verify(session: TreeSession, last: int, tree: Tree) -> list[int]:
     """Feeds the last token and a tree in one forward; returns the tokens that the model says, at least one."""
     tokens, parents = tree
-    if tokens:
-        session.cache.propose(parents)
-    said = session.forward([last, *tokens], [0] * (1 + len(tokens))).argmax(axis=1).tolist()  # row 0: after `last`
+    trees = {0: parents} if tokens else {}
+    logits = session.forward([last, *tokens], [0] * (1 + len(tokens)), trees=trees)
+    said = logits.argmax(axis=1).tolist()  # row 0: after `last`
     path: list[int] = []
     made = [said[0]]
     while True:
         at = path[-1] if path else -1
         right = [i for i, parent in enumerate(parents) if parent == at and tokens[i] == made[-1]]
         if not right:
-            session.cache.commit(path)  # the right path stays, every other node is forgotten
+            session.commit(path)  # the right path stays, every other node is forgotten
             return made
         path.append(right[0])
         made.append(said[1 + right[0]])

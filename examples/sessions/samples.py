@@ -18,13 +18,12 @@ def main() -> None:
     tokenizer = Tokenizer.from_folder(nano())
     eos = set(tokenizer.eos_ids)
     session = make_seq_session(nano(), capacity=1024, max_sequences=SAMPLES + 1)
-    cache = session.cache
 
     prompt = tokenizer.apply_chat([{"role": "user", "content": "Tell me a joke."}])
     row = session.forward(prompt, [TRUNK] * len(prompt), rows=[len(prompt) - 1])[0]
     samples = range(1, SAMPLES + 1)
     for seq in samples:
-        cache.seq_cp(TRUNK, seq)  # shares cells, copies no byte
+        session.seq_cp(TRUNK, seq)  # shares cells, copies no byte
 
     rng = np.random.default_rng(1)
     rows = dict.fromkeys(samples, row)
@@ -45,10 +44,11 @@ def main() -> None:
     for seq in samples:
         print(f"{scores[seq]:7.2f}  {tokenizer.decode(made[seq])}")
     best = max(samples, key=scores.__getitem__)
-    print(f"\n{sum(map(len, made.values()))} tokens in {forwards} forwards; {cache.used} cells, {cache.shared} shared")
-    cache.seq_keep(best)
-    cache.seq_rm(best, len(prompt))  # the winner's prompt alone: ready for another try
-    print(f"after keeping sample {best} and forgetting its answer: {cache.used} cells")
+    n_tokens = sum(map(len, made.values()))
+    print(f"\n{n_tokens} tokens in {forwards} forwards; {session.used} cells, {session.shared} shared")
+    session.seq_keep(best)
+    session.seq_rm(best, len(prompt))  # the winner's prompt alone: ready for another try
+    print(f"after keeping sample {best} and forgetting its answer: {session.used} cells")
 
 
 if __name__ == "__main__":

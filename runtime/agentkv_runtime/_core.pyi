@@ -50,9 +50,7 @@ class InvalidTensor(Error):
     """Shapes, dtypes or layer ids that do not fit the cache."""
 
 class RegistryError(Error):
-    """
-    No cache under a key, no builder for a (backend, kind), a key taken twice.
-    """
+    """No cache under a key, an unknown backend or policy, a key taken twice."""
 
 class ProgramError(Error):
     """
@@ -275,7 +273,7 @@ class Cells(TreeSeqCache):
 
     def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None = None) -> None:
         """
-        The same with move_cells in place of set_mover's; without either no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped.
+        Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. Calls move_cells in place of set_mover's; without either no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
         """
 
     @overload
@@ -709,7 +707,7 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(self, program: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None:
+    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None:
         """
         token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.
         """

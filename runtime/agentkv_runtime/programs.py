@@ -82,6 +82,7 @@ def open_session(
     kv_dtype: str = "fp16",
     min_chunk: int = 256,
     max_sequences: int = 256,
+    policy: str = "full",
     verify: bool = True,
 ) -> ExecuTorchSession:
     """A cache over a model folder's program: what an Engine runs. `session.cache` is its bookkeeping, with draft trees.
@@ -91,10 +92,15 @@ def open_session(
     program = load_folder(folder, verify=verify)
     try:
         return program.make_session(
-            capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences
+            capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences, policy=policy
         )
     except _core.Error as error:
         raise ModelFolderError(f"{folder.path}: no cache can be made: {error}") from error
+    except TypeError as error:  # numbers beyond 32 bits
+        raise ModelFolderError(
+            f"{folder.path}: no cache can be made with capacity {capacity!r}, min_chunk {min_chunk!r} and "
+            f"max_sequences {max_sequences!r}: integers below 2**31 are needed"
+        ) from error
 
 
 def _load(

@@ -1,25 +1,29 @@
 """Caches over an exported program without the step loop: one sequence, many, or many with draft trees.
 
     session = make_decode_session("path/of/model-folder", capacity=512)
-    logits = session.forward(prompt)            # prefill; float32 [len(prompt), vocab_size]
-    logits = session.forward([next_token])      # decode
-    session.rewind(len(prompt))                 # forget; no byte moves
+    row = session.forward(prompt, rows=[len(prompt) - 1])[0]    # prefill; float32 [vocab_size]: what may follow
+    row = session.forward([next_token])[0]                      # decode
+    session.rewind(len(prompt))                                 # forget; no byte moves
 
-The three sessions are faces of one bookkeeping, and what a session can do is which of them you hold. Any number of them
-run over one program, whose weights are loaded once. A forward is a transaction: one that raises leaves its session as
-it was. A session belongs to one thread at a time.
+The three sessions are interfaces to one bookkeeping. Any number of them run over one program, whose weights are loaded
+once. A forward takes up to `max_tokens` rows and returns logits of up to `max_logits` of them: feed longer prompts in
+parts, and name the rows whose logits you want. It is a transaction: one that raises leaves its session as it was.
+
+A session belongs to one thread at a time. Errors are those of `agentkv_runtime._core`, which derive from `_core.Error`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime import _core
-from agentkv_runtime._core import ExecuTorchSession
+from agentkv_runtime._core import ExecuTorchSession, InvalidTensor
 from agentkv_runtime.folder import ModelFolder, read_model_folder
 from agentkv_runtime.programs import open_session
 
@@ -33,13 +37,17 @@ __all__ = [
 ]
 
 Logits = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+NO_TREES: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 
 class _Session:
-    """What the three share: a program, and the memory of its keys and values."""
+    """What the three share: a program, its bounds, and the memory of keys and values."""
 
-    def __init__(self, session: ExecuTorchSession) -> None:
+    def __init__(self, session: ExecuTorchSession, max_positions: int | None = None) -> None:
         self._session = session
+        self.max_positions = max_positions
+        """Tokens that a sequence may hold, as the model knows no later position; None where nothing is known."""
 
     @property
     def vocab_size(self) -> int:
@@ -57,90 +65,180 @@ class _Session:
         return self._session.max_logits
 
     @property
+    def capacity(self) -> int:
+        """Cells of the cache."""
+        return self._session.cache.capacity
+
+    @property
+    def used(self) -> int:
+        """Cells that some sequence holds."""
+        return self._session.cache.used
+
+    @property
     def kv_bytes(self) -> int:
         """Bytes that keys and values take now."""
         return self._session.kv_bytes
 
-    def _step(
-        self, cache: _core.SteppedCache, begin: Callable[[], None], tokens: Sequence[int], rows: Sequence[int] | None
-    ) -> Logits:
-        wanted = range(len(tokens)) if rows is None else rows
-        begin()
-        try:
-            logits = self._session.forward(
-                np.asarray(tokens, np.int64), cache.step_positions(), np.asarray(wanted, np.int64)
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._session.cache.clear()
+
+    def _step(self, begin: Callable[[], None], tokens: Sequence[int], rows: Sequence[int] | None) -> Logits:
+        fed = self._checked("token", tokens, self.vocab_size, self.max_tokens)
+        wanted = np.arange(len(fed)) if rows is None else self._checked("row", rows, len(fed), self.max_logits)
+        if len(wanted) > self.max_logits:
+            raise InvalidTensor(
+                f"logits of all {len(wanted)} rows were asked for, but a forward returns at most {self.max_logits}: "
+                "name the rows that you want, as in rows=[len(tokens) - 1]"
             )
+        cache = self._session.cache
+        try:
+            begin()
+            positions = cache.step_positions()
+            if self.max_positions and positions.max() >= self.max_positions:
+                raise _core.PositionsExhausted(
+                    f"a row would take position {positions.max()}, but the model knows {self.max_positions}: forget "
+                    "some of the sequence first"
+                )
+            logits = self._session.forward(fed, positions, wanted)
             cache.commit_step()
         except BaseException:
             cache.abort_step()
             raise
         return logits
 
+    @staticmethod
+    def _checked(what: str, values: Sequence[int], end: int, most: int) -> Ints:
+        if len(values) > most:
+            raise InvalidTensor(f"{len(values)} {what}s; a forward takes at most {most} of them")
+        array = np.asarray(values, dtype=None if len(values) else np.int64)
+        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+            raise InvalidTensor(f"{what}s must be a sequence of integers, not {array.dtype} of shape {array.shape}")
+        for value in array[(array < 0) | (array >= end)]:
+            raise InvalidTensor(f"{what} {value} is out of range [0, {end})")
+        return array.astype(np.int64)
+
 
 class DecodeSession(_Session):
     """One sequence: what a chat loop needs. `len()` is how many tokens the cache holds."""
 
-    def __init__(self, session: ExecuTorchSession) -> None:
-        super().__init__(session)
-        self.cache: _core.ContiguousCache = _core.ContiguousView(session.cache)
+    def __init__(self, session: ExecuTorchSession, max_positions: int | None = None) -> None:
+        super().__init__(session, max_positions)
+        self._cache = _core.ContiguousView(session.cache)
 
     def __len__(self) -> int:
-        return len(self.cache)
+        return len(self._cache)
 
     def forward(self, tokens: Sequence[int], rows: Sequence[int] | None = None) -> Logits:
         """Appends tokens `[T]` and returns the next-token logits of `rows`, of all by default: float32 `[N, vocab]`.
 
-        T is at most `max_tokens` and N at most `max_logits`. Raises `_core.CacheFull`, InvalidTensor, ForwardFailed.
+        The result is a copy; `rows=[]` computes none. Raises InvalidTensor, InvalidStep for no tokens at all,
+        CacheFull, PositionsExhausted, ForwardFailed.
         """
-        return self._step(self.cache, lambda: self.cache.begin_step(len(tokens)), tokens, rows)
+        return self._step(lambda: self._cache.begin_step(len(tokens)), tokens, rows)
 
     def rewind(self, length: int) -> None:
-        """Keeps the first `length` tokens. Raises `_core.InvalidRange` unless 0 <= length <= len(self)."""
-        self.cache.rewind(length)
+        """Keeps the first `length` tokens. Raises InvalidRange unless 0 <= length <= len(self)."""
+        self._cache.rewind(length)
 
 
 class SeqSession(_Session):
     """Many sequences that share cells: one prefill and many samples, a batch of prompts, forks.
 
-    `cache` has the verbs: seq_cp, seq_rm, seq_keep, seq_len, clear.
+    Sequences are numbered from 0 to max_sequences - 1, and one that holds nothing needs no making.
     """
 
-    def __init__(self, session: ExecuTorchSession) -> None:
-        super().__init__(session)
-        self.cache: _core.SeqCache = session.cache
+    @property
+    def shared(self) -> int:
+        """Cells that two sequences or more hold."""
+        return self._session.cache.shared
 
     def forward(self, tokens: Sequence[int], seq_ids: Sequence[int], rows: Sequence[int] | None = None) -> Logits:
         """Row i, tokens[i], extends sequence seq_ids[i]; returns the next-token logits of `rows`: float32 `[N, vocab]`.
 
-        Rows of one sequence take consecutive positions in row order. `rows` is all of them by default. Raises
-        `_core.CacheFull`, UnknownSequence, InvalidTensor, ForwardFailed.
+        Rows of one sequence take consecutive positions in row order. `rows` is all of them by default; the result is a
+        copy. Raises InvalidTensor, InvalidStep, UnknownSequence, CacheFull, PositionsExhausted, ForwardFailed.
         """
+        return self._step(lambda: self._session.cache.begin_step(self._ids(tokens, seq_ids)), tokens, rows)
+
+    def seq_len(self, seq: int) -> int:
+        """One past the last position that a sequence holds; 0 for one that holds nothing. Raises UnknownSequence."""
+        return self._session.cache.seq_len(seq)
+
+    def seq_cp(self, src: int, dst: int, p0: int = 0, p1: int = -1) -> None:
+        """Shares src's cells of positions [p0, p1) with dst, which must hold none there; p1 < 0 means the end.
+
+        Copies no byte. Raises UnknownSequence, InvalidRange.
+        """
+        self._session.cache.seq_cp(src, dst, p0, p1)
+
+    def seq_rm(self, seq: int, p0: int = 0, p1: int = -1) -> None:
+        """Forgets positions [p0, p1) of a sequence; cells that no other sequence holds are free.
+
+        Draft nodes go with the sequence's last position. Raises UnknownSequence, InvalidRange.
+        """
+        self._session.cache.seq_rm(seq, p0, p1)
+
+    def seq_keep(self, seq: int) -> None:
+        """Forgets every other sequence. Raises UnknownSequence."""
+        self._session.cache.seq_keep(seq)
+
+    @staticmethod
+    def _ids(tokens: Sequence[int], seq_ids: Sequence[int]) -> list[int]:
         if len(tokens) != len(seq_ids):
-            raise _core.InvalidTensor(f"{len(tokens)} tokens but {len(seq_ids)} sequence ids")
-        return self._step(self.cache, lambda: self.cache.begin_step(seq_ids), tokens, rows)
+            raise InvalidTensor(f"{len(tokens)} tokens but {len(seq_ids)} sequence ids")
+        return [index(seq) for seq in seq_ids]
 
 
 class TreeSession(SeqSession):
-    """Sequences that can have draft nodes, for speculation by hand.
+    """Sequences that can have draft nodes, for speculation by hand."""
 
-    `cache.propose(parents, seq)` says that the last rows of the sequence in the next forward are a tree (a parent is
-    the index of an earlier node, or -1 for the last token kept); `cache.commit(accepted, seq)` keeps one chain of it.
-    """
+    def forward(
+        self,
+        tokens: Sequence[int],
+        seq_ids: Sequence[int],
+        rows: Sequence[int] | None = None,
+        trees: Mapping[int, Sequence[int]] = NO_TREES,
+    ) -> Logits:
+        """As for a SeqSession; the last len(trees[seq]) rows of a sequence are nodes of a draft tree.
 
-    def __init__(self, session: ExecuTorchSession) -> None:
-        super().__init__(session)
-        self.cache: _core.TreeSeqCache = session.cache
+        `trees[seq]` has each node's parent: the index of an earlier node of that sequence, or -1 for its last token. A
+        node sees its ancestors and the sequence before them. Nodes are numbered on until `commit`, so a tree may grow
+        level by level, one forward each. Raises InvalidTree as well.
+        """
+
+        def begin() -> None:
+            ids = self._ids(tokens, seq_ids)
+            for seq, parents in trees.items():
+                self._session.cache.propose([index(parent) for parent in parents], seq)
+            self._session.cache.begin_step(ids)
+
+        return self._step(begin, tokens, rows)
+
+    def commit(self, accepted: Sequence[int], seq: int = 0) -> None:
+        """Keeps a chain of nodes, each the parent of the next, as tokens of the sequence; its other nodes go.
+
+        `commit([], seq)` forgets them all. Raises InvalidTree, UnknownSequence.
+        """
+        self._session.cache.commit([index(node) for node in accepted], seq)
 
 
 def make_decode_session(
-    folder: ModelFolder | str | Path, *, capacity: int, kv_dtype: str = "fp16", min_chunk: int = 256
+    folder: ModelFolder | str | Path,
+    *,
+    capacity: int,
+    kv_dtype: str = "fp16",
+    min_chunk: int = 256,
+    policy: str = "full",
 ) -> DecodeSession:
     """One sequence of up to `capacity` tokens over a model folder's program.
 
-    K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first. Raises ModelFolderError for a folder
-    or an option that does not work, BackendError where its backend is not installed.
+    K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first. `policy` says which positions stay
+    cached: "full" for all, or one that was registered (`_core.cache_builders()`). Raises ModelFolderError (of
+    `agentkv_runtime.errors`) for a folder or an option that does not work, BackendError where its backend is not
+    installed.
     """
-    return DecodeSession(_open(folder, capacity, kv_dtype, min_chunk, max_sequences=1))
+    return DecodeSession(*_open(folder, capacity, kv_dtype, min_chunk, 1, policy))
 
 
 def make_seq_session(
@@ -150,9 +248,10 @@ def make_seq_session(
     kv_dtype: str = "fp16",
     min_chunk: int = 256,
     max_sequences: int = 256,
+    policy: str = "full",
 ) -> SeqSession:
     """The same for sequences 0 to max_sequences - 1, which share `capacity` cells."""
-    return SeqSession(_open(folder, capacity, kv_dtype, min_chunk, max_sequences))
+    return SeqSession(*_open(folder, capacity, kv_dtype, min_chunk, max_sequences, policy))
 
 
 def make_tree_session(
@@ -162,14 +261,23 @@ def make_tree_session(
     kv_dtype: str = "fp16",
     min_chunk: int = 256,
     max_sequences: int = 256,
+    policy: str = "full",
 ) -> TreeSession:
     """The same with draft trees."""
-    return TreeSession(_open(folder, capacity, kv_dtype, min_chunk, max_sequences))
+    return TreeSession(*_open(folder, capacity, kv_dtype, min_chunk, max_sequences, policy))
 
 
 def _open(
-    folder: ModelFolder | str | Path, capacity: int, kv_dtype: str, min_chunk: int, max_sequences: int
-) -> ExecuTorchSession:
+    folder: ModelFolder | str | Path, capacity: int, kv_dtype: str, min_chunk: int, max_sequences: int, policy: str
+) -> tuple[ExecuTorchSession, int | None]:
     if not isinstance(folder, ModelFolder):
         folder = read_model_folder(folder)
-    return open_session(folder, capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences)
+    session = open_session(
+        folder,
+        capacity=capacity,
+        kv_dtype=kv_dtype,
+        min_chunk=min_chunk,
+        max_sequences=max_sequences,
+        policy=policy,
+    )
+    return session, folder.manifest.max_positions

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,7 +39,8 @@ void test_a_backend_builds_every_policy() {
   auto& builders = CacheBuilderRegistry::instance();
   builders.add_backend("NoBytes",
                        [](const CacheConfig&, std::shared_ptr<StepPlanner>) { return std::make_shared<NoBytes>(); });
-  CHECK(builders.keys() == (std::vector<std::pair<std::string, std::string>>{{"NoBytes", "full"}}));
+  const auto keys = builders.keys();
+  CHECK(std::find(keys.begin(), keys.end(), std::pair<std::string, std::string>("NoBytes", "full")) != keys.end());
   const BuiltCache built = builders.build("NoBytes", config(8));
   CHECK_EQ(built.cells->capacity(), 8);
   CHECK_EQ(built.layer->backend_id(), "NoBytes");

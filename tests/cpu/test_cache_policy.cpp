@@ -9,6 +9,8 @@
 
 #include "core/cache_builders.h"
 #include "core/cells.h"
+#include "core/errors.h"
+#include "core/message.h"
 #include "cpp/check.h"
 #include "cpu/kv_cache.h"
 #include "fixture.h"
@@ -36,9 +38,19 @@ class WindowCells final : public Cells {
     forget(seq);
   }
 
+  // What was forgotten does not come back: a rollback that would end in it is refused, before anything changes.
+  void seq_rm(SeqId seq, Pos p0, Pos p1) override {
+    const auto runs = seq_runs(seq);
+    if (!runs.empty() && p0 > 0 && p0 <= runs.front().position) {
+      throw InvalidRange(error_text("sequence ", seq, " has forgotten the positions below ", runs.front().position,
+                                    ": it cannot go back to ", p0));
+    }
+    Cells::seq_rm(seq, p0, p1);
+  }
+
  private:
   void forget(SeqId seq) {
-    if (seq_len(seq) > window_) seq_rm(seq, 0, seq_len(seq) - window_);
+    if (seq_len(seq) > window_) Cells::seq_rm(seq, 0, seq_len(seq) - window_);
   }
 
   Pos window_;
@@ -94,6 +106,20 @@ void a_window_says_what_the_whole_history_says() {
   }
 }
 
+void a_rollback_ends_within_the_window_or_is_refused() {
+  Fed window("window");
+  for (int i = 0; i < 20; ++i) window.step({0});
+  auto& cells = *window.built.cells;
+  CHECK_THROWS(cells.seq_rm(0, 10, -1), InvalidRange, "forgotten the positions below 12", "back to 10");
+  CHECK_EQ(cells.seq_len(0), 20);
+  cells.seq_rm(0, 15, -1);
+  CHECK_EQ(cells.seq_len(0), 15);
+  window.step({0});
+  CHECK_EQ(cells.seq_len(0), 16);
+  cells.seq_rm(0, 0, -1);
+  CHECK_EQ(cells.used(), 0);
+}
+
 void a_fork_shares_the_window() {
   Fed window("window");
   for (int i = 0; i < 12; ++i) window.step({0});
@@ -115,5 +141,6 @@ int main() {
   builders.add_policy("window",
                       [](const CacheConfig& config) { return std::make_shared<WindowCells>(config, kWindow); });
   a_window_says_what_the_whole_history_says();
+  a_rollback_ends_within_the_window_or_is_refused();
   a_fork_shares_the_window();
 }

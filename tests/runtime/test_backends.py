@@ -65,7 +65,7 @@ def folder(tiny_exported_folder: FolderFactory) -> Path:
 def test_a_backend_is_loaded_under_its_name() -> None:
     assert {name: load_backend(name) for name in PROGRAM_BACKENDS} == {"cpu": "AgentKVCPU", "mlx": "AgentKVMLX"}
     assert load_backend("mlx") == "AgentKVMLX"
-    assert _core.cache_builders() == [("AgentKVCPU", "full"), ("AgentKVMLX", "full")]
+    assert {("AgentKVCPU", "full"), ("AgentKVMLX", "full")} <= set(_core.cache_builders())
 
 
 def test_the_table_uses_the_words_of_manifests_and_caches() -> None:

@@ -158,6 +158,8 @@ def _read_target(path: Path) -> _Target:
         vocab_size, width = int(config["vocab_size"]), 3 * int(config["hidden_size"])
     except KeyError as error:
         raise ExportError(f"{path}: its config.json does not say {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"{path}: vocab_size and hidden_size in config.json must be integers ({error})") from error
     return _Target(path, vocab_size, width, file_fingerprint(path / "tokenizer.json"))
 
 

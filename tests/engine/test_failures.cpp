@@ -214,7 +214,7 @@ void engines_check_what_they_are_made_of() {
   auto cells = std::make_shared<Cells>(16);
   const auto program = [&](RunnerInfo info) { return std::make_shared<ReferenceRunner>(cells, info); };
   const Vocabulary none(4, {}, {}, {});
-  CHECK_THROWS(Engine(nullptr, cells, none), InvalidEngine, "program");
+  CHECK_THROWS(Engine(nullptr, cells, none), InvalidEngine, "model runner");
   CHECK_THROWS(Engine(program({4, 8, 8}), std::shared_ptr<TreeSeqCache>(), none), InvalidEngine, "cache");
   CHECK_THROWS(Engine(program({4, 0, 8}), cells, none), InvalidEngine, "max_tokens 0");
   CHECK_THROWS(Engine(program({4, 8, 8}), cells, none, {.max_batch_tokens = 0}), InvalidEngine, "max_batch_tokens");

@@ -67,9 +67,9 @@ void Cells::seq_keep(SeqId seq) {
 void Cells::propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq) {
   step_.check_closed("propose");
   table_.check_id(seq);
-  if (n < 1 || static_cast<std::size_t>(n) > parents.size()) {
-    throw InvalidTree(
-        error_text("propose of ", n, " nodes with ", parents.size(), " parents; a tree has at least one"));
+  if (n < 1) throw InvalidTree(error_text("propose of ", n, " nodes; a tree has at least one"));
+  if (static_cast<std::size_t>(n) > parents.size()) {
+    throw InvalidTree(error_text("propose of ", n, " nodes; it must be in [1, ", parents.size(), "]"));
   }
   frontier(seq).propose(parents.first(static_cast<std::size_t>(n)));
 }

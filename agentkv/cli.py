@@ -60,8 +60,8 @@ def _main(
 
 
 @contextmanager
-def _exporting() -> Iterator[Callable[[str], None]]:
-    """Shows what an export is at, and ends the command where it cannot go on."""
+def _exporting(stopped: str = "stopped; nothing was written") -> Iterator[Callable[[str], None]]:
+    """Shows what an export is at, and ends the command where it cannot go on, saying `stopped` when it was told to."""
     from agentkv_runtime.export.quiet import quiet_libraries
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
@@ -80,7 +80,7 @@ def _exporting() -> Iterator[Callable[[str], None]]:
 
             yield tell
     except KeyboardInterrupt:
-        stderr.print("stopped; nothing was written")
+        stderr.print(stopped)
         raise typer.Exit(130) from None
 
 
@@ -177,8 +177,9 @@ def export_draft(
             max_logits=max_logits,
             progress=progress,
         )
-        unmeasured = None
-        if is_model_folder(out):
+    unmeasured = None
+    if is_model_folder(out):
+        with _exporting("stopped; the head was written, but what the model accepts of it was not measured") as progress:
             progress("measuring what the model accepts of it")
             try:
                 acceptance = anyio.run(measure_acceptance, out, out, default_prompts(out))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ from agentkv_runtime.draft_manifest import MeasuredAcceptance
 from agentkv_runtime.engine import PolicyOptions
 
 from .._context import Context
+from .._errors import ContextFull, PositionsExhausted
 from ..spec import Eagle
 from .prompts import BenchPrompt
+
+UNSEEN = -1.0  # the rate of a level that no draft reached
 
 
 async def measure_acceptance(
@@ -30,26 +35,28 @@ async def measure_acceptance(
     """
     strategy = Eagle(head, adaptive=False)
     async with Context.open(model, capacity=capacity) as ctx:
+        drafter: Any = ctx._home.speculation.drafter(strategy)
+        drafter.prior = type(drafter.prior)()  # what was measured before is not measured again
 
         def count_only(engine: Any) -> None:
-            engine.set_policy(PolicyOptions(memory=float("inf"), guess_weight=1e-9, measured_weight=1e-9))
+            options = PolicyOptions(memory=float("inf"), guess_weight=1e-9, level_acceptance=UNSEEN)
+            engine.set_policy(options)
 
         await ctx._loop.call(count_only)
         async with await ctx.branch([0]) as first:
             await first.generate(max_tokens=2, speculative=strategy)  # from here on the head hears of every branch
         for prompt in prompts:
-            branch = await prompt.branch(ctx)
-            await branch.generate(max_tokens=max_tokens, speculative=strategy)
+            with suppress(ContextFull, PositionsExhausted):  # one that is too long tells nothing
+                branch = await prompt.branch(ctx)
+                await branch.generate(max_tokens=max_tokens, speculative=strategy)
             await ctx.keep()
             progress()
-        drafter = ctx._home.speculation.drafter(strategy)
-        assert drafter is not None
 
         def rates_of(engine: Any) -> Any:
             return engine.acceptance(drafter)
 
         rates = await ctx._loop.call(rates_of)
     return MeasuredAcceptance(
-        levels=tuple(round(rate, 4) for rate in rates.levels),
-        calibration=tuple(round(rate, 4) for rate in rates.calibration),
+        levels=tuple(round(max(rate, 0.0), 4) for rate in takewhile(lambda rate: rate > UNSEEN / 2, rates.levels)),
+        calibration=tuple(round(max(rate, 0.0), 4) for rate in rates.calibration),
     )

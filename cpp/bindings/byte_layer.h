@@ -98,10 +98,14 @@ nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* 
       .def(
           "write_cells",
           [](Layer& layer, const std::vector<Cell>& cells, const CellBytes& bytes) {
+            if (bytes.shape(0) != cells.size() || bytes.shape(1) != layer.cell_bytes()) {
+              throw InvalidRange(error_text("bytes [", bytes.shape(0), ", ", bytes.shape(1), "] for ", cells.size(),
+                                            " cells of ", layer.cell_bytes(), " bytes each"));
+            }
             nb::gil_scoped_release release;
             layer.write_cells(cells, {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
           },
-          "cells"_a, "bytes"_a,
+          "cells"_a, "bytes"_a.noconvert(),
           "What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, "
           "no "
           "cell twice. Raises InvalidRange.")

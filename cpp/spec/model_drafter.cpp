@@ -24,7 +24,7 @@ ModelDrafter::ModelDrafter(std::shared_ptr<ModelRunner> program, std::shared_ptr
 void ModelDrafter::propose(std::span<DraftRequest> requests) {
   round_.begin();
   for (DraftRequest& request : requests) {
-    BranchState* state = request.history.empty() ? nullptr : branches_.open(request.branch);
+    FedBranch* state = request.history.empty() ? nullptr : branches_.open(request.branch);
     if (!state) continue;
     reconcile(*state, request.history);
     const auto missing = request.history.subspan(state->log.size());
@@ -40,7 +40,7 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
 
 // Drops what the branch no longer says and takes over what the last draft got right, so that the log is a prefix of
 // the history, without its last token at least: the row of that one is what the next draft begins with.
-void ModelDrafter::reconcile(BranchState& state, std::span<const Token> history) {
+void ModelDrafter::reconcile(FedBranch& state, std::span<const Token> history) {
   state.log.resize(static_cast<std::size_t>(cache_->seq_len(state.seq)));  // a round that failed fed less
   const auto known = std::min({static_cast<std::size_t>(state.known), state.log.size(), history.size()});
   const auto [held, said] = std::mismatch(state.log.begin() + static_cast<std::ptrdiff_t>(known), state.log.end(),
@@ -53,7 +53,7 @@ void ModelDrafter::reconcile(BranchState& state, std::span<const Token> history)
   }
 }
 
-void ModelDrafter::accept(BranchState& state, std::span<const Token> history) {
+void ModelDrafter::accept(FedBranch& state, std::span<const Token> history) {
   chain_.clear();
   for (std::int32_t node = -1; state.log.size() + 1 < history.size();) {
     node = state.tree.child_that_ran(node, history[state.log.size()]);
@@ -67,7 +67,7 @@ void ModelDrafter::accept(BranchState& state, std::span<const Token> history) {
   }
 }
 
-void ModelDrafter::keep(BranchState& state, Pos length) {
+void ModelDrafter::keep(FedBranch& state, Pos length) {
   state.tree.clear();
   branches_.truncate(state, length);
   state.log.resize(static_cast<std::size_t>(cache_->seq_len(state.seq)));
@@ -82,7 +82,7 @@ std::span<const float> ModelDrafter::forward(const LevelRows& rows) {
 void ModelDrafter::observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float>) {
   const Pos end = first + static_cast<Pos>(tokens.size());
   if (static_cast<Pos>(tokens.size()) < kLeastPrefill) return;
-  BranchState* state = branches_.open(branch);
+  FedBranch* state = branches_.open(branch);
   if (!state) return;
   const Pos held = cache_->seq_len(state->seq);
   if (first > held || end - held < kLeastPrefill) return;
@@ -106,10 +106,10 @@ void ModelDrafter::observe(BranchId branch, Pos first, std::span<const Token> to
 
 void ModelDrafter::shared(BranchId src, BranchId dst, Pos length) {
   branches_.close(dst);
-  BranchState* from = branches_.find(src);
+  FedBranch* from = branches_.find(src);
   if (!from) return;
   const Pos held = std::min(length, cache_->seq_len(from->seq));
-  BranchState* to = held > 0 ? branches_.open(dst) : nullptr;
+  FedBranch* to = held > 0 ? branches_.open(dst) : nullptr;
   if (!to) return;
   cache_->seq_cp(from->seq, to->seq, 0, held);
   to->log.assign(from->log.begin(), from->log.begin() + held);
@@ -117,7 +117,7 @@ void ModelDrafter::shared(BranchId src, BranchId dst, Pos length) {
 }
 
 void ModelDrafter::truncated(BranchId branch, Pos length) {
-  BranchState* state = branches_.find(branch);
+  FedBranch* state = branches_.find(branch);
   if (!state) return;
   if (length < cache_->seq_len(state->seq)) keep(*state, length);
   state->known = std::min(state->known, length);

@@ -32,21 +32,21 @@ class ModelDrafter final : public Drafter {
   const std::shared_ptr<TreeSeqCache>& cache() const { return cache_; }
 
  private:
-  struct BranchState {
+  struct FedBranch {
     SeqId seq = -1;
     std::vector<Token> log;  // what its sequence holds
     Pos known = 0;           // tokens of it that are the branch's for as long as nobody says otherwise
     DraftTree tree;          // of the last round; the nodes that ran are the sequence's frontier
   };
 
-  void keep(BranchState& state, Pos length);
-  void reconcile(BranchState& state, std::span<const Token> history);
-  void accept(BranchState& state, std::span<const Token> history);
+  void keep(FedBranch& state, Pos length);
+  void reconcile(FedBranch& state, std::span<const Token> history);
+  void accept(FedBranch& state, std::span<const Token> history);
   std::span<const float> forward(const LevelRows& rows);
 
   const std::shared_ptr<ModelRunner> program_;
   const std::shared_ptr<TreeSeqCache> cache_;
-  BranchStates<BranchState> branches_;
+  BranchStates<FedBranch> branches_;
   DraftRound round_;
   LevelRunner prefill_;
   std::vector<std::int32_t> chain_;  // scratch

@@ -56,7 +56,7 @@ class ByteLayer(Protocol):
 
     @property
     def cell_bytes(self) -> int:
-        """Bytes that K and V of one cell take, all layers."""
+        """Bytes that K and V of one cell take, all layers. The torch layer says 0 until each layer was written once."""
 
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
         """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept. Raises InvalidRange."""

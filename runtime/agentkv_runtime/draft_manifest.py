@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,9 +37,11 @@ class MeasuredAcceptance(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     levels: Annotated[tuple[Rate, ...], Field(max_length=16)] = ()
-    """Of each level of a draft, where the levels above it were accepted."""
+    """Of each level of a draft, where the levels above it were accepted; ends where no draft was accepted that far."""
     calibration: Annotated[tuple[Rate, ...], Field(max_length=16)] = ()
-    """Of nodes whose parent was accepted, by the probability that the head gave them: bins of a sixteenth each."""
+    """Of nodes whose parent was accepted, by the probability that the head gave them: bins of a sixteenth each.
+
+    A bin that was never seen has its own centre: the head is taken at its word."""
 
 
 class DraftManifest(BaseModel):
@@ -103,9 +106,13 @@ def record_acceptance(path: Path, acceptance: MeasuredAcceptance) -> None:
     Raises ModelFolderError for a file that is no draft manifest or cannot be replaced.
     """
     manifest = read_draft_manifest(path).model_copy(update={"acceptance": acceptance})
+    path = path.resolve()
     fresh = path.with_name(path.name + ".new")
     try:
+        fresh.unlink(missing_ok=True)  # whatever it is, it is nobody's
         write_manifest(manifest, fresh)
+        shutil.copymode(path, fresh)
         os.replace(fresh, path)
     except OSError as error:
+        fresh.unlink(missing_ok=True)
         raise ModelFolderError(f"{path}: cannot be replaced: {error.strerror}") from error

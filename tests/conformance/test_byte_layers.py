@@ -202,6 +202,10 @@ def test_cells_outside_the_pool_are_neither_read_nor_written(backend: str) -> No
     refuse(_core.InvalidRange, lambda: feeder.layer.read_cells([-1]), "cell -1")
     refuse(_core.InvalidRange, lambda: feeder.layer.write_cells([0, 256], kept), "cell 256", "[0, 256)")
     refuse(_core.InvalidRange, lambda: feeder.layer.write_cells([0], kept), "1 cells")
+    refuse(_core.InvalidRange, lambda: feeder.layer.write_cells([0, 1], kept.reshape(1, -1)), "2 cells")
+    with pytest.raises((TypeError, _core.InvalidRange)):
+        feeder.layer.write_cells([0, 1], kept.astype(np.float32))  # type: ignore[arg-type]
+    assert feeder.layer.read_cells([]).shape[0] == 0
     assert feeder.check({0: [1]}) <= TOLERANCE
     feeder.layer.write_cells([200, 201], kept)  # allocates
     assert feeder.layer.allocated_cells == 256

@@ -48,7 +48,7 @@ void test_abort_and_rewind() {
   feed(rig, 5);
   cells.begin_step(3);
   testing::plan(*rig.cells);
-  CHECK_THROWS(cells.rewind(0), InvalidStep, "inside an open step");
+  CHECK_THROWS(cells.rewind(0), InvalidStep, "rewind inside an open step");
   CHECK_THROWS(cells.clear(), InvalidStep, "clear");
   CHECK_THROWS(cells.begin_step(1), InvalidStep, "begin_step");
   cells.abort_step();
@@ -60,6 +60,8 @@ void test_abort_and_rewind() {
   CHECK(!cells.can_extend(6));
   CHECK_THROWS(cells.begin_step(6), CacheFull, "6 rows", "5 of 8");
   CHECK_THROWS(cells.begin_step(0), InvalidStep, "0 rows");
+  CHECK_THROWS(cells.begin_step(-5), InvalidStep, "-5 rows");
+  CHECK_THROWS(cells.begin_step(2'000'000'000), CacheFull, "2000000000 rows");  // before anything is allocated for them
   CHECK_THROWS(cells.commit_step(), InvalidStep, "without an open step");
   cells.clear();
   CHECK_EQ(cells.used(), 0);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import index
 
 import numpy as np
 import numpy.typing as npt
@@ -136,7 +137,7 @@ class TorchCache:
         """Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange."""
         if len(src) != len(dst):
             raise InvalidRange(f"{len(src)} source cells for {len(dst)} destinations")
-        cells = self.allocated_cells
+        cells = min((pools[0].shape[2] for pools in self._pools if pools is not None), default=0)
         for cell in (*src, *dst):
             if cells and not 0 <= cell < cells:
                 raise InvalidRange(f"cannot move cell {cell}; {cells} are allocated")
@@ -146,33 +147,45 @@ class TorchCache:
 
     @property
     def cell_bytes(self) -> int:
-        """Bytes that K and V of one cell take, all layers; 0 before the first write, which tells their shapes."""
-        return sum(pool[:, :, 0].nbytes for pools in self._pools for pool in pools or ())
+        """Bytes that K and V of one cell take, all layers; 0 until each was written, which tells their shapes."""
+        return sum(pool[:, :, 0].nbytes for pools in self._written() for pool in pools)
 
     @torch.inference_mode()
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
         """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept. Raises InvalidRange."""
-        self._check_cells(cells, self.allocated_cells)
-        parts = [self._rows(pool[:, :, list(cells)]) for pools in self._pools for pool in pools or ()]
-        return np.concatenate([part.view(torch.uint8).numpy() for part in parts], axis=1)
+        layers = self._written()
+        self._check_cells(cells, min((pools[0].shape[2] for pools in layers), default=0))
+        if not cells:
+            return np.zeros((0, self.cell_bytes), np.uint8)
+        parts = [self._rows(pool[:, :, list(cells)]).view(torch.uint8).numpy() for pools in layers for pool in pools]
+        return np.concatenate(parts, axis=1)
 
     @torch.inference_mode()
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
         """What read_cells gave, back into these cells, no cell twice. Raises InvalidRange."""
         self._check_cells(cells, self.capacity)
-        if bytes.shape != (len(cells), self.cell_bytes):
-            raise InvalidRange(f"bytes {bytes.shape} for {len(cells)} cells of {self.cell_bytes} bytes each")
+        if not self.cell_bytes:
+            raise InvalidRange("cells cannot be written before a forward has told the shape of every layer")
+        if bytes.dtype != np.uint8 or bytes.shape != (len(cells), self.cell_bytes):
+            raise InvalidRange(
+                f"{bytes.dtype} bytes {bytes.shape} for {len(cells)} cells of {self.cell_bytes} bytes each"
+            )
+        if not cells:
+            return
         at = 0
-        for layer, pools in enumerate(self._pools):
-            grown = tuple(self._grown(pool, pool, max(cells, default=-1) + 1) for pool in pools or ())
+        for layer, pools in enumerate(self._written()):
+            grown = tuple(self._grown(pool, pool, max(cells) + 1) for pool in pools)
             for pool in grown:
                 rows = self._rows(pool[:, :, : len(cells)])
                 part = np.ascontiguousarray(bytes[:, at : at + rows.shape[1] * rows.element_size()])
                 at += part.shape[1]
                 rows = torch.from_numpy(part).view(self.dtype).reshape(len(cells), pool.shape[1], pool.shape[3])
                 pool[0, :, list(cells)] = rows.transpose(0, 1).to(self.device)
-            if grown:
-                self._pools[layer] = (grown[0], grown[1])
+            self._pools[layer] = (grown[0], grown[1])
+
+    def _written(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        pools = [pools for pools in self._pools if pools is not None]
+        return pools if len(pools) == len(self._pools) else []
 
     @staticmethod
     def _rows(cells: torch.Tensor) -> torch.Tensor:
@@ -182,7 +195,7 @@ class TorchCache:
     @staticmethod
     def _check_cells(cells: Sequence[int], end: int) -> None:
         for cell in cells:
-            if not 0 <= cell < end:
+            if not 0 <= index(cell) < end:
                 raise InvalidRange(f"cell {cell} is out of range [0, {end})")
 
     def _write(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, step: _Step) -> tuple[torch.Tensor, torch.Tensor]:

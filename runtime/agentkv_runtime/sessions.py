@@ -92,6 +92,8 @@ class _Session:
                 "name the rows that you want, as in rows=[len(tokens) - 1]"
             )
         cache = self._session.cache
+        if cache.step_positions().size:
+            raise _core.InvalidStep("a forward of this session is under way: it belongs to one thread at a time")
         try:
             begin()
             positions = cache.step_positions()

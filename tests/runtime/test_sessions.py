@@ -118,6 +118,16 @@ def test_a_failure_inside_the_model_leaves_the_session_as_it_was(folder: Path, f
     assert np.array_equal(session.forward(TOKENS[4:]), want[4:])
 
 
+def test_a_forward_under_way_is_left_alone(folder: Path) -> None:
+    session = make_seq_session(folder, capacity=16, kv_dtype="fp32")
+    session._session.cache.begin_step([0, 0])
+    with pytest.raises(_core.InvalidStep, match="one thread at a time"):
+        session.forward([1], [1])
+    assert session._session.cache.step_positions().tolist() == [0, 1]
+    session._session.cache.abort_step()
+    assert session.forward([1], [1]).shape == (1, session.vocab_size)
+
+
 def test_a_sequence_ends_where_the_model_knows_no_position(folder: Path) -> None:
     most = read_model_folder(folder).manifest.max_positions
     assert most is not None

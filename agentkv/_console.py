@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from agentkv_runtime.printable import printable
@@ -45,9 +46,16 @@ def reporting() -> Iterator[None]:
 
 @contextmanager
 def remembered_interrupts() -> Iterator[Callable[[], None]]:
-    """Yields what raises KeyboardInterrupt again once there was one: imports of large libraries swallow some."""
-    before = signal.getsignal(signal.SIGINT)
+    """Yields what raises KeyboardInterrupt again once there was one: imports of large libraries swallow some.
+
+    One that ends in a finalizer, where Python would print it and go on, is remembered as well and not printed.
+    """
+    before, unraisable = signal.getsignal(signal.SIGINT), sys.unraisablehook
     seen = False
+
+    def tell(lost: Any) -> None:
+        if not isinstance(lost.exc_value, KeyboardInterrupt):
+            unraisable(lost)
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         nonlocal seen
@@ -60,9 +68,11 @@ def remembered_interrupts() -> Iterator[Callable[[], None]]:
 
     if before is signal.default_int_handler:  # whoever asked for another one keeps it
         signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = tell
     try:
         yield check
     finally:
+        sys.unraisablehook = unraisable
         signal.signal(signal.SIGINT, before)
 
 

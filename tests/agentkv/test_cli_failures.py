@@ -315,6 +315,21 @@ def test_an_interrupt_that_a_library_swallows_is_raised_again() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+class Interrupted:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_in_a_finalizer_is_raised_again_and_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    hook = sys.unraisablehook
+    with remembered_interrupts() as check:
+        Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            check()
+    assert capsys.readouterr().err == ""
+    assert sys.unraisablehook is hook
+
+
 def test_a_command_that_ignores_interrupts_can_be_terminated(src: Path, tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as shells do for commands in the background
     try:

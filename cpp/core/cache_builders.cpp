@@ -39,11 +39,6 @@ void CacheBuilderRegistry::add_policy(std::string_view name, PolicyMaker make_ce
   policies_.insert_or_assign(std::string(name), std::move(make_cells));
 }
 
-void CacheBuilderRegistry::remove_policy(std::string_view name) {
-  const std::lock_guard lock(mutex_);
-  if (const auto found = policies_.find(name); found != policies_.end()) policies_.erase(found);
-}
-
 BuiltCache CacheBuilderRegistry::build(std::string_view backend_id, const CacheConfig& config) const {
   LayerMaker make_layer;
   PolicyMaker make_cells;

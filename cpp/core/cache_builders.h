@@ -33,7 +33,6 @@ class AGENTKV_API CacheBuilderRegistry {
 
   void add_backend(std::string_view backend_id, LayerMaker make_layer);
   void add_policy(std::string_view name, PolicyMaker make_cells);  // "full" (Cells) is there from the start
-  void remove_policy(std::string_view name);                       // harmless for an unknown name
 
   // Throws RegistryError for an unknown backend or policy, and what their makers throw.
   BuiltCache build(std::string_view backend_id, const CacheConfig& config) const;

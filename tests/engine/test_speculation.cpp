@@ -1,56 +1,13 @@
 // Generations with drafters of every quality, beside every other verb: their tokens are those of plain decoding.
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <random>
 
 #include "engine/rig.h"
+#include "engine/test_drafter.h"
 
 namespace agentkv::testing {
 namespace {
-
-using Propose = std::function<Draft(const DraftRequest&)>;
-
-// Drafts by a function, and keeps its own account of what the target ran of every branch.
-class TestDrafter final : public Drafter {
- public:
-  explicit TestDrafter(Propose propose, bool adapts = false) : propose_(std::move(propose)) { adaptive = adapts; }
-
-  void propose(std::span<DraftRequest> requests) override {
-    ++rounds;
-    for (DraftRequest& request : requests) {
-      ++asked;
-      deepest = std::max(deepest, request.max_depth);
-      const Tokens& known = fed[request.branch];
-      CHECK_EQ(known.size() + 1, request.history.size());
-      CHECK(std::equal(known.begin(), known.end(), request.history.begin()));
-      request.draft = propose_(request);
-    }
-  }
-  void observe(BranchId branch, Pos first, std::span<const Token> tokens, std::span<const float> features) override {
-    CHECK(features.empty());
-    CHECK_EQ(static_cast<Pos>(fed[branch].size()), first);
-    fed[branch].insert(fed[branch].end(), tokens.begin(), tokens.end());
-  }
-  void shared(BranchId src, BranchId dst, Pos length) override {
-    CHECK(fed[dst].empty());
-    CHECK(static_cast<Pos>(fed[src].size()) >= length);
-    fed[dst].assign(fed[src].begin(), fed[src].begin() + length);
-  }
-  void truncated(BranchId branch, Pos length) override {
-    CHECK(static_cast<Pos>(fed[branch].size()) > length);
-    fed[branch].resize(static_cast<std::size_t>(length));
-  }
-  void closed(BranchId branch) override { fed.erase(branch); }
-
-  std::map<BranchId, Tokens> fed;
-  int rounds = 0;
-  int asked = 0;
-  std::int32_t deepest = 0;
-
- private:
-  Propose propose_;
-};
 
 Draft chain(Tokens tokens) {
   Draft draft{.tokens = std::move(tokens)};
@@ -299,61 +256,6 @@ void everything_at_once() {
   }
 }
 
-// Lets a token come whose parity is not that of the last one.
-struct Alternating final : TokenConstraint {
-  void mask(std::span<const Token> history, std::span<float> scores) override {
-    for (std::size_t token = 0; token < scores.size(); ++token) {
-      if (static_cast<Token>(token) % 2 == history.back() % 2) scores[token] = -std::numeric_limits<float>::infinity();
-    }
-  }
-};
-
-struct Nothing final : TokenConstraint {
-  void mask(std::span<const Token>, std::span<float> scores) override {
-    std::fill(scores.begin(), scores.end(), -std::numeric_limits<float>::infinity());
-  }
-};
-
-void a_constraint_holds_with_and_without_drafts() {
-  for (const Sampling& sampling : {Sampling{}, Sampling{.temperature = 1.2f, .top_p = 0.9f}}) {
-    Rig plain, drafted;
-    const Tokens prompt = prompt_tokens(6);
-    GenerateOptions options{.max_tokens = 40, .sampling = sampling, .ignore_eos = true};
-    options.constraint = std::make_shared<Alternating>();
-    const Finished want = plain.run(plain.engine.generate(plain.prompt(prompt), options));
-    const Tokens whole = joined(prompt, want.tokens);
-    for (std::size_t at = prompt.size(); at < whole.size(); ++at) CHECK(whole[at] % 2 != whole[at - 1] % 2);
-    // Proposes what comes, but at every third place a token that the constraint forbids.
-    const auto drafter = std::make_shared<TestDrafter>([&](const DraftRequest& request) {
-      Draft draft;
-      for (std::size_t at = request.history.size(); at < whole.size() && draft.size() < 3; ++at) {
-        draft.tokens.push_back(at % 3 == 0 ? (whole[at] + 1) % 48 : whole[at]);
-        draft.parents.push_back(static_cast<std::int32_t>(draft.parents.size()) - 1);
-      }
-      return draft;
-    });
-    options.drafter = drafter;
-    drafted.engine.attach(drafter);
-    const Finished got = drafted.run(drafted.engine.generate(drafted.prompt(prompt), options));
-    CHECK(got.tokens == want.tokens);
-    CHECK(got.logprobs == want.logprobs);
-    CHECK(drafted.engine.stats().accepted > 0);
-  }
-}
-
-void a_constraint_that_allows_nothing_fails_its_own_branch() {
-  Rig rig;
-  const BranchId branch = rig.prompt(prompt_tokens(6)), other = rig.prompt(prompt_tokens(5, 2));
-  GenerateOptions options{.max_tokens = 4};
-  options.constraint = std::make_shared<Nothing>();
-  const JobId fine = rig.engine.generate(other, {.max_tokens = 4, .ignore_eos = true});
-  const Finished f = rig.run(rig.engine.generate(branch, options));
-  CHECK(f.error->message.find("allows no token") != std::string::npos);
-  CHECK(f.tokens.empty());
-  rig.drain();
-  CHECK_EQ(rig.finished[fine].tokens.size(), 4u);
-}
-
 void drafts_are_checked() {
   const auto refused = [](const Draft& draft, const char* what) {
     CHECK_THROWS(check_draft(draft, 10), InvalidDraft, what);
@@ -379,7 +281,5 @@ int main() {
   a_failed_forward_loses_no_token();
   a_full_cache_ends_as_it_does_without_drafts();
   everything_at_once();
-  a_constraint_holds_with_and_without_drafts();
-  a_constraint_that_allows_nothing_fails_its_own_branch();
   drafts_are_checked();
 }

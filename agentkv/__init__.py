@@ -22,6 +22,8 @@ from ._errors import (
     InvalidInput,
     InvalidRollback,
     ModelError,
+    OutputIncomplete,
+    OutputInvalid,
     PositionsExhausted,
     StepFailed,
     TooManyBranches,
@@ -36,6 +38,7 @@ from ._stats import Stats
 from ._stream import TokenStream
 from ._tokenizer import Tokenizer
 from ._trace import StepRecord
+from .output import JsonSchema, Regex
 
 __all__ = [
     "AgentKVError",
@@ -51,10 +54,14 @@ __all__ = [
     "Generation",
     "InvalidInput",
     "InvalidRollback",
+    "JsonSchema",
     "Mark",
     "ModelError",
     "ModelInfo",
+    "OutputIncomplete",
+    "OutputInvalid",
     "PositionsExhausted",
+    "Regex",
     "Sampling",
     "Stats",
     "StepFailed",

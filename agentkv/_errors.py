@@ -62,6 +62,22 @@ class StepFailed(AgentKVError):
     """A forward failed while this request rode in it; tokens and cache are as they were before it."""
 
 
+class OutputIncomplete(AgentKVError):
+    """`Generation.output` of a generation that ended before its output did: out of tokens, cells or time."""
+
+
+class OutputInvalid(AgentKVError):
+    """A value that the grammar allowed and the type refused, after the retries; the branch is as it was before.
+
+    Attributes:
+        text: what the model wrote.
+    """
+
+    def __init__(self, message: str, text: str = "") -> None:
+        super().__init__(message)
+        self.text = text
+
+
 # The error for each class of the runtime's, and what to do where its message does not say it. By name: the native
 # module is loaded when the first model is opened.
 PUBLIC: dict[str, tuple[type[AgentKVError], str]] = {

@@ -1,0 +1,14 @@
+"""Whether llguidance can hold a grammar, asked before anything is generated."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+
+@lru_cache(maxsize=256)
+def refusal(grammar: str) -> str | None:
+    """Why llguidance refuses a grammar, in one line; None where it takes it. No tokenizer is needed."""
+    from llguidance import LLMatcher  # a shared library, loaded with the first output that needs one
+
+    reason = LLMatcher.validate_grammar(grammar)
+    return " ".join(reason.split()) or None

@@ -1,0 +1,76 @@
+"""JSON that a schema describes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .._errors import InvalidInput
+from .._shown import shown
+from ._schema_checks import inexact_number, refused_keyword, repeatable_keys
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JsonSchema:
+    """JSON that a JSON Schema (2020-12) describes: `generate(output=kv.JsonSchema({"type": "integer"}))`.
+
+    Keys come in the order of `properties`, with the separators `", "` and `": "`. An object without
+    `additionalProperties: false` may have keys of the model's own. The value is what `json.loads` makes of the text.
+
+    Attributes:
+        text: the schema as JSON.
+
+    Raises:
+        InvalidInput: no JSON Schema, or one that a grammar cannot hold; it names the keyword (`uniqueItems`, `not`,
+            `if`, `contains`, `propertyNames`, `dependent...`, `unevaluated...`, `oneOf` where the options may overlap,
+            a `format` other than date-time, date, time, duration, email, hostname, ipv4, ipv6, uri and uuid).
+    """
+
+    text: str
+
+    def __init__(self, schema: Mapping[str, Any] | bool) -> None:
+        object.__setattr__(self, "text", _json_of(schema))
+        fault = repeatable_keys(self.schema) or inexact_number(self.schema) or refused_keyword(self.grammar)
+        if fault:
+            raise InvalidInput(f"a grammar cannot hold this schema: {fault}; take that out, and check it afterwards")
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema, as a copy."""
+        schema: dict[str, Any] = json.loads(self.text)
+        return schema
+
+    @property
+    def grammar(self) -> str:
+        """The schema as llguidance takes it."""
+        return grammar_of(self.schema)
+
+    def read(self, text: str) -> Any:
+        """The value of a text that the schema describes."""
+        return json.loads(text)
+
+
+# Separators as `json.dumps` writes them, which models have read most. A value is written in one way only: white space
+# cannot run away, and what is between the values is forced.
+_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+
+
+def grammar_of(schema: dict[str, Any]) -> str:
+    """A schema as llguidance takes it, in our style unless it has an `x-guidance` of its own."""
+    style = _STYLE | schema.get("x-guidance", {})
+    return json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": style}}]})
+
+
+def _json_of(schema: object) -> str:
+    if schema is True:
+        return "{}"
+    if not isinstance(schema, Mapping):
+        raise InvalidInput(f"schema is {shown(schema)}, but a JSON Schema is a mapping, such as {{'type': 'integer'}}")
+    try:
+        text = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"schema is {shown(schema)}, which is not JSON: {error}") from None
+    return text

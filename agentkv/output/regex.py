@@ -1,0 +1,42 @@
+"""Text that matches a regular expression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._errors import InvalidInput
+from .._inputs import text_of
+from .._shown import shown
+from ._refusal import refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """Text that matches a regular expression from beginning to end: `generate(output=kv.Regex(r"[0-9]{4}"))`.
+
+    The syntax is that of Rust's `regex` crate: Python's, without lookarounds, back references and word boundaries. `^`
+    and `$` may stand at the ends and add nothing there. `.` matches no newline; `(?s)` makes it. The value is the text.
+
+    Raises:
+        InvalidInput: an expression that is malformed, or that a grammar cannot hold.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str):
+            raise InvalidInput(f"pattern is {shown(self.pattern)}, but it must be a str, such as r'[0-9]{{4}}'")
+        object.__setattr__(self, "pattern", text_of(self.pattern, "pattern"))
+        if reason := refusal(self.grammar):
+            raise InvalidInput(f"the pattern {shown(self.pattern)} cannot be made a grammar: {reason}")
+
+    @property
+    def grammar(self) -> str:
+        """The expression as llguidance takes it."""
+        from llguidance import LLMatcher
+
+        return LLMatcher.grammar_from_regex(self.pattern)
+
+    def read(self, text: str) -> str:
+        """The value of a text that matches: the text."""
+        return text

@@ -29,9 +29,11 @@ from ._errors import (
     TooManyBranches,
     WrongEventLoop,
 )
+from ._extending import Extended
 from ._gather import gather
 from ._generation import Choice, Generation, Token, Usage
 from ._mark import Mark
+from ._message import Message, ToolCall
 from ._model import ModelInfo
 from ._sampling import Sampling
 from ._stats import Stats
@@ -50,12 +52,14 @@ __all__ = [
     "ContextClosed",
     "ContextFull",
     "DraftMismatch",
+    "Extended",
     "ForeignBranch",
     "Generation",
     "InvalidInput",
     "InvalidRollback",
     "JsonSchema",
     "Mark",
+    "Message",
     "ModelError",
     "ModelInfo",
     "OutputIncomplete",
@@ -70,6 +74,7 @@ __all__ = [
     "TokenStream",
     "Tokenizer",
     "TooManyBranches",
+    "ToolCall",
     "Usage",
     "WrongEventLoop",
     "gather",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -13,9 +15,11 @@ from numpy.typing import NDArray
 
 from ._commands import Awaited, Job, check_finished
 from ._errors import BranchClosed, InvalidInput
+from ._extending import Extended, Extending, Moved
 from ._generation import Choice, Generation
 from ._inputs import Prompt, checked_count
 from ._mark import Mark, length_at, make_mark
+from ._message import Message
 from ._request import MOST_TOKENS, GenerationRequest
 from ._shown import shown
 from ._speculation import INHERIT, Inherit, Speculative
@@ -114,23 +118,40 @@ class Branch:
     def __repr__(self) -> str:
         return f"<Branch {self._id}: {len(self)} tokens{', closed' if self.closed else ''}>"
 
-    async def extend(self, prompt: Prompt) -> None:
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation: messages that were given, and what was generated in an assistant's turn; as of the last
+        verb that ended. Text and ids that the branch was extended with are no messages, outside of such a turn."""
+        history = self._history
+        return history.conversation.messages(history.log, self._home.encoding.reader)
+
+    async def extend(self, prompt: Prompt, *, template: Mapping[str, Any] | None = None) -> Extended:
         """Adds text, token ids or chat messages to the history and prefills them.
 
-        Messages go on from what is there: an assistant's turn that is open is closed as the chat template closes it.
+        Messages go on from what is there, as the chat template spells the whole conversation: afterwards the tokens
+        are those of the whole. What the model generated stays token for token, unless the template spells another
+        message (it may leave out what the model thought in earlier turns): then the branch is rewritten from there
+        on, and the result says so.
         Text is the caller's own, control tokens that it spells included; for what others wrote, give messages, or the
         ids of `ctx.tokenizer.encode(text, parse_special=False)`.
 
         All or nothing: on any error, and when cancelled, the branch is as it was.
 
+        Args:
+            prompt: what to add.
+            template: variables for the chat template, such as `{"enable_thinking": False}`; only with messages. They
+                hold for what comes later as well, until they are given anew.
+
         Raises:
-            InvalidInput: nothing to add, or not text, ids or messages.
+            InvalidInput: nothing to add, or not text, ids or messages; or the chat template refuses them.
             ContextFull: fewer cells are free than tokens were given.
             PositionsExhausted: more tokens than the model has positions.
         """
-        self._check()
-        tokens = await self._home.encoding.prompt(prompt, after=self._history)
-        await self._loop.run(Job(lambda engine: engine.extend(self._id, tokens), check_finished))
+        while True:
+            self._check()
+            made = await self._home.encoding.prompt(prompt, after=self._history, template=template)
+            with suppress(Moved):  # then it is made anew
+                return await Extending(self._loop, self._id, self._history, made).run()
 
     def mark(self) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free."""
@@ -167,7 +188,8 @@ class Branch:
             for child in made:
                 worker.close(child)
 
-        made = await self._loop.call(lambda engine: engine.fork(self._id, count), undo)
+        share = partial(self._loop.histories.share, self._id)
+        made = await self._loop.call(lambda engine: engine.fork(self._id, count), undo, told=share)
         children = [Branch(self._home, child, self) for child in made]
         return children[0] if n is None else children
 
@@ -281,7 +303,8 @@ class Branch:
             raise InvalidInput(f"other is {shown(other)}, but it must be a Branch")
         other._check()
         self._home.check_owns(other)
-        await self._loop.call(lambda engine: engine.adopt(self._id, other._id))
+        share = partial(self._loop.histories.share, other._id)
+        await self._loop.call(lambda engine: engine.adopt(self._id, other._id), told=lambda _: share([self._id]))
 
     def close(self) -> Closing:
         """Frees the branch; what it runs is cancelled. Synchronous and idempotent.

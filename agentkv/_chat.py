@@ -1,4 +1,4 @@
-"""Chat messages as text: whole conversations, and messages that go on from what a branch already holds."""
+"""Chat messages as text, by the chat template of a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import TemplateTimeout, TokenizerError
 
 from ._errors import InvalidInput
-from ._inputs import Message
 from ._messages import with_joined_parts
 
 if TYPE_CHECKING:
@@ -33,29 +32,42 @@ class Chat:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._closing: ControlledText | None = None  # what ends an assistant's turn, once it was asked for
+        self._text = secrets.token_hex(16)  # stands for text that is no message's; no content spells it
+        self._closing: list[int] | None = None  # what ends an assistant's turn, once it was asked for
         self._parts: bool | None = None  # whether the template takes text parts, once it was asked for
 
-    def begin(self, messages: Sequence[Message], tools: Tools, seconds: float, check: Check) -> ControlledText:
-        """A conversation from its start, with the assistant's turn opened where it is the assistant's turn."""
-        return self.render(messages, tools, _asks_for_reply(messages), {}, seconds, check)
-
-    def go_on(self, messages: Sequence[Message], seconds: float, check: Check) -> tuple[ControlledText, ControlledText]:
-        """What closes an assistant's turn, as the template closes it, and the messages that come after it."""
-        reply = secrets.token_hex(16)  # stands for the assistant's turn; no content spells it
-        so_far: list[Message] = [_user("."), {"role": "assistant", "content": reply}]
+    def closed_already(self, log: Sequence[int], seconds: float) -> int:
+        """How many tokens at the end of a log close an assistant's turn, as far as it is closed."""
         if self._closing is None:
-            self._closing = _after(reply, self.render(so_far, None, False, {}, seconds, check))
-        closing = self._closing
-        whole = self.render([*so_far, *messages], None, _asks_for_reply(messages), {}, seconds, check)
-        added = _after(reply, whole)
-        if not added.text.startswith(closing.text):
-            return closing.between(0, 0), added
-        return closing, added.between(len(closing.text), len(added.text))
+            closing = self.render_from([], None, False, {}, seconds, lambda _: None, after_text=True)
+            self._closing = self._tokenizer.encode_rendered(closing, first=False)
+        most = min(len(log), len(self._closing))
+        return next((n for n in range(most, 0, -1) if list(log[-n:]) == self._closing[:n]), 0)
+
+    def render_from(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Tools,
+        reply: bool,
+        variables: Mapping[str, Any],
+        seconds: float,
+        check: Check,
+        *,
+        after_text: bool,
+    ) -> ControlledText:
+        """A conversation from its start; or `after_text`, which counts as an assistant's turn that is to be closed."""
+        if not after_text:
+            return self.render(messages, tools, reply, variables, seconds, check)
+        so_far: list[Mapping[str, Any]] = [_user("."), {"role": "assistant", "content": self._text}]
+        whole = self.render([*so_far, *messages], tools, reply, variables, seconds, check)
+        place = whole.text.rfind(self._text)
+        if place < 0:
+            raise InvalidInput("the chat template drops the assistant's turns; extend the branch with text instead")
+        return whole.between(place + len(self._text), len(whole.text))
 
     def render(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         tools: Tools,
         reply: bool,
         variables: Mapping[str, Any],
@@ -95,16 +107,5 @@ def translated() -> Iterator[None]:
         raise InvalidInput(str(error)) from error
 
 
-def _user(content: object) -> Message:
+def _user(content: object) -> Mapping[str, Any]:
     return {"role": "user", "content": content}
-
-
-def _asks_for_reply(messages: Sequence[Message]) -> bool:
-    return messages[-1]["role"] not in ("system", "developer", "assistant")
-
-
-def _after(reply: str, text: ControlledText) -> ControlledText:
-    place = text.text.rfind(reply)
-    if place < 0:
-        raise InvalidInput("the chat template drops the assistant's turns; extend the branch with text instead")
-    return text.between(place + len(reply), len(text.text))

@@ -87,19 +87,31 @@ class Awaited(Command, Generic[T]):
 
 
 class Call(Awaited[T]):
-    """A verb that is done as soon as it is applied. `undo` takes back one whose result nobody receives."""
+    """A verb that is done as soon as it is applied.
 
-    __slots__ = ("_done", "_undo", "_verb")
+    `undo` takes back one whose result nobody receives; `told` hears of every result, on the event loop, in the order
+    in which the engine did things.
+    """
 
-    def __init__(self, verb: Callable[[StepEngine], T], undo: Callable[[Worker, T], None] | None = None) -> None:
+    __slots__ = ("_done", "_told", "_undo", "_verb")
+
+    def __init__(
+        self,
+        verb: Callable[[StepEngine], T],
+        undo: Callable[[Worker, T], None] | None = None,
+        told: Callable[[T], None] | None = None,
+    ) -> None:
         super().__init__()
         self._verb = verb
         self._undo = undo
+        self._told = told
         self._done: list[T] = []
 
     def apply(self, worker: Worker) -> None:
         result = self._verb(worker.engine)
         self._done.append(result)
+        if self._told is not None:
+            worker.report(partial(self._told, result))
         worker.report(partial(self.succeed, result))
 
     def take_back(self, worker: Worker) -> None:

@@ -23,7 +23,7 @@ from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
-    from ._engine import StepEngine
+    from ._engine import Finished, StepEngine
 
 
 class Context:
@@ -127,7 +127,13 @@ class Context:
         state = f"{len(self.branches)} branches" if self._loop.is_open else "closed"
         return f"<Context {self.model_info.path.name}: {state}>"
 
-    async def branch(self, prompt: Prompt | None = None, *, tools: Sequence[Mapping[str, Any]] | None = None) -> Branch:
+    async def branch(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: Mapping[str, Any] | None = None,
+    ) -> Branch:
         """A new root branch that holds `prompt`, prefilled; without one, an empty branch.
 
         What a live branch already has in the cache of the same tokens is shared, not computed again.
@@ -137,6 +143,8 @@ class Context:
                 model's chat template). Control tokens that text spells are parsed, those that messages spell are not:
                 for what others wrote, give messages, or `ctx.tokenizer.encode(text, parse_special=False)`.
             tools: tool definitions for the chat template; only with messages.
+            template: variables for the chat template, such as `{"enable_thinking": False}`; only with messages. They
+                hold for what the branch is extended with as well.
 
         Raises:
             InvalidInput: an empty prompt, text without a UTF-8 form, ids outside the vocabulary, malformed messages.
@@ -147,7 +155,8 @@ class Context:
         self._loop.check_open()
         if prompt is None:
             return await self._empty_branch()
-        tokens = await self._home.encoding.prompt(prompt, tools=tools)
+        made = await self._home.encoding.prompt(prompt, tools=tools, template=template)
+        tokens, conversation = made.added, made.conversation
         created: list[int] = []  # by the thread
 
         def create(engine: StepEngine) -> int:
@@ -160,7 +169,12 @@ class Context:
             created.append(branch)
             return job
 
-        await self._loop.run(Job(create, check_finished, undo=lambda worker: worker.close(created[0])))
+        def finish(finished: Finished) -> None:
+            check_finished(finished)
+            if conversation is not None:
+                self._loop.histories[created[0]].converse(conversation)
+
+        await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
         return Branch(self._home, created[0], None)
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:

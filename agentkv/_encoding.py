@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from agentkv_runtime.errors import TemplateTimeout
 
 from ._chat import MOST_SECONDS, Chat
+from ._continuation import Clock, Continuation, Continuing
+from ._conversation import Conversation
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._inputs import Prompt, checked_ids, items_of, text_of
-from ._messages import characters_in, checked_messages, checked_tools, is_messages
+from ._messages import characters_in, checked_messages, checked_template, checked_tools, is_messages
+from ._reply import ReplyReader
 from ._shown import shown
 
 if TYPE_CHECKING:
-    from agentkv_runtime.added_tokens import ControlledText
     from agentkv_runtime.tokenizer import Tokenizer
 
     from ._history import History
@@ -33,30 +37,40 @@ class Encoding:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, capacity: int, max_positions: int | None) -> None:
         self._tokenizer = tokenizer
         self._chat = Chat(tokenizer)
+        self.reader = ReplyReader(tokenizer)
         self._vocab_size = vocab_size
         self._capacity = capacity
         self._max_positions = max_positions
         self._limiter = anyio.CapacityLimiter(_WORKERS)
 
-    async def prompt(self, prompt: Prompt, *, after: History | None = None, tools: object = None) -> list[int]:
-        """Tokens of a prompt: of a new branch, or to come `after` what one holds when this returns. At least one.
+    async def prompt(
+        self,
+        prompt: Prompt,
+        *,
+        after: History | None = None,
+        tools: object = None,
+        template: object = None,
+    ) -> Continuation:
+        """What a prompt makes of a new branch, or of one whose history is `after` when this returns: at least a token.
 
         Raises InvalidInput; ContextFull where the cache could not hold it even if it were empty, PositionsExhausted
         where the model could not.
         """
+        variables = checked_template(template, is_messages(prompt))
         if tools is not None and not is_messages(prompt):
             raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
+        if is_messages(prompt):
+            begun = Conversation(tools=checked_tools(tools))
+            return await self._messages(checked_messages(prompt), variables, after, begun)
         if isinstance(prompt, str | bytes):
             tokens = await self._text(text_of(prompt, "the prompt"))
             if tokens and not after:
                 tokens = self._tokenizer.after_bos(tokens)
-        elif is_messages(prompt):
-            tokens = await self._messages(prompt, tools, after)
         else:
             tokens = self._ids(prompt)
         if not tokens:
             raise InvalidInput("the prompt is empty; give at least one token, or make an empty branch with `branch()`")
-        return tokens
+        return Continuation(len(after or ()), tokens, None)
 
     async def choices(self, choices: object) -> tuple[list[str], list[list[int]]]:
         """Texts to choose from, and the tokens of each. Raises InvalidInput, ContextFull."""
@@ -76,25 +90,34 @@ class Encoding:
         self._check_fits(text)
         return self._tokenizer.encode(text)
 
-    async def _messages(self, prompt: object, tools: object, after: History | None) -> list[int]:
-        messages, definitions = checked_messages(prompt), checked_tools(tools)
-        size = characters_in(messages) + characters_in(definitions)
-        chat, check = self._chat, self._check_fits
+    async def _messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        template: Mapping[str, Any],
+        after: History | None,
+        begun: Conversation,
+    ) -> Continuation:
         while True:
-            begins = not after  # a branch may change in the meantime
-            if begins:
-                text = await self._render(size, lambda seconds: chat.begin(messages, definitions, seconds, check))
-                tokens = await self._rendered(text)
-                if not after:
-                    return tokens
-            else:
-                closing, added = await self._render(size, lambda seconds: chat.go_on(messages, seconds, check))
-                ends, tokens = await self._rendered(closing), await self._rendered(added)
-                if after:
-                    return ends[_overlap(after.log, ends) :] + tokens
+            revision = after.revision if after is not None else 0
+            conversation, log = (begun, array("i")) if after is None else (after.conversation, after.log[:])
+            parts = [messages, conversation.tools, [entry.message for entry in conversation.entries]]
+            made = await self._render(
+                sum(map(characters_in, parts)), partial(self._continued, conversation, log, messages, template)
+            )
+            if after is None or after.revision == revision:  # a branch may change in the meantime
+                return made
 
-    async def _rendered(self, text: ControlledText) -> list[int]:
-        return await self._beside(len(text.text), lambda: self._tokenizer.encode_rendered(text))
+    def _continued(
+        self,
+        conversation: Conversation,
+        log: array[int],
+        messages: Sequence[Mapping[str, Any]],
+        template: Mapping[str, Any],
+        seconds: float,
+    ) -> Continuation:
+        clock = Clock(seconds)
+        state = Continuing(self._chat, self._tokenizer, self.reader, conversation, log, clock, self._check_fits)
+        return state.extend(messages, template)
 
     async def _render(self, size: int, render: Callable[[float], T]) -> T:
         if size <= _SHORT:
@@ -136,11 +159,3 @@ class Encoding:
             raise PositionsExhausted(
                 f"the prompt has {tokens} tokens or more, but the model has {self._max_positions} positions; give less"
             )
-
-
-def _overlap(log: Sequence[int], closing: Sequence[int]) -> int:
-    """How many tokens of `closing` the log already ends with."""
-    for n in range(min(len(log), len(closing)), 0, -1):
-        if list(log[-n:]) == list(closing[:n]):
-            return n
-    return 0

@@ -98,6 +98,9 @@ class StepEngine(Protocol):
     def adopt(self, dst: int, src: int) -> None:
         """dst takes over src's history."""
 
+    def tokens(self, branch: int) -> npt.NDArray[np.int32]:
+        """The branch's tokens, a copy: int32 [length]."""
+
     def close(self, branch: int) -> None:
         """Frees a branch and ends its job; harmless for one that is closed."""
 

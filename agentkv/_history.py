@@ -1,4 +1,5 @@
-"""The event loop's copy of the branches' tokens, kept by the changes that the engine tells; and which marks hold."""
+"""The event loop's copy of the branches' tokens, kept by the changes that the engine tells; the conversations that they
+are; and which marks hold."""
 
 from __future__ import annotations
 
@@ -7,21 +8,27 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ._conversation import Conversation
+
 if TYPE_CHECKING:
     from ._engine import LogChange
 
 
 class History:
-    """The tokens of one branch, as of its last verb that ended, and the record of their rewrites.
+    """The tokens of one branch, as of its last verb that ended, their messages, and the record of their rewrites.
 
+    `coming` is what the messages are once the extend that runs has ended: a fork may take what of it is there.
     A mark taken at time `t` with length `n` holds as long as no rewrite since `t` kept fewer than `n` tokens.
     `_floors_time` and `_floors_kept` both rise: since just before each time, so many tokens were kept at the least.
     """
 
-    __slots__ = ("_floors_kept", "_floors_time", "log", "owner", "time")
+    __slots__ = ("_floors_kept", "_floors_time", "coming", "conversation", "log", "owner", "revision", "time")
 
     def __init__(self) -> None:
         self.log = array("i")
+        self.conversation = Conversation()
+        self.coming: Conversation | None = None
+        self.revision = 0  # of tokens and messages
         self.owner = object()  # of the marks of this history
         self.time = 0
         self._floors_time: list[int] = []
@@ -32,10 +39,18 @@ class History:
 
     def change(self, kept: int, appended: bytes) -> None:
         """Keeps the first `kept` tokens and adds others, int32."""
+        self.revision += 1
+        self.conversation = self.conversation.cut(kept)
         if kept < len(self.log):
             self._record_rewrite(kept)
             del self.log[kept:]
         self.log.frombytes(appended)
+
+    def converse(self, conversation: Conversation) -> None:
+        """The tokens are those of another conversation."""
+        self.revision += 1
+        self.conversation = conversation
+        self.coming = None
 
     def kept_since(self, time: int) -> int | None:
         """The fewest tokens that any rewrite after `time` kept; None when there was none."""
@@ -67,6 +82,17 @@ class Histories:
             if history is None:
                 history = self._of[change.branch] = History()
             history.change(change.kept, change.appended)
+
+    def share(self, source: int, branches: Iterable[int]) -> None:
+        """Other branches took over the messages of one, as far as they have its tokens."""
+        parent = self._of.get(source)
+        if parent is None:
+            return
+        for branch in branches:
+            history = self._of.get(branch)
+            if history is not None:
+                conversation = parent.coming or parent.conversation
+                history.converse(conversation.cut(len(history)))
 
     def drop(self, branch: int) -> None:
         """The branch was closed."""

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._errors import InvalidInput
+from ._message import Message
 from ._sampling import Sampling
 from ._shown import shown
 
-Message: TypeAlias = Mapping[str, Any]
-Prompt: TypeAlias = str | bytes | Sequence[int] | NDArray[np.integer[Any]] | Sequence[Message]
+ChatMessage: TypeAlias = Mapping[str, Any] | Message
+Prompt: TypeAlias = str | bytes | Sequence[int] | NDArray[np.integer[Any]] | Sequence[ChatMessage]
 
 
 def text_of(value: str | bytes, what: str) -> str:

@@ -148,9 +148,14 @@ class StepLoop:
                 "Context here, or hand the work over to that event loop (asyncio.run_coroutine_threadsafe, say)"
             )
 
-    async def call(self, verb: Callable[[StepEngine], T], undo: Callable[[Worker, T], None] | None = None) -> T:
-        """Runs a verb between two forwards. `undo` takes back, on the thread, one whose result nobody receives."""
-        return await self.run(Call(verb, undo))
+    async def call(
+        self,
+        verb: Callable[[StepEngine], T],
+        undo: Callable[[Worker, T], None] | None = None,
+        told: Callable[[T], None] | None = None,
+    ) -> T:
+        """Runs a verb between two forwards: see `Call`."""
+        return await self.run(Call(verb, undo, told))
 
     async def run(self, command: Awaited[T]) -> T:
         """Runs a command to its end. Nothing begins in a scope that is cancelled already.

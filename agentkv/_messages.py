@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._errors import AgentKVError, InvalidInput
-from ._inputs import Message, items_of, text_of
+from ._inputs import items_of, text_of
+from ._message import Message, as_mapping
 from ._shown import shown
 
 _DEEPEST = 64
+_OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt"})
+_OWN_VARIABLES_ARE = "messages are the prompt, tools have an argument, the assistant's turn is opened where it is due"
 
 
 def is_messages(prompt: object) -> bool:
@@ -18,7 +21,7 @@ def is_messages(prompt: object) -> bool:
         return False
     # The first item, past methods of a subclass that might raise.
     first = list.__getitem__(prompt, slice(1)) if isinstance(prompt, list) else tuple.__getitem__(prompt, slice(1))
-    return bool(first) and isinstance(first[0], Mapping)
+    return bool(first) and isinstance(first[0], Mapping | Message)
 
 
 def checked_messages(messages: object) -> list[dict[str, Any]]:
@@ -31,6 +34,8 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
     checked = []
     for index, message in enumerate(items_of(messages, "messages")):  # type: ignore[arg-type]
         what = f"message {index}"
+        if isinstance(message, Message):
+            message = as_mapping(message)
         if not isinstance(message, Mapping):
             raise InvalidInput(f"{what} is {shown(message)}, but it must be a mapping with a 'role' and a 'content'")
         copy = _copied(message, what)
@@ -51,6 +56,20 @@ def checked_tools(tools: object) -> list[dict[str, Any]] | None:
     return [_copied(tool, f"tool {index}") for index, tool in enumerate(items)]
 
 
+def checked_template(template: object, known: bool) -> dict[str, Any]:
+    """A copy of variables for the chat template. Raises InvalidInput; also where there is no conversation to spell."""
+    if template is None:
+        return {}
+    if not known:
+        raise InvalidInput("template has variables for the chat template; give the prompt as chat messages")
+    if not isinstance(template, Mapping):
+        raise InvalidInput(f"template is {shown(template)}, but it must be a mapping of variables")
+    copy: dict[str, Any] = _copied(template, "template")
+    for name in _OWN_VARIABLES & copy.keys():
+        raise InvalidInput(f"template has {name!r}, which is not a variable of the caller's; {_OWN_VARIABLES_ARE}")
+    return copy
+
+
 def characters_in(value: object) -> int:
     """How much text messages or tools have."""
     if isinstance(value, str):
@@ -60,7 +79,7 @@ def characters_in(value: object) -> int:
     return sum(map(characters_in, value)) if isinstance(value, list) else 0
 
 
-def with_joined_parts(messages: Sequence[Message]) -> list[Message]:
+def with_joined_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Messages whose content is one text, where it was a list of text parts."""
     return [
         {**message, "content": "".join(part["text"] for part in message["content"])}
@@ -70,7 +89,7 @@ def with_joined_parts(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def _check_content(message: Message, what: str) -> None:
+def _check_content(message: Mapping[str, Any], what: str) -> None:
     content = message.get("content")
     if isinstance(content, str):
         return

@@ -10,7 +10,7 @@ from agentkv_runtime.errors import TemplateTimeout
 
 from ._chat import MOST_SECONDS, Chat, translated
 from ._errors import InvalidInput
-from ._inputs import Message, checked_bool, checked_count, checked_ids, text_of
+from ._inputs import ChatMessage, checked_bool, checked_count, checked_ids, text_of
 from ._messages import checked_messages, checked_tools
 from ._shown import shown
 
@@ -87,7 +87,7 @@ class Tokenizer:
 
     def apply_chat(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         **variables: Any,
@@ -110,7 +110,7 @@ class Tokenizer:
 
     def render_chat(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         **variables: Any,

@@ -34,13 +34,13 @@ class ControlledText:
     controls: Sequence[Control] | None = None
 
     def between(self, start: int, end: int) -> ControlledText:
-        """A part of it."""
+        """A part of it. A control token belongs to where it begins."""
         if self.controls is None:
             return ControlledText(self.text[start:end])
         inside = [
-            Control(control.start - start, control.end - start, control.id)
+            Control(control.start - start, min(control.end, end) - start, control.id)
             for control in self.controls
-            if start <= control.start and control.end <= end
+            if start <= control.start < end
         ]
         return ControlledText(self.text[start:end], inside)
 
@@ -106,6 +106,32 @@ class AddedTokens:
             for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)
             if i in self._located
         ]
+
+    @cached_property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of the control tokens."""
+        return frozenset(self._controls)
+
+    def controls_in(self, text: ControlledText) -> Sequence[Control]:
+        """The control tokens of a text, looked for where every spelling of one is one."""
+        return self.find(text.text) if text.controls is None else text.controls
+
+    def same(self, one: ControlledText, other: ControlledText) -> bool:
+        """Do they spell the same, with the same control tokens? The white space that those take does not matter."""
+        if one.text != other.text:
+            return False
+        if one.controls is None and other.controls is None:
+            return True
+        return [(c.start, c.id) for c in self.controls_in(one)] == [(c.start, c.id) for c in self.controls_in(other)]
+
+    def encode_next(self, text: ControlledText) -> list[int]:
+        """Ids of a text that others come before. Some tokenizers begin a text with a space of their own."""
+        if not self._controls or not text.text:
+            return self.encode(text)
+        wall = next(iter(self._controls))
+        name = self._names[wall]
+        moved = [Control(c.start + len(name), c.end + len(name), c.id) for c in self.controls_in(text)]
+        return self.encode(ControlledText(name + text.text, [Control(0, len(name), wall), *moved]))[1:]
 
     def encode(self, text: ControlledText) -> list[int]:
         """Ids of a text, where only `text.controls` become control tokens."""

@@ -180,9 +180,14 @@ class Tokenizer:
             raise TokenizerError("the model has no chat template: pass a string that spells the conversation out")
         return self._template.render(messages, tools, add_generation_prompt, variables, seconds, check)
 
-    def encode_rendered(self, text: ControlledText) -> list[int]:
-        """Ids of a rendered text, or of a part of one."""
-        return self._added.encode(text)
+    def encode_rendered(self, text: ControlledText, *, first: bool = True) -> list[int]:
+        """Ids of a rendered text, or of a part of one; `first` where none of it comes before."""
+        return self._added.encode(text) if first else self._added.encode_next(text)
+
+    @property
+    def added(self) -> AddedTokens:
+        """Its added tokens, and where they are in rendered texts."""
+        return self._added
 
     @cached_property
     def _token_bytes(self) -> TokenBytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -23,6 +25,7 @@ def loop_threads() -> list[threading.Thread]:
 
 
 OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]
+WithTemplate = Callable[[str], Path]
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -68,3 +71,17 @@ def eagle_folder(tiny_hf_folder: Callable[..., Path], export_cache: ExportCache,
         export_draft(head, source, out, max_tokens=64, max_logits=64)
 
     return export_cache.get("eagle", export)
+
+
+@pytest.fixture
+def with_template(folder: Path, tmp_path: Path) -> WithTemplate:
+    """The tiny model with another chat template."""
+
+    def copy(template: str) -> Path:
+        path = tmp_path / "model"
+        shutil.copytree(folder, path)
+        config = json.loads((path / "tokenizer_config.json").read_text())
+        (path / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+        return path
+
+    return copy

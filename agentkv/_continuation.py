@@ -1,0 +1,200 @@
+"""Messages that go on from what a branch holds: the conversation is rendered whole, and compared with the tokens.
+
+What the model generated stays token for token where the template spells the same message; what the template writes
+otherwise than before (the reasoning of earlier turns, say) is rewritten from there on.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from agentkv_runtime.errors import TemplateTimeout
+
+from ._conversation import Conversation, Entry
+from ._errors import InvalidInput
+from ._pieces import Pieces, find_generated
+
+if TYPE_CHECKING:
+    from agentkv_runtime.added_tokens import ControlledText
+    from agentkv_runtime.tokenizer import Tokenizer
+
+    from ._chat import Chat
+    from ._reply import ReplyReader
+
+MOST_SPANS = 64  # messages of one call whose borders are looked for; each takes a rendering
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a branch is to hold: its first `kept` tokens, then `added`; and the conversation that this is."""
+
+    kept: int
+    added: list[int]
+    conversation: Conversation | None  # None where the prompt is no messages
+
+
+class Clock:
+    """The time that all renderings of one prompt have together."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds; never none, so that a template says itself that it takes too long."""
+        return max(self._end - time.monotonic(), 1e-3)
+
+
+class Continuing:
+    """One list of messages that goes on from one state of a branch. May run on any thread."""
+
+    def __init__(
+        self,
+        chat: Chat,
+        tokenizer: Tokenizer,
+        reader: ReplyReader,
+        conversation: Conversation,
+        log: array[int],
+        clock: Clock,
+        check: Callable[[str], None],
+    ) -> None:
+        self._chat = chat
+        self._tokenizer = tokenizer
+        self._added = tokenizer.added
+        self._reader = reader
+        self._log = log
+        self._clock = clock
+        self._check = check
+        if not conversation.follows(len(log)):
+            held = chat.closed_already(log, clock.left())
+            conversation = conversation.after_text(len(log), len(log) - held)
+        self._conversation = conversation
+        self._entries = conversation.with_reply(log, reader)
+
+    def extend(self, messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> Continuation:
+        """Adds messages; `template` are variables for it, which stay. Raises InvalidInput, TemplateTimeout."""
+        old = self._conversation
+        self._variables = {**old.template, **template}
+        entries = [*self._entries[old.first :], *(Entry(message, -1, -1) for message in messages)]
+        opened = asks_for_reply(messages)
+        text = self._render(entries, opened, self._check)
+        pieces, placed = self._placed(text, entries)
+        kept = old.start + common_prefix(self._log[old.start :], pieces.tokens)
+        length = old.start + len(pieces.tokens)
+        if kept == length:
+            if kept == len(self._log):
+                raise InvalidInput("the chat template writes nothing for these messages; check their roles")
+            kept -= 1  # the last token is fed again, for its logits
+        entries = self._with_spans(entries, placed, pieces, kept, opened, text)
+        conversation = Conversation(
+            entries=(*self._entries[: old.first], *entries),
+            first=old.first,
+            start=old.start,
+            end=length,
+            tail=pieces.tail,
+            opened=opened,
+            tools=old.tools,
+            template=self._variables,
+            before=old.cut(kept),
+            base=kept,
+        )
+        return Continuation(kept, pieces.tokens[kept - old.start :].tolist(), conversation)
+
+    def _render(
+        self, entries: Sequence[Entry], reply: bool, check: Callable[[str], None] = lambda _: None
+    ) -> ControlledText:
+        messages, old = [entry.message for entry in entries], self._conversation
+        return self._chat.render_from(
+            messages, old.tools, reply, self._variables, self._clock.left(), check, after_text=old.start > 0
+        )
+
+    def _placed(self, text: ControlledText, entries: list[Entry]) -> tuple[Pieces, dict[int, Entry]]:
+        """The rendering as tokens, with what was generated in its place; and where those entries are now."""
+        pieces = Pieces(self._tokenizer, text, self._log, self._conversation)
+        reply = self._entries[-1] if len(self._entries) > len(self._conversation.entries) else None
+        placed: dict[int, Entry] = {}
+        for index, entry in enumerate(entries):
+            if entry.given is None:
+                continue
+            found = find_generated(self._added, text, entry, pieces.done)
+            if found is None and entry is reply:
+                entry = self._respelled(entries[: index + 1])
+                found = find_generated(self._added, text, entry, pieces.done)
+            if found is not None:
+                placed[index] = pieces.generated(entry, *found)
+            elif entry is not reply:
+                pieces.rewritten()
+        pieces.rest()
+        return pieces, placed
+
+    def _respelled(self, entries: Sequence[Entry]) -> Entry:
+        """The assistant's last message as the template spells it, where that is the same message."""
+        entry = entries[-1]
+        try:
+            opening = self._render(entries[:-1], True).text
+            text = self._render(entries, False)
+        except InvalidInput:
+            return entry
+        if not text.text.startswith(opening):
+            return entry
+        ends = [c.start for c in self._added.controls_in(text) if c.id in self._tokenizer.eos_ids]
+        end = ends[-1] if ends and ends[-1] >= len(opening) else len(text.text)
+        spelled = text.text[len(opening) : end]
+        return replace(entry, spelled=spelled) if self._reader.agree(spelled, entry.spelled) else entry
+
+    def _with_spans(
+        self,
+        entries: list[Entry],
+        placed: Mapping[int, Entry],
+        pieces: Pieces,
+        kept: int,
+        opened: bool,
+        text: ControlledText,
+    ) -> list[Entry]:
+        """The entries with the tokens that they are now."""
+        moved = next((i for i, entry in enumerate(entries) if not 0 <= entry.end <= kept), len(entries))
+        first = max(moved, len(entries) - MOST_SPANS)
+        borders = {0: 0, len(entries): len(text.text)}  # before which entry, where in the text
+        for i in range(max(first, self._conversation.start == 0), len(entries) + opened):
+            border = self._border(entries[:i], text)
+            if border is not None:
+                borders[i] = border
+        spans: list[Entry] = []
+        begin = self._conversation.start
+        for i, entry in enumerate(entries):
+            if i in borders:
+                begin = pieces.token_at(borders[i])
+            if i in placed or i < moved:
+                spans.append(placed.get(i, entry))
+                begin = spans[-1].end
+                continue
+            after = next(j for j in range(i + 1, len(entries) + 1) if j in borders or j in placed)
+            end = pieces.token_at(borders[after]) if after in borders else placed[after].start
+            spans.append(Entry(entry.message, begin, end))
+        return spans
+
+    def _border(self, entries: Sequence[Entry], text: ControlledText) -> int | None:
+        """Where the part of a rendering that spells the first entries ends, as far as the template says."""
+        try:
+            part = self._render(entries, False).text
+        except TemplateTimeout:
+            raise
+        except InvalidInput:
+            return None
+        return len(part) if text.text.startswith(part) else None
+
+
+def asks_for_reply(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Is it the assistant's turn after these messages?"""
+    return messages[-1]["role"] not in ("system", "developer", "assistant")
+
+
+def common_prefix(one: array[int], other: array[int]) -> int:
+    """How many tokens two logs begin with in common."""
+    least = min(len(one), len(other))
+    differ = np.flatnonzero(np.frombuffer(one, np.int32)[:least] != np.frombuffer(other, np.int32)[:least])
+    return int(differ[0]) if differ.size else least

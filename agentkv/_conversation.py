@@ -1,0 +1,100 @@
+"""What a branch knows of its conversation: which of its tokens are which messages. Immutable; forks share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ._message import Message, message_of
+
+if TYPE_CHECKING:
+    from agentkv_runtime.added_tokens import ControlledText
+
+    from ._reply import ReplyReader
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message, and which tokens of the branch it is.
+
+    A generated one keeps what the template wrote before it, since the generated one before, and how it spells it: so
+    that it is found again in later renderings and stays token for token.
+    """
+
+    message: Mapping[str, Any]  # as the template gets it
+    start: int
+    end: int
+    given: ControlledText | None = None
+    spelled: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversation:
+    """The messages that a branch holds, and what its next rendering must know of the last.
+
+    Tokens `start` to `end` are the rendering of `entries[first:]`; those before were there when it began, those behind
+    are the assistant's where its turn is `opened`. `tail` is what the template wrote since the last generated message.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    first: int = 0
+    start: int = 0
+    end: int = 0
+    tail: ControlledText | None = None
+    opened: bool = False
+    tools: Sequence[Mapping[str, Any]] | None = None
+    template: Mapping[str, Any] = field(default_factory=dict)
+    before: Conversation | None = None  # what it goes on from
+    base: int = 0  # how many tokens of that
+    leftover: int = 0  # up to here the tokens are what a rollback left of a message
+
+    def cut(self, kept: int) -> Conversation:
+        """What is known of a branch's first `kept` tokens."""
+        conversation = self
+        while conversation.before is not None and kept <= conversation.base:
+            conversation = conversation.before
+        if kept >= max(conversation.end, conversation.leftover):
+            return conversation
+        if kept >= conversation.end:
+            return replace(conversation, leftover=kept)
+        entries = tuple(entry for entry in conversation.entries if entry.end <= kept)
+        end = max(conversation.base, entries[-1].end if entries else 0)
+        return replace(
+            conversation,
+            entries=entries,
+            first=min(conversation.first, len(entries)),
+            end=end,
+            tail=None,
+            opened=False,
+            leftover=kept,
+        )
+
+    def follows(self, length: int) -> bool:
+        """Do messages go on from it on a branch of so many tokens? Not from tokens that are no message's."""
+        return self.opened or length <= max(self.end, self.leftover)
+
+    def after_text(self, length: int, start: int) -> Conversation:
+        """As it goes on after tokens that are no message's: `start` of the branch's are not to be rendered again."""
+        return replace(
+            self,
+            first=len(self.entries),
+            start=start,
+            end=start,
+            tail=None,
+            opened=False,
+            leftover=length,
+            before=self,
+            base=start,
+        )
+
+    def with_reply(self, log: Sequence[int], reader: ReplyReader) -> tuple[Entry, ...]:
+        """Its entries, and the assistant's turn that is open, if anything of it is there."""
+        if not self.opened or len(log) <= self.end:
+            return self.entries
+        text, end = reader.text(log, self.end)
+        return (*self.entries, Entry(reader.message(text, self.entries), self.end, end, self.tail, text))
+
+    def messages(self, log: Sequence[int], reader: ReplyReader) -> list[Message]:
+        """The messages as users read them."""
+        return [message_of(entry.message, entry.start, entry.end) for entry in self.with_reply(log, reader)]

@@ -1,0 +1,133 @@
+"""Extending a branch by messages: in place where they go on from its tokens, else on a draft that it adopts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ._commands import Job, Worker, check_finished
+
+if TYPE_CHECKING:
+    from ._continuation import Continuation
+    from ._conversation import Conversation
+    from ._engine import Finished, StepEngine
+    from ._history import History
+    from ._loop import StepLoop
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """What `Branch.extend` did to a branch's tokens.
+
+    Attributes:
+        kept: so many of them stayed, at the front.
+        added: so many were added behind those.
+        rewritten: so many were forgotten, because the chat template spells the conversation otherwise now: it leaves
+            out what the model thought in earlier turns, say. 0 where the branch only grew.
+    """
+
+    kept: int
+    added: int
+    rewritten: int
+
+
+class Moved(Exception):
+    """The branch is not any more what its continuation was made for: another task was at it."""
+
+
+class ExtendJob(Job[None]):
+    """Extends a branch by what comes of a conversation, if the branch still holds what it was made for."""
+
+    __slots__ = ("_check", "_coming", "_history")
+
+    def __init__(self, branch: int, history: History, made: Continuation, check: Callable[[StepEngine], None]) -> None:
+        super().__init__(lambda engine: engine.extend(branch, made.added), self._end)
+        self._check = check
+        self._history = history
+        self._coming = made.conversation
+
+    def apply(self, worker: Worker) -> None:
+        self._check(worker.engine)
+        super().apply(worker)
+        worker.report(self._begin)
+
+    def _begin(self) -> None:
+        self._history.coming = self._coming
+
+    def _end(self, finished: Finished) -> None:
+        self._history.coming = None
+        check_finished(finished)
+        assert self._coming is not None
+        self._history.converse(self._coming)
+
+
+class Extending:
+    """One continuation of one branch."""
+
+    def __init__(self, loop: StepLoop, branch: int, history: History, made: Continuation) -> None:
+        self._loop = loop
+        self._branch = branch
+        self._history = history
+        self._made = made
+        self._before = history.log[:]
+
+    async def run(self) -> Extended:
+        """All or nothing. Raises Moved where the branch was changed meanwhile."""
+        made, length = self._made, len(self._before)
+        if made.conversation is None:
+            job = Job(lambda engine: engine.extend(self._branch, made.added), check_finished)
+            await self._loop.run(job)
+        elif made.kept == length:
+            await self._loop.run(ExtendJob(self._branch, self._history, made, self._check))
+        else:
+            await self._rewrite(made.conversation)
+        return Extended(made.kept, len(made.added), length - made.kept)
+
+    def _check(self, engine: StepEngine) -> None:
+        engine.rollback(self._branch, len(engine.tokens(self._branch)))  # raises BranchBusy, changes nothing
+        if not np.array_equal(engine.tokens(self._branch), np.frombuffer(self._before, np.int32)):
+            raise Moved
+
+    async def _rewrite(self, conversation: Conversation) -> None:
+        """The branch keeps what it has until the whole of it stands on a draft."""
+        drafts: list[int] = []  # by the thread
+
+        def draft(engine: StepEngine) -> int:
+            self._check(engine)
+            [branch] = engine.fork(self._branch, 1)
+            try:
+                engine.rollback(branch, self._made.kept)
+                job = engine.extend(branch, self._made.added)
+            except Exception:
+                engine.close(branch)
+                raise
+            drafts.append(branch)
+            return job
+
+        def adopt(engine: StepEngine) -> int:
+            self._check(engine)
+            [before] = engine.fork(self._branch, 1)
+            try:
+                engine.adopt(self._branch, drafts[0])
+            except Exception:
+                engine.close(before)
+                raise
+            return before
+
+        def undo(worker: Worker, before: int) -> None:
+            if len(worker.engine.tokens(self._branch)) == self._made.kept + len(self._made.added):
+                worker.engine.adopt(self._branch, before)
+                worker.report(partial(self._history.converse, held))
+            worker.close(before)
+
+        held = self._history.conversation
+        await self._loop.run(Job(draft, check_finished, undo=lambda worker: worker.close(drafts[0])))
+        try:
+            before = await self._loop.call(adopt, undo, told=lambda _: self._history.converse(conversation))
+        finally:
+            self._loop.close(drafts[0])
+        self._loop.close(before)

@@ -1,0 +1,101 @@
+"""Messages of a conversation, as users read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that a message asks for.
+
+    Attributes:
+        name: of the tool.
+        arguments: by name; None where they could not be read, and `error` says why.
+        id: what the tool's message names as its `call_id`; None where the caller gave none.
+        error: what is wrong with a call that must not run, such as one that was cut short; None for a good one.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | None
+    id: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of `Branch.messages`. Prompts take it as well as a mapping.
+
+    Attributes:
+        role: "system", "user", "assistant", "tool", or another one that the chat template knows.
+        content: its text.
+        reasoning: what the model thought before it answered; None where nothing of the kind is known.
+        calls: the tools that it asks for.
+        name: of the tool that a tool's message comes from, or of who speaks.
+        call_id: id of the call that a tool's message answers.
+        start: the message is `branch.tokens[start:end]`. Of a generated one that is what was generated, without the
+            token that ended it; of others, what the template wrote for it. Where the template does not tell several
+            messages apart they share one span.
+        end: see `start`.
+    """
+
+    role: str
+    content: str
+    reasoning: str | None = None
+    calls: tuple[ToolCall, ...] = ()
+    name: str | None = None
+    call_id: str | None = None
+    start: int = 0
+    end: int = 0
+
+    def __str__(self) -> str:
+        return self.content
+
+
+def message_of(message: Mapping[str, Any], start: int, end: int) -> Message:
+    """A chat message, as a template gets it, as users read it."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content)
+    return Message(
+        role=message["role"],
+        content=content or "",
+        reasoning=_reasoning_of(message),
+        calls=tuple(map(_call_of, message.get("tool_calls") or ())),
+        name=message.get("name"),
+        call_id=message.get("tool_call_id"),
+        start=start,
+        end=end,
+    )
+
+
+def as_mapping(message: Message) -> dict[str, Any]:
+    """The chat message that a template gets for one that users read."""
+    mapping: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning is not None:
+        mapping["reasoning_content"] = message.reasoning
+    if message.calls:
+        mapping["tool_calls"] = [_as_tool_call(call) for call in message.calls]
+    if message.name is not None:
+        mapping["name"] = message.name
+    if message.call_id is not None:
+        mapping["tool_call_id"] = message.call_id
+    return mapping
+
+
+def _reasoning_of(message: Mapping[str, Any]) -> str | None:
+    # What templates call it: most families; gpt-oss; others.
+    named = (message.get(name) for name in ("reasoning_content", "thinking", "reasoning"))
+    return next((value for value in named if isinstance(value, str)), None)
+
+
+def _call_of(call: Mapping[str, Any]) -> ToolCall:
+    function = call.get("function", call)
+    return ToolCall(function["name"], function.get("arguments") or {}, call.get("id"))
+
+
+def _as_tool_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments or {}}
+    return {"type": "function", "function": function} | ({} if call.id is None else {"id": call.id})

@@ -1,0 +1,149 @@
+"""A rendering as tokens, piece by piece: what the template wrote, and between it what the model generated."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from agentkv_runtime.added_tokens import AddedTokens, ControlledText
+    from agentkv_runtime.tokenizer import Tokenizer
+
+    from ._conversation import Conversation, Entry
+
+
+class _Piece(NamedTuple):
+    start: int  # in the text
+    end: int
+    token: int  # of the branch
+    tokens: Sequence[int]
+    written: ControlledText | None  # None for what was generated
+
+
+class Pieces:
+    """Tokens of a rendering. Those that the branch has of the same text are taken from there."""
+
+    def __init__(self, tokenizer: Tokenizer, text: ControlledText, log: array[int], conversation: Conversation) -> None:
+        self._tokenizer = tokenizer
+        self._added = tokenizer.added
+        self._text = text
+        self._log = log
+        self._conversation = conversation
+        self._pieces: list[_Piece] = []
+        self._known: int | None = conversation.start  # where in the log what comes next begins, if it is there
+        self.done = 0  # characters
+        self.tokens = array("i")
+        self.tail: ControlledText
+
+    def generated(self, entry: Entry, start: int, end: int) -> Entry:
+        """Characters `start` to `end` are what was generated. Returns the entry with its place now."""
+        given = self._text.between(self.done, start)
+        assert entry.given is not None
+        if self._known is not None and self._added.same(given, entry.given):
+            self._add(given, self._log[self._known : entry.start])
+        else:
+            self._add(given, self._encoded(given))
+        now = self._conversation.start + len(self.tokens)
+        tokens = self._log[entry.start : entry.end]
+        self._pieces.append(_Piece(start, end, now, tokens, None))
+        self.tokens.extend(tokens)
+        self.done, self._known = end, entry.end
+        return replace(entry, start=now, end=now + len(tokens), given=given)
+
+    def rewritten(self) -> None:
+        """The next generated message is not there as it was: what the branch has behind it does not help any more."""
+        self._known = None
+
+    def rest(self) -> None:
+        """What comes after the last generated message is the template's."""
+        self.tail = self._text.between(self.done, len(self._text.text))
+        old = self._conversation.tail
+        if old is None or self._known is None or self._known > self._conversation.end:
+            self._add(self.tail, self._encoded(self.tail))
+            return
+        known = self._log[self._known : self._conversation.end]
+        characters, count = self._shared(old, self.tail, known)
+        more = self.tail.between(characters, len(self.tail.text))
+        self._add(self.tail, [*known[:count], *self._encoded(more, first=characters == 0)])
+
+    def token_at(self, place: int) -> int:
+        """Which token of the branch begins at a character of the text."""
+        piece = next((piece for piece in self._pieces if piece.start <= place < piece.end), None)
+        if piece is None:
+            return self._conversation.start + len(self.tokens)
+        if piece.written is None or place == piece.start:
+            return piece.token
+        controls = [c for c in self._added.controls_in(piece.written) if c.start < place - piece.start]
+        count = self._after_control(piece.tokens, len(controls))
+        begin = controls[-1].end if controls and count is not None else 0
+        between = piece.written.between(begin, max(place - piece.start, begin))
+        return piece.token + (count or 0) + len(self._encoded(between, first=begin == 0))
+
+    def _add(self, text: ControlledText, tokens: Sequence[int]) -> None:
+        token = self._conversation.start + len(self.tokens)
+        self._pieces.append(_Piece(self.done, self.done + len(text.text), token, tokens, text))
+        self.done += len(text.text)
+        self.tokens.extend(tokens)
+
+    def _encoded(self, text: ControlledText, first: bool = True) -> list[int]:
+        begins = first and not self.tokens and self._conversation.start == 0
+        return self._tokenizer.encode_rendered(text, first=begins) if text.text else []
+
+    def _shared(self, old: ControlledText, new: ControlledText, tokens: Sequence[int]) -> tuple[int, int]:
+        """Up to where both texts are the same and the same tokens: the last control token that they share."""
+        length = _common_characters(old.text, new.text)
+        pairs = zip(self._added.controls_in(old), self._added.controls_in(new), strict=False)
+        same = 0
+        for one, other in pairs:
+            if one != other or one.end >= length:
+                break
+            same += 1
+            place = one.start
+        count = self._after_control(tokens, same)
+        return (place, count - 1) if same and count is not None else (0, 0)
+
+    def _after_control(self, tokens: Sequence[int], count: int) -> int | None:
+        """How many tokens there are up to the control token of this number, itself included."""
+        ids = self._added.control_ids
+        places = (i for i, token in enumerate(tokens) if token in ids)
+        found = next(islice(places, count - 1, None), None) if count else None
+        return None if found is None else found + 1
+
+
+def find_generated(added: AddedTokens, text: ControlledText, entry: Entry, start: int) -> tuple[int, int] | None:
+    """Where a generated message stands in a rendering, from `start` on."""
+    given = entry.given
+    assert given is not None
+    place = start + len(given.text)
+    end = place + len(entry.spelled)
+    if text.text.startswith(given.text + entry.spelled, start) and added.same(text.between(start, place), given):
+        return place, end
+    controls = added.controls_in(given)
+    if not controls:
+        return None
+    # The template wrote something else before it: what opens the turn and what follows it tell where it is.
+    opening = given.between(controls[-1].start, len(given.text))
+    stops = {control.start for control in added.controls_in(text)}
+    begin = text.text.find(opening.text + entry.spelled, start)
+    while begin >= 0:
+        place = begin + len(opening.text)
+        end = place + len(entry.spelled)
+        after = len(text.text) - len(text.text[end:].lstrip())
+        if (end == len(text.text) or after in stops) and added.same(text.between(begin, place), opening):
+            return place, end
+        begin = text.text.find(opening.text + entry.spelled, begin + 1)
+    return None
+
+
+def _common_characters(one: str, other: str) -> int:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -65,6 +65,11 @@ class AddedTokens:
         # Control tokens that the model's own vocabulary holds too, so that its pieces may come together as one.
         self._in_vocabulary = {i for i in self._controls if tokenizer.model.id_to_token(i) is not None}
 
+    @property
+    def ids(self) -> dict[str, int]:
+        """Ids of the control tokens, by what they spell."""
+        return {token.content: i for i, token in self._controls.items()}
+
     @cached_property
     def alphabet(self) -> frozenset[str]:
         """The characters that control tokens are spelled with, in all their forms, without white space."""

@@ -35,6 +35,10 @@ class ChatTemplate:
         # Does it write a control token in pieces, so that content might supply one?
         self._writes_pieces = added.may_begin_at_end_of(self._constants)
 
+    def writes(self, text: str) -> bool:
+        """Does it spell `text` in one piece?"""
+        return any(text in constant for constant in self._constants)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -4,6 +4,7 @@ __all__ = [
     "BackendError",
     "DraftMismatchError",
     "ExportError",
+    "FormatError",
     "ModelFolderError",
     "TemplateTimeout",
     "TokenizerError",
@@ -30,6 +31,10 @@ class TokenizerError(ValueError):
 
 class TemplateTimeout(TokenizerError):
     """A chat template that does not end in the time that it was given."""
+
+
+class FormatError(ValueError):
+    """A response template that is malformed, a call format that is not known, or one that cannot say what is asked."""
 
 
 class UnknownSchemaError(ValueError):

@@ -107,6 +107,21 @@ class Tokenizer:
         """Whether `apply_chat` works."""
         return self._template is not None
 
+    @property
+    def response_template(self) -> Mapping[str, Any] | None:
+        """How the folder says that the model's output is read, where it does."""
+        template = self._config.get("response_template")
+        return template if isinstance(template, dict) else None
+
+    @cached_property
+    def added_ids(self) -> dict[str, int]:
+        """Ids of the added tokens, special or not, by what they spell; without those of white space."""
+        return self._added.ids
+
+    def knows(self, text: str) -> bool:
+        """Is it an added token, or written by the chat template?"""
+        return text in self.added_ids or (self._template is not None and self._template.writes(text))
+
     def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
         """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token that is spelled out
         in the text stays plain text, which is what untrusted input needs."""

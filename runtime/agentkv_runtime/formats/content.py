@@ -1,0 +1,146 @@
+"""What the text of a region becomes: content parsers and transforms of response templates, by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import regex
+
+from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.pythonic import parse_calls
+
+__all__ = ["CONTENT", "Args", "check_transform", "parse_content", "transformed"]
+
+Args = Mapping[str, Any]
+
+_PLACEHOLDER = regex.compile(r"\{(\w+(?:\.\w+)*)\}")
+_MARKS = "\x01", "\x02"  # stand around the number of a string that was taken out
+
+
+def parse_content(text: str, kind: str, args: Args) -> Any:
+    """The value of a region's text. Raises ValueError that says what is wrong with it."""
+    return CONTENT[kind](text, args)
+
+
+def transformed(template: Any, scope: Mapping[str, Any]) -> Any:
+    """A transform with its placeholders (`{name}`, `{content.arguments}`) filled in. Raises ValueError."""
+    if isinstance(template, Mapping):
+        return {key: transformed(value, scope) for key, value in template.items()}
+    if isinstance(template, list):
+        return [transformed(value, scope) for value in template]
+    match = _PLACEHOLDER.fullmatch(template) if isinstance(template, str) else None
+    if match is None:
+        return template
+    value: Any = scope
+    for key in match[1].split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise ValueError(f"nothing for {template} in it")
+        value = value[key]
+    return value
+
+
+def check_transform(what: str, template: Any) -> None:
+    """Raises FormatError for a placeholder with other text beside it: only whole strings are filled in."""
+    if isinstance(template, Mapping | list):
+        for value in template.values() if isinstance(template, Mapping) else template:
+            check_transform(what, value)
+    elif isinstance(template, str) and _PLACEHOLDER.search(template) and not _PLACEHOLDER.fullmatch(template):
+        raise FormatError(f"the transform of {what} mixes a placeholder with text: {template!r}")
+
+
+def _text(text: str, args: Args) -> str:
+    return text.strip() if args.get("strip", True) else text
+
+
+def _int(text: str, args: Args) -> int:
+    return int(_text(text, args))
+
+
+def _float(text: str, args: Args) -> float:
+    return float(_text(text, args))
+
+
+def _bool(text: str, args: Args) -> bool:
+    return _text(text, args).lower() in ("true", "1")
+
+
+def _json(text: str, args: Args) -> Any:
+    """JSON, with the liberties that `args` name: `unquoted_keys`, `string_delims`, `allow_non_json`."""
+    plain, strings = text, []
+    delimiters = args.get("string_delims", [])
+    if delimiters and any(mark in text for mark in _MARKS):
+        raise ValueError("it has control characters")
+    for opening, closing in delimiters:
+
+        def take_out(match: regex.Match[str]) -> str:
+            strings.append(match[1])
+            return f"{_MARKS[0]}{len(strings) - 1}{_MARKS[1]}"
+
+        pattern = regex.escape(opening) + "(.*?)" + regex.escape(closing)
+        plain = regex.sub(pattern, take_out, plain, flags=regex.DOTALL)
+    if args.get("unquoted_keys", False):
+        plain = regex.sub(r"(?<=[{,])(\w+):", r'"\1":', plain)
+    for index, string in enumerate(strings):
+        plain = plain.replace(f"{_MARKS[0]}{index}{_MARKS[1]}", json.dumps(string))
+    try:
+        return json.loads(plain)
+    except json.JSONDecodeError as error:
+        if args.get("allow_non_json"):
+            return _text(text, args)
+        raise ValueError(f"no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+
+
+def _xml_inline(text: str, args: Args) -> dict[str, Any]:
+    """The keys and values that `tag_pattern` finds."""
+    pattern = args.get("tag_pattern")
+    if pattern is None:
+        raise ValueError("xml-inline needs a tag_pattern")
+    found: dict[str, Any] = {}
+    for match in regex.finditer(pattern, text, flags=regex.DOTALL):
+        groups = match.groupdict()
+        if groups.get("key") is None:
+            raise ValueError("the tag_pattern needs a group `key`")
+        key, value = groups["key"], _part(groups.get("value", ""), args)
+        if key not in found or not args.get("merge_duplicates", False):
+            found[key] = value
+        elif isinstance(found[key], list):
+            found[key].append(value)
+        else:
+            found[key] = [found[key], value]
+    return found
+
+
+def _kv_lines(text: str, args: Args) -> dict[str, Any]:
+    """The keys and values of lines such as `key: value`."""
+    separator = args.get("kv_sep", ":")
+    found: dict[str, Any] = {}
+    for line in text.split(args.get("line_sep", "\n")):
+        key, separated, value = _text(line, args).partition(separator)
+        if separated:
+            found[_text(key, args)] = _part(_text(value, args), args)
+    return found
+
+
+def _part(text: str, args: Args) -> Any:
+    inner = args.get("value_parser")
+    return text if inner is None else parse_content(text, inner.get("name", "text"), inner.get("args", {}))
+
+
+def _pythonic(text: str, _: Args) -> list[dict[str, Any]]:
+    return [{"name": name, "arguments": arguments} for name, arguments in parse_calls(text)]
+
+
+CONTENT: Mapping[str, Callable[[str, Args], Any]] = {
+    "text": _text,
+    "int": _int,
+    "float": _float,
+    "bool": _bool,
+    "json": _json,
+    "xml-inline": _xml_inline,
+    "kv-lines": _kv_lines,
+    "pythonic": _pythonic,  # of ours: a list of Python calls
+}

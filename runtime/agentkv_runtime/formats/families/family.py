@@ -1,0 +1,62 @@
+"""What is said of a family of models that write calls alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentkv_runtime.formats.format import Format
+from agentkv_runtime.formats.spelling import NoCalls, Spelling
+from agentkv_runtime.formats.template import load_template
+
+__all__ = ["FUNCTION", "THINK", "Family"]
+
+THINK = ("<think>", "</think>")
+FUNCTION = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+"""The transform of a call whose name its opening marker tells."""
+
+_HEADER = "<|im_start|>assistant\n"
+_ENDS = (
+    *("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|end|>", "<|return|>"),
+    *("</s>", "<eos>", "<end_of_turn>", "<turn|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A format before it is fitted to a tokenizer."""
+
+    name: str
+    calls: Mapping[str, Any] | None = None
+    """The field of a response template that reads calls."""
+    spelling: Spelling = field(default_factory=NoCalls)
+    """How they are written."""
+    thinking: tuple[str, str] | None = THINK
+    """What is around the reasoning, in models that reason."""
+    more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Other fields, or the same ones read otherwise."""
+
+    def fit(self, tokens: Mapping[str, int], *, thinks: bool = True, header: str = _HEADER) -> Format:
+        """The format for a model.
+
+        Args:
+            tokens: ids of the tokenizer's added tokens.
+            thinks: does the model reason?
+            header: what the chat template writes before a reply.
+        """
+        thinking = self.thinking if thinks else None
+        return Format(self.name, load_template(self.template(thinking, header)), self.spelling, thinking, tokens)
+
+    def template(self, thinking: tuple[str, str] | None = THINK, header: str = _HEADER) -> dict[str, Any]:
+        """The response template that reads it."""
+        fields: dict[str, Any] = {}
+        if thinking:
+            fields["reasoning_content"] = {"open": thinking[0], "close": thinking[1], "repeats": True, "join": "\n"}
+        if self.calls:
+            fields["tool_calls"] = {"repeats": True, **self.calls}
+        ends = "|".join(map(re.escape, _ENDS))
+        # White space before an end belongs to no region.
+        fields["content"] = {"close_pattern": rf"\s*(?:{ends}|\Z)", "repeats": True, "join": "\n"}
+        return {"defaults": {"role": "assistant"}, "start_anchor": header, "fields": {**fields, **self.more}}

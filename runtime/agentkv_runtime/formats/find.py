@@ -1,0 +1,96 @@
+"""Which format a model writes: told by its folder, or found by how its chat template spells calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.families import FAMILIES, Family
+from agentkv_runtime.formats.format import Format
+from agentkv_runtime.formats.parser import REASONING
+from agentkv_runtime.formats.probe import CALLS, Call, reply_header, reply_with_calls
+from agentkv_runtime.formats.spelling import NoCalls
+from agentkv_runtime.formats.template import ResponseTemplate, load_template
+
+if TYPE_CHECKING:
+    from agentkv_runtime.tokenizer import Tokenizer
+
+__all__ = ["TEMPLATE", "find_format", "format_name"]
+
+TEMPLATE = "response_template"
+"""The format of a folder that has a response template of its own."""
+
+
+def find_format(tokenizer: Tokenizer, wanted: Format | Mapping[str, Any] | str | None = None) -> Format:
+    """The format of a model's output.
+
+    Args:
+        tokenizer: of the model.
+        wanted: the name of a known format, a response template, or a format; None takes the folder's response template,
+            or else what its chat template writes.
+
+    Raises:
+        FormatError: a name that is not known, or a malformed response template.
+    """
+    if isinstance(wanted, Format):
+        return wanted
+    if isinstance(wanted, Mapping):
+        return _read_by(load_template(wanted), tokenizer)
+    name = format_name(tokenizer) if wanted is None else wanted
+    if name == TEMPLATE and tokenizer.response_template is not None:
+        return _read_by(load_template(tokenizer.response_template), tokenizer)
+    if name not in FAMILIES:
+        raise FormatError(f"there is no format {name!r}; known are {', '.join(FAMILIES)}")
+    family = FAMILIES[name]
+    thinks = family.thinking is not None and tokenizer.knows(family.thinking[0])
+    header = reply_header(tokenizer)
+    if family.thinking:
+        header = header.partition(family.thinking[0])[0]
+    return family.fit(tokenizer.added_ids, thinks=thinks, header=header)
+
+
+def format_name(tokenizer: Tokenizer) -> str:
+    """The name of a model's format, "plain" where it is none that is known.
+
+    A conversation with calls is rendered: the format is the one that spells them with the same characters, or else the
+    first that reads them.
+    """
+    if tokenizer.response_template is not None:
+        return TEMPLATE
+    family = _family_of(tokenizer)
+    return family.name if family else "plain"
+
+
+def _family_of(tokenizer: Tokenizer) -> Family | None:
+    for calls in (CALLS, CALLS[:1]):  # some take one call at a time
+        replies = list(reply_with_calls(tokenizer, calls))
+        known = [family for family in FAMILIES.values() if not isinstance(family.spelling, NoCalls)]
+        for family in known:
+            if any(family.spelling.written(calls) in reply for reply in replies):
+                return family
+        for family in known:
+            template = load_template(family.template(header=reply_header(tokenizer) or "\n"))
+            if any(_reads(template, reply, calls) for reply in replies):
+                return family
+    return None
+
+
+def _reads(template: ResponseTemplate, reply: str, calls: Sequence[Call]) -> bool:
+    message = Format("", template).parse(template.reply_in(reply))
+    return [(call.name, call.arguments) for call in message.calls] == list(calls)
+
+
+def _read_by(template: ResponseTemplate, tokenizer: Tokenizer) -> Format:
+    """A response template, with the spelling of a family whose calls it reads: the chat template's, if it is one."""
+    thinking = None
+    for name in REASONING:
+        source = template.source["fields"].get(name, {})
+        if isinstance(source.get("open"), str) and isinstance(source.get("close"), str):
+            thinking = source["open"], source["close"]
+    likely = _family_of(tokenizer)
+    for family in [*([likely] if likely else []), *FAMILIES.values()]:
+        for calls in (CALLS, CALLS[:1]):
+            if not isinstance(family.spelling, NoCalls) and _reads(template, family.spelling.written(calls), calls):
+                return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids)
+    return Format(TEMPLATE, template, NoCalls(), thinking, tokenizer.added_ids)

@@ -1,0 +1,100 @@
+"""A call format: how the output of a model is read as a message, written, and held to the tools that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.lark import Lark
+from agentkv_runtime.formats.parsed import ParsedMessage
+from agentkv_runtime.formats.parser import MessageParser
+from agentkv_runtime.formats.spelling import NoCalls, Spelling, Wanted, tool_of
+from agentkv_runtime.formats.template import ResponseTemplate
+
+__all__ = ["Choice", "Format"]
+
+Choice = Literal["auto", "required", "none"] | str
+"""Whether calls may, must or must not be made; or the name of the tool that must be called."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """Immutable; shared by all branches of a Context."""
+
+    name: str
+    template: ResponseTemplate
+    """How output is read."""
+    spelling: Spelling = field(default_factory=NoCalls)
+    """How calls are spelled."""
+    thinking: tuple[str, str] | None = None
+    """What is around the reasoning, for models that reason."""
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    """Ids of the tokenizer's added tokens, by what they spell."""
+
+    def parser(self, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> MessageParser:
+        """What reads one message.
+
+        Args:
+            prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
+            tools: tool definitions; arguments that are written as bare text are cast to the types of their schemas.
+        """
+        return MessageParser(self.template, prefix=prefix, tools=tools)
+
+    def parse(self, text: str, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> ParsedMessage:
+        """The message of a whole output, special tokens included."""
+        parser = self.parser(prefix=prefix, tools=tools)
+        parser.feed(text)
+        return parser.finish()
+
+    def write(self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]] = (), reasoning: str = "") -> str:
+        """A message as the model would write it: what `parse` reads. Raises FormatError where it has no such calls."""
+        thought = f"{self.thinking[0]}\n{reasoning}\n{self.thinking[1]}\n\n" if reasoning and self.thinking else ""
+        if not calls:
+            return thought + content
+        return thought + (content + "\n" if content else "") + self.spelling.written(calls)
+
+    def grammar(
+        self,
+        definitions: Sequence[Mapping[str, Any]] = (),
+        *,
+        output: Mapping[str, Any] | None = None,
+        choice: Choice = "auto",
+        parallel: bool = True,
+        prefix: str = "",
+    ) -> str:
+        """A grammar for the next message, in llguidance's dialect of Lark.
+
+        Text is free. A call, once its opening marker is written, is of a tool that there is, with arguments of its
+        schema; after the calls the message ends.
+
+        Args:
+            definitions: of tools.
+            output: the JSON schema of a message that makes no calls; None for free text.
+            choice: "auto", "required" (the message is calls), "none", or the name of a tool, which is called once.
+            parallel: may there be several calls?
+            prefix: as `parser` takes it.
+
+        Raises:
+            FormatError: a tool that is not there, or calls in a format whose spelling is not known.
+        """
+        known = {tool.name: tool for tool in map(tool_of, definitions)}
+        if choice not in ("auto", "required", "none"):
+            if choice not in known:
+                raise FormatError(f"choice is {choice!r}, but there is no such tool; there are {', '.join(known)}")
+            known, parallel = {choice: known[choice]}, False
+        tools = [] if choice == "none" else list(known.values())
+        if choice == "required" and not tools:
+            raise FormatError("calls are required, but there is no tool to call")
+        wanted = Wanted(
+            tools,
+            text=choice in ("auto", "none"),
+            output=output,
+            parallel=parallel,
+            thinking=self.thinking,
+            in_reasoning=self.parser(prefix=prefix).in_reasoning,
+        )
+        lark = Lark(self.tokens)
+        lark.rule("start", self.spelling.message(lark, wanted))
+        return str(lark)

@@ -1,0 +1,88 @@
+"""Grammars in llguidance's dialect of Lark, put together rule by rule."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["Lark"]
+
+_JSON_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+_ANYTHING = "(?s:.*)"
+
+
+class Lark:
+    """A grammar in the making. Expressions are Lark's own; `str` gives the whole.
+
+    Args:
+        tokens: ids of the tokenizer's added tokens. Where a text spells one, the grammar asks for that token: models
+            write them whole, and control tokens have no other form.
+    """
+
+    def __init__(self, tokens: Mapping[str, int]) -> None:
+        self._tokens = tokens
+        spelled = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
+        self._spelled = re.compile(f"({spelled})" if spelled else "(?!)")
+        self._rules: dict[str, tuple[str, str]] = {}
+
+    def __str__(self) -> str:
+        return "".join(f"{head}: {body}\n" for head, body in self._rules.values())
+
+    def rule(self, name: str, body: str, *, lazy: bool = False) -> str:
+        """Adds a rule (a terminal where the name is in capitals) and gives its name, or that of one that says the same.
+
+        Raises nothing: a name that is taken gets a number.
+        """
+        options = "[lazy]" if lazy else ""
+        unique, count = name, 1
+        while unique in self._rules:
+            if self._rules[unique] == (unique + options, body):
+                return unique
+            count += 1
+            unique = f"{name}_{count}"
+        self._rules[unique] = unique + options, body
+        return unique
+
+    def either(self, name: str, choices: Iterable[str]) -> str:
+        """A rule that is any of these."""
+        return self.rule(name, " | ".join(dict.fromkeys(choices)))
+
+    def text(self, text: str) -> str:
+        """A text, with the added tokens that it spells."""
+        parts = self._parts(text)
+        return " ".join(f"<[{self._tokens[part]}]>" if part in self._tokens else _quoted(part) for part in parts)
+
+    def json(self, schema: Mapping[str, Any]) -> str:
+        """A value of a JSON schema, spaced as Python's `json.dumps` does it."""
+        return self.rule("json", f"%json {json.dumps({**schema, 'x-guidance': _JSON_STYLE}, ensure_ascii=False)}")
+
+    def free_text(self, without: Iterable[str] = (), *, not_first: str = "") -> str:
+        """Any text that spells none of these, and does not begin as the pattern `not_first` says."""
+        begin = f" & ~/{not_first}{_ANYTHING}/" if not_first else ""
+        return self.rule("TEXT", f"/{_ANYTHING}/{_but(without)}{begin}")
+
+    def text_up_to(self, end: str, without: Iterable[str] = ()) -> str:
+        """Any text that spells none of `without`, and `end` where its beginning is written for the first time."""
+        begin, *_ = self._parts(end)
+        if begin in self._tokens:
+            return f"{self.free_text([*without, begin])} {self.text(end)}"
+        until = self.rule("until", self.rule("UNTIL", f"/{_ANYTHING}{_escaped(begin)}/{_but(without)}"), lazy=True)
+        return f"{until} {self.text(end[len(begin) :])}".rstrip()
+
+    def _parts(self, text: str) -> list[str]:
+        return [part for part in self._spelled.split(text) if part]
+
+
+def _but(without: Iterable[str]) -> str:
+    excluded = "|".join(map(_escaped, dict.fromkeys(without)))
+    return f" & ~/{_ANYTHING}({excluded}){_ANYTHING}/" if excluded else ""
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("/", r"\/").replace("\n", "n")

@@ -1,0 +1,134 @@
+"""Model output to a message, as it arrives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentkv_runtime.formats.calls import CallReader, region_value
+from agentkv_runtime.formats.casts import schemas_of
+from agentkv_runtime.formats.parsed import Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
+from agentkv_runtime.formats.regions import Regions, Step
+from agentkv_runtime.formats.template import ResponseTemplate
+
+__all__ = ["REASONING", "MessageParser"]
+
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""The names under which templates know the reasoning."""
+
+
+class MessageParser:
+    """Reads the text of one message in any cuts; the deltas differ with the cuts, what they add up to does not.
+
+    Args:
+        template: what the text looks like.
+        prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
+        tools: tool definitions; arguments that the model writes as bare text are cast to the types of their schemas.
+    """
+
+    def __init__(
+        self, template: ResponseTemplate, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        self._template = template
+        self._schemas = schemas_of(tools)
+        self._regions = Regions(template)
+        self._fields: dict[str, Any] = {}
+        self._calls: list[ParsedCall] = []
+        self._reader: CallReader | None = None
+        self._shown = _Shown()
+        self.deltas_of_prefix: list[Delta] = self.feed(template.reply_in(prefix))
+        """What the prompt holds of the reply."""
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Is more text part of the reasoning?"""
+        current = self._regions.current
+        return current is not None and current.name in REASONING
+
+    def feed(self, text: str) -> list[Delta]:
+        """Reads more text, special tokens included. What may be the beginning of a marker waits for more.
+
+        Raises FormatError for a pattern of the template that takes too long.
+        """
+        return [delta for step in self._regions.feed(text) for delta in self._deltas(step)]
+
+    def end(self) -> list[Delta]:
+        """Says that the text has ended; the last deltas. Calls that were cut off are closed with an `error`."""
+        return [delta for step in self._regions.finish() for delta in self._deltas(step)]
+
+    def finish(self) -> ParsedMessage:
+        """The message, once all text was read."""
+        self.end()
+        given = {**self._template.defaults, **self._fields}
+        fields = {name: value for name, value in given.items() if name in self._template.defaults or not _empty(value)}
+        content = _as_text(fields.pop("content", ""))
+        reasoning = [_as_text(fields.pop(name)) for name in REASONING if name in fields]
+        return ParsedMessage(content, "".join(reasoning[:1]), tuple(self._calls), fields)
+
+    def _deltas(self, step: Step) -> Iterator[Delta]:
+        entry = step.region.field
+        if entry.name == "tool_calls":
+            yield from self._call_deltas(step)
+            return
+        kind = TextDelta if entry.name == "content" else ReasoningDelta if entry.name in REASONING else None
+        shown = self._shown.text(step, again=entry.name in self._fields)
+        if kind and shown:
+            yield kind(shown)
+        if step.ended:
+            self._set(step)
+
+    def _call_deltas(self, step: Step) -> Iterator[Delta]:
+        if self._reader is None:
+            self._reader = CallReader(step.region, len(self._calls), self._schemas)
+            yield from self._reader.begin()
+        yield from self._reader.feed(step.text)
+        if step.ended:
+            yield from self._reader.end(closed=step.closed)
+            self._calls.extend(self._reader.closed)
+            self._reader = None
+
+    def _set(self, step: Step) -> None:
+        entry, name = step.region.field, step.region.field.name
+        try:
+            value = region_value(entry, step.region.text, step.region.captures)
+        except (ValueError, RecursionError):
+            value = step.region.text
+        if entry.join is not None:
+            value = self._fields[name] + entry.join + _as_text(value) if name in self._fields else _as_text(value)
+        elif entry.repeats:
+            value = [*self._fields.get(name, []), value]
+        self._fields[name] = value
+
+
+class _Shown:
+    """What of a region's text can be shown: with the white space around it left out, as its value has it."""
+
+    def __init__(self) -> None:
+        self._before = ""
+        self._held = ""
+        self._begun = False
+
+    def text(self, step: Step, *, again: bool) -> str:
+        """More of it. `again`: the field has a value already."""
+        entry = step.region.field
+        if step.begins:
+            self._before, self._held, self._begun = (entry.join or "") if again else "", "", False
+            return ""
+        shown = step.text
+        if entry.content_args.get("strip", True):
+            shown = self._held + shown if self._begun else (self._held + shown).lstrip()
+            self._held = shown[len(shown.rstrip()) :]
+            shown = shown[: len(shown) - len(self._held)]
+        if shown or step.ended:
+            self._begun = self._begun or bool(shown)
+            shown, self._before = self._before + shown, ""
+        return shown
+
+
+def _empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | list | dict) and not value)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

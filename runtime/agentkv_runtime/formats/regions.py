@@ -1,0 +1,163 @@
+"""Cuts a model's output into the regions of a response template, as it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import regex
+
+from agentkv_runtime.formats.nesting import Nesting
+from agentkv_runtime.formats.template import Anchor, Field, ResponseTemplate
+
+__all__ = ["Region", "Regions", "Step"]
+
+_KEPT = 1024  # characters behind the reader that patterns may look back at
+
+
+@dataclass(slots=True)
+class Region:
+    """A stretch of text that belongs to a field."""
+
+    field: Field
+    captures: Mapping[str, str]
+    nesting: Nesting | None = None
+    parts: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self.parts)
+
+
+class Step(NamedTuple):
+    """What happened to a region: it began (`text` is empty), went on by `text`, or ended."""
+
+    region: Region
+    text: str = ""
+    ended: bool = False
+    closed: bool = False
+    """It ended as its template says: a cut-off region with an end of its own was not closed."""
+
+    @property
+    def begins(self) -> bool:
+        """Is this the beginning?"""
+        return not self.text and not self.ended
+
+
+class _Found(NamedTuple):
+    match: regex.Match[str]
+    field: Field
+    opens: bool
+
+    def order(self) -> tuple[int, int, bool, str]:
+        """The first wins; of those that begin together the longest, then what opens, then by name."""
+        return self.match.start(), self.match.start() - self.match.end(), not self.opens, self.field.name
+
+
+class Regions:
+    """Reads text in any cuts. What might be the beginning of an anchor is held back until it is known."""
+
+    def __init__(self, template: ResponseTemplate) -> None:
+        self._template = template
+        self._text = ""
+        self._at = 0
+        self._region: Region | None = None  # None between regions, until there is text for the implicit one
+
+    @property
+    def current(self) -> Field | None:
+        """The field that more text would belong to; None where it belongs to none."""
+        return self._region.field if self._region else self._template.implicit
+
+    def feed(self, text: str) -> Iterator[Step]:
+        """Reads more text. To be exhausted."""
+        self._text += text
+        yield from self._read(ended=False)
+        if self._at > 2 * _KEPT:
+            self._text, self._at = self._text[self._at - _KEPT :], _KEPT
+
+    def finish(self) -> Iterator[Step]:
+        """Says that the text has ended."""
+        yield from self._read(ended=True)
+        yield from self._take(len(self._text))
+        if self._region:
+            yield self._end(closed=self._region.field.closed is None)
+
+    def _read(self, *, ended: bool) -> Iterator[Step]:
+        while True:
+            found, held = self._search(ended)
+            if found is None:
+                yield from self._take(held)
+                return
+            match = found.match
+            yield from self._take(match.start())
+            region = self._region
+            if region and region.nesting and region.nesting.in_string and match.end() > match.start():
+                yield from self._take(match.start() + 1)  # a string may say what closes a call
+                continue
+            self._at = match.end()
+            if region:
+                yield self._end(closed=True)
+            if found.opens:
+                groups = {name: text for name, text in match.groupdict().items() if text is not None}
+                yield self._begin(found.field, groups)
+            elif not region and match.end() == match.start():
+                return  # an end of no width, of nothing, would be found for ever
+
+    def _search(self, ended: bool) -> tuple[_Found | None, int]:
+        """The next anchor, and how far the text is known to be before any."""
+        held = len(self._text)
+        found: list[_Found] = []
+        for entry, anchor, opens in self._awaited():
+            match = anchor.search(self._text, self._at, ended=ended)
+            if match is None:
+                continue
+            if not ended and anchor.may_grow(match, len(self._text)):
+                held = min(held, match.start())
+            else:
+                found.append(_Found(match, entry, opens))
+        best = min(found, key=_Found.order, default=None)
+        if best is not None and not ended and best.match.start() >= held:
+            best = None
+        return best, held
+
+    def _awaited(self) -> Iterator[tuple[Field, Anchor, bool]]:
+        implicit = self._template.implicit
+        if self._region and self._region.field is not implicit:
+            if self._region.field.closed:
+                yield self._region.field, self._region.field.closed, False
+            return
+        for entry in self._template.fields.values():
+            if entry.opened:
+                yield entry, entry.opened, True
+        if implicit and implicit.closed:
+            yield implicit, implicit.closed, False
+
+    def _take(self, end: int) -> Iterator[Step]:
+        """Gives the text up to `end` to the region it belongs to."""
+        text, self._at = self._text[self._at : end], max(self._at, end)
+        if not text:
+            return
+        if self._region is None:
+            if self._template.implicit is None:
+                return
+            yield self._begin(self._template.implicit, {})
+        assert self._region is not None
+        self._region.parts.append(text)
+        if self._region.nesting:
+            for character in text:
+                self._region.nesting.read(character)
+        yield Step(self._region, text)
+
+    def _begin(self, entry: Field, captures: Mapping[str, str]) -> Step:
+        strict = entry.content == "json" and not (
+            entry.content_args.get("string_delims") or entry.content_args.get("allow_non_json")
+        )
+        self._region = Region(entry, captures, Nesting() if strict and entry.opened else None)
+        return Step(self._region)
+
+    def _end(self, *, closed: bool) -> Step:
+        assert self._region is not None
+        region, self._region = self._region, None
+        return Step(region, ended=True, closed=closed)

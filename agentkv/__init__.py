@@ -8,7 +8,7 @@ async with kv.Context.open("path/of/a/model/folder") as ctx:
     outs = await kv.gather(*(kid.generate(max_tokens=32) for kid in kids))
 """
 
-from . import models, spec
+from . import formats, models, spec
 from ._branch import Branch
 from ._context import Context
 from ._errors import (
@@ -77,6 +77,7 @@ __all__ = [
     "ToolCall",
     "Usage",
     "WrongEventLoop",
+    "formats",
     "gather",
     "models",
     "spec",

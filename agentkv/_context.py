@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._branch import Branch
+from ._call_format import CallFormat
 from ._commands import Job, check_finished
 from ._encoding import Encoding
 from ._errors import InvalidInput
@@ -35,7 +36,7 @@ class Context:
         self._info = model.info
         vocab_size = model.info.vocab_size
         encoding = Encoding(model.tokenizer, vocab_size, loop.snapshot.engine.capacity, model.info.max_positions)
-        self._home = Home(self, loop, encoding, Tokenizer(model.tokenizer, vocab_size), model.speculation)
+        self._home = Home(self, loop, encoding, Tokenizer(model.tokenizer, vocab_size), model)
 
     @classmethod
     @asynccontextmanager
@@ -49,6 +50,7 @@ class Context:
         speculative: Speculative | None = None,
         backend: str | None = None,
         device: str | None = None,
+        call_format: CallFormat | None = None,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
@@ -62,6 +64,9 @@ class Context:
                 none. Changes how many forwards they take, never what they say.
             backend: "cpu", "mlx" or "torch"; None takes the folder's own.
             device: of the torch backend, such as "cuda"; None is the CPU.
+            call_format: how the model writes reasoning and calls: the name of a known format (`kv.formats.NAMES`), a
+                response template as transformers reads it, or a format of your own; None takes what the folder says,
+                or what its chat template writes.
 
         Raises:
             InvalidInput: an argument out of range.
@@ -77,6 +82,7 @@ class Context:
             speculative=speculative,
             backend=backend,
             device=device,
+            call_format=call_format,
         )
         opened: list[OpenModel] = []
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import weakref
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ._errors import ForeignBranch
+from ._errors import ForeignBranch, ModelError
 
 if TYPE_CHECKING:
+    from agentkv_runtime.formats import Format
+
     from ._branch import Branch
     from ._encoding import Encoding
     from ._loop import StepLoop
+    from ._model import OpenModel
     from ._speculation import Speculation
     from ._tokenizer import Tokenizer
 
@@ -22,14 +26,25 @@ class Home:
     """
 
     def __init__(
-        self, context: Any, loop: StepLoop, encoding: Encoding, tokenizer: Tokenizer, speculation: Speculation
+        self, context: Any, loop: StepLoop, encoding: Encoding, tokenizer: Tokenizer, model: OpenModel
     ) -> None:
         self.context = context
         self.loop = loop
         self.encoding = encoding
         self.tokenizer = tokenizer
-        self.speculation = speculation
+        self.speculation: Speculation = model.speculation
+        self._model = model
         self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
+
+    @cached_property
+    def format(self) -> Format:
+        """How the model's output is read as a message. Raises ModelError where the folder says it wrongly."""
+        from agentkv_runtime.formats import find_format
+
+        try:
+            return find_format(self._model.tokenizer, self._model.call_format)
+        except ValueError as error:
+            raise ModelError(f"{self._model.info.path}: {error}; or pass call_format to Context.open") from error
 
     @property
     def branches(self) -> list[Branch]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.backends import BACKENDS, KV_DTYPES
 
+from ._call_format import CallFormat, checked_format
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from ._inputs import checked_count, checked_path
 from ._shown import shown
@@ -35,6 +36,7 @@ class Options:
     speculative: Speculative | None
     backend: str | None
     device: str | None
+    call_format: CallFormat | None
 
     @classmethod
     def checked(
@@ -48,6 +50,7 @@ class Options:
         speculative: object,
         backend: object,
         device: object,
+        call_format: object,
     ) -> Options:
         """Raises InvalidInput for anything out of range."""
         if not isinstance(kv_dtype, str) or kv_dtype not in KV_DTYPES:
@@ -67,6 +70,7 @@ class Options:
             speculative=checked_strategy(speculative),
             backend=None if backend is None else str(backend),
             device=device,
+            call_format=checked_format(call_format),
         )
 
 
@@ -107,6 +111,8 @@ class OpenModel:
     info: ModelInfo
     tokenizer: Tokenizer
     speculation: Speculation
+    call_format: CallFormat | None
+    """That was asked for, or else the one that the folder names; None where neither does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,8 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     drafter = speculation.open_default()
     if drafter is not None:
         engine.attach(drafter)  # it hears of every branch from the first token on
-    return OpenEngine(engine, session, speculation), OpenModel(info, tokenizer, speculation)
+    named = options.call_format or (source.manifest.call_format if source else None)
+    return OpenEngine(engine, session, speculation), OpenModel(info, tokenizer, speculation, named)
 
 
 def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:

@@ -81,6 +81,8 @@ class Manifest(BaseModel):
     windows: tuple[Window, ...] = ()
     """Sliding window of each layer in positions, 0 for none; empty when no layer has one."""
     features: FeatureInfo | None = None
+    call_format: str | None = None
+    """How the model writes calls: the name of a format; None where it was not looked for."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

@@ -38,7 +38,7 @@ class CallReader:
         self._region = region
         self._schemas = schemas
         self._first = first
-        self._body = _body_of(region.field)
+        self._body = _body_of(region.entry)
         self._named: list[str] = []  # of all calls that were opened, "" for those that never had one
         self._listed = False  # has a call of a list ended?
         self.closed: list[ParsedCall] = []
@@ -82,7 +82,7 @@ class CallReader:
 
     def _calls(self, text: str, raw: str) -> list[ParsedCall]:
         try:
-            value = region_value(self._region.field, text, self._region.captures)
+            value = region_value(self._region.entry, text, self._region.captures)
             return [self._call(item, raw) for item in (value if isinstance(value, list) else [value])]
         except (ValueError, RecursionError) as error:
             return [self._failed(f"{_NO_CALL}: {error}", raw)]

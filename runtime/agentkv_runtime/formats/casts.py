@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = ["Schemas", "cast_arguments", "schemas_of"]
@@ -90,7 +90,7 @@ def _json(text: str, kind: type) -> Any:
     return value
 
 
-_CASTS = {
+_CASTS: Mapping[str, Callable[[str], Any]] = {
     "integer": _integer,
     "number": _number,
     "boolean": _boolean,

@@ -22,19 +22,21 @@ TEMPLATE = "response_template"
 """The format of a folder that has a response template of its own."""
 
 
-def find_format(tokenizer: Tokenizer, wanted: Format | Mapping[str, Any] | str | None = None) -> Format:
+def find_format(tokenizer: Tokenizer, wanted: Format | Family | Mapping[str, Any] | str | None = None) -> Format:
     """The format of a model's output.
 
     Args:
         tokenizer: of the model.
-        wanted: the name of a known format, a response template, or a format; None takes the folder's response template,
-            or else what its chat template writes.
+        wanted: the name of a known format, a response template, a family or a format; None takes the folder's response
+            template, or else what its chat template writes.
 
     Raises:
         FormatError: a name that is not known, or a malformed response template.
     """
     if isinstance(wanted, Format):
         return wanted
+    if isinstance(wanted, Family):
+        return _fitted(wanted, tokenizer)
     if isinstance(wanted, Mapping):
         return _read_by(load_template(wanted), tokenizer)
     name = format_name(tokenizer) if wanted is None else wanted
@@ -42,12 +44,7 @@ def find_format(tokenizer: Tokenizer, wanted: Format | Mapping[str, Any] | str |
         return _read_by(load_template(tokenizer.response_template), tokenizer)
     if name not in FAMILIES:
         raise FormatError(f"there is no format {name!r}; known are {', '.join(FAMILIES)}")
-    family = FAMILIES[name]
-    thinks = family.thinking is not None and tokenizer.knows(family.thinking[0])
-    header = reply_header(tokenizer)
-    if family.thinking:
-        header = header.partition(family.thinking[0])[0]
-    return family.fit(tokenizer.added_ids, thinks=thinks, header=header)
+    return _fitted(FAMILIES[name], tokenizer)
 
 
 def format_name(tokenizer: Tokenizer) -> str:
@@ -60,6 +57,14 @@ def format_name(tokenizer: Tokenizer) -> str:
         return TEMPLATE
     family = _family_of(tokenizer)
     return family.name if family else "plain"
+
+
+def _fitted(family: Family, tokenizer: Tokenizer) -> Format:
+    thinks = family.thinking is not None and tokenizer.knows(family.thinking[0])
+    header = reply_header(tokenizer)
+    if family.thinking:
+        header = header.partition(family.thinking[0])[0]
+    return family.fit(tokenizer.added_ids, thinks=thinks, header=header)
 
 
 def _family_of(tokenizer: Tokenizer) -> Family | None:

@@ -67,7 +67,7 @@ class MessageParser:
         return ParsedMessage(content, "".join(reasoning[:1]), tuple(self._calls), fields)
 
     def _deltas(self, step: Step) -> Iterator[Delta]:
-        entry = step.region.field
+        entry = step.region.entry
         if entry.name == "tool_calls":
             yield from self._call_deltas(step)
             return
@@ -89,7 +89,7 @@ class MessageParser:
             self._reader = None
 
     def _set(self, step: Step) -> None:
-        entry, name = step.region.field, step.region.field.name
+        entry, name = step.region.entry, step.region.entry.name
         try:
             value = region_value(entry, step.region.text, step.region.captures)
         except (ValueError, RecursionError):
@@ -111,7 +111,7 @@ class _Shown:
 
     def text(self, step: Step, *, again: bool) -> str:
         """More of it. `again`: the field has a value already."""
-        entry = step.region.field
+        entry = step.region.entry
         if step.begins:
             self._before, self._held, self._begun = (entry.join or "") if again else "", "", False
             return ""

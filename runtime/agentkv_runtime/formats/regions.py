@@ -20,7 +20,7 @@ _KEPT = 1024  # characters behind the reader that patterns may look back at
 class Region:
     """A stretch of text that belongs to a field."""
 
-    field: Field
+    entry: Field
     captures: Mapping[str, str]
     nesting: Nesting | None = None
     parts: list[str] = field(default_factory=list)
@@ -48,12 +48,12 @@ class Step(NamedTuple):
 
 class _Found(NamedTuple):
     match: regex.Match[str]
-    field: Field
+    entry: Field
     opens: bool
 
     def order(self) -> tuple[int, int, bool, str]:
         """The first wins; of those that begin together the longest, then what opens, then by name."""
-        return self.match.start(), self.match.start() - self.match.end(), not self.opens, self.field.name
+        return self.match.start(), self.match.start() - self.match.end(), not self.opens, self.entry.name
 
 
 class Regions:
@@ -68,7 +68,7 @@ class Regions:
     @property
     def current(self) -> Field | None:
         """The field that more text would belong to; None where it belongs to none."""
-        return self._region.field if self._region else self._template.implicit
+        return self._region.entry if self._region else self._template.implicit
 
     def feed(self, text: str) -> Iterator[Step]:
         """Reads more text. To be exhausted."""
@@ -82,7 +82,7 @@ class Regions:
         yield from self._read(ended=True)
         yield from self._take(len(self._text))
         if self._region:
-            yield self._end(closed=self._region.field.closed is None)
+            yield self._end(closed=self._region.entry.closed is None)
 
     def _read(self, *, ended: bool) -> Iterator[Step]:
         while True:
@@ -101,7 +101,7 @@ class Regions:
                 yield self._end(closed=True)
             if found.opens:
                 groups = {name: text for name, text in match.groupdict().items() if text is not None}
-                yield self._begin(found.field, groups)
+                yield self._begin(found.entry, groups)
             elif not region and match.end() == match.start():
                 return  # an end of no width, of nothing, would be found for ever
 
@@ -124,9 +124,9 @@ class Regions:
 
     def _awaited(self) -> Iterator[tuple[Field, Anchor, bool]]:
         implicit = self._template.implicit
-        if self._region and self._region.field is not implicit:
-            if self._region.field.closed:
-                yield self._region.field, self._region.field.closed, False
+        if self._region and self._region.entry is not implicit:
+            if self._region.entry.closed:
+                yield self._region.entry, self._region.entry.closed, False
             return
         for entry in self._template.fields.values():
             if entry.opened:

@@ -144,7 +144,7 @@ def _load_field(name: str, given: object) -> Field:
 
 def _load_anchor(what: str, given: Mapping[str, Any], key: str) -> Anchor | None:
     """The anchor under `key` (texts) or `key` + "_pattern"."""
-    texts, pattern = given.get(key), given.get(f"{key}_pattern")
+    texts = given.get(key)
     if key in given and f"{key}_pattern" in given:
         raise FormatError(f"{what} has both {key} and {key}_pattern")
     if key in given:
@@ -157,7 +157,7 @@ def _load_anchor(what: str, given: Mapping[str, Any], key: str) -> Anchor | None
     if f"{key}_pattern" not in given:
         return None
     try:
-        return Anchor(regex.compile(pattern, regex.DOTALL), False)
+        return Anchor(regex.compile(given[f"{key}_pattern"], regex.DOTALL), False)
     except (regex.error, TypeError) as error:
         raise FormatError(f"{key}_pattern of {what} is no pattern: {error}") from error
 

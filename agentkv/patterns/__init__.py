@@ -1,0 +1,20 @@
+"""Patterns of agents over forks: what to do with several attempts at one thing.
+
+Each is a short function over the public verbs, to be read, and to be written again where yours differs. They leave the
+trunk as it is, drop candidates that fail unless all do, and end with a `Winner`, whose branch is yours: adopt it, or
+close it.
+
+    win = await kv.patterns.best_of(trunk, 6, lambda branch: agent.run(branch, question), score=judge)
+    await trunk.adopt(win.branch)
+"""
+
+from ._attempts import Winner
+from .beam import beam
+from .best_of import best_of
+from .debate import debate
+from .map_reduce import map_reduce
+from .race import race
+from .tree_search import tree_search
+from .vote import vote
+
+__all__ = ["Winner", "beam", "best_of", "debate", "map_reduce", "race", "tree_search", "vote"]

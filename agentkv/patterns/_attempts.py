@@ -1,0 +1,103 @@
+"""What the patterns share: attempts on forks of a trunk, which run at once and fail one by one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import anyio
+
+from .._branch import Branch
+from .._errors import InvalidInput
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+Attempt = Callable[[Branch], Awaitable[T]]
+Score = Callable[[T], float | Awaitable[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Winner(Generic[T]):
+    """What a pattern ends with.
+
+    Attributes:
+        branch: a fork of the trunk that holds the winner's history; yours to adopt or to close.
+        result: what its attempt returned.
+        score: how it was judged; each pattern says what it means.
+    """
+
+    branch: Branch
+    result: T
+    score: float
+
+
+@asynccontextmanager
+async def forks(trunk: Branch, n: int) -> AsyncIterator[list[Branch]]:
+    """Forks of a trunk. When the block ends with an error, or is cancelled, all of them are closed."""
+    branches = await trunk.fork(n)
+    try:
+        yield branches
+    except BaseException:
+        close(branches)
+        raise
+
+
+def close(branches: Sequence[Branch]) -> None:
+    """Closes branches; their cells are free before the next forward."""
+    for branch in branches:
+        branch.close()
+
+
+async def attempt_each(
+    branches: Sequence[Branch],
+    attempt: Attempt[T],
+    arrived: Callable[[int, T], Awaitable[bool]],
+    timeout: float | None,
+) -> list[Exception]:
+    """Runs the attempt on every branch at once and hands each result to `arrived`, as it comes.
+
+    An attempt that fails, or is not done after `timeout` seconds, closes its branch, and its error is among those that
+    are returned; so does one whose result `arrived` raises at. Once `arrived` says True the others are cancelled.
+    """
+    errors: list[Exception] = []
+
+    async def run(index: int, branch: Branch) -> None:
+        try:
+            with anyio.fail_after(timeout):
+                over = await arrived(index, await attempt(branch))
+        except Exception as error:
+            branch.close()
+            errors.append(error)
+        else:
+            if over:
+                group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for index, branch in enumerate(branches):
+            group.start_soon(run, index, branch)
+    return errors
+
+
+def checked(winner: V | None, errors: list[Exception]) -> V:
+    """The winner. Raises an ExceptionGroup of what went wrong where nobody won."""
+    if winner is None:
+        raise ExceptionGroup("every candidate failed", errors)
+    return winner
+
+
+async def scored(score: Score[T], result: T) -> float:
+    """The score of a result. Raises InvalidInput for one that cannot be compared."""
+    value = score(result)
+    number = float(await value if inspect.isawaitable(value) else value)
+    if number != number:
+        raise InvalidInput("a score is not a number (nan), so it cannot be compared; return a float")
+    return number
+
+
+def output_of(result: object) -> object:
+    """What a run or a generation came to, and anything else itself."""
+    return getattr(result, "output", result)

@@ -1,0 +1,46 @@
+"""Best of n: several attempts, of which the one that a judge likes best wins."""
+
+from __future__ import annotations
+
+from .._branch import Branch
+from ._attempts import Attempt, Score, T, Winner, attempt_each, checked, forks, scored
+from ._checks import check
+
+
+async def best_of(
+    trunk: Branch, n: int, attempt: Attempt[T], *, score: Score[T], timeout: float | None = None
+) -> Winner[T]:
+    """The best of `n` attempts, each on a fork of its own; the trunk stays as it is.
+
+    A loser's cells are free as soon as a better one is known.
+
+    Args:
+        trunk: what every attempt begins with.
+        n: how many attempts.
+        attempt: called with a fork; siblings that sample draw different tokens.
+        score: called with what an attempt returned, a plain or an async function; the highest wins, on a tie the
+            earlier fork.
+        timeout: seconds after which an attempt that is not done is dropped; None for no limit.
+
+    Raises:
+        ExceptionGroup: every attempt failed; one that fails beside others is dropped.
+    """
+    check(trunk, timeout, attempt=attempt, score=score)
+    best: Winner[T] | None = None
+    place = 0  # of the best one
+
+    async with forks(trunk, n) as branches:
+
+        async def arrived(index: int, result: T) -> bool:
+            nonlocal best, place
+            value = await scored(score, result)
+            if best is not None and (best.score, -place) > (value, -index):
+                branches[index].close()
+                return False
+            if best is not None:
+                best.branch.close()
+            best, place = Winner(branches[index], result, value), index
+            return False
+
+        errors = await attempt_each(branches, attempt, arrived, timeout)
+        return checked(best, errors)

@@ -1,0 +1,57 @@
+"""A debate: several speakers answer, hear each other, and answer again, until a judge decides."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from .._branch import Branch
+from ._attempts import Score, T, Winner, attempt_each, checked, close, forks, scored
+from ._checks import check
+
+
+async def debate(
+    trunk: Branch,
+    n: int,
+    speak: Callable[[Branch, list[T]], Awaitable[T]],
+    *,
+    score: Score[T],
+    rounds: int = 2,
+    timeout: float | None = None,
+) -> Winner[T]:
+    """The best last word of `n` speakers who hear each other; the trunk stays as it is.
+
+    Du et al. 2023, "Improving Factuality and Reasoning in Language Models through Multiagent Debate".
+
+    Args:
+        trunk: what every speaker begins with.
+        n: how many speakers.
+        speak: called in every round with a speaker's fork, which keeps what it said, and with what the others said in
+            the round before (nothing in the first).
+        score: judges a last word, a plain or an async function; the highest wins, on a tie the earlier speaker.
+        rounds: how often each speaks.
+        timeout: seconds after which a speaker who is not done with a round leaves; None for no limit.
+
+    Raises:
+        ExceptionGroup: nobody was left; a speaker who fails beside others leaves the debate.
+    """
+    check(trunk, timeout, counts={"rounds": rounds}, speak=speak, score=score)
+    async with forks(trunk, n) as speakers:
+        said: dict[Branch, T] = {}
+        for _ in range(rounds):
+            heard, said = said, {}
+
+            async def speak_up(branch: Branch, heard: dict[Branch, T] = heard) -> T:
+                return await speak(branch, [words for other, words in heard.items() if other is not branch])
+
+            async def arrived(
+                index: int, words: T, speakers: list[Branch] = speakers, said: dict[Branch, T] = said
+            ) -> bool:
+                said[speakers[index]] = words
+                return False
+
+            errors = await attempt_each(speakers, speak_up, arrived, timeout)
+            speakers = checked([branch for branch in speakers if branch in said] or None, errors)
+        judged = [Winner(branch, said[branch], await scored(score, said[branch])) for branch in speakers]
+        winner = max(judged, key=lambda candidate: candidate.score)
+        close([branch for branch in speakers if branch is not winner.branch])
+        return winner

@@ -1,0 +1,51 @@
+"""A race: the first good result wins, and the others stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .._branch import Branch
+from .._errors import InvalidInput
+from ._attempts import Attempt, T, Winner, attempt_each, checked, close, forks
+from ._checks import check
+
+
+async def race(
+    trunk: Branch,
+    n: int,
+    attempt: Attempt[T],
+    *,
+    good: Callable[[T], bool] = lambda _: True,
+    timeout: float | None = None,
+) -> Winner[T]:
+    """The first of `n` attempts with a good result; the others are cancelled, and the trunk stays as it is.
+
+    The score is 1.0: nothing is compared.
+
+    Args:
+        trunk: what every attempt begins with.
+        n: how many attempts.
+        attempt: called with a fork; for runners of several kinds, let it take the next one of a list.
+        good: is a result good enough to win? Left out, every one is.
+        timeout: seconds after which an attempt that is not done is dropped; None for no limit.
+
+    Raises:
+        ExceptionGroup: every attempt failed, or none was good.
+    """
+    check(trunk, timeout, attempt=attempt, good=good)
+    winner: Winner[T] | None = None
+
+    async with forks(trunk, n) as branches:
+
+        async def arrived(index: int, result: T) -> bool:
+            nonlocal winner
+            if not good(result):
+                raise InvalidInput(f"attempt {index} came to {result!r}, which is not good enough")
+            if winner is None:
+                winner = Winner(branches[index], result, 1.0)
+            return True
+
+        errors = await attempt_each(branches, attempt, arrived, timeout)
+        first = checked(winner, errors)
+        close([branch for branch in branches if branch is not first.branch])
+        return first

@@ -1,0 +1,63 @@
+"""Tree search: thoughts grow on forks, are judged, and only the best grow on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .._branch import Branch
+from ._attempts import Attempt, Score, T, Winner, attempt_each, checked, scored
+from ._checks import check
+from ._grove import Grove
+
+
+async def tree_search(
+    trunk: Branch,
+    expand: Attempt[T],
+    *,
+    score: Score[T],
+    width: int = 2,
+    children: int = 3,
+    depth: int = 3,
+    done: Callable[[T], bool] = lambda _: False,
+    timeout: float | None = None,
+) -> Winner[T]:
+    """The best thought of a tree that grows level by level; the trunk stays as it is.
+
+    Yao et al. 2023, "Tree of Thoughts", as a beam over levels: every kept branch gets `children` forks, each of them is
+    expanded and judged, the best `width` of a level are kept and the rest is closed.
+
+    Args:
+        trunk: the root.
+        expand: called with a fork; adds one thought to it and returns what it came to.
+        score: judges a thought, a plain or an async function; the highest is best, on a tie the earlier fork.
+        width: how many branches of a level are kept.
+        children: how many forks each of them gets.
+        depth: how many levels there are at most.
+        done: is a thought an answer? The search ends with the first level whose best one is.
+        timeout: seconds after which a fork that is not expanded is dropped; None for no limit.
+
+    Raises:
+        ExceptionGroup: every fork of a level failed; a fork that fails beside others is dropped.
+    """
+    check(trunk, timeout, counts={"width": width, "children": children, "depth": depth}, expand=expand, score=score)
+    async with Grove() as grove:
+        best: list[Winner[T]] = []
+        for _ in range(depth):
+            parents = [winner.branch for winner in best] or [trunk]
+            branches = [grove.add(child) for parent in parents for child in await parent.fork(children)]
+            level: dict[int, Winner[T]] = {}
+
+            async def arrived(
+                index: int, result: T, level: dict[int, Winner[T]] = level, branches: list[Branch] = branches
+            ) -> bool:
+                level[index] = Winner(branches[index], result, await scored(score, result))
+                return False
+
+            errors = await attempt_each(branches, expand, arrived, timeout)
+            ranked = sorted(level.items(), key=lambda item: (-item[1].score, item[0]))
+            best = checked([winner for _, winner in ranked[:width]] or None, errors)
+            grove.prune(winner.branch for winner in best)
+            if done(best[0].result):
+                break
+        grove.take(best[0].branch)
+        return best[0]

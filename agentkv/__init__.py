@@ -21,11 +21,13 @@ from ._errors import (
     ForeignBranch,
     InvalidInput,
     InvalidRollback,
+    LimitReached,
     ModelError,
     OutputIncomplete,
     OutputInvalid,
     PositionsExhausted,
     StepFailed,
+    ToolFailed,
     TooManyBranches,
     WrongEventLoop,
 )
@@ -40,6 +42,10 @@ from ._stats import Stats
 from ._stream import TokenStream
 from ._tokenizer import Tokenizer
 from ._trace import StepRecord
+from .agents import events
+from .agents.calls import CallRecord, CallRequest
+from .agents.run_context import RunContext
+from .agents.tool import Retry, Tool, tool
 from .output import JsonSchema, Regex
 
 __all__ = [
@@ -47,6 +53,8 @@ __all__ = [
     "Branch",
     "BranchBusy",
     "BranchClosed",
+    "CallRecord",
+    "CallRequest",
     "Choice",
     "Context",
     "ContextClosed",
@@ -58,6 +66,7 @@ __all__ = [
     "InvalidInput",
     "InvalidRollback",
     "JsonSchema",
+    "LimitReached",
     "Mark",
     "Message",
     "ModelError",
@@ -66,6 +75,8 @@ __all__ = [
     "OutputInvalid",
     "PositionsExhausted",
     "Regex",
+    "Retry",
+    "RunContext",
     "Sampling",
     "Stats",
     "StepFailed",
@@ -74,12 +85,16 @@ __all__ = [
     "TokenStream",
     "Tokenizer",
     "TooManyBranches",
+    "Tool",
     "ToolCall",
+    "ToolFailed",
     "Usage",
     "WrongEventLoop",
+    "events",
     "formats",
     "gather",
     "models",
     "patterns",
     "spec",
+    "tool",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._commands import Awaited, Job, check_finished
-from ._errors import BranchClosed, InvalidInput
+from ._errors import BranchBusy, BranchClosed, InvalidInput
 from ._extending import Extended, Extending, Moved
 from ._generation import Choice, Generation
 from ._inputs import Prompt, checked_count
@@ -57,15 +57,16 @@ class Closing:
 class Branch:
     """One line of history. Made by `Context.branch` and `Branch.fork`.
 
-    A branch does one thing at a time: a verb on a branch that still runs something raises BranchBusy (`fork`, `mark`
-    and `close` do not mind). Every verb raises BranchClosed after `close` and ContextClosed after the Context was left.
+    A branch does one thing at a time: a verb on a branch that still runs something, an agent's turn included, raises
+    BranchBusy (`fork`, `mark` and `close` do not mind). Every verb raises BranchClosed after `close` and ContextClosed
+    after the Context was left.
     A cancelled verb is settled before the cancellation goes on: a cancelled `extend` leaves the branch as it was, a
     cancelled `generate` keeps the tokens it made.
 
     A branch that is no longer referenced is closed.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_finalizer", "_history", "_home", "_id", "_loop", "_parent")
+    __slots__ = ("__weakref__", "_closed", "_finalizer", "_history", "_hold", "_home", "_id", "_loop", "_parent")
 
     def __init__(self, home: Home, engine_id: int, parent: Branch | None) -> None:
         self._home = home
@@ -74,6 +75,7 @@ class Branch:
         self._history = self._loop.histories[engine_id]
         self._parent = None if parent is None else weakref.ref(parent)
         self._closed = False
+        self._hold: object = None
         self._finalizer = weakref.finalize(self, self._loop.release, engine_id)
         self._finalizer.atexit = False
         home.enter(self)
@@ -148,8 +150,9 @@ class Branch:
             PositionsExhausted: more tokens than the model has positions.
         """
         while True:
-            self._check()
+            self._check_free()
             made = await self._home.encoding.prompt(prompt, after=self._history, template=template)
+            self._check_free()
             with suppress(Moved):  # then it is made anew
                 return await Extending(self._loop, self._id, self._history, made).run()
 
@@ -164,7 +167,7 @@ class Branch:
         Raises:
             InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.
         """
-        self._check()
+        self._check_free()
         length = length_at(to, self._id, self._history)
         await self._loop.call(lambda engine: engine.rollback(self._id, length))
 
@@ -298,10 +301,10 @@ class Branch:
         Raises:
             ForeignBranch: `other` lives in another Context.
         """
-        self._check()
+        self._check_free()
         if not isinstance(other, Branch):
             raise InvalidInput(f"other is {shown(other)}, but it must be a Branch")
-        other._check()
+        other._check_free()
         self._home.check_owns(other)
         share = partial(self._loop.histories.share, other._id)
         await self._loop.call(lambda engine: engine.adopt(self._id, other._id), told=lambda _: share([self._id]))
@@ -335,7 +338,13 @@ class Branch:
         if self._closed:
             raise BranchClosed(f"branch {self._id} is closed; use a live branch, or fork before closing")
 
-    def _check_started(self, verb: str) -> None:
+    def _check_free(self) -> None:
+        """For verbs that change the branch, or run something on it."""
         self._check()
+        if self._history.hold is not None and self._history.hold is not self._hold:
+            raise BranchBusy(f"branch {self._id} is in an agent's turn; wait for its end, or work on a fork")
+
+    def _check_started(self, verb: str) -> None:
+        self._check_free()
         if not len(self._history):
             raise InvalidInput(f"{verb} on branch {self._id}, which has no tokens; extend it first")

@@ -5,9 +5,20 @@ Every message says what was asked, which bound it broke and what to do about it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agents.run import Run
+
 
 class AgentKVError(Exception):
-    """Base of every error that agentkv raises on purpose."""
+    """Base of every error that agentkv raises on purpose.
+
+    Attributes:
+        run: where it ended an agent's turn: what was done until then, above all the calls that ran. None elsewhere.
+    """
+
+    run: Run[Any] | None = None
 
 
 class InvalidInput(AgentKVError, ValueError):
@@ -63,7 +74,7 @@ class StepFailed(AgentKVError):
 
 
 class OutputIncomplete(AgentKVError):
-    """`Generation.output` of a generation that ended before its output did: out of tokens, cells or time."""
+    """`output` of a generation or a turn that ended before its output did: out of tokens, cells or time."""
 
 
 class OutputInvalid(AgentKVError):
@@ -76,6 +87,14 @@ class OutputInvalid(AgentKVError):
     def __init__(self, message: str, text: str = "") -> None:
         super().__init__(message)
         self.text = text
+
+
+class ToolFailed(AgentKVError):
+    """A tool that says on_error="raise" failed; its own exception is the cause."""
+
+
+class LimitReached(AgentKVError):
+    """An agent's turn needed more rounds, tokens, calls or seconds than it was allowed."""
 
 
 # The error for each class of the runtime's, and what to do where its message does not say it. By name: the native

@@ -20,9 +20,21 @@ class History:
     `coming` is what the messages are once the extend that runs has ended: a fork may take what of it is there.
     A mark taken at time `t` with length `n` holds as long as no rewrite since `t` kept fewer than `n` tokens.
     `_floors_time` and `_floors_kept` both rise: since just before each time, so many tokens were kept at the least.
+
+    `hold` is who alone may change the branch for now; None where anybody may.
     """
 
-    __slots__ = ("_floors_kept", "_floors_time", "coming", "conversation", "log", "owner", "revision", "time")
+    __slots__ = (
+        "_floors_kept",
+        "_floors_time",
+        "coming",
+        "conversation",
+        "hold",
+        "log",
+        "owner",
+        "revision",
+        "time",
+    )
 
     def __init__(self) -> None:
         self.log = array("i")
@@ -30,6 +42,7 @@ class History:
         self.coming: Conversation | None = None
         self.revision = 0  # of tokens and messages
         self.owner = object()  # of the marks of this history
+        self.hold: object = None
         self.time = 0
         self._floors_time: list[int] = []
         self._floors_kept: list[int] = []

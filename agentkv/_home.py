@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ._errors import ForeignBranch, ModelError
+from .agents.threads import ToolThreads
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -50,6 +51,11 @@ class Home:
     def branches(self) -> list[Branch]:
         """The live branches, oldest first."""
         return [branch for _, branch in sorted(self._branches.items())]
+
+    @cached_property
+    def tool_threads(self) -> ToolThreads:
+        """The worker threads of its tools."""
+        return ToolThreads()
 
     def enter(self, branch: Branch) -> None:
         """A branch begins."""

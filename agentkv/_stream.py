@@ -53,8 +53,9 @@ class TokenStream:
     async def __aenter__(self) -> TokenStream:
         if self._entered:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
-        self._loop.check_open()
+        self._branch._check_free()
         await checkpoint_if_cancelled()
+        self._branch._check_free()
         self._entered = True
         self._loop.submit(self._job)
         try:

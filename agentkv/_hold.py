@@ -1,0 +1,77 @@
+"""A branch in the hands of one turn: its verbs go through here, while everybody else's raise BranchBusy."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ._commands import Call
+from ._errors import BranchClosed, ContextClosed
+from ._mark import length_at
+
+if TYPE_CHECKING:
+    from ._branch import Branch
+
+
+class Hold:
+    """Takes a branch for the length of an `async with` block, which is a transaction.
+
+    The block gets a view of the branch, and it alone may change the branch: who holds a view passes, so tasks and
+    tools that the block starts do not. Whatever the block raises, cancellation included, the branch goes back to where
+    it was; with `keep` it stays as the block left it.
+
+    Raises BranchBusy where the branch runs something, or is held.
+    """
+
+    def __init__(self, branch: Branch, *, keep: bool = False) -> None:
+        self._branch = branch
+        self._loop = branch._loop
+        self._history = branch._history
+        self._keep = keep
+
+    async def __aenter__(self) -> Branch:
+        branch = self._branch
+        branch._check_free()
+        self._history.hold = self
+        try:
+            # All that was submitted before is done with after this, and BranchBusy says if something still runs: a
+            # branch that adopts itself changes nothing.
+            await self._loop.call(lambda engine: engine.adopt(branch.id, branch.id))
+        except BaseException:
+            self._history.hold = None
+            raise
+        self._mark = branch.mark()
+        return _view(branch, self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is not None and not self._keep:
+                await self._go_back(waits=kind is not GeneratorExit)
+        finally:
+            self._history.hold = None
+
+    async def _go_back(self, *, waits: bool) -> None:
+        branch = self._branch
+        length = length_at(self._mark, branch.id, self._history)
+        rollback = Call(lambda engine: engine.rollback(branch.id, length))
+        try:
+            self._loop.submit(rollback)
+            if waits:  # a coroutine that is torn down can await nothing
+                with anyio.CancelScope(shield=True):
+                    await self._loop.until(rollback.settled)
+                rollback.result()
+        except (BranchClosed, ContextClosed):
+            pass  # nothing is left to go back on
+
+
+def _view(branch: Branch, hold: Hold) -> Branch:
+    """The same branch, for whoever holds it. It is no branch of its own: it is not listed, and closes nothing."""
+    view = type(branch).__new__(type(branch))
+    for name in ("_home", "_loop", "_id", "_history", "_parent", "_closed", "_finalizer"):
+        setattr(view, name, getattr(branch, name))
+    view._hold = hold
+    return view

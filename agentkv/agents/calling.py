@@ -1,0 +1,183 @@
+"""One call of a tool, from what the model wrote to what the model reads."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio import to_thread
+
+from .._errors import ToolFailed
+from .calls import CallRecord, CallRequest, CallStatus
+from .events import ApprovalAsked, CallFinished, CallStarted, Event, Retried
+from .parameters import InvalidArguments
+from .results import TooLong, bounded, text_of_error, text_of_result
+from .run_context import RunContext
+from .tool import Retry, Tool
+
+if TYPE_CHECKING:
+    from .._tokenizer import Tokenizer
+    from .threads import ToolThreads
+
+Emit = Callable[[Event], Awaitable[None]]
+Ask = Callable[[ApprovalAsked], Awaitable[str | None]]  # None, or why the call is denied
+
+_LONG = 8192  # characters of a result that are made tokens beside the event loop
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the calls of one turn share.
+
+    Attributes:
+        tools: by name.
+        context: what tools are told of the turn.
+        threads: for plain functions.
+        tokenizer: counts the tokens of results.
+        emit: is told what happens.
+        ask: has a person decide.
+    """
+
+    tools: Mapping[str, Tool[Any, ..., Any]]
+    context: RunContext[Any]
+    threads: ToolThreads
+    tokenizer: Tokenizer
+    emit: Emit
+    ask: Ask
+
+
+class _NoResult(Exception):
+    """The call ends without a result; says why in words for the model."""
+
+    def __init__(self, status: CallStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Call:
+    """One call of a turn. `record` says what became of it, from the end of `run` on, however that ended."""
+
+    def __init__(self, desk: Desk, request: CallRequest) -> None:
+        self._desk = desk
+        self._tool = desk.tools.get(request.name)
+        self._began = anyio.current_time()
+        self._attempts = 0
+        self.request = request
+        self.record: CallRecord | None = None
+
+    @property
+    def begins_early(self) -> bool:
+        """May it begin while the model still writes its message?"""
+        return self.request.error is None and self._tool is not None and self._tool.begins_early
+
+    async def run(self) -> None:
+        """Runs it to its end.
+
+        Raises ToolFailed for an exception of a tool that says on_error="raise".
+        """
+        failure: BaseException | None = None
+        try:
+            tool, arguments = self._checked()
+            await self._approved(tool)
+            result, content = await self._result(tool, arguments)
+            self.record = self._record("done", content, result=result)
+        except _NoResult as end:
+            failure = end.__cause__
+            self.record = self._ended(end.status, str(end))
+        except BaseException:
+            self.record = self._ended("cancelled", "its turn ended before it did")
+            raise
+        await self._desk.emit(CallFinished(self.record))
+        if self.record.status in ("failed", "timeout") and self._tool is not None and self._tool.on_error == "raise":
+            raise ToolFailed(f"tool {self.request.name} failed: {self.record.error}") from failure
+
+    def _checked(self) -> tuple[Tool[Any, ..., Any], dict[str, Any]]:
+        request = self.request
+        if request.error is not None:
+            raise _NoResult("invalid", request.error)
+        if self._tool is None:
+            raise _NoResult("invalid", f"unknown tool {request.name}; the tools are {', '.join(self._desk.tools)}")
+        try:
+            return self._tool, self._tool.check(request.arguments)
+        except InvalidArguments as error:
+            raise _NoResult("invalid", f"bad arguments: {error}") from error
+
+    async def _approved(self, tool: Tool[Any, ..., Any]) -> None:
+        if tool.approve:
+            denied = await self._desk.ask(ApprovalAsked(self.request))
+            if denied is not None:
+                raise _NoResult("denied", f"denied: {denied}")
+
+    async def _result(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> tuple[Any, str]:
+        await self._desk.emit(CallStarted(self.request))
+        while True:
+            self._attempts += 1
+            try:
+                result = await self._attempt(tool, arguments)
+                return result, await self._content(tool, result)
+            except Retry as retry:
+                why = str(retry) or "try again"
+                await self._desk.emit(Retried(tool.name, why, self._attempts))
+                raise _NoResult("retry", why) from retry
+            except TooLong as error:
+                raise _NoResult("failed", str(error)) from error
+            except Exception as error:
+                why = _described(error)
+                if self._attempts > tool.retries:
+                    raise _NoResult("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
+                await self._desk.emit(Retried(tool.name, why, self._attempts))
+            await anyio.sleep(tool.backoff * 2 ** (self._attempts - 1))
+
+    async def _attempt(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> Any:
+        context = replace(self._desk.context, call=self.request, attempt=self._attempts)
+        call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)
+        with anyio.move_on_after(tool.timeout) as scope:
+            if _is_async(tool.function):
+                return await call()
+            (result,) = await self._desk.threads.run(lambda: (call(),))  # trio takes no coroutine from a thread
+            return await result if inspect.isawaitable(result) else result
+        assert scope.cancelled_caught
+        raise _TimedOut(f"it took longer than {tool.timeout:g} s")
+
+    async def _content(self, tool: Tool[Any, ..., Any], result: object) -> str:
+        text = text_of_result(result)
+        if tool.max_result_tokens is None:
+            return text
+        cut = partial(bounded, text, tool.max_result_tokens, tool.on_long, self._desk.tokenizer)
+        return cut() if len(text) <= _LONG else await to_thread.run_sync(cut, abandon_on_cancel=True)
+
+    def _ended(self, status: CallStatus, why: str) -> CallRecord:
+        return self._record(status, text_of_error(why), error=why)
+
+    def _record(self, status: CallStatus, content: str, result: Any = None, error: str | None = None) -> CallRecord:
+        return CallRecord(
+            id=self.request.id,
+            name=self.request.name,
+            arguments=self.request.arguments,
+            result=result,
+            error=error,
+            seconds=anyio.current_time() - self._began,
+            status=status,
+            content=content,
+            attempts=self._attempts,
+        )
+
+
+class _TimedOut(TimeoutError):
+    """An attempt took longer than its tool allows."""
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _described(error: Exception) -> str:
+    """An exception as the model reads it."""
+    name, text = type(error).__name__, str(error)
+    if isinstance(error, _TimedOut):
+        return text
+    return f"{name}: {text}" if text else name

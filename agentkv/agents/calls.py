@@ -1,0 +1,59 @@
+"""A call of a tool: as the model wrote it, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+CallStatus = Literal["done", "retry", "failed", "timeout", "invalid", "denied", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """A call, as the model wrote it.
+
+    Attributes:
+        id: names the call within its turn.
+        name: of the tool.
+        arguments: as parsed, before the tool's own checks.
+        error: why it cannot run, where it is no complete call; None otherwise.
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call and what became of it.
+
+    Attributes:
+        id: names the call within its turn.
+        name: of the tool.
+        arguments: as the model wrote them.
+        result: what the tool returned; None where it did not.
+        error: what the model reads instead of a result; None where there is one.
+        seconds: from its start to its end, waits for approval and other attempts included.
+        status: "done", "retry" (the tool raised kv.Retry), "failed" (another exception), "timeout", "invalid" (no such
+            tool, or arguments that it does not take), "denied", or "cancelled" (begun, and ended with its turn).
+        content: what the model reads.
+        attempts: how often the function was called; 0 where it never ran.
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+    result: Any
+    error: str | None
+    seconds: float
+    status: CallStatus
+    content: str
+    attempts: int
+
+    @property
+    def ran(self) -> bool:
+        """Was the function called, so that it may have had effects?"""
+        return self.attempts > 0

@@ -1,0 +1,154 @@
+"""The parameters of a function as a JSON schema, and the check of arguments against them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, get_origin
+
+import docstring_parser
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, PydanticJsonSchemaWarning
+
+from .._errors import InvalidInput
+from .run_context import RunContext
+
+_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class InvalidArguments(Exception):
+    """Arguments that a tool does not take; says which and why, in words for the model."""
+
+
+class Parameters:
+    """What a function takes from a model.
+
+    Attributes:
+        schema: JSON schema of an object, for the tool's definition.
+        takes_context: does its first parameter ask for the run context?
+    """
+
+    def __init__(
+        self,
+        model: type[BaseModel],
+        names: Mapping[str, str],
+        descriptions: Mapping[str, str],
+        takes_context: bool,
+    ) -> None:
+        self._model = model
+        self._names = names  # field of the model -> parameter
+        self.takes_context = takes_context
+        self.schema = _schema_of(model, descriptions)
+
+    @classmethod
+    def of(
+        cls, function: Callable[..., Any], name: str, descriptions: Mapping[str, str], known: Mapping[str, Any]
+    ) -> Parameters:
+        """Reads the signature and its type hints, which may use the `known` names beside the module's.
+
+        Raises InvalidInput for what no schema can say.
+        """
+        fields: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        parameters, takes_context = _parameters(function, name, known)
+        for index, (parameter, hint) in enumerate(parameters):
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            # Fields have names of our own: those of parameters may be those of the model's methods.
+            names[f"p{index}"] = parameter.name
+            fields[f"p{index}"] = (Annotated[hint, Field(alias=parameter.name)], default)
+        try:
+            model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+            return cls(model, names, descriptions, takes_context)
+        except (PydanticUserError, TypeError) as error:
+            why = str(error).splitlines()[0]
+            raise InvalidInput(f"the parameters of tool {name} have no JSON schema: {why}") from error
+
+    def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as the function takes them. Raises InvalidArguments."""
+        try:
+            values = self._model.model_validate(dict(arguments))
+        except ValidationError as error:
+            raise InvalidArguments("; ".join(map(_problem, error.errors(include_url=False)))) from None
+        return {parameter: getattr(values, field) for field, parameter in self._names.items()}
+
+
+def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """What the docstring says of the function and of each parameter: Google, NumPy and Sphinx styles."""
+    text = inspect.getdoc(function) or ""
+    try:
+        parsed = docstring_parser.parse(text)
+    except docstring_parser.ParseError:
+        return text, {}
+    about = {item.arg_name: " ".join(item.description.split()) for item in parsed.params if item.description}
+    return (parsed.description or "").strip(), about
+
+
+def _parameters(
+    function: Callable[..., Any], name: str, known: Mapping[str, Any]
+) -> tuple[list[tuple[inspect.Parameter, Any]], bool]:
+    """The parameters that are the model's, with their hints; and whether a run context comes before them."""
+    hints = _hints(function, known)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError as error:
+        raise InvalidInput(
+            f"tool {name} has no signature to read: {error}; wrap it in a function that has one"
+        ) from error
+    takes_context = bool(parameters) and _is_context(hints.get(parameters[0].name))
+    if takes_context:
+        del parameters[0]
+    for parameter in parameters:
+        if parameter.kind not in _KINDS:
+            raise InvalidInput(
+                f"tool {name} has the parameter {parameter}, but models give arguments by name; name each"
+            )
+        if parameter.name not in hints:
+            raise InvalidInput(f"parameter {parameter.name} of tool {name} has no type hint; the model needs its type")
+        if _is_context(hints[parameter.name]):
+            raise InvalidInput(
+                f"parameter {parameter.name} of tool {name} is a RunContext; make it the first parameter"
+            )
+    return [(parameter, hints[parameter.name]) for parameter in parameters], takes_context
+
+
+def _hints(function: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target, localns=dict(known), include_extras=True)
+    except Exception as error:
+        raise InvalidInput(f"the type hints of {target.__qualname__} cannot be read: {error}") from error
+
+
+def _is_context(hint: object) -> bool:
+    return hint is RunContext or get_origin(hint) is RunContext
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without the titles that pydantic makes of names: they say nothing, and cost the model tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _schema_of(model: type[BaseModel], descriptions: Mapping[str, str]) -> JsonSchemaValue:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PydanticJsonSchemaWarning)  # a default that is no JSON stays out
+        schema = model.model_json_schema(schema_generator=_Untitled)
+    for titled in (schema, *schema.get("$defs", {}).values()):
+        titled.pop("title", None)
+    for name, value in schema.setdefault("properties", {}).items():
+        if name in descriptions:
+            value.setdefault("description", descriptions[name])
+    first = {key: schema[key] for key in ("type", "properties", "required") if key in schema}
+    return first | schema
+
+
+def _problem(error: Any) -> str:
+    where = ".".join(map(str, error["loc"]))
+    return f"{where}: {error['msg']}" if where else str(error["msg"])

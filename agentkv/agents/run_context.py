@@ -1,0 +1,31 @@
+"""What a tool may know of the turn that calls it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from .._branch import Branch
+    from .calls import CallRequest
+
+DepsT_co = TypeVar("DepsT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext(Generic[DepsT_co]):
+    """Given to a tool whose first parameter asks for one: `async def tool(ctx: kv.RunContext[Deps], city: str)`.
+
+    Attributes:
+        deps: what the turn was given as `deps`.
+        branch: the branch of the turn. Its verbs raise BranchBusy while the turn runs; `fork` does not mind.
+        agent: whose turn it is.
+        call: the call: id, name, arguments. None where a hook is called before a round.
+        attempt: 1 for the first attempt at this call; `retries` count on.
+    """
+
+    deps: DepsT_co
+    branch: Branch
+    agent: Any
+    call: CallRequest | None
+    attempt: int

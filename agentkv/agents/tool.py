@@ -1,0 +1,211 @@
+"""Functions that a model may call."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+
+from .._errors import AgentKVError, InvalidInput
+from .._inputs import checked_bool, checked_count, text_of
+from .._shown import shown
+from .parameters import Parameters, described
+from .run_context import RunContext
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+Deps = TypeVar("Deps")
+Deps_contra = TypeVar("Deps_contra", contravariant=True)
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+OnError = Literal["tell", "raise"]
+OnLong = Literal["cut", "refuse"]
+
+
+class Retry(AgentKVError):
+    """Raised by a tool: the model reads why, and may try again. `raise kv.Retry("unknown city")`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tool(Generic[Deps_contra, P, R_co]):
+    """A function that a model may call. Made by `kv.tool`; calling it calls the function.
+
+    A tool whose schema comes from elsewhere is made directly: `Tool(name, description, schema, function)`. Its function
+    gets the arguments by name, unchecked beyond what the call's grammar holds them to.
+
+    Attributes:
+        name: what the model calls it; 1 to 64 letters, digits, `_`, `.` or `-`.
+        description: what the model reads of it.
+        parameters: JSON schema of an object.
+        function: what runs; a plain function runs in a worker thread.
+        timeout: seconds for one attempt; None for any time.
+        retries: how often it is called again after an exception, without the model being asked.
+        backoff: seconds before the first of those, doubled for each one after it.
+        approve: does a person decide on each call?
+        early: may a call begin while the model still writes its message? Never where a person decides.
+        max_result_tokens: most tokens of a result; None for any number.
+        on_long: what becomes of a result that is longer: "cut", with a mark, or "refuse", which the model reads.
+        on_error: what becomes of an exception: "tell" the model, or "raise" ToolFailed, which ends the turn.
+        check: makes the function's arguments of the model's; raises InvalidArguments.
+        takes_context: does the function take a RunContext before its arguments?
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    function: Callable[P, R_co] = field(repr=False)
+    _: KW_ONLY
+    timeout: float | None = None
+    retries: int = 0
+    backoff: float = 0.1
+    approve: bool = False
+    early: bool = True
+    max_result_tokens: int | None = None
+    on_long: OnLong = "cut"
+    on_error: OnError = "tell"
+    check: Callable[[Mapping[str, Any]], dict[str, Any]] = field(default=dict, repr=False)
+    takes_context: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for anything out of range."""
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise InvalidInput(
+                f"a tool has the name {shown(self.name)}, but models call tools by 1 to 64 letters, digits, '_', '.' "
+                "and '-'; pass name="
+            )
+        what = f"of tool {self.name}"
+        if not isinstance(self.description, str):
+            raise InvalidInput(f"description {what} is {shown(self.description)}, but it must be a str")
+        text_of(self.description, f"description {what}")
+        if not isinstance(self.parameters, Mapping) or self.parameters.get("type") != "object":
+            raise InvalidInput(
+                f"parameters {what} are {shown(self.parameters)}, but they must be an object's JSON schema"
+            )
+        if not callable(self.function) or inspect.isasyncgenfunction(self.function):
+            raise InvalidInput(f"function {what} is {shown(self.function)}, but it must return one result")
+        if self.timeout is not None:
+            _check_seconds(self.timeout, f"timeout {what}", zero=False)
+        _check_seconds(self.backoff, f"backoff {what}", zero=True)
+        checked_count(self.retries, f"retries {what}", 0)
+        if self.max_result_tokens is not None:
+            checked_count(self.max_result_tokens, f"max_result_tokens {what}", 1)
+        checked_bool(self.approve, f"approve {what}")
+        checked_bool(self.early, f"early {what}")
+        for value, name, known in (
+            (self.on_long, "on_long", ("cut", "refuse")),
+            (self.on_error, "on_error", ("tell", "raise")),
+        ):
+            if value not in known:
+                raise InvalidInput(f"{name} {what} is {shown(value)}, but it must be one of {', '.join(known)}")
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The tool in the form that chat templates and tool-calling APIs share."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    @property
+    def begins_early(self) -> bool:
+        """May a call begin before its message is complete?"""
+        return self.early and not self.approve
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Calls the function itself, as any code may."""
+        return self.function(*args, **kwargs)
+
+
+class ToolDecorator(Protocol):
+    """What `kv.tool(...)` returns where it is given options only."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[RunContext[Deps], P], R], /
+    ) -> Tool[Deps, Concatenate[RunContext[Deps], P], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Tool[object, P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Tool[Any, ..., Any]:
+        """Makes the tool."""
+        ...
+
+
+@overload
+def tool(
+    function: Callable[Concatenate[RunContext[Deps], P], R], /
+) -> Tool[Deps, Concatenate[RunContext[Deps], P], R]: ...
+@overload
+def tool(function: Callable[P, R], /) -> Tool[object, P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+    backoff: float = 0.1,
+    approve: bool = False,
+    early: bool = True,
+    max_result_tokens: int | None = None,
+    on_long: OnLong = "cut",
+    on_error: OnError = "tell",
+) -> ToolDecorator: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    **options: Any,
+) -> Tool[Any, ..., Any] | ToolDecorator:
+    """Makes a tool of a function: `@kv.tool`, or `@kv.tool(timeout=5)`.
+
+    The schema comes from the type hints, checked by pydantic (nested models, enums, `Annotated[..., Field(...)]`,
+    defaults); descriptions from the docstring (Google, NumPy and Sphinx styles). A first parameter of type
+    `kv.RunContext` gets the run context and is not the model's. See `kv.Tool` for the options.
+
+    A plain function runs in a worker thread; one that times out there goes on by itself, and keeps its place among the
+    threads until it returns. A result is a str, or anything that pydantic can write as JSON.
+
+    Raises:
+        InvalidInput: a parameter without a type hint or without a JSON schema, or an option out of range.
+    """
+    known = sys._getframe(1).f_locals  # type hints may name what the caller defined beside the function
+    if function is None:
+        return cast(ToolDecorator, lambda function: _made(function, name, description, options, known))
+    return _made(function, name, description, options, known)
+
+
+def _made(
+    function: Callable[..., Any],
+    name: str | None,
+    description: str | None,
+    options: Mapping[str, Any],
+    known: Mapping[str, Any],
+) -> Tool[Any, ..., Any]:
+    if isinstance(function, Tool | type) or not callable(function):
+        raise InvalidInput(f"kv.tool was given {shown(function)}, but it takes a function")
+    called = name if name is not None else getattr(function, "__name__", "")
+    said, about = described(function)
+    parameters = Parameters.of(function, called, about, known)
+    return Tool(
+        called,
+        said if description is None else description,
+        parameters.schema,
+        function,
+        check=parameters.check,
+        takes_context=parameters.takes_context,
+        **options,
+    )
+
+
+def _check_seconds(value: object, what: str, *, zero: bool) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]  # a number by now
+        raise InvalidInput(f"{what} is {shown(value)}, but it must be a number of seconds above 0")

@@ -40,11 +40,14 @@ class BlockedStrategy:
         return self._looks >= LOOKS_BEFORE_GIVING_UP
 
     def _strategy_frame(self) -> FrameType | None:
-        """The frame that the engine called from within a step, if Python code runs there now."""
+        """The frame that the engine called from within a step, if Python code of a strategy runs there now."""
         if self._thread is None or self._thread.ident is None:
             return None
         above: FrameType | None = None
         frame = sys._current_frames().get(self._thread.ident)
         while frame is not None and frame.f_code is not EngineWorker.step.__code__:
             above, frame = frame, frame.f_back
-        return None if frame is None else above
+        if frame is None or above is None:
+            return None
+        runs_a_model = above.f_globals.get("__name__", "").startswith("agentkv_runtime.")  # torch's forward is Python
+        return None if runs_a_model else above

@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 import agentkv as kv
+from tests.conftest import FolderFactory
 
 from .conftest import OpenContext
 
@@ -143,3 +145,29 @@ async def test_a_block_around_another_branch_can_be_left(open_context: OpenConte
                 assert other.closed
     finally:
         spins.enough.set()
+
+
+@pytest.mark.asyncio
+async def test_a_forward_in_python_is_no_strategy(
+    tiny_hf_folder: FolderFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The torch backend runs its model in Python: whoever waits for a forward waits, however long it takes."""
+    from agentkv_runtime.torch_backend.model import TorchModel
+
+    forward, slow = TorchModel.forward, threading.Event()
+
+    def takes_its_time(*arguments: Any) -> Any:
+        if slow.is_set():
+            time.sleep(0.3)
+        return forward(*arguments)
+
+    monkeypatch.setattr(TorchModel, "forward", takes_its_time)
+    monkeypatch.setattr("agentkv._loop.PATIENCE_S", 0.01)  # many looks at one forward
+    async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", backend="torch") as ctx:
+        branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
+        slow.set()
+        with anyio.move_on_after(0.1):
+            await branch.generate(max_tokens=40)
+        slow.clear()
+        assert len((await other.generate(max_tokens=3)).tokens) == 3
+        assert len((await branch.generate(max_tokens=3)).tokens) == 3

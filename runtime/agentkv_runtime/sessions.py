@@ -113,7 +113,10 @@ class _Session:
     def _checked(what: str, values: Sequence[int], end: int, most: int) -> Ints:
         if len(values) > most:
             raise InvalidTensor(f"{len(values)} {what}s; a forward takes at most {most} of them")
-        array = np.asarray(values, dtype=None if len(values) else np.int64)
+        try:
+            array = np.asarray(values, dtype=None if len(values) else np.int64)
+        except ValueError as error:
+            raise InvalidTensor(f"{what}s must be a sequence of integers: {error}") from error
         if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
             raise InvalidTensor(f"{what}s must be a sequence of integers, not {array.dtype} of shape {array.shape}")
         for value in array[(array < 0) | (array >= end)]:
@@ -212,6 +215,8 @@ class TreeSession(SeqSession):
         def begin() -> None:
             ids = self._ids(tokens, seq_ids)
             for seq, parents in trees.items():
+                if seq not in ids:
+                    raise _core.InvalidTree(f"a tree for sequence {seq}, of which the forward has no rows")
                 self._session.cache.propose([index(parent) for parent in parents], seq)
             self._session.cache.begin_step(ids)
 

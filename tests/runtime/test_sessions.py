@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,13 +93,16 @@ def test_a_failed_forward_of_trees_can_simply_be_repeated(folder: Path) -> None:
         each.forward(TOKENS[:2], [0, 1], rows=[])
     trees = {0: [-1, 0], 1: [-1, -1]}
     seqs, tokens = [0, 0, 1, 1], [5, 6, 7, 8]
-    for bad_tokens, bad_rows in (([5, 6, 7, 999_999], None), (tokens, [9]), ([5, 6, 7, 8.5], None)):
+    ragged: list[Any] = [5, 6, 7, [8]]
+    for bad_tokens, bad_rows in (([5, 6, 7, 999_999], None), (tokens, [9]), ([5, 6, 7, 8.5], None), (ragged, None)):
         with pytest.raises(_core.InvalidTensor):
             session.forward(bad_tokens, seqs, bad_rows, trees)
     with pytest.raises(_core.InvalidTree, match="parent 3"):
         session.forward(tokens, seqs, trees={0: [-1, 0], 1: [-1, 3]})
     with pytest.raises(_core.InvalidStep):
-        session.forward(tokens[:1], [0], trees=trees)
+        session.forward(tokens[:1], [0], trees={0: trees[0]})
+    with pytest.raises(_core.InvalidTree, match="no rows"):  # and not kept for a later forward
+        session.forward(tokens[:2], [0, 0], trees=trees)
     assert np.array_equal(session.forward(tokens, seqs, trees=trees), want.forward(tokens, seqs, trees=trees))
     for each in (want, session):
         each.commit([0, 1], 0)

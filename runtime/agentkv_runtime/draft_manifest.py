@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -114,5 +115,6 @@ def record_acceptance(path: Path, acceptance: MeasuredAcceptance) -> None:
         shutil.copymode(path, fresh)
         os.replace(fresh, path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise ModelFolderError(f"{path}: cannot be replaced: {error.strerror}") from error

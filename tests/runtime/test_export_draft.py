@@ -213,3 +213,12 @@ def test_acceptance_is_recorded_in_a_manifest_that_had_none(tmp_path: Path) -> N
     record_acceptance(path, acceptance)
     assert read_draft_manifest(path) == DRAFT.model_copy(update={"acceptance": acceptance})
     assert [file.name for file in tmp_path.iterdir()] == ["draft.json"]
+
+
+def test_a_measurement_that_cannot_be_recorded_leaves_the_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "draft.json"
+    path.write_text(DRAFT.model_dump_json())
+    (tmp_path / "draft.json.new").mkdir()
+    with pytest.raises(ModelFolderError, match="cannot be replaced"):
+        record_acceptance(path, MeasuredAcceptance())
+    assert read_draft_manifest(path) == DRAFT

@@ -31,15 +31,12 @@ void read(BlobReader& in, Extent& value) {
   }
 }
 
-void read(BlobReader& in, View& view);
-
-template <class... Fields>
-void read_all(BlobReader& in, Fields&... fields) {
-  (read(in, fields), ...);
-}
-
 void read(BlobReader& in, View& view) {
-  read_all(in, view.place, view.index, view.heads, view.dim, view.offset, view.head_stride, view.token_stride);
+  read(in, view.place);
+  read(in, view.index);
+  read(in, view.heads);
+  read(in, view.dim);
+  for (Extent* extent : {&view.offset, &view.head_stride, &view.token_stride}) read(in, *extent);
 }
 
 std::vector<Value> read_values(BlobReader& in) {
@@ -53,33 +50,27 @@ std::vector<Value> read_values(BlobReader& in) {
   return values;
 }
 
+template <class Op, class... Fields>
+Instruction read_op(BlobReader& in, Fields Op::*... fields) {
+  Op op;
+  (read(in, op.*fields), ...);
+  return op;
+}
+
 Instruction read_instruction(BlobReader& in) {
+  using Attend = UpdateAndAttend;
   switch (const auto opcode = in.read<std::uint32_t>()) {
-    case 1: {
-      Copy op;
-      read_all(in, op.src, op.dst);
-      return op;
-    }
-    case 2: {
-      RmsNorm op;
-      read_all(in, op.src, op.dst, op.weight, op.eps);
-      return op;
-    }
-    case 3: {
-      RopeTable op;
-      read_all(in, op.position, op.dst, op.inv_freq, op.scaling);
-      return op;
-    }
-    case 4: {
-      Rope op;
-      read_all(in, op.src, op.dst, op.table, op.interleaved);
-      return op;
-    }
-    case 5: {
-      UpdateAndAttend op;
-      read_all(in, op.layer, op.position, op.scale, op.window, op.q, op.k, op.v, op.dst);
-      return op;
-    }
+    case 1:
+      return read_op(in, &Copy::src, &Copy::dst);
+    case 2:
+      return read_op(in, &RmsNorm::src, &RmsNorm::dst, &RmsNorm::weight, &RmsNorm::eps);
+    case 3:
+      return read_op(in, &RopeTable::position, &RopeTable::dst, &RopeTable::inv_freq, &RopeTable::scaling);
+    case 4:
+      return read_op(in, &Rope::src, &Rope::dst, &Rope::table, &Rope::interleaved);
+    case 5:
+      return read_op(in, &Attend::layer, &Attend::position, &Attend::scale, &Attend::window, &Attend::q, &Attend::k,
+                     &Attend::v, &Attend::dst);
     default:
       damaged("unknown instruction " + std::to_string(opcode));
   }

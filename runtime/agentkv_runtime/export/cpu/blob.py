@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from typing import ClassVar
 
 import torch
 
@@ -21,16 +22,6 @@ class Place(IntEnum):
     INPUT = 0
     OUTPUT = 1
     TEMP = 2
-
-
-class Opcode(IntEnum):
-    """What an instruction does."""
-
-    COPY = 1
-    RMS_NORM = 2
-    ROPE_TABLE = 3
-    ROPE = 4
-    UPDATE_AND_ATTEND = 5
 
 
 class DType(IntEnum):
@@ -79,66 +70,67 @@ class View:
 
 
 @dataclass(frozen=True)
-class Copy:
-    """dst = src."""
+class Instruction:
+    """One operation: its opcode, then its fields in their order."""
 
-    src: View
-    dst: View
+    opcode: ClassVar[int]
 
     def pack(self) -> bytes:
-        """The instruction's bytes."""
-        return struct.pack("<I", Opcode.COPY) + self.src.pack() + self.dst.pack()
+        """Views as they pack, floats as double, the rest as uint32."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        return struct.pack("<I", self.opcode) + b"".join(
+            value.pack() if isinstance(value, View) else struct.pack("<d" if isinstance(value, float) else "<I", value)
+            for value in values
+        )
 
 
 @dataclass(frozen=True)
-class RmsNorm:
+class Copy(Instruction):
+    """dst = src."""
+
+    opcode = 1
+    src: View
+    dst: View
+
+
+@dataclass(frozen=True)
+class RmsNorm(Instruction):
     """dst = src / sqrt(mean(src^2) + eps) * weight, per head and row."""
 
+    opcode = 2
     src: View
     dst: View
     constant: int
     eps: float
 
-    def pack(self) -> bytes:
-        """The instruction's bytes."""
-        tail = struct.pack("<Id", self.constant, self.eps)
-        return struct.pack("<I", Opcode.RMS_NORM) + self.src.pack() + self.dst.pack() + tail
-
 
 @dataclass(frozen=True)
-class RopeTable:
+class RopeTable(Instruction):
     """dst = cos and sin of position * inv_freq, times scaling."""
 
+    opcode = 3
     position: int
     dst: View
     constant: int
     scaling: float
 
-    def pack(self) -> bytes:
-        """The instruction's bytes."""
-        tail = struct.pack("<Id", self.constant, self.scaling)
-        return struct.pack("<II", Opcode.ROPE_TABLE, self.position) + self.dst.pack() + tail
-
 
 @dataclass(frozen=True)
-class Rope:
+class Rope(Instruction):
     """dst = src with its first 2 F dimensions turned by the table."""
 
+    opcode = 4
     src: View
     dst: View
     table: View
     interleaved: bool
 
-    def pack(self) -> bytes:
-        """The instruction's bytes."""
-        tail = struct.pack("<I", int(self.interleaved))
-        return struct.pack("<I", Opcode.ROPE) + self.src.pack() + self.dst.pack() + self.table.pack() + tail
-
 
 @dataclass(frozen=True)
-class UpdateAndAttend:
+class UpdateAndAttend(Instruction):
     """Writes k and v to the cache at `position`, then dst = attention of q."""
 
+    opcode = 5
     layer_id: int
     position: int
     scale: float
@@ -147,14 +139,6 @@ class UpdateAndAttend:
     k: View
     v: View
     dst: View
-
-    def pack(self) -> bytes:
-        """The instruction's bytes."""
-        head = struct.pack("<IIIdi", Opcode.UPDATE_AND_ATTEND, self.layer_id, self.position, self.scale, self.window)
-        return head + self.q.pack() + self.k.pack() + self.v.pack() + self.dst.pack()
-
-
-Instruction = Copy | RmsNorm | RopeTable | Rope | UpdateAndAttend
 
 
 @dataclass

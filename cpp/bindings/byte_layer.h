@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "core/byte_layer.h"
 #include "core/cells.h"
 #include "core/errors.h"
@@ -45,14 +46,12 @@ std::shared_ptr<Layer> make_layer(std::shared_ptr<Cells> cells, int n_layers, in
 // An array of that shape that `fill(float*)` writes without the GIL.
 template <class Fill>
 OutHeads filled(std::size_t heads, std::size_t tokens, std::size_t dim, Fill&& fill) {
-  auto* data = new std::vector<float>(heads * tokens * dim);
-  nb::capsule owner(data, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
+  std::vector<float> data(heads * tokens * dim);
   {
     nb::gil_scoped_release release;
-    fill(data->data());
+    fill(data.data());
   }
-  const std::size_t shape[] = {heads, tokens, dim};
-  return {data->data(), 3, shape, owner};
+  return array_of<float>(std::move(data), heads, tokens, dim);
 }
 
 // The class of a byte layer; `make` makes it over Cells, `attend` is its update_and_attend.
@@ -83,14 +82,12 @@ nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* 
       .def(
           "read_cells",
           [](const Layer& layer, const std::vector<Cell>& cells) {
-            auto* bytes = new std::vector<std::byte>(cells.size() * layer.cell_bytes());
-            nb::capsule owner(bytes, [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
+            std::vector<std::byte> bytes(cells.size() * layer.cell_bytes());
             {
               nb::gil_scoped_release release;
-              layer.read_cells(cells, *bytes);
+              layer.read_cells(cells, bytes);
             }
-            return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<2>>(bytes->data(), {cells.size(), layer.cell_bytes()},
-                                                                     owner);
+            return array_of<std::uint8_t>(std::move(bytes), cells.size(), layer.cell_bytes());
           },
           "cells"_a,
           "uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell "

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "core/cache_builders.h"
 #include "core/cells.h"
 #include "core/contiguous_view.h"
@@ -28,20 +29,6 @@ namespace {
 using Int64Array = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using RunTuple = std::tuple<Pos, Cell, Cell>;
 
-// A NumPy array that owns the vector.
-template <class T, class Shape, std::size_t N, class Stored>
-nb::ndarray<nb::numpy, T, Shape> array_of(std::vector<Stored> values, const std::size_t (&shape)[N]) {
-  static_assert(sizeof(T) == sizeof(Stored));
-  auto* kept = new std::vector<Stored>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<Stored>*>(p); });
-  return {kept->data(), N, shape, owner};
-}
-
-template <class T, class From>
-nb::ndarray<nb::numpy, T, nb::ndim<1>> vector_array(const From& from) {
-  return array_of<T, nb::ndim<1>>(std::vector<T>(from.begin(), from.end()), {from.size()});
-}
-
 std::vector<RunTuple> run_tuples(std::span<const Run> runs) {
   std::vector<RunTuple> out;
   out.reserve(runs.size());
@@ -50,8 +37,7 @@ std::vector<RunTuple> run_tuples(std::span<const Run> runs) {
 }
 
 nb::ndarray<nb::numpy, bool, nb::ndim<2>> mask(const StepPlan& plan, Pos window, Pos sinks) {
-  return array_of<bool, nb::ndim<2>>(
-      plan.mask(window, sinks), {static_cast<std::size_t>(plan.n_tokens()), static_cast<std::size_t>(plan.read_len)});
+  return array_of<bool>(plan.mask(window, sinks), plan.n_tokens(), plan.read_len);
 }
 
 void bind_plan(nb::module_& m) {
@@ -63,16 +49,16 @@ void bind_plan(nb::module_& m) {
       .def_ro("read_len", &StepPlan::read_len, "Every visible cell is below it.")
       .def_prop_ro("n_tokens", &StepPlan::n_tokens)
       .def_prop_ro(
-          "positions", [](const StepPlan& p) { return vector_array<std::int64_t>(p.positions); },
+          "positions", [](const StepPlan& p) { return copied_array<std::int64_t>(p.positions); },
           nb::rv_policy::automatic, "int64 [n_tokens]: the position of each row's token.")
       .def_prop_ro(
-          "write_cells", [](const StepPlan& p) { return vector_array<std::int64_t>(p.write_cells); },
+          "write_cells", [](const StepPlan& p) { return copied_array<std::int64_t>(p.write_cells); },
           nb::rv_policy::automatic, "int64 [n_tokens]: the cell each row's K and V go to.")
       .def_prop_ro(
-          "row_view", [](const StepPlan& p) { return vector_array<std::int32_t>(p.row_view); },
+          "row_view", [](const StepPlan& p) { return copied_array<std::int32_t>(p.row_view); },
           nb::rv_policy::automatic, "int32 [n_tokens]: index into `views`.")
       .def_prop_ro(
-          "row_limit", [](const StepPlan& p) { return vector_array<std::int64_t>(p.row_limit); },
+          "row_limit", [](const StepPlan& p) { return copied_array<std::int64_t>(p.row_limit); },
           nb::rv_policy::automatic, "int64 [n_tokens]: the highest position of its view that a row sees.")
       .def_prop_ro(
           "views",
@@ -106,7 +92,7 @@ void bind_faces(nb::module_& m) {
            "Publishes the cells and lengths of the open step. Raises InvalidStep unless the step was planned.")
       .def("abort_step", &SteppedCache::abort_step, "Returns every cell of the open step; harmless without one.")
       .def(
-          "step_positions", [](const SteppedCache& c) { return vector_array<std::int64_t>(c.step_positions()); },
+          "step_positions", [](const SteppedCache& c) { return copied_array<std::int64_t>(c.step_positions()); },
           "int64 [n_tokens]: the positions that the rows of the open step take; empty without one.");
   nb::class_<ContiguousCache, SteppedCache>(m, "ContiguousCache", "One sequence at the start of its pool.")
       .def("begin_step", &ContiguousCache::begin_step, "n"_a, "Raises CacheFull, InvalidStep.")

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/python_error.h"
 #include "bindings/tokens.h"
 #include "core/errors.h"
@@ -21,14 +22,7 @@ using namespace nb::literals;
 namespace agentkv {
 namespace {
 
-// A copy: Python may keep it for longer than the engine keeps the original.
-template <class Value, class... Sizes>
-nb::object array_of(std::span<const Value> values, Sizes... sizes) {
-  auto* copy = new std::vector<Value>(values.begin(), values.end());
-  nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<Value>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, Value, nb::ndim<sizeof...(sizes)>>(copy->data(), {sizes...}, owner));
-}
-
+// Its arguments are copies: Python may keep them for longer than the engine keeps the originals.
 class PythonDrafter final : public Drafter {
  public:
   PythonDrafter(nb::object strategy, std::int32_t vocab_size)
@@ -43,8 +37,7 @@ class PythonDrafter final : public Drafter {
     const nb::gil_scoped_acquire gil;
     try {
       for (DraftRequest& request : requests) {
-        const nb::object answer =
-            propose_(request.branch, array_of(request.history, request.history.size()), request.max_nodes);
+        const nb::object answer = propose_(request.branch, copied_array<Token>(request.history), request.max_nodes);
         if (!answer.is_none()) request.draft = draft_of(answer, request.max_nodes);
       }
     } catch (nb::python_error& error) {
@@ -61,9 +54,12 @@ class PythonDrafter final : public Drafter {
     if (!observes_) return;  // without the GIL
     const nb::gil_scoped_acquire gil;
     try {
-      const nb::object rows = features.empty() ? nb::object(nb::none())
-                                               : array_of(features, tokens.size(), features.size() / tokens.size());
-      observe_(branch, first, array_of(tokens, tokens.size()), rows);
+      nb::object rows = nb::none();
+      if (!features.empty()) {
+        rows = nb::cast(array_of<float>(std::vector(features.begin(), features.end()), tokens.size(),
+                                        features.size() / tokens.size()));
+      }
+      observe_(branch, first, copied_array<Token>(tokens), rows);
     } catch (nb::python_error& error) {
       throw ForwardFailed(error_text(name_, ".observe: ", describe(error)));
     }

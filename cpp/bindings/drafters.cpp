@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/make_session.h"
 #include "core/errors.h"
 #include "executorch/head_session.h"
@@ -33,9 +34,8 @@ auto span_of(const Array& array) {
 }
 
 nb::object matrix_of(std::vector<float> values, std::size_t width) {
-  auto* rows = new std::vector<float>(std::move(values));
-  nb::capsule owner(rows, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(rows->data(), {rows->size() / width, width}, owner));
+  const std::size_t rows = values.size() / width;
+  return nb::cast(array_of<float>(std::move(values), rows, width));
 }
 
 nb::object fuse(ExecuTorchHeadSession& head, const Matrix& features) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/reports.h"
 #include "bindings/tokens.h"
 
@@ -21,8 +22,6 @@ using namespace nb::literals;
 
 namespace agentkv {
 namespace {
-
-using TokenArray = nb::ndarray<nb::numpy, Token, nb::ndim<1>>;
 
 Vocabulary vocabulary_of(const ModelRunner& runner, nb::sequence token_bytes, nb::iterable eos_ids,
                          nb::iterable special_ids) {
@@ -81,13 +80,8 @@ void bind_verbs(nb::class_<Engine>& engine) {
            "dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.")
       .def("close", &Engine::close, "branch"_a, "Cancels the branch's job and frees its cells. Idempotent.")
       .def(
-          "tokens",
-          [](Engine& self, BranchId id) {
-            auto* copy = new std::vector<Token>(self.branch(id).log);
-            nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<Token>*>(p); });
-            return TokenArray(copy->data(), {copy->size()}, owner);
-          },
-          "branch"_a, "The branch's tokens, a copy: int32 [length]. Raises BranchClosed.")
+          "tokens", [](Engine& self, BranchId id) { return copied_array<Token>(self.branch(id).log); }, "branch"_a,
+          "The branch's tokens, a copy: int32 [length]. Raises BranchClosed.")
       .def("take_changes", &Engine::take_changes,
            "How the branches' tokens differ from what the last call said, each branch once, as of the end of its last "
            "verb or job.")

@@ -4,7 +4,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <utility>
 #include <vector>
+
+#include "bindings/arrays.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -18,23 +21,19 @@ std::span<const std::int64_t> span_of(const Int64Array& array) { return {array.d
 
 nb::object forward(ModelRunner& runner, const Int64Array& tokens, const Int64Array& positions,
                    const Int64Array& logits_indices) {
-  auto* rows = new std::vector<float>;
-  nb::capsule owner(rows, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
+  std::vector<float> rows;
   {
     nb::gil_scoped_release release;
     std::span<const float> logits = runner.forward(span_of(tokens), span_of(positions), span_of(logits_indices));
-    rows->assign(logits.begin(), logits.end());
+    rows.assign(logits.begin(), logits.end());
   }
-  std::size_t vocab = static_cast<std::size_t>(runner.info().vocab_size);
-  return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(rows->data(), {rows->size() / vocab, vocab}, owner));
+  return nb::cast(array_of<float>(std::move(rows), logits_indices.size(), runner.info().vocab_size));
 }
 
 nb::object features(ModelRunner& runner) {
   const auto rows = runner.features();
-  auto* copy = new std::vector<float>(rows.begin(), rows.end());
-  nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
   const auto dim = static_cast<std::size_t>(runner.info().feature_dim);
-  return nb::cast(nb::ndarray<nb::numpy, float, nb::ndim<2>>(copy->data(), {dim ? rows.size() / dim : 0, dim}, owner));
+  return nb::cast(array_of<float>(std::vector(rows.begin(), rows.end()), dim ? rows.size() / dim : 0, dim));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/arrays.h"
 #include "bindings/python_error.h"
 #include "core/errors.h"
 #include "core/message.h"
@@ -36,7 +37,9 @@ class PythonRunner final : public ModelRunner {
                                  std::span<const std::int64_t> logits_indices) override {
     nb::gil_scoped_acquire gil;
     try {
-      nb::object returned = callable_(array_of(tokens), array_of(positions), array_of(logits_indices));
+      // Copies: the callable may keep its arguments for longer than the step loop keeps its rows.
+      nb::object returned = callable_(copied_array<std::int64_t>(tokens), copied_array<std::int64_t>(positions),
+                                      copied_array<std::int64_t>(logits_indices));
       if (info_.feature_dim == 0) {
         take("logits", returned, logits_indices.size(), info_.vocab_size, logits_);
       } else {
@@ -58,13 +61,6 @@ class PythonRunner final : public ModelRunner {
   nb::callable& callable() { return callable_; }
 
  private:
-  // Copies: the callable may keep its arguments for longer than the step loop keeps its rows.
-  static nb::object array_of(std::span<const std::int64_t> values) {
-    auto* copy = new std::vector<std::int64_t>(values.begin(), values.end());
-    nb::capsule owner(copy, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(copy->data(), {copy->size()}, owner));
-  }
-
   static std::string type_name(const nb::object& object) {
     return nb::cast<std::string>(nb::str(object.type().attr("__name__")));
   }

@@ -1,18 +1,34 @@
 #include "core/byte_layer.h"
 
+#include <utility>
+
 #include "core/errors.h"
 #include "core/message.h"
 
 namespace agentkv {
 
+void CacheConfig::check() const {
+  const std::pair<const char*, int> counts[] = {{"n_layers", n_layers},
+                                                {"n_kv_heads", n_kv_heads},
+                                                {"head_dim", head_dim},
+                                                {"capacity", capacity},
+                                                {"min_chunk", min_chunk}};
+  for (const auto& [name, count] : counts) require<InvalidTensor>(count >= 1, name, " is ", count, "; at least 1");
+}
+
+void ByteLayer::check_moves(const Cell* src, const Cell* dst, std::size_t n, Cell end) {
+  for (std::size_t i = 0; i < n; ++i) {
+    require<InvalidRange>(src[i] >= 0 && src[i] < end && dst[i] >= 0 && dst[i] < end, "cannot move cell ", src[i],
+                          " to ", dst[i], "; ", end, " are allocated");
+  }
+}
+
 void ByteLayer::check_cells(std::span<const Cell> cells, Cell end, std::size_t n_bytes) const {
   for (const Cell cell : cells) {
-    if (cell < 0 || cell >= end) throw InvalidRange(error_text("cell ", cell, " is out of range [0, ", end, ")"));
+    require<InvalidRange>(cell >= 0 && cell < end, "cell ", cell, " is out of range [0, ", end, ")");
   }
-  if (n_bytes != cells.size() * cell_bytes()) {
-    throw InvalidRange(
-        error_text(n_bytes, " bytes for ", cells.size(), " cells; they take ", cells.size() * cell_bytes()));
-  }
+  const std::size_t needed = cells.size() * cell_bytes();
+  require<InvalidRange>(n_bytes == needed, n_bytes, " bytes for ", cells.size(), " cells; they take ", needed);
 }
 
 }  // namespace agentkv

@@ -25,6 +25,8 @@ struct CacheConfig : CacheOptions {
   int n_layers = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
+
+  void check() const;  // throws InvalidTensor unless each of these, capacity and min_chunk are at least 1
 };
 
 class AGENTKV_API ByteLayer {
@@ -46,6 +48,8 @@ class AGENTKV_API ByteLayer {
  protected:
   // What read_cells and write_cells check: cells in [0, end), and room for each.
   void check_cells(std::span<const Cell> cells, Cell end, std::size_t n_bytes) const;
+  // What move_cells checks: cells in [0, end).
+  static void check_moves(const Cell* src, const Cell* dst, std::size_t n, Cell end);
 };
 
 }  // namespace agentkv

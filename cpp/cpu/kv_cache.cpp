@@ -1,29 +1,19 @@
 #include "cpu/kv_cache.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "core/errors.h"
+#include "core/message.h"
 
 namespace agentkv::cpu {
 
 namespace {
 
-void check(bool ok, const std::string& what) {
-  if (!ok) throw InvalidTensor(what);
-}
-
-std::string shape(std::int32_t heads, std::int32_t tokens, std::int32_t dim) {
-  return "[" + std::to_string(heads) + ", " + std::to_string(tokens) + ", " + std::to_string(dim) + "]";
-}
-
-void check_shape(const char* name, std::int32_t heads, std::int32_t tokens, std::int32_t dim, std::int32_t want_heads,
-                 std::int64_t want_tokens, std::int32_t want_dim) {
-  if (heads == want_heads && tokens == want_tokens && dim == want_dim) return;
-  throw InvalidTensor(std::string(name) + " is " + shape(heads, tokens, dim) + "; expected [" +
-                      std::to_string(want_heads) + ", " + std::to_string(want_tokens) + ", " +
-                      std::to_string(want_dim) + "]");
+template <class View>
+void check_shape(const char* name, const View& rows, std::int32_t heads, std::int64_t tokens, std::int32_t dim) {
+  require<InvalidTensor>(rows.heads == heads && rows.tokens == tokens && rows.dim == dim, name, " is [", rows.heads,
+                         ", ", rows.tokens, ", ", rows.dim, "]; expected [", heads, ", ", tokens, ", ", dim, "]");
 }
 
 }  // namespace
@@ -33,16 +23,13 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       head_dim_(config.head_dim),
       capacity_(config.capacity),
       min_chunk_(config.min_chunk),
-      dtype_(parse_kv_dtype(config.kv_dtype)),
       planner_(std::move(planner)),
       parallel_for_(std::move(parallel_for)) {
-  check(config.n_layers >= 1, "n_layers is " + std::to_string(config.n_layers) + "; at least 1");
-  check(n_kv_heads_ >= 1, "n_kv_heads is " + std::to_string(n_kv_heads_) + "; at least 1");
-  check(head_dim_ >= 8 && head_dim_ <= 256 && head_dim_ % 8 == 0,
-        "head_dim is " + std::to_string(head_dim_) + "; a multiple of 8 up to 256");
-  check(capacity_ >= 1, "capacity is " + std::to_string(capacity_) + "; at least 1");
-  check(min_chunk_ >= 1, "min_chunk is " + std::to_string(min_chunk_) + "; at least 1");
-  check(planner_ != nullptr, "the cache needs a StepPlanner");
+  config.check();
+  require<InvalidTensor>(head_dim_ <= 256 && head_dim_ % 8 == 0, "head_dim is ", head_dim_,
+                         "; a multiple of 8 up to 256");
+  require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
+  const KvDtype dtype = parse_kv_dtype(config.kv_dtype);
   if (!parallel_for_) {
     parallel_for_ = [](std::size_t n, const std::function<void(std::size_t)>& task) {
       for (std::size_t i = 0; i < n; ++i) task(i);
@@ -50,7 +37,7 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
   }
   layers_.reserve(static_cast<std::size_t>(config.n_layers));
   for (int i = 0; i < config.n_layers; ++i) {
-    layers_.push_back({Pool(n_kv_heads_, head_dim_, dtype_), Pool(n_kv_heads_, head_dim_, dtype_)});
+    layers_.push_back({Pool(n_kv_heads_, head_dim_, dtype), Pool(n_kv_heads_, head_dim_, dtype)});
   }
 }
 
@@ -68,12 +55,7 @@ Cell KvCache::allocated_cells() const {
 
 void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
   for (const Layer& layer : layers_) {
-    const Cell cells = layer.v.cells();
-    for (std::size_t i = 0; i < n && cells > 0; ++i) {
-      if (src[i] >= 0 && src[i] < cells && dst[i] >= 0 && dst[i] < cells) continue;
-      throw InvalidRange("cannot move cell " + std::to_string(src[i]) + " to " + std::to_string(dst[i]) + "; " +
-                         std::to_string(cells) + " are allocated");
-    }
+    if (layer.v.cells() > 0) check_moves(src, dst, n, layer.v.cells());
   }
   for (Layer& layer : layers_) {
     if (layer.v.cells() == 0) continue;
@@ -121,15 +103,13 @@ void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte
 }
 
 AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v) {
-  check(layer >= 0 && layer < n_layers(),
-        "layer " + std::to_string(layer) + " of a cache of " + std::to_string(n_layers()) + " layers");
+  require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
   const auto tokens = static_cast<std::int64_t>(position.size());
-  check_shape("k", k.heads, k.tokens, k.dim, n_kv_heads_, tokens, head_dim_);
-  check_shape("v", v.heads, v.tokens, v.dim, n_kv_heads_, tokens, head_dim_);
+  check_shape("k", k, n_kv_heads_, tokens, head_dim_);
+  check_shape("v", v, n_kv_heads_, tokens, head_dim_);
 
   const StepPlan& plan = planner_->plan(position, layer);
-  check(plan.n_tokens() == tokens,
-        "the plan has " + std::to_string(plan.n_tokens()) + " rows; k and v have " + std::to_string(tokens));
+  require<InvalidTensor>(plan.n_tokens() == tokens, "the plan has ", plan.n_tokens(), " rows; k and v have ", tokens);
   Cell needed = plan.read_len;
   for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   Layer& l = layers_[static_cast<std::size_t>(layer)];
@@ -155,14 +135,14 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
 }
 
 void KvCache::attend(const AttendSpec& spec, HeadsView q, float scale, Pos window, MutableHeadsView out, Pos sinks) {
-  check(spec.plan != nullptr, "attend needs the spec that update_and_fetch returned");
+  require<InvalidTensor>(spec.plan != nullptr, "attend needs the spec that update_and_fetch returned");
   const StepPlan& plan = *spec.plan;
-  check(q.heads >= n_kv_heads_ && q.heads % n_kv_heads_ == 0,
-        "q has " + std::to_string(q.heads) + " heads; a multiple of " + std::to_string(n_kv_heads_));
-  check_shape("q", q.heads, q.tokens, q.dim, q.heads, plan.n_tokens(), head_dim_);
-  check_shape("out", out.heads, out.tokens, out.dim, q.heads, plan.n_tokens(), head_dim_);
-  check(window >= 0 && sinks >= 0, "window and sinks are " + std::to_string(window) + " and " + std::to_string(sinks) +
-                                       "; neither may be negative");
+  require<InvalidTensor>(q.heads >= n_kv_heads_ && q.heads % n_kv_heads_ == 0, "q has ", q.heads,
+                         " heads; a multiple of ", n_kv_heads_);
+  check_shape("q", q, q.heads, plan.n_tokens(), head_dim_);
+  check_shape("out", out, q.heads, plan.n_tokens(), head_dim_);
+  require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
+                         "; neither may be negative");
   cpu::attend(schedule_for(plan, window, sinks, q.heads / n_kv_heads_), spec.k, spec.v, q, n_kv_heads_, scale, out,
               parallel_for_, scratch_);
 }

@@ -53,9 +53,6 @@ class KvCache final : public ByteLayer {
   void attend(const AttendSpec& spec, HeadsView q, float scale, Pos window, MutableHeadsView out, Pos sinks = 0);
 
   int n_layers() const { return static_cast<int>(layers_.size()); }
-  int n_kv_heads() const { return n_kv_heads_; }
-  int head_dim() const { return head_dim_; }
-  KvDtype dtype() const { return dtype_; }
 
  private:
   struct Layer {
@@ -73,7 +70,6 @@ class KvCache final : public ByteLayer {
   int head_dim_;
   Cell capacity_;
   Cell min_chunk_;
-  KvDtype dtype_;
   std::shared_ptr<StepPlanner> planner_;
   ParallelFor parallel_for_;
   std::vector<Layer> layers_;

@@ -18,11 +18,6 @@
 namespace agentkv::mlx {
 namespace {
 
-template <class... Parts>
-void check(bool ok, const Parts&... parts) {
-  if (!ok) throw InvalidTensor(error_text(parts...));
-}
-
 std::string shown(const mx::Shape& shape) {
   std::string out = "[";
   for (const int size : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(size);
@@ -30,8 +25,8 @@ std::string shown(const mx::Shape& shape) {
 }
 
 void check_rows(const char* name, const mx::array& rows, const mx::Shape& expected) {
-  check(rows.shape() == expected, name, " is ", shown(rows.shape()), "; expected ", shown(expected));
-  check(mx::issubdtype(rows.dtype(), mx::floating), name, " is not of a floating dtype");
+  require<InvalidTensor>(rows.shape() == expected, name, " is ", shown(rows.shape()), "; expected ", shown(expected));
+  require<InvalidTensor>(mx::issubdtype(rows.dtype(), mx::floating), name, " is not of a floating dtype");
 }
 
 void check_on_owner(const char* verb) {
@@ -78,12 +73,8 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       capacity_(config.capacity),
       min_chunk_(config.min_chunk),
       planner_(std::move(planner)) {
-  check(config.n_layers >= 1, "n_layers is ", config.n_layers, "; at least 1");
-  check(n_kv_heads_ >= 1, "n_kv_heads is ", n_kv_heads_, "; at least 1");
-  check(head_dim_ >= 1, "head_dim is ", head_dim_, "; at least 1");
-  check(capacity_ >= 1, "capacity is ", capacity_, "; at least 1");
-  check(min_chunk_ >= 1, "min_chunk is ", min_chunk_, "; at least 1");
-  check(planner_ != nullptr, "the cache needs a StepPlanner");
+  config.check();
+  require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
   on_owner([&] {
     for (int i = 0; i < config.n_layers; ++i) layers_.push_back({make_pool(config), make_pool(config)});
   });
@@ -105,11 +96,7 @@ KvCache::~KvCache() {
 void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
   on_owner([=, this] {
     for (const Layer& layer : layers_) {
-      const Cell cells = layer.v->cells();
-      for (std::size_t i = 0; i < n && cells > 0; ++i) {
-        if (src[i] >= 0 && src[i] < cells && dst[i] >= 0 && dst[i] < cells) continue;
-        throw InvalidRange(error_text("cannot move cell ", src[i], " to ", dst[i], "; ", cells, " are allocated"));
-      }
+      if (layer.v->cells() > 0) check_moves(src, dst, n, layer.v->cells());
     }
     const auto count = static_cast<int>(n);
     if (count == 0) return;
@@ -179,14 +166,14 @@ void KvCache::reserve(Layer& layer, Cell cells) {
 AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, const mx::array& k,
                                      const mx::array& v) {
   check_on_owner("update_and_fetch");
-  check(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
+  require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
   const mx::Shape expected = {1, n_kv_heads_, static_cast<int>(position.size()), head_dim_};
   check_rows("k", k, expected);
   check_rows("v", v, expected);
 
   const StepPlan& plan = planner_->plan(position, layer);
-  check(plan.positions.size() == position.size(), "the plan has ", plan.n_tokens(), " rows; k and v have ",
-        position.size());
+  require<InvalidTensor>(plan.positions.size() == position.size(), "the plan has ", plan.n_tokens(),
+                         " rows; k and v have ", position.size());
   Cell needed = plan.read_len;
   for (const Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   Layer& pools = layers_[static_cast<std::size_t>(layer)];
@@ -205,10 +192,11 @@ mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, float scal
   check_on_owner("attend");
   const StepPlan& plan = *spec.plan;
   const int heads = q.ndim() == 4 ? q.shape(1) : 0;
-  check(heads >= n_kv_heads_ && heads % n_kv_heads_ == 0, "q is ", shown(q.shape()),
-        "; its heads are not a multiple of ", n_kv_heads_);
+  require<InvalidTensor>(heads >= n_kv_heads_ && heads % n_kv_heads_ == 0, "q is ", shown(q.shape()),
+                         "; its heads are not a multiple of ", n_kv_heads_);
   check_rows("q", q, {1, heads, plan.n_tokens(), head_dim_});
-  check(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks, "; neither may be negative");
+  require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
+                         "; neither may be negative");
 
   const Visibility visibility = hides(plan, window, sinks) ? Visibility::Explicit : spec.visibility;
   // Of the two ways to attend over codes, the one with the smaller intermediate: scores, or K and V multiplied out.

@@ -68,8 +68,6 @@ class KvCache final : public ByteLayer {
   void abandon();
 
   int n_layers() const { return static_cast<int>(layers_.size()); }
-  int n_kv_heads() const { return n_kv_heads_; }
-  int head_dim() const { return head_dim_; }
 
  private:
   struct Layer {

@@ -123,7 +123,6 @@ PUBLIC: dict[str, tuple[type[AgentKVError], str]] = {
     "RegistryError": (ModelError, "export the model again with `agentkv export`"),
     "StepFailed": (StepFailed, ""),
     "TooManyBranches": (TooManyBranches, ""),
-    "TooManySequences": (TooManyBranches, "close branches you no longer need"),
     "UnknownSequence": (BranchClosed, "use a live branch"),
 }
 

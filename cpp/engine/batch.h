@@ -55,9 +55,6 @@ struct RowResults {
   std::span<const float> row(std::size_t feed_row) const {
     return logits.subspan((feed_row - segment.first_logits()) * vocab, vocab);
   }
-  bool has_row(std::size_t feed_row) const {
-    return feed_row >= segment.first_logits() && feed_row < segment.begin + segment.count;
-  }
 };
 
 class Batch {

@@ -27,9 +27,6 @@ class Error(RuntimeError):
 class CacheFull(Error):
     """The pool has fewer free cells than a step needs."""
 
-class TooManySequences(Error):
-    """More live sequences than the cache was built for."""
-
 class UnknownSequence(Error):
     """A sequence id that is out of range or holds nothing."""
 

@@ -7,8 +7,6 @@
 namespace agentkv::cpu {
 namespace {
 
-constexpr int kMaxStreamRows = 4;
-
 // Scores of kWidth positions for N rows: lanes are positions, one fma chain over d each.
 template <class Row, int N>
 AGENTKV_INLINE void stream_scores(const std::byte* const* k_rows, const std::byte* const* next, const float* const* q,

@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest soak bench asan lint format stub install wheel clean
+.PHONY: help demo test pytest ctest soak bench asan lint format stub docs install wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -78,6 +78,10 @@ stub: $(DONE)/install ## Writes the stubs of the native modules anew
 		echo "==> Wrote runtime/agentkv_runtime/$$name.pyi"; \
 	done
 
+docs: $(DONE)/docs-deps ## Builds the site into build/site
+	@$(PY) -m mkdocs build --strict
+	@echo "==> Wrote build/site/index.html"
+
 install: $(DONE)/install ## Builds the native module and installs the package into .venv
 
 # What mlx brings is not grafted in: the module that links it loads only where mlx is installed.
@@ -130,7 +134,12 @@ $(DONE)/torch: $(DONE)/venv
 
 $(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 	@echo "==> Installing what export and tests need"
-	@$(PIP) $$($(EXTRAS) export test)
+	@$(PIP) $$($(EXTRAS) export test docs)
+	@touch $@
+
+$(DONE)/docs-deps: $(DONE)/venv pyproject.toml
+	@echo "==> Installing what the site is built with"
+	@$(PIP) $$($(EXTRAS) docs)
 	@touch $@
 
 $(DONE)/lint-deps: $(DONE)/test-deps

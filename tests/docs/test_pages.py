@@ -1,0 +1,50 @@
+"""Every code block of every page does what the page says, on nano."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import DOCS, Block, blocks_of, pages
+from tests.docs.reader import ROOT, Reader
+from tests.export_cache import ExportCache
+
+WITHOUT_CODE = {"models.md"}  # a table that tests/architectures writes
+PAGES = [page for page in pages() if "reference" not in page.relative_to(DOCS).parts and page.name not in WITHOUT_CODE]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(DOCS).with_suffix(""))
+
+
+def runs(block: Block) -> bool:
+    return block.language in ("python", "console")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the reader works. It holds `hf-model`, a Hugging Face folder."""
+    (tmp_path / "hf-model").symlink_to(ROOT / "examples" / "nano" / "weights")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("page", PAGES, ids=name)
+async def test_what_a_page_shows_is_so(page: Path, folder: Path, export_cache: ExportCache, anyio_backend: str) -> None:
+    blocks = blocks_of(page)
+    if anyio_backend == "trio" and any("asyncio" in block.code for block in blocks if runs(block)):
+        pytest.skip("the page is about asyncio")
+    await Reader(folder, export_cache).read(blocks)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_page_has_code_that_runs(page: Path) -> None:
+    assert any(runs(block) for block in blocks_of(page))

@@ -16,6 +16,7 @@ A family of your own is a response template's field that reads its calls, and th
 """
 
 from agentkv_runtime.formats import FAMILIES, Family, Format, MessageParser, ParsedCall, ParsedMessage
+from agentkv_runtime.formats.call_spelling import CallSpelling, JsonCall, NamedJsonCall, PythonCall, TaggedCall
 from agentkv_runtime.formats.parsed import (
     ArgumentsDelta,
     CallClosed,
@@ -24,13 +25,14 @@ from agentkv_runtime.formats.parsed import (
     ReasoningDelta,
     TextDelta,
 )
-from agentkv_runtime.formats.spelling import Calls, JsonCall, NamedJsonCall, Spelling
+from agentkv_runtime.formats.spelling import Calls, Spelling
 
 __all__ = [
     "NAMES",
     "ArgumentsDelta",
     "CallClosed",
     "CallOpened",
+    "CallSpelling",
     "Calls",
     "Delta",
     "Family",
@@ -40,8 +42,10 @@ __all__ = [
     "NamedJsonCall",
     "ParsedCall",
     "ParsedMessage",
+    "PythonCall",
     "ReasoningDelta",
     "Spelling",
+    "TaggedCall",
     "TextDelta",
 ]
 

@@ -68,16 +68,16 @@ def _fitted(family: Family, tokenizer: Tokenizer) -> Format:
 
 
 def _family_of(tokenizer: Tokenizer) -> Family | None:
+    """The first family that reads what the chat template writes and begins calls with the same characters; or else the
+    first that reads it."""
+    header = reply_header(tokenizer) or "\n"
+    callers = [family for family in FAMILIES.values() if family.calls]
     for calls in (CALLS, CALLS[:1]):  # some take one call at a time
-        replies = list(reply_with_calls(tokenizer, calls))
-        known = [family for family in FAMILIES.values() if not isinstance(family.spelling, NoCalls)]
-        for family in known:
-            if any(family.spelling.written(calls) in reply for reply in replies):
-                return family
-        for family in known:
-            template = load_template(family.template(header=reply_header(tokenizer) or "\n"))
-            if any(_reads(template, reply, calls) for reply in replies):
-                return family
+        for reply in reply_with_calls(tokenizer, calls):
+            readers = [f for f in callers if _reads(load_template(f.template(header=header)), reply, calls)]
+            alike = [f for f in readers if f.spelling.written(calls).partition(calls[0][0])[0] + calls[0][0] in reply]
+            if readers:
+                return (alike or readers)[0]
     return None
 
 
@@ -94,8 +94,9 @@ def _read_by(template: ResponseTemplate, tokenizer: Tokenizer) -> Format:
         if isinstance(source.get("open"), str) and isinstance(source.get("close"), str):
             thinking = source["open"], source["close"]
     likely = _family_of(tokenizer)
-    for family in [*([likely] if likely else []), *FAMILIES.values()]:
+    callers = [family for family in FAMILIES.values() if family.calls]
+    for family in [likely, *callers] if likely else callers:
         for calls in (CALLS, CALLS[:1]):
-            if not isinstance(family.spelling, NoCalls) and _reads(template, family.spelling.written(calls), calls):
+            if _reads(template, family.spelling.written(calls), calls):
                 return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids)
     return Format(TEMPLATE, template, NoCalls(), thinking, tokenizer.added_ids)

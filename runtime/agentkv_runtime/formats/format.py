@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.call_spelling import tool_of
 from agentkv_runtime.formats.lark import Lark
 from agentkv_runtime.formats.parsed import ParsedMessage
 from agentkv_runtime.formats.parser import MessageParser
-from agentkv_runtime.formats.spelling import NoCalls, Spelling, Wanted, tool_of
+from agentkv_runtime.formats.spelling import NoCalls, Spelling, Wanted
 from agentkv_runtime.formats.template import ResponseTemplate
 
 __all__ = ["Choice", "Format"]

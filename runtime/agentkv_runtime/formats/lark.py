@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 __all__ = ["Lark"]
@@ -25,6 +25,7 @@ class Lark:
         self._tokens = tokens
         spelled = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
         self._spelled = re.compile(f"({spelled})" if spelled else "(?!)")
+        self._once: dict[str, str] = {}
         self._rules: dict[str, tuple[str, str]] = {}
 
     def __str__(self) -> str:
@@ -49,14 +50,22 @@ class Lark:
         """A rule that is any of these."""
         return self.rule(name, " | ".join(dict.fromkeys(choices)))
 
+    def once(self, key: str, body: Callable[[], str]) -> str:
+        """The rule for `key`, made of `body()` where it is first asked for; it may ask for itself."""
+        if key not in self._once:
+            self._once[key] = self.rule(f"part_{len(self._once)}", "")
+            self._rules[self._once[key]] = self._once[key], body()
+        return self._once[key]
+
     def text(self, text: str) -> str:
         """A text, with the added tokens that it spells."""
         parts = self._parts(text)
         return " ".join(f"<[{self._tokens[part]}]>" if part in self._tokens else _quoted(part) for part in parts)
 
-    def json(self, schema: Mapping[str, Any]) -> str:
-        """A value of a JSON schema, spaced as Python's `json.dumps` does it."""
-        return self.rule("json", f"%json {json.dumps({**schema, 'x-guidance': _JSON_STYLE}, ensure_ascii=False)}")
+    def json(self, schema: Mapping[str, Any], **options: Any) -> str:
+        """A value of a JSON schema, spaced as Python's `json.dumps` does it; `options` are llguidance's own."""
+        styled = {**schema, "x-guidance": {**_JSON_STYLE, **options}}
+        return self.rule("json", f"%json {json.dumps(styled, ensure_ascii=False)}")
 
     def free_text(self, without: Iterable[str] = (), *, not_first: str = "") -> str:
         """Any text that spells none of these, and does not begin as the pattern `not_first` says."""

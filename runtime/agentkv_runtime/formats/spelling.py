@@ -2,76 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.call_spelling import CallSpelling, Tool
 from agentkv_runtime.formats.lark import Lark
 
-__all__ = ["CallSpelling", "Calls", "JsonCall", "NamedJsonCall", "NoCalls", "Spelling", "Tool", "Wanted", "tool_of"]
+__all__ = ["Calls", "NoCalls", "Spelling", "Wanted"]
 
 _UNKNOWN = "how this model spells calls is not known. Name the format that it was trained on, or give one of your own"
-
-
-@dataclass(frozen=True)
-class Tool:
-    """A tool that may be called: its name, and the schema of its arguments."""
-
-    name: str
-    parameters: Mapping[str, Any]
-
-
-def tool_of(definition: Mapping[str, Any]) -> Tool:
-    """Of a definition, with `function` around it or without. Arguments that the schema does not name are left out,
-    unless it says that there may be some."""
-    function = definition.get("function", definition)
-    parameters = dict(function.get("parameters") or {})
-    if not parameters.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
-        parameters = {"type": "object", "properties": {}, "additionalProperties": False} | parameters
-    return Tool(function["name"], parameters)
-
-
-class CallSpelling(ABC):
-    """One call, without what is around it."""
-
-    @abstractmethod
-    def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """A call as the model writes it."""
-
-    @abstractmethod
-    def grammar(self, lark: Lark, tool: Tool) -> str:
-        """Any call of a tool: an expression."""
-
-
-@dataclass(frozen=True)
-class JsonCall(CallSpelling):
-    """`{"name": "weather", "arguments": {"city": "Oslo"}}`"""
-
-    name: str = "name"
-    arguments: str = "arguments"
-
-    def written(self, name: str, arguments: Mapping[str, Any]) -> str:  # noqa: D102
-        return json.dumps({self.name: name, self.arguments: arguments}, ensure_ascii=False)
-
-    def grammar(self, lark: Lark, tool: Tool) -> str:  # noqa: D102
-        head = f"{{{json.dumps(self.name)}: {json.dumps(tool.name, ensure_ascii=False)}, {json.dumps(self.arguments)}: "
-        return f"{lark.text(head)} {lark.json(tool.parameters)} {lark.text('}')}"
-
-
-@dataclass(frozen=True)
-class NamedJsonCall(CallSpelling):
-    """The name, something between, and the arguments as JSON."""
-
-    between: str
-
-    def written(self, name: str, arguments: Mapping[str, Any]) -> str:  # noqa: D102
-        return name + self.between + json.dumps(arguments, ensure_ascii=False)
-
-    def grammar(self, lark: Lark, tool: Tool) -> str:  # noqa: D102
-        return f"{lark.text(tool.name + self.between)} {lark.json(tool.parameters)}"
 
 
 @dataclass(frozen=True)
@@ -95,28 +37,37 @@ class Wanted:
 class Spelling(ABC):
     """The calls of a message, and where in it they stand."""
 
-    opener: str = ""
-    """What begins the calls, wherever in the text it is written; empty where only a whole message can be calls."""
     begins: str = ""
-    """Without an opener: the pattern of how a message begins that is calls."""
+    """Where only a whole message can be calls: the pattern of how it begins."""
+
+    @property
+    def opener(self) -> str:
+        """What begins the calls."""
+        return ""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """What is read as the beginning of calls, wherever in the text it is written; first that of `opener`."""
+        return ()
 
     @abstractmethod
     def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Calls as the model writes them."""
 
     @abstractmethod
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        """One call, or several if `parallel`, after `opener`: an expression."""
+    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:
+        """After `before`, which is the end of `opener`, one call, or several if `parallel`: an expression."""
 
     def message(self, lark: Lark, wanted: Wanted) -> str:
         """The message: an expression."""
-        controls = [*(wanted.thinking or ())[:1], *([self.opener] if self.opener else [])]
+        controls = [*self.markers, *(wanted.thinking or ())[:1]]
         choices = []
         if wanted.tools:
-            calls = self.calls(lark, wanted.tools, parallel=wanted.parallel)
-            free = wanted.text and wanted.output is None and self.opener
-            opened = lark.text_up_to(self.opener, controls[:-1]) if free else lark.text(self.opener)
-            choices.append(f"{opened} {calls}".strip())
+            opened, rest = "", self.opener
+            if wanted.text and wanted.output is None and self.markers:
+                opened = lark.text_up_to(self.markers[0], controls[1:])
+                rest = self.opener[len(self.markers[0]) :]
+            choices.append(f"{opened} {self.calls(lark, wanted.tools, rest, parallel=wanted.parallel)}".strip())
         if wanted.text and wanted.output is not None:
             choices.append(lark.json(wanted.output))
         elif wanted.text:
@@ -137,7 +88,7 @@ class NoCalls(Spelling):
     def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:  # noqa: D102
         raise FormatError(_UNKNOWN)
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:  # noqa: D102
+    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:  # noqa: D102
         raise FormatError(_UNKNOWN)
 
 
@@ -152,20 +103,29 @@ class Calls(Spelling):
     section: tuple[str, str] = ("", "")
     several: bool = True
     """May there be more than one?"""
-
     begins: str = ""
+    """Without an opener: the pattern of how a message begins that is calls."""
+    marker: str = ""
+    """What is read as the beginning of calls, where that is less than all before the first."""
+    also: tuple[str, ...] = ()
+    """What else is."""
 
     @property
-    def opener(self) -> str:  # type: ignore[override]  # noqa: D102
-        return self.section[0] + self.before if not self.begins else ""
+    def opener(self) -> str:  # noqa: D102
+        return self.section[0] + self.before
+
+    @property
+    def markers(self) -> tuple[str, ...]:  # noqa: D102
+        return () if self.begins else (self.marker or self.opener.rstrip(), *self.also)
 
     def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:  # noqa: D102
         each = (self.before + self.call.written(name, arguments) + self.after for name, arguments in calls)
         return self.section[0] + self.between.join(each) + self.section[1]
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:  # noqa: D102
-        call = lark.either("call", (self.call.grammar(lark, tool) for tool in tools))
-        ended = f"{call} {lark.text(self.after)}".strip()
+    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:  # noqa: D102
+        after, between = lark.text(self.after), self.between + self.before
+        calls = f"{lark.either('call', (self.call.grammar(lark, tool, before) for tool in tools))} {after}"
         if parallel and self.several:
-            ended = f"{ended} ({lark.text(self.between + self.before)} {ended})*"
-        return f"{ended} {lark.text(self.section[1])}".strip()
+            more = lark.either("call", (self.call.grammar(lark, tool, between) for tool in tools))
+            calls = f"{calls} ({more} {after})*"
+        return f"{calls} {lark.text(self.section[1])}"

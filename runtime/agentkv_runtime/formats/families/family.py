@@ -35,6 +35,8 @@ class Family:
     """How they are written."""
     thinking: tuple[str, str] | None = THINK
     """What is around the reasoning, in models that reason."""
+    ends: tuple[str, ...] = ()
+    """What may stand after the calls, beside the tokens that end a message."""
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Other fields, or the same ones read otherwise."""
 
@@ -46,17 +48,18 @@ class Family:
             thinks: does the model reason?
             header: what the chat template writes before a reply.
         """
-        thinking = self.thinking if thinks else None
-        return Format(self.name, load_template(self.template(thinking, header)), self.spelling, thinking, tokens)
+        template = load_template(self.template(thinks=thinks, header=header))
+        return Format(self.name, template, self.spelling, self.thinking if thinks else None, tokens)
 
-    def template(self, thinking: tuple[str, str] | None = THINK, header: str = _HEADER) -> dict[str, Any]:
+    def template(self, *, thinks: bool = True, header: str = _HEADER) -> dict[str, Any]:
         """The response template that reads it."""
         fields: dict[str, Any] = {}
-        if thinking:
-            fields["reasoning_content"] = {"open": thinking[0], "close": thinking[1], "repeats": True, "join": "\n"}
+        if self.thinking and thinks:
+            opened, closed = self.thinking
+            fields["reasoning_content"] = {"open": opened, "close": closed, "repeats": True, "join": "\n"}
         if self.calls:
             fields["tool_calls"] = {"repeats": True, **self.calls}
-        ends = "|".join(map(re.escape, _ENDS))
+        ends = "|".join(map(re.escape, [*_ENDS, *self.ends]))
         # White space before an end belongs to no region.
         fields["content"] = {"close_pattern": rf"\s*(?:{ends}|\Z)", "repeats": True, "join": "\n"}
         return {"defaults": {"role": "assistant"}, "start_anchor": header, "fields": {**fields, **self.more}}

@@ -1,8 +1,9 @@
 """Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3 and many others: JSON between `<tool_call>` tags. nano writes no line
 breaks inside of them."""
 
+from agentkv_runtime.formats.call_spelling import JsonCall
 from agentkv_runtime.formats.families.family import Family
-from agentkv_runtime.formats.spelling import Calls, JsonCall
+from agentkv_runtime.formats.spelling import Calls
 
 __all__ = ["HERMES", "NANO"]
 

@@ -125,7 +125,7 @@ class Branch:
         """The conversation: messages that were given, and what was generated in an assistant's turn; as of the last
         verb that ended. Text and ids that the branch was extended with are no messages, outside of such a turn."""
         history = self._history
-        return history.conversation.messages(history.log, self._home.encoding.reader)
+        return history.conversation.messages(history.log, self._home.reader)
 
     async def extend(self, prompt: Prompt, *, template: Mapping[str, Any] | None = None) -> Extended:
         """Adds text, token ids or chat messages to the history and prefills them.

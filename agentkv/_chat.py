@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import TemplateTimeout, TokenizerError
 
 from ._errors import InvalidInput
-from ._messages import with_joined_parts
+from ._messages import with_empty_content, with_joined_parts, with_reasoning_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,7 @@ class Chat:
         self._text = secrets.token_hex(16)  # stands for text that is no message's; no content spells it
         self._closing: list[int] | None = None  # what ends an assistant's turn, once it was asked for
         self._parts: bool | None = None  # whether the template takes text parts, once it was asked for
+        self._none: bool | None = None  # whether it takes None for the content beside calls
 
     def closed_already(self, log: Sequence[int], seconds: float) -> int:
         """How many tokens at the end of a log close an assistant's turn, as far as it is closed."""
@@ -74,10 +75,16 @@ class Chat:
         seconds: float,
         check: Check,
     ) -> ControlledText:
-        """A conversation as the template spells it. Text parts are joined where it knows of texts only."""
+        """A conversation as the template spells it. Text parts are joined where it knows of texts only, no content
+        beside calls is an empty one where it knows of texts only, and reasoning has the name that it knows."""
         with translated():
             if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts(seconds):
                 messages = with_joined_parts(messages)
+            if any(message.get("content") is None for message in messages) and not self._takes_none(seconds):
+                messages = with_empty_content(messages)
+            name = self._tokenizer.reasoning_name
+            if name not in (None, "reasoning_content"):
+                messages = [with_reasoning_as(name, message) for message in messages]
             return self._tokenizer.render(messages, tools, reply, variables, seconds, check)
 
     def _takes_parts(self, seconds: float) -> bool:
@@ -94,6 +101,21 @@ class Chat:
                     made.append("")
             self._parts = "" != made[0] == made[1]
         return self._parts
+
+    def _takes_none(self, seconds: float) -> bool:
+        """Does the template write a call without content, and no None?"""
+        if self._none is None:
+            name = "f" + secrets.token_hex(8)
+            call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": {}}}
+            calling = {"role": "assistant", "content": None, "tool_calls": [call]}
+            try:
+                made = self._tokenizer.render([_user("."), calling], None, False, {}, seconds).text
+            except TemplateTimeout:
+                raise
+            except TokenizerError:
+                made = ""
+            self._none = name in made and "None" not in made
+        return self._none
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from ._inputs import Prompt
 from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenEngine, OpenModel, Options, open_model
+from ._reply import ReplyReader
 from ._shown import shown
 from ._speculation import Speculative
 from ._stats import Stats
@@ -35,8 +36,10 @@ class Context:
         self._loop = loop
         self._info = model.info
         vocab_size = model.info.vocab_size
-        encoding = Encoding(model.tokenizer, vocab_size, loop.snapshot.engine.capacity, model.info.max_positions)
-        self._home = Home(self, loop, encoding, Tokenizer(model.tokenizer, vocab_size), model)
+        reader = ReplyReader(model.tokenizer, lambda: self._home.format)
+        capacity = loop.snapshot.engine.capacity
+        encoding = Encoding(model.tokenizer, reader, vocab_size, capacity, model.info.max_positions)
+        self._home = Home(self, loop, encoding, reader, Tokenizer(model.tokenizer, vocab_size), model)
 
     @classmethod
     @asynccontextmanager

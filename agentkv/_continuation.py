@@ -144,7 +144,8 @@ class Continuing:
         ends = [c.start for c in self._added.controls_in(text) if c.id in self._tokenizer.eos_ids]
         end = ends[-1] if ends and ends[-1] >= len(opening) else len(text.text)
         spelled = text.text[len(opening) : end]
-        return replace(entry, spelled=spelled) if self._reader.agree(spelled, entry.spelled) else entry
+        same = self._reader.agree(spelled, entry.spelled, opening, self._conversation.tools)
+        return replace(entry, spelled=spelled) if same else entry
 
     def _with_spans(
         self,
@@ -174,7 +175,7 @@ class Continuing:
                 continue
             after = next(j for j in range(i + 1, len(entries) + 1) if j in borders or j in placed)
             end = pieces.token_at(borders[after]) if after in borders else placed[after].start
-            spans.append(Entry(entry.message, begin, end))
+            spans.append(Entry(entry.message, begin, end, read=entry.read))
         return spans
 
     def _border(self, entries: Sequence[Entry], text: ControlledText) -> int | None:

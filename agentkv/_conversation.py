@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Entry:
     """A message, and which tokens of the branch it is.
 
-    A generated one keeps what the template wrote before it, since the generated one before, and how it spells it: so
-    that it is found again in later renderings and stays token for token.
+    A generated one keeps how it is read, what the template wrote before it since the generated one before, and how the
+    template spells it: so it is found again in later renderings and stays token for token.
     """
 
     message: Mapping[str, Any]  # as the template gets it
@@ -27,6 +27,14 @@ class Entry:
     end: int
     given: ControlledText | None = None
     spelled: str = ""
+    read: Message | None = None
+
+    @property
+    def told(self) -> Message:
+        """The message as users read it."""
+        if self.read is None:
+            return message_of(self.message, self.start, self.end)
+        return replace(self.read, start=self.start, end=self.end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,8 +101,11 @@ class Conversation:
         if not self.opened or len(log) <= self.end:
             return self.entries
         text, end = reader.text(log, self.end)
-        return (*self.entries, Entry(reader.message(text, self.entries), self.end, end, self.tail, text))
+        prompt = self.tail.text if self.tail else ""
+        calls = sum(len(entry.message.get("tool_calls") or ()) for entry in self.entries)
+        read = reader.message(text, prompt, self.tools, calls)
+        return (*self.entries, Entry(reader.mapping(read, text), self.end, end, self.tail, text, read))
 
     def messages(self, log: Sequence[int], reader: ReplyReader) -> list[Message]:
         """The messages as users read them."""
-        return [message_of(entry.message, entry.start, entry.end) for entry in self.with_reply(log, reader)]
+        return [entry.told for entry in self.with_reply(log, reader)]

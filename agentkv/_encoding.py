@@ -16,13 +16,13 @@ from ._conversation import Conversation
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._inputs import Prompt, checked_ids, items_of, text_of
 from ._messages import characters_in, checked_messages, checked_template, checked_tools, is_messages
-from ._reply import ReplyReader
 from ._shown import shown
 
 if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
     from ._history import History
+    from ._reply import ReplyReader
 
 T = TypeVar("T")
 
@@ -34,10 +34,12 @@ _WORKERS = 2
 class Encoding:
     """What makes tokens of prompts, for one model and cache. Used on one event loop."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, capacity: int, max_positions: int | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, reader: ReplyReader, vocab_size: int, capacity: int, max_positions: int | None
+    ) -> None:
         self._tokenizer = tokenizer
         self._chat = Chat(tokenizer)
-        self.reader = ReplyReader(tokenizer)
+        self._reader = reader
         self._vocab_size = vocab_size
         self._capacity = capacity
         self._max_positions = max_positions
@@ -116,7 +118,7 @@ class Encoding:
         seconds: float,
     ) -> Continuation:
         clock = Clock(seconds)
-        state = Continuing(self._chat, self._tokenizer, self.reader, conversation, log, clock, self._check_fits)
+        state = Continuing(self._chat, self._tokenizer, self._reader, conversation, log, clock, self._check_fits)
         return state.extend(messages, template)
 
     async def _render(self, size: int, render: Callable[[float], T]) -> T:

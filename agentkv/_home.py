@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._encoding import Encoding
     from ._loop import StepLoop
     from ._model import OpenModel
+    from ._reply import ReplyReader
     from ._speculation import Speculation
     from ._tokenizer import Tokenizer
 
@@ -27,11 +28,18 @@ class Home:
     """
 
     def __init__(
-        self, context: Any, loop: StepLoop, encoding: Encoding, tokenizer: Tokenizer, model: OpenModel
+        self,
+        context: Any,
+        loop: StepLoop,
+        encoding: Encoding,
+        reader: ReplyReader,
+        tokenizer: Tokenizer,
+        model: OpenModel,
     ) -> None:
         self.context = context
         self.loop = loop
         self.encoding = encoding
+        self.reader = reader
         self.tokenizer = tokenizer
         self.speculation: Speculation = model.speculation
         self._model = model

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+REASONING = ("reasoning_content", "thinking", "reasoning")  # what templates call it: most families, gpt-oss, others
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -73,7 +75,8 @@ def message_of(message: Mapping[str, Any], start: int, end: int) -> Message:
 
 def as_mapping(message: Message) -> dict[str, Any]:
     """The chat message that a template gets for one that users read."""
-    mapping: dict[str, Any] = {"role": message.role, "content": message.content}
+    content = message.content or (None if message.calls else "")
+    mapping: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning is not None:
         mapping["reasoning_content"] = message.reasoning
     if message.calls:
@@ -86,8 +89,7 @@ def as_mapping(message: Message) -> dict[str, Any]:
 
 
 def _reasoning_of(message: Mapping[str, Any]) -> str | None:
-    # What templates call it: most families; gpt-oss; others.
-    named = (message.get(name) for name in ("reasoning_content", "thinking", "reasoning"))
+    named = (message.get(name) for name in REASONING)
     return next((value for value in named if isinstance(value, str)), None)
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ._errors import AgentKVError, InvalidInput
 from ._inputs import items_of, text_of
-from ._message import Message, as_mapping
+from ._message import REASONING, Message, as_mapping
 from ._shown import shown
 
 _DEEPEST = 64
+_CALL = "{'type': 'function', 'function': {'name': ..., 'arguments': ...}}"
+_REFUSED = {
+    "function_call": "give calls as 'tool_calls'",
+    "audio": "give its transcript as content",
+    "refusal": "give it as content",
+}
 _OWN_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt"})
 _OWN_VARIABLES_ARE = "messages are the prompt, tools have an argument, the assistant's turn is opened where it is due"
 
@@ -35,12 +42,19 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
     for index, message in enumerate(items_of(messages, "messages")):  # type: ignore[arg-type]
         what = f"message {index}"
         if isinstance(message, Message):
-            message = as_mapping(message)
+            message = _given(message, what)
         if not isinstance(message, Mapping):
             raise InvalidInput(f"{what} is {shown(message)}, but it must be a mapping with a 'role' and a 'content'")
         copy = _copied(message, what)
         if not isinstance(copy.get("role"), str) or not copy["role"]:
             raise InvalidInput(f"{what} has the role {shown(copy.get('role'))}, but it must be a str such as 'user'")
+        # What OpenAI's client writes of a message says None where there is nothing.
+        copy = {key: value for key, value in copy.items() if value is not None or key == "content"}
+        _check_names(copy, what)
+        if "tool_calls" in copy:
+            copy["tool_calls"] = [
+                _checked_call(call, f"{what}, call {number},") for number, call in enumerate(_calls(copy, what))
+            ]
         _check_content(copy, what)
         checked.append(copy)
     return checked
@@ -89,13 +103,75 @@ def with_joined_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str
     ]
 
 
-def _check_content(message: Mapping[str, Any], what: str) -> None:
+def with_empty_content(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Messages whose content is an empty text, where it was None."""
+    return [{**message, "content": ""} if message.get("content") is None else message for message in messages]
+
+
+def with_reasoning_as(name: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message whose `reasoning_content` has another name."""
+    if "reasoning_content" not in message:
+        return message
+    others = {key: value for key, value in message.items() if key != "reasoning_content"}
+    return {name: message["reasoning_content"], **others}
+
+
+def _given(message: Message, what: str) -> dict[str, Any]:
+    for call in message.calls:
+        if call.error is not None:
+            raise InvalidInput(f"{what} has a call that cannot be read ({call.error}); give its text as content")
+    return as_mapping(message)
+
+
+def _check_names(message: Mapping[str, Any], what: str) -> None:
+    for key, advice in _REFUSED.items():
+        if key in message:
+            raise InvalidInput(f"{what} has {key!r}, which no chat template here knows; {advice}")
+    for key in ("name", "tool_call_id", *REASONING):
+        if not isinstance(message.get(key, ""), str):
+            raise InvalidInput(f"{what} has the {key} {shown(message[key])}, but it must be a str")
+
+
+def _calls(message: Mapping[str, Any], what: str) -> list[Any]:
+    calls = message["tool_calls"]
+    if not isinstance(calls, list):
+        raise InvalidInput(f"{what} has the tool_calls {shown(calls)}, but they must be a list of calls")
+    return calls
+
+
+def _checked_call(call: Any, what: str) -> dict[str, Any]:
+    """A call whose arguments are a mapping, as templates want them; OpenAI's are JSON."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict) or call.get("type", "function") != "function":
+        raise InvalidInput(f"{what} is {shown(call)}, but it must be {_CALL}")
+    if not isinstance(function.get("name"), str) or not function["name"]:
+        raise InvalidInput(
+            f"{what} has the name {shown(function.get('name'))}, but it must be the str of a tool's name"
+        )
+    if not isinstance(call.get("id") or "", str):
+        raise InvalidInput(f"{what} has the id {shown(call['id'])}, but it must be a str")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = _copied(json.loads(arguments or "{}"), what)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput(f"{what} has arguments that are no JSON: {error}; give a mapping") from None
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise InvalidInput(f"{what} has the arguments {shown(arguments)}, but they must be a mapping, or JSON of one")
+    function = {**function, "arguments": arguments}
+    return {**call, "function": function} if "function" in call else function
+
+
+def _check_content(message: dict[str, Any], what: str) -> None:
     content = message.get("content")
     if isinstance(content, str):
         return
     if content is None:
-        if not message.get("tool_calls"):
+        if not message.get("tool_calls") and not any(name in message for name in REASONING):
             raise InvalidInput(f"{what} has no content; give it text, which may be empty (only tool calls go without)")
+        message["content"] = None if message.get("tool_calls") else ""
     elif isinstance(content, list):
         for part in content:
             kind = part.get("type") if isinstance(part, dict) else None
@@ -105,7 +181,10 @@ def _check_content(message: Mapping[str, Any], what: str) -> None:
                     f"{what} has a part {named}, but the model takes text: parts are {{'type': 'text', 'text': ...}}"
                 )
     else:
-        raise InvalidInput(f"{what} has the content {shown(content)}, but it must be a str or a list of text parts")
+        raise InvalidInput(
+            f"{what} has the content {shown(content)}, but it must be a str or a list of text parts; write what is "
+            "neither as text, with json.dumps for example"
+        )
 
 
 def _copied(value: Any, what: str, depth: int = 0) -> Any:

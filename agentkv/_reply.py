@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from agentkv_runtime.errors import FormatError
+
+from ._message import Message, ToolCall, as_mapping
+
 if TYPE_CHECKING:
+    from agentkv_runtime.formats import Format
     from agentkv_runtime.tokenizer import Tokenizer
 
-    from ._conversation import Entry
+Tools = Sequence[Mapping[str, Any]] | None
 
 
 class ReplyReader:
-    """Makes messages of generated tokens."""
+    """Makes messages of generated tokens, by the model's call format."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, find_format: Callable[[], Format]) -> None:
         self._tokenizer = tokenizer
+        self._find_format = find_format  # takes a few renderings, the first time
         self._ends = frozenset(tokenizer.eos_ids)
 
     def text(self, log: Sequence[int], start: int) -> tuple[str, int]:
@@ -26,15 +33,40 @@ class ReplyReader:
         size = self._tokenizer.vocab_size
         return self._tokenizer.decode([i for i in log[start:end] if i < size], skip_special=False), end
 
-    def message(self, text: str, entries: Sequence[Entry]) -> dict[str, Any]:
-        """The assistant's message, as a template gets it, that comes after `entries`."""
-        return {"role": "assistant", "content": text}
+    def message(self, text: str, prompt: str, tools: Tools, calls_before: int) -> Message:
+        """The message that a text is.
 
-    def agree(self, one: str, other: str) -> bool:
+        Args:
+            text: what was generated.
+            prompt: what the template wrote before it; it may hold the beginning of the reply.
+            tools: their definitions.
+            calls_before: calls in the conversation so far: those of the text are numbered on, and get an id.
+        """
+        try:
+            parsed = self._find_format().parse(text, prefix=prompt, tools=tools or ())
+        except FormatError:  # a pattern of the folder's that takes too long
+            return Message("assistant", text)
+        calls = tuple(
+            # Nine letters and digits, as the strictest templates want.
+            ToolCall(call.name, call.arguments, f"call{number:05d}", call.error)
+            for number, call in enumerate(parsed.calls, calls_before)
+        )
+        return Message("assistant", parsed.content, parsed.reasoning or None, calls)
+
+    def mapping(self, message: Message, text: str) -> dict[str, Any]:
+        """The message as the template gets it. One with calls that cannot be read is its text, and so is the reasoning
+        where the template knows of none."""
+        if any(call.error is not None for call in message.calls):
+            return {"role": "assistant", "content": text}
+        if message.reasoning is not None and self._tokenizer.reasoning_name is None:
+            written = self._find_format().write(message.content, (), message.reasoning)
+            message = replace(message, content=written, reasoning=None)
+        return as_mapping(message)
+
+    def agree(self, one: str, other: str, prompt: str, tools: Tools) -> bool:
         """Are two texts the same message? White space around its parts does not matter."""
-        return _essence(self.message(one, ())) == _essence(self.message(other, ()))
+        return _essence(self.message(one, prompt, tools, 0)) == _essence(self.message(other, prompt, tools, 0))
 
 
-def _essence(message: Mapping[str, Any]) -> tuple[object, ...]:
-    calls = [call["function"] for call in message.get("tool_calls", ())]
-    return (message["content"] or "").strip(), (message.get("reasoning_content") or "").strip(), calls
+def _essence(message: Message) -> tuple[object, ...]:
+    return message.content.strip(), (message.reasoning or "").strip(), message.calls

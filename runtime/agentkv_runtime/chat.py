@@ -16,7 +16,10 @@ from agentkv_runtime.errors import TokenizerError
 from agentkv_runtime.provenance import STAND_INS, Masked, masked_kind
 from agentkv_runtime.sandbox import MOST_CHARACTERS, Sandbox, time_limit
 
-__all__ = ["ChatTemplate"]
+__all__ = ["REASONING_NAMES", "ChatTemplate"]
+
+REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+"""What templates call the reasoning of a message: most families, gpt-oss, others."""
 
 
 class ChatTemplate:
@@ -38,6 +41,12 @@ class ChatTemplate:
     def writes(self, text: str) -> bool:
         """Does it spell `text` in one piece?"""
         return any(text in constant for constant in self._constants)
+
+    @cached_property
+    def reasoning_name(self) -> str | None:
+        """What it calls the reasoning of a message; None where it knows of none."""
+        looked_up = (name for name in REASONING_NAMES if re.search(rf"[.'\"]{name}\b", self._source))
+        return next(looked_up, None)
 
     def render(
         self,

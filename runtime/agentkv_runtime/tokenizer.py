@@ -122,6 +122,11 @@ class Tokenizer:
         """Is it an added token, or written by the chat template?"""
         return text in self.added_ids or (self._template is not None and self._template.writes(text))
 
+    @property
+    def reasoning_name(self) -> str | None:
+        """What the chat template calls the reasoning of a message; None where it knows of none."""
+        return self._template.reasoning_name if self._template is not None else None
+
     def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
         """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token that is spelled out
         in the text stays plain text, which is what untrusted input needs."""

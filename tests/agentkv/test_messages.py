@@ -97,7 +97,7 @@ async def test_text_is_no_message_and_stays(open_context: OpenContext) -> None:
         check_spans(branch)
         turn = await ctx.branch([user("Hi.")])
         await turn.extend("Well, ")
-        assert spoken(turn)[1:] == [("assistant", "Well, ")], "text in an assistant's turn is the assistant's"
+        assert spoken(turn)[1:] == [("assistant", "Well,")], "text in an assistant's turn is the assistant's"
         trunk = await ctx.branch([SYSTEM])
         await trunk.extend("A text.")
         assert spoken(trunk) == [("system", "You are brief.")]

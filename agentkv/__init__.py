@@ -43,13 +43,20 @@ from ._stream import TokenStream
 from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 from .agents import events
+from .agents.agent import Agent
 from .agents.calls import CallRecord, CallRequest
+from .agents.options import Toolset
+from .agents.run import Run
 from .agents.run_context import RunContext
+from .agents.step import Step
+from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
 from .output import JsonSchema, Regex
 
 __all__ = [
+    "Agent",
     "AgentKVError",
+    "AgentStream",
     "Branch",
     "BranchBusy",
     "BranchClosed",
@@ -76,9 +83,11 @@ __all__ = [
     "PositionsExhausted",
     "Regex",
     "Retry",
+    "Run",
     "RunContext",
     "Sampling",
     "Stats",
+    "Step",
     "StepFailed",
     "StepRecord",
     "Token",
@@ -88,6 +97,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolFailed",
+    "Toolset",
     "Usage",
     "WrongEventLoop",
     "events",

@@ -187,7 +187,7 @@ class Context:
         return Branch(self._home, created[0], None)
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
-        """Closes every other branch of this Context and waits until their cells are free."""
+        """Closes every other branch of this Context, agents' prompts too, and waits until their cells are free."""
         self._loop.check_open()
         kept: set[int] = set()
         for item in branches:
@@ -201,6 +201,7 @@ class Context:
                 self._home.check_owns(branch)
                 branch._check()
                 kept.add(branch.id)
+        self._home.trunks.close()
         for branch in self.branches:
             if branch.id not in kept:
                 branch.close()

@@ -130,4 +130,6 @@ class Extending:
             before = await self._loop.call(adopt, undo, told=lambda _: self._history.converse(conversation))
         finally:
             self._loop.close(drafts[0])
-        self._loop.close(before)
+        hold = self._history.hold
+        if hold is None or not hold.rewritten(self._made.kept, before):
+            self._loop.close(before)

@@ -12,6 +12,7 @@ from ._conversation import Conversation
 
 if TYPE_CHECKING:
     from ._engine import LogChange
+    from ._hold import Hold
 
 
 class History:
@@ -42,7 +43,7 @@ class History:
         self.coming: Conversation | None = None
         self.revision = 0  # of tokens and messages
         self.owner = object()  # of the marks of this history
-        self.hold: object = None
+        self.hold: Hold | None = None
         self.time = 0
         self._floors_time: list[int] = []
         self._floors_kept: list[int] = []

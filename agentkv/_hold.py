@@ -9,10 +9,10 @@ import anyio
 
 from ._commands import Call
 from ._errors import BranchClosed, ContextClosed
-from ._mark import length_at
 
 if TYPE_CHECKING:
     from ._branch import Branch
+    from ._engine import StepEngine
 
 
 class Hold:
@@ -30,6 +30,9 @@ class Hold:
         self._loop = branch._loop
         self._history = branch._history
         self._keep = keep
+        self._length = 0
+        self._conversation = self._history.conversation
+        self._before: int | None = None  # a branch that has what a rewrite took
 
     async def __aenter__(self) -> Branch:
         branch = self._branch
@@ -42,7 +45,8 @@ class Hold:
         except BaseException:
             self._history.hold = None
             raise
-        self._mark = branch.mark()
+        self._length = len(self._history)
+        self._conversation = self._history.conversation
         return _view(branch, self)
 
     async def __aexit__(
@@ -53,19 +57,32 @@ class Hold:
                 await self._go_back(waits=kind is not GeneratorExit)
         finally:
             self._history.hold = None
+            if self._before is not None:
+                self._loop.close(self._before)
+
+    def rewritten(self, kept: int, before: int) -> bool:
+        """The branch lost all but its first `kept` tokens, and the branch `before` has them. Takes that over, if what
+        was lost is needed to go back."""
+        takes = kept < self._length and self._before is None
+        if takes:
+            self._before = before
+        return takes
 
     async def _go_back(self, *, waits: bool) -> None:
-        branch = self._branch
-        length = length_at(self._mark, branch.id, self._history)
-        rollback = Call(lambda engine: engine.rollback(branch.id, length))
+        back = Call(self._back, told=lambda _: self._history.converse(self._conversation))
         try:
-            self._loop.submit(rollback)
+            self._loop.submit(back)
             if waits:  # a coroutine that is torn down can await nothing
                 with anyio.CancelScope(shield=True):
-                    await self._loop.until(rollback.settled)
-                rollback.result()
+                    await self._loop.until(back.settled)
+                back.result()
         except (BranchClosed, ContextClosed):
             pass  # nothing is left to go back on
+
+    def _back(self, engine: StepEngine) -> None:
+        if self._before is not None:
+            engine.adopt(self._branch.id, self._before)
+        engine.rollback(self._branch.id, self._length)
 
 
 def _view(branch: Branch, hold: Hold) -> Branch:

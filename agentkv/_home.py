@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import ForeignBranch, ModelError
 from .agents.threads import ToolThreads
+from .agents.trunks import Trunks
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -59,6 +60,16 @@ class Home:
     def branches(self) -> list[Branch]:
         """The live branches, oldest first."""
         return [branch for _, branch in sorted(self._branches.items())]
+
+    @cached_property
+    def token_bytes(self) -> list[bytes]:
+        """What each token spells, special ones too."""
+        return self.tokenizer.token_bytes()
+
+    @cached_property
+    def trunks(self) -> Trunks:
+        """The prompts of agents."""
+        return Trunks()
 
     @cached_property
     def tool_threads(self) -> ToolThreads:

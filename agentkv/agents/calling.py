@@ -74,6 +74,11 @@ class Call:
         """May it begin while the model still writes its message?"""
         return self.request.error is None and self._tool is not None and self._tool.begins_early
 
+    @property
+    def finished(self) -> CallRecord:
+        """The record of a call that has ended, also where the function ended its task by itself."""
+        return self.record or self._ended("cancelled", "it was cancelled")
+
     async def run(self) -> None:
         """Runs it to its end.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from .._branch import Branch
+    from .agent import Agent
     from .calls import CallRequest
+    from .events import ApprovalAsked
 
 DepsT_co = TypeVar("DepsT_co", covariant=True)
 
@@ -20,12 +23,14 @@ class RunContext(Generic[DepsT_co]):
         deps: what the turn was given as `deps`.
         branch: the branch of the turn. Its verbs raise BranchBusy while the turn runs; `fork` does not mind.
         agent: whose turn it is.
-        call: the call: id, name, arguments. None where a hook is called before a round.
+        call: the call: id, name, arguments; None for a hook.
         attempt: 1 for the first attempt at this call; `retries` count on.
     """
 
     deps: DepsT_co
     branch: Branch
-    agent: Any
-    call: CallRequest | None
-    attempt: int
+    agent: Agent[Any, Any]
+    call: CallRequest | None = None
+    attempt: int = 1
+    _asked_at: int = field(default=0, repr=False)  # length of the branch before the message that calls
+    _ask: Callable[[ApprovalAsked], Awaitable[str | None]] | None = field(default=None, repr=False)  # a person

@@ -90,8 +90,8 @@ class Tool(Generic[Deps_contra, P, R_co]):
         if not callable(self.function) or inspect.isasyncgenfunction(self.function):
             raise InvalidInput(f"function {what} is {shown(self.function)}, but it must return one result")
         if self.timeout is not None:
-            _check_seconds(self.timeout, f"timeout {what}", zero=False)
-        _check_seconds(self.backoff, f"backoff {what}", zero=True)
+            check_seconds(self.timeout, f"timeout {what}", zero=False)
+        check_seconds(self.backoff, f"backoff {what}", zero=True)
         checked_count(self.retries, f"retries {what}", 0)
         if self.max_result_tokens is not None:
             checked_count(self.max_result_tokens, f"max_result_tokens {what}", 1)
@@ -205,7 +205,8 @@ def _made(
     )
 
 
-def _check_seconds(value: object, what: str, *, zero: bool) -> None:
+def check_seconds(value: object, what: str, *, zero: bool) -> None:
+    """Raises InvalidInput for what is no finite number of seconds."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]  # a number by now
         raise InvalidInput(f"{what} is {shown(value)}, but it must be a number of seconds above 0")

@@ -1,5 +1,44 @@
-"""Fixtures of the agents' tests: what the SDK's use, and the nano model."""
+"""Fixtures of the agents' tests: what the SDK's use, and nano with tools that it knows."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+import agentkv as kv
+from examples.nano.tools import SYSTEM, TOOLS
 from tests.agentkv.conftest import anyio_backend, folder, open_context  # noqa: F401 - fixtures
+
+OpenDesk = Callable[..., AbstractAsyncContextManager[kv.Context]]
+
+TWO_CALLS = "What is the weather in Tolvik and in Brasno?"
+ONE_CALL = "How many Lumora are in stock?"
+NO_CALL = "Who are you?"
+
+
+def as_tool(name: str, run: Callable[..., Any] | None = None, **options: Any) -> kv.Tool[Any, ..., Any]:
+    """One of nano's tools, as nano knows it; `run` does something else instead."""
+    tool = TOOLS[name]
+    definition = tool.definition()["function"]
+    return kv.Tool(tool.name, tool.description, definition["parameters"], run or tool.run, **options)
+
+
+def desk_agent(*names: str, **options: Any) -> kv.Agent[Any, str]:
+    """An agent with some of nano's tools; those given as `tools` come first."""
+    tools = [*options.pop("tools", []), *(as_tool(name) for name in names)]
+    return kv.Agent(SYSTEM, tools=tools, **options)
+
+
+@pytest.fixture
+def open_desk() -> OpenDesk:
+    """`kv.Context.open` of nano, small."""
+
+    @asynccontextmanager
+    async def open_desk(capacity: int = 2048, **options: Any) -> AsyncIterator[kv.Context]:
+        async with kv.Context.open(kv.models.nano(), capacity=capacity, threads=1, **options) as ctx:
+            yield ctx
+
+    return open_desk

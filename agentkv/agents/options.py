@@ -1,0 +1,66 @@
+"""What agents and their turns take beside the essential, and the checks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from typing_extensions import TypedDict
+
+from .._errors import InvalidInput
+from .._shown import shown
+from .._speculation import Inherit, Speculative
+from .asking import Approve
+from .calls import CallRecord
+from .run_context import RunContext
+from .tool import Tool
+
+if TYPE_CHECKING:
+    from .._sampling import Sampling
+
+BeforeRound: TypeAlias = Callable[[RunContext[Any]], Awaitable[None] | None]
+AfterCall: TypeAlias = Callable[[RunContext[Any], CallRecord], Awaitable[None] | None]
+
+
+class Toolset(Protocol):
+    """Something whose tools are not known before it is asked, such as a connection to a server."""
+
+    async def tools(self) -> Sequence[Tool[Any, ..., Any]]:
+        """The tools that it has now."""
+        ...
+
+
+class Options(TypedDict, total=False):
+    """What an agent takes beside instructions, tools and output, for type checkers; see `Agent`."""
+
+    max_rounds: int
+    max_tokens: int
+    max_calls: int | None
+    max_seconds: float
+    sampling: Sampling | None
+    speculative: Speculative | Inherit | None
+    toolsets: Sequence[Toolset]
+    output_retries: int
+    template: Mapping[str, Any] | None
+    before_round: BeforeRound | None
+    after_call: AfterCall | None
+
+
+class How(TypedDict, total=False):
+    """What a turn takes beside branch, prompt and deps, for type checkers; see `Agent.run`."""
+
+    approve: Approve | None
+    keep_partial: bool
+
+
+def checked_tools(tools: object) -> tuple[Tool[Any, ..., Any], ...]:
+    """Raises InvalidInput for what is no tool, and for two of one name."""
+    items = tuple(tools) if isinstance(tools, list | tuple) else (tools,)
+    names: set[str] = set()
+    for item in items:
+        if not isinstance(item, Tool):
+            raise InvalidInput(f"tools have {shown(item)}, which is no tool; make it one with kv.tool")
+        if item.name in names:
+            raise InvalidInput(f"two tools are called {item.name}; give one of them another name: kv.tool(name=...)")
+        names.add(item.name)
+    return items

@@ -1,0 +1,111 @@
+"""The events of a turn, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from .._errors import AgentKVError, BranchBusy
+from .asking import Approve, asking
+from .events import ApprovalAsked, Event
+from .together import Together
+
+if TYPE_CHECKING:
+    from .calling import Ask, Emit
+    from .run import Run
+    from .turn import Turn
+
+Out_co = TypeVar("Out_co", covariant=True)
+
+_AHEAD = 64  # events that a turn may be ahead of its reader
+
+
+class AgentStream(Generic[Out_co]):
+    """An async context manager and iterator of `kv.events`, made by `Agent.stream`.
+
+    The turn runs in a task of its own, some events ahead of the reader. What ends it early is raised to the reader.
+    Leaving the block before the end cancels the turn, as any cancellation does: its branch is where it was.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Emit, Ask], Awaitable[Turn[Out_co]]],
+        play: Callable[[Turn[Out_co]], Awaitable[Run[Out_co]]],
+        approve: Approve | None,
+    ) -> None:
+        """Private: use `Agent.stream`."""
+        self._begin = begin
+        self._play = play
+        self._ask = self._show if approve is None else asking(approve)
+        self._send, self._receive = anyio.create_memory_object_stream[Event](_AHEAD)
+        self._together = Together()
+        self._group: TaskGroup | None = None
+        self._turn: Turn[Out_co] | None = None
+        self._run: Run[Out_co] | None = None
+        self._error: Exception | None = None
+        self._last: Event | None = None
+
+    async def __aenter__(self) -> AgentStream[Out_co]:
+        if self._group is not None:
+            raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
+        self._turn = turn = await self._begin(self._send.send, self._ask)
+        self._group = await self._together.__aenter__()
+        self._group.start_soon(self._take, turn)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._group is not None
+        self._group.cancel_scope.cancel()
+        if kind is GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
+            return None
+        try:
+            return await self._together.__aexit__(kind, error, traceback)
+        finally:
+            self._send.close()
+            self._receive.close()
+
+    def __aiter__(self) -> AgentStream[Out_co]:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event; raises what ended the turn early."""
+        if self._group is None:
+            raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
+        if isinstance(self._last, ApprovalAsked):
+            self._last.passed_on()
+        try:
+            self._last = await self._receive.receive()
+        except anyio.EndOfStream:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error from None
+            raise StopAsyncIteration from None
+        except anyio.BusyResourceError:
+            raise BranchBusy("two tasks read one stream; let one of them hand events on") from None
+        return self._last
+
+    @property
+    def run(self) -> Run[Out_co]:
+        """The turn, once it has ended; where it ended early, what was done until then. AgentKVError before."""
+        if self._run is not None:
+            return self._run
+        if self._turn is None or self._turn.failed is None:
+            raise AgentKVError("the turn still runs; read the stream to its end or leave its block first")
+        return self._turn.failed
+
+    async def _take(self, turn: Turn[Out_co]) -> None:
+        with self._send:
+            try:
+                self._run = await self._play(turn)
+            except Exception as error:
+                self._error = error
+
+    async def _show(self, asked: ApprovalAsked) -> str | None:
+        await self._send.send(asked)
+        return await asked.answer()

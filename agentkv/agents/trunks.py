@@ -1,0 +1,53 @@
+"""The prompts of agents, prefilled once per Context and forked ever after."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+if TYPE_CHECKING:
+    from .._branch import Branch
+    from .._context import Context
+    from .agent import Agent
+
+Definitions = Sequence[Mapping[str, Any]]
+
+
+class Trunks:
+    """Of one Context. Each agent's prompt is kept on a branch of its own, for as long as the agent is referred to.
+
+    Those branches are not among `Context.branches`; `Context.keep` frees them.
+    """
+
+    def __init__(self) -> None:
+        self._roots: weakref.WeakKeyDictionary[Agent[Any, Any], _Root] = weakref.WeakKeyDictionary()
+
+    async def fork(self, agent: Agent[Any, Any], context: Context, definitions: Definitions) -> Branch:
+        """A branch that holds the agent's prompt."""
+        root = self._roots.setdefault(agent, _Root())
+        async with root.lock:  # tasks that come at the same time prefill once
+            if root.branch is None or root.branch.closed or root.definitions != definitions:
+                root.branch = await agent._prompt(context, definitions)
+                root.definitions = definitions
+                root.branch._home.leave(root.branch)
+            branch = await root.branch.fork()
+        branch._parent = None  # what it was forked from is nobody's
+        return branch
+
+    def close(self) -> None:
+        """Frees them all; they are made again when they are asked for."""
+        for root in self._roots.values():
+            if root.branch is not None:
+                root.branch.close()
+
+
+class _Root:
+    """One agent's prompt."""
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+        self.branch: Branch | None = None
+        self.definitions: Definitions = ()

@@ -79,8 +79,8 @@ stub: $(DONE)/install ## Writes the stubs of the native modules anew
 	done
 
 docs: $(DONE)/docs-deps ## Builds the site into build/site
-	@$(PY) -m mkdocs build --strict
-	@echo "==> Wrote build/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet || $(PY) -m mkdocs build --strict
+	@echo "==> Wrote build/site: python -m http.server --directory build/site"
 
 install: $(DONE)/install ## Builds the native module and installs the package into .venv
 

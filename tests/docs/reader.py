@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import anyio
 
@@ -46,11 +46,15 @@ class Reader:
     def __init__(self, folder: Path, exports: ExportCache) -> None:
         self.folder = folder
         self.exports = exports
-        self.names: dict[str, Any] = {"__name__": "page", "kv": kv}
+        self.module = ModuleType("page")
+        self.names = self.module.__dict__
+        self.names["kv"] = kv
 
     async def read(self, blocks: list[Block]) -> None:
         """Does what every block asks for; fails with the place in the page where something else comes out."""
         async with contextlib.AsyncExitStack() as stack:
+            sys.modules["page"] = self.module  # where dataclasses look for it
+            stack.callback(sys.modules.pop, "page")
             if any(block.language == "python" and not block.title and _uses(block.code, "ctx") for block in blocks):
                 opened = kv.Context.open(kv.models.nano(), capacity=CAPACITY)
                 self.names["ctx"] = await stack.enter_async_context(opened)

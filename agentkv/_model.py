@@ -171,7 +171,9 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     drafter = speculation.open_default()
     if drafter is not None:
         engine.attach(drafter)  # it hears of every branch from the first token on
-    named = options.call_format or (source.manifest.call_format if source else None)
+    named = options.call_format
+    if named is None and source and tokenizer.response_template is None:
+        named = source.manifest.call_format
     return OpenEngine(engine, session, speculation), OpenModel(info, tokenizer, speculation, named)
 
 

@@ -229,6 +229,7 @@ def inspect(
         ("one forward", f"up to {facts.max_tokens} rows, logits of up to {facts.max_logits}"),
         *_kv_rows(facts.backend, cache),
         ("features", _features_text(facts.features)),
+        ("call format", facts.call_format or "found when opened"),
         ("chat template", "yes" if chat else "no"),
         ("draft head", draft),
         ("fingerprint", facts.fingerprint),

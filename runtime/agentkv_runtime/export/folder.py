@@ -17,6 +17,7 @@ from agentkv_runtime.errors import ExportError, TokenizerError
 from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
+from agentkv_runtime.formats import format_name
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, write_manifest
 from agentkv_runtime.small_files import read_object
 from agentkv_runtime.tokenizer import Tokenizer
@@ -168,7 +169,7 @@ def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tel
     described = read_object(src / "config.json", ExportError)
     _keep_ends(folder / "generation_config.json", described)
     try:
-        manifest = _manifest(src, folder, described, lowered, options)
+        manifest = _manifest(src, folder, described, lowered, options, format_name(tokenizer))
     except ValueError as error:  # a number that no manifest can hold
         raise ExportError(f"{src}: its config.json describes a model that agentkv cannot hold: {error}") from error
     write_manifest(manifest, folder / MANIFEST_NAME)
@@ -186,7 +187,9 @@ def _keep_ends(path: Path, config: dict[str, Any]) -> None:
         path.write_text(json.dumps({"eos_token_id": ends}) + "\n", encoding="utf-8")
 
 
-def _manifest(src: Path, folder: Path, config: dict[str, Any], lowered: Any, options: _Options) -> Manifest:
+def _manifest(
+    src: Path, folder: Path, config: dict[str, Any], lowered: Any, options: _Options, call_format: str
+) -> Manifest:
     metadata = lowered.metadata
     return Manifest(
         backend=options.backend,
@@ -205,6 +208,7 @@ def _manifest(src: Path, folder: Path, config: dict[str, Any], lowered: Any, opt
         head_dim=metadata.head_dim,
         windows=metadata.windows,
         features=lowered.features,
+        call_format=call_format,
         exported_with=tool_versions(),
     )
 

@@ -9,7 +9,7 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.families import FAMILIES, Family
 from agentkv_runtime.formats.format import Format
 from agentkv_runtime.formats.parser import REASONING
-from agentkv_runtime.formats.probe import CALLS, Call, reply_header, reply_with_calls
+from agentkv_runtime.formats.probe import CALLS, Call, definitions, reply_header, reply_with_calls
 from agentkv_runtime.formats.spelling import NoCalls
 from agentkv_runtime.formats.template import ResponseTemplate, load_template
 
@@ -39,8 +39,8 @@ def find_format(tokenizer: Tokenizer, wanted: Format | Family | Mapping[str, Any
         return _fitted(wanted, tokenizer)
     if isinstance(wanted, Mapping):
         return _read_by(load_template(wanted), tokenizer)
-    name = format_name(tokenizer) if wanted is None else wanted
-    if name == TEMPLATE and tokenizer.response_template is not None:
+    name = format_name(tokenizer) if wanted in (None, TEMPLATE) else wanted
+    if name == TEMPLATE:
         return _read_by(load_template(tokenizer.response_template), tokenizer)
     if name not in FAMILIES:
         raise FormatError(f"there is no format {name!r}; known are {', '.join(FAMILIES)}")
@@ -50,8 +50,7 @@ def find_format(tokenizer: Tokenizer, wanted: Format | Family | Mapping[str, Any
 def format_name(tokenizer: Tokenizer) -> str:
     """The name of a model's format, "plain" where it is none that is known.
 
-    A conversation with calls is rendered: the format is the one that spells them with the same characters, or else the
-    first that reads them.
+    A conversation with calls is rendered: the format is the one that reads them and spells them most alike.
     """
     if tokenizer.response_template is not None:
         return TEMPLATE
@@ -68,21 +67,24 @@ def _fitted(family: Family, tokenizer: Tokenizer) -> Format:
 
 
 def _family_of(tokenizer: Tokenizer) -> Family | None:
-    """The first family that reads what the chat template writes and begins calls with the same characters; or else the
-    first that reads it."""
-    header = reply_header(tokenizer) or "\n"
+    """Of the families that read what the chat template writes the one that writes it most alike."""
+    header = reply_header(tokenizer)
     callers = [family for family in FAMILIES.values() if family.calls]
     for calls in (CALLS, CALLS[:1]):  # some take one call at a time
         for reply in reply_with_calls(tokenizer, calls):
             readers = [f for f in callers if _reads(load_template(f.template(header=header)), reply, calls)]
-            alike = [f for f in readers if f.spelling.written(calls).partition(calls[0][0])[0] + calls[0][0] in reply]
             if readers:
-                return (alike or readers)[0]
+                return max(readers, key=lambda family: _likeness(family.spelling.written(calls), reply))
     return None
 
 
+def _likeness(written: str, reply: str) -> int:
+    """2 where a reply has the calls as they are written, 1 where it has what is before the first tool's name."""
+    return 2 if written in reply else int(written[: written.index(CALLS[0][0]) + len(CALLS[0][0])] in reply)
+
+
 def _reads(template: ResponseTemplate, reply: str, calls: Sequence[Call]) -> bool:
-    message = Format("", template).parse(template.reply_in(reply))
+    message = Format("", template).parse(template.reply_in(reply), tools=definitions(CALLS))
     return [(call.name, call.arguments) for call in message.calls] == list(calls)
 
 

@@ -11,7 +11,7 @@ from agentkv_runtime.errors import TokenizerError
 if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
-__all__ = ["CALLS", "Call", "reply_header", "reply_with_calls"]
+__all__ = ["CALLS", "Call", "definitions", "reply_header", "reply_with_calls"]
 
 Call = tuple[str, Mapping[str, Any]]
 
@@ -44,7 +44,7 @@ def reply_with_calls(tokenizer: Tokenizer, calls: Sequence[Call]) -> Iterator[st
         for content in ("", None):
             reply = {"role": "assistant", "content": content, "tool_calls": _openai(calls, spelled)}
             try:
-                text = tokenizer.render([_ASKED, reply], _definitions(calls), False, {}, _SECONDS).text
+                text = tokenizer.render([_ASKED, reply], definitions(calls), False, {}, _SECONDS).text
             except TokenizerError:
                 continue
             yield text.rpartition(_QUESTION)[2]
@@ -61,7 +61,8 @@ def _openai(calls: Sequence[Call], spelled: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _definitions(calls: Sequence[Call]) -> list[dict[str, Any]]:
+def definitions(calls: Sequence[Call]) -> list[dict[str, Any]]:
+    """Tools that are called so."""
     return [
         {
             "type": "function",

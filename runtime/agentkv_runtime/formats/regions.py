@@ -113,7 +113,7 @@ class Regions:
             match = anchor.search(self._text, self._at, ended=ended)
             if match is None:
                 continue
-            if not ended and anchor.may_grow(match, len(self._text)):
+            if not ended and anchor.may_grow(match, self._text):
                 held = min(held, match.start())
             else:
                 found.append(_Found(match, entry, opens))

@@ -46,9 +46,11 @@ class Anchor:
         except TimeoutError:
             raise FormatError(f"the pattern {self.pattern.pattern!r} takes more than {MATCH_SECONDS:g} s") from None
 
-    def may_grow(self, match: regex.Match[str], end: int) -> bool:
-        """May more text change a match, where the text ends at `end` now?"""
-        return match.partial or (match.end() == end and (match.start() == end or not self.final))
+    def may_grow(self, match: regex.Match[str], text: str) -> bool:
+        """May more text than this one change a match?"""
+        if match.start() == match.end() and text[match.end() : match.end() + 2] in ("", "\n"):
+            return True  # as `$` matches, also before a last line break
+        return match.partial or (match.end() == len(text) and not self.final)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from agentkv_runtime.formats.format import Format
 from agentkv_runtime.formats.spelling import NoCalls, Spelling
 from agentkv_runtime.formats.template import load_template
 
-__all__ = ["FUNCTION", "THINK", "Family"]
+__all__ = ["AT_END", "FUNCTION", "THINK", "Family"]
 
 THINK = ("<think>", "</think>")
 FUNCTION = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
@@ -22,6 +22,8 @@ _ENDS = (
     *("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|end|>", "<|return|>"),
     *("</s>", "<eos>", "<end_of_turn>", "<turn|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
 )
+AT_END = "|".join([*map(re.escape, _ENDS), r"\Z"])
+"""A pattern of what ends a message, or the end of the text."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Family:
             fields["reasoning_content"] = {"open": opened, "close": closed, "repeats": True, "join": "\n"}
         if self.calls:
             fields["tool_calls"] = {"repeats": True, **self.calls}
-        ends = "|".join(map(re.escape, [*_ENDS, *self.ends]))
+        ends = "|".join([*map(re.escape, self.ends), AT_END])
         # White space before an end belongs to no region.
-        fields["content"] = {"close_pattern": rf"\s*(?:{ends}|\Z)", "repeats": True, "join": "\n"}
-        return {"defaults": {"role": "assistant"}, "start_anchor": header, "fields": {**fields, **self.more}}
+        fields["content"] = {"close_pattern": rf"\s*(?:{ends})", "repeats": True, "join": "\n"}
+        return {"defaults": {"role": "assistant"}, "start_anchor": header or _HEADER, "fields": {**fields, **self.more}}

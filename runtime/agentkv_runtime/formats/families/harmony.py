@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentkv_runtime.formats.call_spelling import Tool
-from agentkv_runtime.formats.families.family import FUNCTION, Family
+from agentkv_runtime.formats.families.family import AT_END, FUNCTION, Family
 from agentkv_runtime.formats.lark import Lark
 from agentkv_runtime.formats.spelling import Spelling, Wanted
 
@@ -62,7 +62,7 @@ HARMONY = Family(
         "open_pattern": (
             rf"(?:<\|start\|>assistant)?(?:<\|channel\|>\w+{_RECIPIENT}|{_RECIPIENT}<\|channel\|>\w+){_TYPE}"
         ),
-        "close_pattern": r"\s*(?:<\|call\|>|\Z)",
+        "close_pattern": rf"\s*(?:<\|call\|>|{AT_END})",
         "content": "json",
         "transform": FUNCTION,
     },

@@ -1,13 +1,13 @@
 """Llama 3 and 4: a message that begins like a call is calls, as JSON or as Python."""
 
 from agentkv_runtime.formats.call_spelling import JsonCall, PythonCall
-from agentkv_runtime.formats.families.family import Family
+from agentkv_runtime.formats.families.family import AT_END, Family
 from agentkv_runtime.formats.spelling import Calls
 
 __all__ = ["LLAMA_JSON", "PYTHONIC"]
 
 _OPEN = r"(?:\A|(?<=</think>))\s*(?:<\|python_tag\|>|<\|python_start\|>)?\s*"
-_CLOSE = r"\s*(?:<\|python_end\|>|<\|eot_id\|>|<\|eom_id\|>|<\|eot\|>|\Z)"
+_CLOSE = rf"\s*(?:<\|python_end\|>|{AT_END})"
 
 LLAMA_JSON = Family(
     "llama-json",

@@ -1,14 +1,14 @@
 """Mistral: a list of calls as JSON after one marker, or (since Mistral Small 3.2) a marker, name and arguments each."""
 
 from agentkv_runtime.formats.call_spelling import JsonCall, NamedJsonCall
-from agentkv_runtime.formats.families.family import FUNCTION, Family
+from agentkv_runtime.formats.families.family import AT_END, FUNCTION, Family
 from agentkv_runtime.formats.spelling import Calls
 
 __all__ = ["MISTRAL", "MISTRAL_ARGS", "MISTRAL_SPACED"]
 
 _LIST = {
     "open_pattern": r"\s*\[TOOL_CALLS\]\s*(?=\[)",
-    "close_pattern": r"\s*(?:</s>|\Z)",
+    "close_pattern": rf"\s*(?:{AT_END})",
     "content": "json",
     "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}},
     "transform_each": True,
@@ -32,7 +32,7 @@ MISTRAL_ARGS = Family(
     "mistral-args",
     {
         "open_pattern": r"\s*\[TOOL_CALLS\](?P<name>[^\[\]{\s]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)",
-        "close_pattern": r"\s*(?:(?=\[TOOL_CALLS\])|</s>|\Z)",
+        "close_pattern": rf"\s*(?:(?=\[TOOL_CALLS\])|{AT_END})",
         "content": "json",
         "transform": FUNCTION,
     },

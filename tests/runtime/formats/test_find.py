@@ -1,0 +1,204 @@
+"""Which format a folder's model writes: found by what its chat template writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats import FAMILIES, Family, find_format, format_name
+from agentkv_runtime.formats.call_spelling import JsonCall
+from agentkv_runtime.formats.spelling import Calls
+from agentkv_runtime.tokenizer import Tokenizer
+
+import agentkv as kv
+from tests.runtime.chat_styles import STYLES, byte_level, write_style
+
+_CHATML = """
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + (message.content or '') }}@calls@
+{{- '<|im_end|>\\n' }}
+{%- endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n@opened@' }}{% endif %}"""
+_EACH = "{% for call in message.tool_calls or [] %}{% set f = call.function %}@call@{% endfor %}"
+
+
+def chatml(call: str, begin: str = "", end: str = "", opened: str = "") -> str:
+    calls = "{% if message.tool_calls %}" + begin + _EACH + end + "{% endif %}"
+    return _CHATML.replace("@calls@", calls).replace("@call@", call).replace("@opened@", opened)
+
+
+def tags(before: str, after: str) -> str:
+    pair = before + "{{ v }}" + after
+    return "{% for k, v in f.arguments.items() %}" + pair + "{% endfor %}"
+
+
+def control(words: str) -> str:
+    return f"<\uff5ctool\u2581{words.replace(' ', chr(0x2581))}\uff5c>"
+
+
+_JSON = '{"name": "{{ f.name }}", "arguments": {{ f.arguments | tojson }}}'
+_WITH_ID = _JSON[:-1] + ', "id": "{{ call.id }}"}'
+_COMMA = "{{ ', ' if not loop.last }}"
+_PYTHON = "{{ f.name }}(" + tags("{{ k }}=", "").replace("v }}", "v | tojson }}{{ ', ' if not loop.last }}") + ")"
+_GEMMA = (
+    "{% for k, v in f.arguments.items() %}{{ k }}:{% if v is string %}@{{ v }}@{% else %}{{ v }}{% endif %}"
+    "{{ ',' if not loop.last }}{% endfor %}{{ '}' }}"
+)
+_ALL, _CALL = (control("calls begin"), control("calls end")), (control("call begin"), control("call end"))
+
+# How templates of each family write calls.
+TEMPLATES = {
+    "hermes": chatml("\n<tool_call>\n" + _JSON + "\n</tool_call>"),
+    "nano": chatml("\n<tool_call>" + _JSON + "</tool_call>"),
+    "qwen-xml": chatml(
+        "\n<tool_call>\n<function={{ f.name }}>\n"
+        + tags("<parameter={{ k }}>\n", "\n</parameter>\n")
+        + "</function>\n</tool_call>"
+    ),
+    "glm": chatml(
+        "\n<tool_call>{{ f.name }}\n"
+        + tags("<arg_key>{{ k }}</arg_key>\n<arg_value>", "</arg_value>\n")
+        + "</tool_call>"
+    ),
+    "mistral": chatml(_WITH_ID + _COMMA, "[TOOL_CALLS][", "]</s>"),
+    "mistral-spaced": chatml(_WITH_ID + _COMMA, "[TOOL_CALLS] [", "]</s>"),
+    "mistral-args": chatml("[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"),
+    "harmony": """
+{%- for message in messages %}{% if message.tool_calls %}{% set f = message.tool_calls[0].function %}
+{{- '<|start|>assistant to=functions.' + f.name + '<|channel|>commentary json<|message|>' }}
+{{- f.arguments | tojson + '<|call|>' }}
+{%- else %}{{ '<|start|>' + message.role + '<|message|>' + message.content + '<|end|>' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}""",
+    "deepseek-v3": chatml(
+        _CALL[0]
+        + "function"
+        + control("sep")
+        + "{{ f.name }}\n```json\n{{ '' + f.arguments }}\n```"  # it takes text alone
+        + _CALL[1]
+        + "{{ '\n' if not loop.last }}",
+        *_ALL,
+    ),
+    "deepseek-v3.1": chatml(
+        _CALL[0] + "{{ f.name }}" + control("sep") + "{{ f.arguments | tojson }}" + _CALL[1], *_ALL, opened="<think>"
+    ),
+    "phi4": chatml(_JSON + _COMMA, "<|tool_call|>[", "]<|/tool_call|>"),
+    "granite": chatml(_JSON + _COMMA, "<|tool_call|>[", "]"),
+    "lfm2": chatml(_PYTHON + _COMMA, "<|tool_call_start|>[", "]<|tool_call_end|>"),
+    "gemma": chatml("<|tool_call>call:{{ f.name + '{' }}" + _GEMMA.replace("@", '<|"|>') + "<tool_call|>"),
+    "functiongemma": chatml(
+        "<start_function_call>call:{{ f.name + '{' }}" + _GEMMA.replace("@", "<escape>") + "<end_function_call>"
+    ),
+    "llama-json": STYLES["headers"].template.replace("{{- bos_token }}", ""),
+    "pythonic": chatml(_PYTHON + _COMMA, "[", "]<|eot|>"),
+    "plain": chatml(""),
+}
+
+
+def tokenizer(template: str, tokens: tuple[str, ...] = (), **config: Any) -> Tokenizer:
+    backend = byte_level()
+    backend.add_special_tokens(["<|im_start|>", "<|im_end|>", *tokens])
+    return Tokenizer(backend, config={"eos_token": "<|im_end|>", **config}, chat_template=template)
+
+
+def test_every_family_is_tried() -> None:
+    assert TEMPLATES.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_chat_template_tells_the_family(name: str) -> None:
+    made = tokenizer(TEMPLATES[name])
+    assert format_name(made) == name
+    found = find_format(made)
+    assert (found.name, found.thinking) == (name, ("<think>", "</think>") if name == "deepseek-v3.1" else None)
+    header = {"harmony": "<|start|>assistant", "llama-json": "<|start_header_id|>assistant<|end_header_id|>\n\n"}
+    assert found.template.source["start_anchor"] == header.get(name, "<|im_start|>assistant\n")
+    if name == "deepseek-v3.1":
+        assert found.parser(prefix="x<|im_start|>assistant\n<think>").in_reasoning
+
+
+@pytest.mark.parametrize(
+    ("style", "name"),
+    [
+        ("chatml", "hermes"), ("thinking", "hermes"), ("headers", "llama-json"), ("instructions", "mistral-spaced"),
+        ("turns", "plain"), ("roles", "plain"), ("parameters", "plain"), ("unigram", "hermes"),
+    ],
+)  # fmt: skip
+def test_styles_of_known_models(style: str, name: str, tmp_path: Path) -> None:
+    made = Tokenizer.from_folder(write_style(STYLES[style], tmp_path))
+    assert format_name(made) == name
+    assert (find_format(made).thinking is not None) == ("<think>" in STYLES[style].controls)
+
+
+def test_without_a_chat_template_it_is_plain() -> None:
+    made = Tokenizer(byte_level())
+    assert find_format(made).name == "plain"
+
+
+def test_a_response_template_comes_first() -> None:
+    template = FAMILIES["qwen-xml"].template()
+    made = tokenizer(TEMPLATES["hermes"], response_template=template)
+    assert format_name(made) == "response_template"
+    found = find_format(made)
+    assert found.name == "response_template"
+    assert found.template.source == template
+    assert found.spelling == FAMILIES["qwen-xml"].spelling  # the one that it reads
+    assert found.thinking == ("<think>", "</think>")
+    assert find_format(made, "hermes").name == "hermes"
+    assert find_format(tokenizer(TEMPLATES["hermes"]), template).template.source == template
+
+
+def test_a_response_template_of_no_known_calls_has_no_grammar_of_calls() -> None:
+    fields = {"tool_calls": {"open": "@", "close": "@", "content": "json"}, "content": {}}
+    found = find_format(tokenizer(TEMPLATES["hermes"]), {"start_anchor": "x", "fields": fields})
+    assert [call.name for call in found.parse('a @{"name": "f"}@').calls] == ["f"]
+    assert "TEXT" in found.grammar()
+    with pytest.raises(FormatError, match="not known"):
+        found.grammar([{"name": "f"}])
+
+
+def test_names_and_formats_may_be_given() -> None:
+    made = tokenizer(TEMPLATES["hermes"], ("<call>",))
+    mine = Family(
+        "mine",
+        {"open": "<call>", "close": "</call>", "content": "json", "transform": {"function": "{content}"}},
+        Calls(JsonCall(), "<call>", "</call>"),
+    )
+    found = find_format(made, mine)
+    assert found.tokens["<call>"] == made.added_ids["<call>"]
+    assert found.parse(found.write("a", [("f", {})])).calls[0].name == "f"
+    assert f"<[{made.added_ids['<call>']}]>" in found.grammar([{"name": "f"}])
+    assert find_format(made, found) is found
+    with pytest.raises(FormatError, match="there is no format 'hermess'; known are hermes"):
+        find_format(made, "hermess")
+
+
+@pytest.mark.anyio
+async def test_a_context_takes_a_format(tmp_path: Path) -> None:
+    async with kv.Context.open(kv.models.nano(), capacity=64) as ctx:
+        assert ctx._home.format.name == "nano"
+    async with kv.Context.open(kv.models.nano(), capacity=64, call_format="llama-json") as ctx:
+        assert ctx._home.format.name == "llama-json"
+    template = FAMILIES["hermes"].template()
+    async with kv.Context.open(kv.models.nano(), capacity=64, call_format=template) as ctx:
+        assert ctx._home.format.name == "response_template"
+    for wrong in ("hermess", 3, {"fields": {}}):
+        with pytest.raises(kv.InvalidInput, match="call_format"):
+            async with kv.Context.open(kv.models.nano(), call_format=wrong):  # type: ignore[arg-type]
+                pass
+
+
+@pytest.mark.anyio
+async def test_a_folder_whose_response_template_is_malformed_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "nano"
+    folder.mkdir()
+    for file in kv.models.nano().iterdir():
+        (folder / file.name).symlink_to(file)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "response_template": {"fields": {}}}))
+    async with kv.Context.open(folder, capacity=64) as ctx:
+        with pytest.raises(kv.ModelError, match="fields of a response template"):
+            _ = ctx._home.format
+    async with kv.Context.open(folder, capacity=64, call_format="nano") as ctx:
+        assert ctx._home.format.name == "nano"

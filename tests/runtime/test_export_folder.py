@@ -14,6 +14,7 @@ from agentkv_runtime.folder import read_model_folder
 from agentkv_runtime.tokenizer import Tokenizer
 
 from tests.conftest import FolderFactory
+from tests.runtime.chat_styles import STYLES
 
 
 def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
@@ -22,6 +23,8 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     (src / "generation_config.json").unlink(missing_ok=True)
     config = json.loads((src / "config.json").read_text())
     (src / "config.json").write_text(json.dumps({**config, "eos_token_id": [0, 2]}))
+    described = json.loads((src / "tokenizer_config.json").read_text())
+    (src / "tokenizer_config.json").write_text(json.dumps({**described, "chat_template": STYLES["chatml"].template}))
     said: list[str] = []
     folder = export_folder(src, tmp_path / "out", max_tokens=8, max_logits=4, progress=said.append)
 
@@ -30,7 +33,7 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     assert (manifest.max_tokens, manifest.max_logits, manifest.vocab_size) == (8, 4, config["vocab_size"])
     assert (manifest.model_type, manifest.quantization, manifest.n_layers) == ("llama", "none", 1)
     assert (manifest.backend, manifest.dtype) == ("cpu", "fp32")
-    assert manifest.source == "older model"
+    assert (manifest.source, manifest.call_format) == ("older model", "hermes")
     assert manifest.max_positions == config["max_position_embeddings"]
     assert {"executorch", "torch", "transformers"} <= set(manifest.exported_with)
     assert folder.tokenizer.encode("the fox") == Tokenizer.from_folder(src).encode("the fox")
@@ -47,6 +50,7 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     again = export_folder(src, tmp_path / "out", max_tokens=4, max_logits=4)
     assert again.draft_path is not None
     assert not again.tokenizer.has_chat_template
+    assert again.manifest.call_format == "plain"
     assert read_model_folder(tmp_path / "out").manifest.max_tokens == 4
     names = ["agentkv.json", "draft.pte", "generation_config.json", "model.pte", "notes.txt", "tokenizer.json"]
     assert sorted(path.name for path in again.path.iterdir()) == names

@@ -191,7 +191,7 @@ class Agent(Generic[Deps, Out]):
             LimitReached: one of the agent's limits.
             ToolFailed: a tool with on_error="raise" failed.
             OutputInvalid: the answer was refused by its type, and so were its retries.
-            ContextFull, BranchBusy, StepFailed and so on, as the verbs do.
+            AgentKVError: as the verbs do: ContextFull, BranchBusy, StepFailed and so on.
         """
         turn = await self._turn(branch, deps, _tell_nobody, asking(approve))
         return await turn.run(_as_messages(prompt), keep_partial)

@@ -132,7 +132,7 @@ class Continuing:
         return pieces, placed
 
     def _respelled(self, entries: Sequence[Entry]) -> Entry:
-        """The assistant's last message as the template spells it, where that is the same message."""
+        """The assistant's last message as the template spells it, where it says all that was generated."""
         entry = entries[-1]
         try:
             opening = self._render(entries[:-1], True).text
@@ -144,7 +144,7 @@ class Continuing:
         ends = [c.start for c in self._added.controls_in(text) if c.id in self._tokenizer.eos_ids]
         end = ends[-1] if ends and ends[-1] >= len(opening) else len(text.text)
         spelled = text.text[len(opening) : end]
-        same = self._reader.agree(spelled, entry.spelled, opening, self._conversation.tools)
+        same = self._reader.agree(entry.spelled, spelled, opening, self._conversation.tools)
         return replace(entry, spelled=spelled) if same else entry
 
     def _with_spans(

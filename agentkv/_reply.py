@@ -64,7 +64,10 @@ class ReplyReader:
         return as_mapping(message)
 
     def agree(self, one: str, other: str, prompt: str, tools: Tools) -> bool:
-        """Are two texts the same message? White space around its parts does not matter."""
+        """Is the second text the message that the first is, or that and more? White space around its parts does not
+        matter."""
+        if one.strip() in other:
+            return True
         return _essence(self.message(one, prompt, tools, 0)) == _essence(self.message(other, prompt, tools, 0))
 
 

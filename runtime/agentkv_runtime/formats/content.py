@@ -11,12 +11,13 @@ import regex
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.pythonic import parse_calls
 
-__all__ = ["CONTENT", "Args", "check_transform", "parse_content", "transformed"]
+__all__ = ["CONTENT", "MARKS", "Args", "check_transform", "parse_content", "transformed"]
 
 Args = Mapping[str, Any]
 
 _PLACEHOLDER = regex.compile(r"\{(\w+(?:\.\w+)*)\}")
-_MARKS = "\x01", "\x02"  # stand around the number of a string that was taken out
+MARKS = ("\x01", "\x02")
+"""Stand around the number of a string that was taken out, so no text may have them."""
 
 
 def parse_content(text: str, kind: str, args: Args) -> Any:
@@ -70,20 +71,20 @@ def _json(text: str, args: Args) -> Any:
     """JSON, with the liberties that `args` name: `unquoted_keys`, `string_delims`, `allow_non_json`."""
     plain, strings = text, []
     delimiters = args.get("string_delims", [])
-    if delimiters and any(mark in text for mark in _MARKS):
+    if delimiters and any(mark in text for mark in MARKS):
         raise ValueError("it has control characters")
     for opening, closing in delimiters:
 
         def take_out(match: regex.Match[str]) -> str:
             strings.append(match[1])
-            return f"{_MARKS[0]}{len(strings) - 1}{_MARKS[1]}"
+            return f"{MARKS[0]}{len(strings) - 1}{MARKS[1]}"
 
         pattern = regex.escape(opening) + "(.*?)" + regex.escape(closing)
         plain = regex.sub(pattern, take_out, plain, flags=regex.DOTALL)
     if args.get("unquoted_keys", False):
         plain = regex.sub(r"(?<=[{,])(\w+):", r'"\1":', plain)
     for index, string in enumerate(strings):
-        plain = plain.replace(f"{_MARKS[0]}{index}{_MARKS[1]}", json.dumps(string))
+        plain = plain.replace(f"{MARKS[0]}{index}{MARKS[1]}", json.dumps(string))
     try:
         return json.loads(plain)
     except json.JSONDecodeError as error:

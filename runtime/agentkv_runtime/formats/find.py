@@ -9,7 +9,7 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.families import FAMILIES, Family
 from agentkv_runtime.formats.format import Format
 from agentkv_runtime.formats.parser import REASONING
-from agentkv_runtime.formats.probe import CALLS, Call, definitions, reply_header, reply_with_calls
+from agentkv_runtime.formats.probe import CALLS, Call, definitions, reply_headers, reply_with_calls
 from agentkv_runtime.formats.spelling import NoCalls
 from agentkv_runtime.formats.template import ResponseTemplate, load_template
 
@@ -60,19 +60,19 @@ def format_name(tokenizer: Tokenizer) -> str:
 
 def _fitted(family: Family, tokenizer: Tokenizer) -> Format:
     thinks = family.thinking is not None and tokenizer.knows(family.thinking[0])
-    header = reply_header(tokenizer)
+    headers = reply_headers(tokenizer)
     if family.thinking:
-        header = header.partition(family.thinking[0])[0]
-    return family.fit(tokenizer.added_ids, thinks=thinks, header=header)
+        headers = [header.partition(family.thinking[0])[0] for header in headers]
+    return family.fit(tokenizer.added_ids, ends=_ends(tokenizer), thinks=thinks, headers=headers)
 
 
 def _family_of(tokenizer: Tokenizer) -> Family | None:
     """Of the families that read what the chat template writes the one that writes it most alike."""
-    header = reply_header(tokenizer)
+    headers = reply_headers(tokenizer)
     callers = [family for family in FAMILIES.values() if family.calls]
     for calls in (CALLS, CALLS[:1]):  # some take one call at a time
         for reply in reply_with_calls(tokenizer, calls):
-            readers = [f for f in callers if _reads(load_template(f.template(header=header)), reply, calls)]
+            readers = [f for f in callers if _reads(load_template(f.template(headers=headers)), reply, calls)]
             if readers:
                 return max(readers, key=lambda family: _likeness(family.spelling.written(calls), reply))
     return None
@@ -81,6 +81,10 @@ def _family_of(tokenizer: Tokenizer) -> Family | None:
 def _likeness(written: str, reply: str) -> int:
     """2 where a reply has the calls as they are written, 1 where it has what is before the first tool's name."""
     return 2 if written in reply else int(written[: written.index(CALLS[0][0]) + len(CALLS[0][0])] in reply)
+
+
+def _ends(tokenizer: Tokenizer) -> tuple[str, ...]:
+    return tuple(tokenizer.decode([i], skip_special=False) for i in tokenizer.eos_ids if i < tokenizer.vocab_size)
 
 
 def _reads(template: ResponseTemplate, reply: str, calls: Sequence[Call]) -> bool:
@@ -100,5 +104,5 @@ def _read_by(template: ResponseTemplate, tokenizer: Tokenizer) -> Format:
     for family in [likely, *callers] if likely else callers:
         for calls in (CALLS, CALLS[:1]):
             if _reads(template, family.spelling.written(calls), calls):
-                return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids)
-    return Format(TEMPLATE, template, NoCalls(), thinking, tokenizer.added_ids)
+                return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids, _ends(tokenizer))
+    return Format(TEMPLATE, template, NoCalls(), thinking, tokenizer.added_ids, _ends(tokenizer))

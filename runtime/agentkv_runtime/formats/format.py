@@ -33,6 +33,8 @@ class Format:
     """What is around the reasoning, for models that reason."""
     tokens: Mapping[str, int] = field(default_factory=dict)
     """Ids of the tokenizer's added tokens, by what they spell."""
+    ends: tuple[str, ...] = ()
+    """What the tokens spell that end a generation: its text may come without them."""
 
     def parser(self, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> MessageParser:
         """What reads one message.
@@ -41,7 +43,7 @@ class Format:
             prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
             tools: tool definitions; arguments that are written as bare text are cast to the types of their schemas.
         """
-        return MessageParser(self.template, prefix=prefix, tools=tools)
+        return MessageParser(self.template, prefix=prefix, tools=tools, ends=self.ends)
 
     def parse(self, text: str, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> ParsedMessage:
         """The message of a whole output, special tokens included."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentkv_runtime.formats.content import MARKS
 from agentkv_runtime.formats.lark import Lark
 
 __all__ = ["PYTHON", "Notation", "Schema"]
@@ -97,7 +98,7 @@ class Notation:
         if name == "null":
             return lark.text(self.null)
         if name == "string" and self.quote:
-            return f"{lark.text(self.quote)} {lark.text_up_to(self.quote)}"
+            return f"{lark.text(self.quote)} {lark.text_up_to(self.quote, MARKS)}"
         bounds = {key: schema[key] for key in (_STRINGS if name == "string" else _NUMBERS) if key in schema}
         return lark.json({"type": name, **bounds}, **_NO_UNICODE)
 

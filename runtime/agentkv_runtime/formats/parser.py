@@ -25,14 +25,20 @@ class MessageParser:
         template: what the text looks like.
         prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
         tools: tool definitions; arguments that the model writes as bare text are cast to the types of their schemas.
+        ends: what the tokens spell that end a generation: where they close a call, the end of the text does, too.
     """
 
     def __init__(
-        self, template: ResponseTemplate, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        template: ResponseTemplate,
+        *,
+        prefix: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
+        ends: Sequence[str] = (),
     ) -> None:
         self._template = template
         self._schemas = schemas_of(tools)
-        self._regions = Regions(template)
+        self._regions = Regions(template, ends)
         self._fields: dict[str, Any] = {}
         self._calls: list[ParsedCall] = []
         self._reader: CallReader | None = None

@@ -11,9 +11,10 @@ from agentkv_runtime.errors import TokenizerError
 if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
-__all__ = ["CALLS", "Call", "definitions", "reply_header", "reply_with_calls"]
+__all__ = ["CALLS", "Call", "definitions", "reply_headers", "reply_with_calls"]
 
 Call = tuple[str, Mapping[str, Any]]
+Message = dict[str, Any]
 
 CALLS: tuple[Call, ...] = (
     ("get_weather", {"city": "Oslo", "days": 3}),
@@ -23,19 +24,35 @@ CALLS: tuple[Call, ...] = (
 
 _SECONDS = 10.0
 _QUESTION = "How is the weather in Oslo?"
-_ASKED = {"role": "user", "content": _QUESTION}
+_RESULT = "It is sunny."
+_ASKED: Message = {"role": "user", "content": _QUESTION}
 _TYPES = {int: "integer", str: "string"}
 
 
-def reply_header(tokenizer: Tokenizer) -> str:
-    """What the chat template writes after a user's message to open the reply; empty without a template."""
+def reply_headers(tokenizer: Tokenizer) -> list[str]:
+    """What the chat template writes right before a reply: after a user's message, and where that is something else,
+    after a tool's result. Empty without a template."""
+    headers: list[str] = []
+    result = {"role": "tool", "tool_call_id": "call00000", "name": CALLS[0][0], "content": _RESULT}
+    called: list[Message] = [{"role": "assistant", "content": "", "tool_calls": _openai(CALLS[:1], dict)}, result]
+    for messages, last in (([_ASKED], _QUESTION), ([_ASKED, *called], _RESULT)):
+        header = _header(tokenizer, messages, last)
+        if header and not any(header.endswith(other) for other in headers):
+            headers.append(header)
+    return headers
+
+
+def _header(tokenizer: Tokenizer, messages: list[Message], last: str) -> str:
     try:
-        opened = tokenizer.render([_ASKED], None, True, {}, _SECONDS).text
-        closed = tokenizer.render([_ASKED], None, False, {}, _SECONDS).text
+        opened = tokenizer.render(messages, definitions(CALLS[:1]), True, {}, _SECONDS).text
+        closed = tokenizer.render(messages, definitions(CALLS[:1]), False, {}, _SECONDS).text
     except TokenizerError:
         return ""
-    header = opened[len(closed) :] if opened.startswith(closed) else ""
-    return header or opened.rpartition(_QUESTION)[2]
+    if opened.startswith(closed) and opened != closed:
+        return opened[len(closed) :]
+    # It writes nothing for a reply: what ends the message before it tells, from its last control token on.
+    ended = opened.rpartition(last)[2]
+    return ended[max(0, *(ended.rfind(token) for token in tokenizer.added_ids)) :] if ended else ""
 
 
 def reply_with_calls(tokenizer: Tokenizer, calls: Sequence[Call]) -> Iterator[str]:

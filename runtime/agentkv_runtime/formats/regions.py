@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,8 +59,9 @@ class _Found(NamedTuple):
 class Regions:
     """Reads text in any cuts. What might be the beginning of an anchor is held back until it is known."""
 
-    def __init__(self, template: ResponseTemplate) -> None:
+    def __init__(self, template: ResponseTemplate, ends: Sequence[str] = ()) -> None:
         self._template = template
+        self._ends = ends
         self._text = ""
         self._at = 0
         self._region: Region | None = None  # None between regions, until there is text for the implicit one
@@ -82,7 +83,8 @@ class Regions:
         yield from self._read(ended=True)
         yield from self._take(len(self._text))
         if self._region:
-            yield self._end(closed=self._region.entry.closed is None)
+            closed = self._region.entry.closed
+            yield self._end(closed=closed is None or any(map(closed.pattern.fullmatch, self._ends)))
 
     def _read(self, *, ended: bool) -> Iterator[Step]:
         while True:
@@ -109,7 +111,11 @@ class Regions:
         """The next anchor, and how far the text is known to be before any."""
         held = len(self._text)
         found: list[_Found] = []
-        for entry, anchor, opens in self._awaited():
+        awaited = list(self._awaited())
+        unread = set(self._text[self._at :])
+        if not ended and not any(anchor.may_begin_with(c) for _, anchor, _ in awaited for c in unread):
+            return None, held
+        for entry, anchor, opens in awaited:
             match = anchor.search(self._text, self._at, ended=ended)
             if match is None:
                 continue

@@ -15,6 +15,7 @@ from agentkv_runtime.formats.content import CONTENT, check_transform
 __all__ = ["Anchor", "Field", "ResponseTemplate", "load_template"]
 
 MATCH_SECONDS = 2.0  # patterns come with downloaded models
+_LOOKS_BACK = regex.compile(r"\(\?<[=!]|\\[AbBGKmM]|\^")
 _TEMPLATE_KEYS = {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"}
 _FIELD_KEYS = {"open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join"} | {
     "optional",
@@ -30,21 +31,34 @@ class Anchor:
     pattern: regex.Pattern[str]
     final: bool
     """A match that ends with the text read so far is one, whatever comes next."""
+    _beginnings: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+
+    def may_begin_with(self, character: str) -> bool:
+        """May a match begin with this character? Quick, and most text has none."""
+        if character not in self._beginnings:
+            looks_back = _LOOKS_BACK.search(self.pattern.pattern) is not None
+            self._beginnings[character] = looks_back or self.pattern.match(character, partial=True) is not None
+        return self._beginnings[character]
 
     def search(self, text: str, start: int, *, ended: bool) -> regex.Match[str] | None:
         """The first match; while the text has not `ended`, also what may become one. Raises FormatError."""
         try:
-            match = self.pattern.search(text, start, partial=not ended, timeout=MATCH_SECONDS)
+            match = self.pattern.search(text, start, partial=not ended, timeout=self._seconds)
             if ended or match is None or match.partial or self.final or match.end() < len(text):
                 return match
             # A whole match is preferred to a partial one, although that may begin before it.
             for before in range(start, match.start()):
-                partial = self.pattern.match(text, before, partial=True, timeout=MATCH_SECONDS)
-                if partial is not None:
-                    return partial
+                if self.may_begin_with(text[before]):
+                    partial = self.pattern.match(text, before, partial=True, timeout=self._seconds)
+                    if partial is not None:
+                        return partial
             return match
         except TimeoutError:
             raise FormatError(f"the pattern {self.pattern.pattern!r} takes more than {MATCH_SECONDS:g} s") from None
+
+    @property
+    def _seconds(self) -> float | None:
+        return None if self.final else MATCH_SECONDS  # texts take no time, watching the clock does
 
     def may_grow(self, match: regex.Match[str], text: str) -> bool:
         """May more text than this one change a match?"""

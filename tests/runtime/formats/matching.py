@@ -60,18 +60,22 @@ class Grammar:
         return self.tokenizer.decode(ids[: self._begin().try_consume_tokens(ids)], skip_special=False)
 
     def walk(self, seed: object, most: int = 400, liked: Sequence[str] = ()) -> tuple[str, bool]:
-        """A text of random tokens that the grammar allows, those in `liked` more often; and whether it is whole."""
+        """A text of random tokens that the grammar allows, with the texts in `liked` more often; and is it whole?"""
         choose, matcher = random.Random(f"{seed}"), self._begin()
         mask = allocate_token_bitmask(1, self.tokenizer.vocab_size)
-        good = {i for i, token in enumerate(self.tokenizer.token_bytes()) if token.decode("latin-1") in liked}
+        good = [self.tokenizer.encode(text) for text in liked]
         ids: list[int] = []
-        for _ in range(most):
+        while len(ids) < most:
+            if good and choose.random() < 0.5:
+                tokens = choose.choice(good)
+                ids += tokens[: matcher.try_consume_tokens(tokens)]
+                if matcher.is_stopped():
+                    return self.tokenizer.decode(ids, skip_special=False), True
             fill_next_token_bitmask(matcher, mask)
             bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
             allowed = [int(i) for i in np.nonzero(bits[: self.tokenizer.vocab_size])[0]]
             assert allowed, f"nothing may come after {self.tokenizer.decode(ids, skip_special=False)!r}"
-            better = [i for i in allowed if i in good]
-            token = choose.choice(better if better and choose.random() < 0.5 else allowed)
+            token = choose.choice(allowed)
             if token in self.tokenizer.eos_ids:
                 return self.tokenizer.decode(ids, skip_special=False), True
             ids.append(token)

@@ -112,7 +112,7 @@ def test_the_chat_template_tells_the_family(name: str) -> None:
     found = find_format(made)
     assert (found.name, found.thinking) == (name, ("<think>", "</think>") if name == "deepseek-v3.1" else None)
     header = {"harmony": "<|start|>assistant", "llama-json": "<|start_header_id|>assistant<|end_header_id|>\n\n"}
-    assert found.template.source["start_anchor"] == header.get(name, "<|im_start|>assistant\n")
+    assert found.template.source["start_anchor"] == [header.get(name, "<|im_start|>assistant\n")]
     if name == "deepseek-v3.1":
         assert found.parser(prefix="x<|im_start|>assistant\n<think>").in_reasoning
 
@@ -202,3 +202,31 @@ async def test_a_folder_whose_response_template_is_malformed_says_so(tmp_path: P
             _ = ctx._home.format
     async with kv.Context.open(folder, capacity=64, call_format="nano") as ctx:
         assert ctx._home.format.name == "nano"
+
+
+def test_a_reply_begins_after_the_last_header_whatever_came_before_it(tmp_path: Path) -> None:
+    """Templates without a header of their own end the message before the reply, and a tool's result otherwise."""
+    made = Tokenizer.from_folder(write_style(STYLES["instructions"], tmp_path))
+    found = find_format(made)
+    assert found.template.source["start_anchor"] == ["[/INST]", "}[/TOOL_RESULTS]"]
+    calls = [{"id": "call00000", "function": {"name": "f", "arguments": {}}}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "content": "[1]"},
+    ]
+    for length in (1, 3):
+        prompt = made.render_chat(messages[:length])
+        assert found.parse("Hello", prefix=prompt).calls == ()
+        assert found.parse("Hello", prefix=prompt).content == "Hello"
+
+
+def test_what_ends_a_generation_may_be_missing() -> None:
+    field = {"open": "[TOOL_CALLS]", "close": "</s>", "content": "json", "transform": {"function": "{content}"}}
+    template = {"start_anchor": "[/INST]", "fields": {"tool_calls": field, "content": {}}}
+    made = tokenizer(TEMPLATES["hermes"], ("</s>",), eos_token="</s>")
+    found, text = find_format(made, template), '[TOOL_CALLS]{"name": "f", "arguments": {"a": 1}}'
+    assert found.parse(text) == found.parse(text + "</s>")
+    assert found.parse(text[:-1]).calls[0].error
+    assert found.parse(text).calls[0].error is None
+    assert find_format(tokenizer(TEMPLATES["hermes"]), template).parse(text).calls[0].error == "the call is cut off"

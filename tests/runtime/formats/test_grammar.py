@@ -76,7 +76,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("plan", {"steps": [{"what": "fly"}]}),
     ("plan", {"steps": [{"what": "go"}] * 4}),
 ]
-LIKED = ['"', "}", "]", ")", "1", "go", "0", "<", "\n", "/", ">", "|"]
+LIKED = ['"', "}", "]", ")", "1", "go", "0", "\n</parameter>\n", "</arg_value>\n", '<|"|>', "<escape>"]
+LIKED += ["</think>", "[/THINK]", "<channel|>"]
 
 
 def controls(family: Family) -> tuple[str, ...]:

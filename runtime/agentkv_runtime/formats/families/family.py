@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,18 +42,26 @@ class Family:
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Other fields, or the same ones read otherwise."""
 
-    def fit(self, tokens: Mapping[str, int], *, thinks: bool = True, header: str = _HEADER) -> Format:
+    def fit(
+        self,
+        tokens: Mapping[str, int],
+        *,
+        ends: tuple[str, ...] = (),
+        thinks: bool = True,
+        headers: Sequence[str] = (),
+    ) -> Format:
         """The format for a model.
 
         Args:
             tokens: ids of the tokenizer's added tokens.
+            ends: what the tokens spell that end a generation.
             thinks: does the model reason?
-            header: what the chat template writes before a reply.
+            headers: what the chat template may write before a reply.
         """
-        template = load_template(self.template(thinks=thinks, header=header))
-        return Format(self.name, template, self.spelling, self.thinking if thinks else None, tokens)
+        template = load_template(self.template(thinks=thinks, headers=headers))
+        return Format(self.name, template, self.spelling, self.thinking if thinks else None, tokens, ends)
 
-    def template(self, *, thinks: bool = True, header: str = _HEADER) -> dict[str, Any]:
+    def template(self, *, thinks: bool = True, headers: Sequence[str] = ()) -> dict[str, Any]:
         """The response template that reads it."""
         fields: dict[str, Any] = {}
         if self.thinking and thinks:
@@ -64,4 +72,8 @@ class Family:
         ends = "|".join([*map(re.escape, self.ends), AT_END])
         # White space before an end belongs to no region.
         fields["content"] = {"close_pattern": rf"\s*(?:{ends})", "repeats": True, "join": "\n"}
-        return {"defaults": {"role": "assistant"}, "start_anchor": header or _HEADER, "fields": {**fields, **self.more}}
+        return {
+            "defaults": {"role": "assistant"},
+            "start_anchor": list(headers) or [_HEADER],
+            "fields": {**fields, **self.more},
+        }

@@ -140,8 +140,7 @@ class PythonCalls(Body):
             self._list = True
             return
         level = int(self._list)
-        if nesting.depth <= level and character in ",]":  # between calls
-            self._call = []
+        if depth <= level and character in ",]" and not self.unfinished:  # between calls
             return
         self._call.append(character)
         if depth == level and nesting.depth == level + 1 and character == "(":

@@ -80,7 +80,7 @@ class PythonCall(CallSpelling):
         return f"{name}({', '.join(f'{key}={PYTHON.written(value)}' for key, value in arguments.items())})"
 
     def grammar(self, lark: Lark, tool: Tool, before: str) -> str:  # noqa: D102
-        members = PYTHON.members(lark, tool.parameters, tool.parameters)
+        members = PYTHON.members(lark, tool.parameters, tool.parameters, "{}=".format)
         return f"{lark.text(before + tool.name + '(')} {members} {lark.text(')')}"
 
 

@@ -11,18 +11,23 @@ import regex
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.pythonic import parse_calls
 
-__all__ = ["CONTENT", "MARKS", "Args", "check_transform", "parse_content", "transformed"]
+__all__ = ["CONTENT", "MARKS", "MATCH_SECONDS", "Args", "check_args", "check_transform", "parse_content", "transformed"]
 
 Args = Mapping[str, Any]
 
 _PLACEHOLDER = regex.compile(r"\{(\w+(?:\.\w+)*)\}")
+MATCH_SECONDS = 2.0
+"""That a pattern may take: they come with downloaded models."""
 MARKS = ("\x01", "\x02")
 """Stand around the number of a string that was taken out, so no text may have them."""
 
 
 def parse_content(text: str, kind: str, args: Args) -> Any:
     """The value of a region's text. Raises ValueError that says what is wrong with it."""
-    return CONTENT[kind](text, args)
+    try:
+        return CONTENT[kind](text, args)
+    except TimeoutError:
+        raise ValueError("its pattern takes too long") from None
 
 
 def transformed(template: Any, scope: Mapping[str, Any]) -> Any:
@@ -49,6 +54,29 @@ def check_transform(what: str, template: Any) -> None:
             check_transform(what, value)
     elif isinstance(template, str) and _PLACEHOLDER.search(template) and not _PLACEHOLDER.fullmatch(template):
         raise FormatError(f"the transform of {what} mixes a placeholder with text: {template!r}")
+
+
+def check_args(what: str, kind: str, args: object) -> None:
+    """Raises FormatError for arguments that a content parser cannot work with."""
+    if not isinstance(args, Mapping):
+        raise FormatError(f"content_args of {what} must be a mapping")
+    if kind == "xml-inline":
+        try:
+            groups = regex.compile(args.get("tag_pattern", ""), regex.DOTALL).groupindex
+        except (regex.error, TypeError) as error:
+            raise FormatError(f"the tag_pattern of {what} is no pattern: {error}") from error
+        if "key" not in groups:
+            raise FormatError(f"the tag_pattern of {what} needs a group `key`")
+    for pair in args.get("string_delims", []):
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(isinstance(d, str) and d for d in pair):
+            raise FormatError(f"string_delims of {what} must be pairs of texts")
+    if not all(isinstance(args.get(key, ":"), str) and args.get(key, ":") for key in ("line_sep", "kv_sep")):
+        raise FormatError(f"separators of {what} must be texts that are not empty")
+    inner = args.get("value_parser")
+    if inner is not None:
+        if not isinstance(inner, Mapping) or inner.get("name", "text") not in CONTENT:
+            raise FormatError(f"the value_parser of {what} must name a content: {', '.join(sorted(CONTENT))}")
+        check_args(f"the value_parser of {what}", inner.get("name", "text"), inner.get("args", {}))
 
 
 def _text(text: str, args: Args) -> str:
@@ -97,15 +125,13 @@ def _json(text: str, args: Args) -> Any:
 
 def _xml_inline(text: str, args: Args) -> dict[str, Any]:
     """The keys and values that `tag_pattern` finds."""
-    pattern = args.get("tag_pattern")
-    if pattern is None:
-        raise ValueError("xml-inline needs a tag_pattern")
+    pattern = args["tag_pattern"]
     found: dict[str, Any] = {}
-    for match in regex.finditer(pattern, text, flags=regex.DOTALL):
+    for match in regex.finditer(pattern, text, flags=regex.DOTALL, timeout=MATCH_SECONDS):
         groups = match.groupdict()
-        if groups.get("key") is None:
-            raise ValueError("the tag_pattern needs a group `key`")
-        key, value = groups["key"], _part(groups.get("value", ""), args)
+        if groups["key"] is None:
+            raise ValueError("it has a tag without a key")
+        key, value = groups["key"], _part(groups.get("value") or "", args)
         if key not in found or not args.get("merge_duplicates", False):
             found[key] = value
         elif isinstance(found[key], list):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,12 +52,12 @@ class Notation:
         """Any value of a schema: an expression. `root` is the schema that references begin at."""
         return lark.either("value", self._choices(lark, schema, root))
 
-    def members(self, lark: Lark, schema: Schema, root: Schema, key: str = "{}=") -> str:
+    def members(self, lark: Lark, schema: Schema, root: Schema, key: Callable[[str], str]) -> str:
         """The members of an object one after another, in the order of the schema: an expression, which may be empty.
         `key` spells a name and what comes after it."""
         required = set(schema.get("required", ()))
         spelled = [
-            (name in required, f"{lark.text(key.format(name))} {self.value(lark, part, root)}")
+            (name in required, f"{lark.text(key(name))} {self.value(lark, part, root)}")
             for name, part in schema.get("properties", {}).items()
         ]
         comma, choices = lark.text(self.comma), []
@@ -104,7 +104,7 @@ class Notation:
 
     def _object(self, lark: Lark, schema: Schema, root: Schema) -> str:
         if schema.get("properties"):
-            return self.members(lark, schema, root, "{}" + self.colon if not self.quoted_keys else '"{}"' + self.colon)
+            return self.members(lark, schema, root, self._key)
         if schema.get("additionalProperties") is False:
             return ""
         key = lark.json({"type": "string"}) if self.quoted_keys else lark.rule("KEY", r"/\w+/")

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from typing import Any
 
+from agentkv_runtime.formats.call_body import PythonCalls, Written
+
 __all__ = ["parse_calls"]
 
+_NAME = re.compile(r"[\w.:/-]+")  # also of tools that are no names in Python
 _NAMES = {"true": True, "false": False, "null": None}
 
 
 def parse_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
     """Names and keyword arguments of the calls in a list, or of one call. Nothing is evaluated. Raises ValueError."""
+    body = PythonCalls()
+    calls = [_call(event.text) for event in body.feed(text) if isinstance(event, Written)]
+    if body.unfinished:
+        raise ValueError(f"no Python call: {body.unfinished}")
+    return calls
+
+
+def _call(text: str) -> tuple[str, dict[str, Any]]:
+    name, _, arguments = text.partition("(")
+    if not _NAME.fullmatch(name.strip()):
+        raise ValueError(f"no name of a tool: {name}")
     try:
         with warnings.catch_warnings():  # of escapes that Python does not know
             warnings.simplefilter("ignore")
-            tree = ast.parse(text.strip(), mode="eval").body
+            call = ast.parse(f"_({arguments}", mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise ValueError(f"no Python calls: {error}") from None
-    calls = tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]
-    return [_call(node) for node in calls]
-
-
-def _call(node: ast.expr) -> tuple[str, dict[str, Any]]:
-    if not isinstance(node, ast.Call):
-        raise ValueError(f"no Python call: {ast.unparse(node)}")
-    name = ast.unparse(node.func)
-    if node.args or any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError(f"no Python call: {error}") from None
+    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
         raise ValueError(f"{name} has arguments without a name")
-    return name, {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
+    return name.strip(), {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
 
 
 def _value(node: ast.expr) -> Any:
@@ -43,7 +50,9 @@ def _value(node: ast.expr) -> Any:
             return {_key(key): _value(value) for key, value in zip(keys, values, strict=True) if key is not None}
         case ast.Constant(value=str() | int() | float() | None as value):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(
+            value, bool
+        ):
             return -value
     raise ValueError(f"no literal: {ast.unparse(node)}")
 

@@ -10,11 +10,10 @@ from typing import Any
 import regex
 
 from agentkv_runtime.errors import FormatError
-from agentkv_runtime.formats.content import CONTENT, check_transform
+from agentkv_runtime.formats.content import CONTENT, MATCH_SECONDS, check_args, check_transform
 
 __all__ = ["Anchor", "Field", "ResponseTemplate", "load_template"]
 
-MATCH_SECONDS = 2.0  # patterns come with downloaded models
 _LOOKS_BACK = regex.compile(r"\(\?<[=!]|\\[AbBGKmM]|\^")
 _TEMPLATE_KEYS = {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"}
 _FIELD_KEYS = {"open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join"} | {
@@ -97,8 +96,11 @@ class ResponseTemplate:
     def reply_in(self, prompt: str) -> str:
         """What a prompt already holds of the reply: the text after its last start anchor, else all of it."""
         end = 0
-        for match in self.start.pattern.finditer(prompt, timeout=MATCH_SECONDS):
-            end = match.end()
+        try:
+            for match in self.start.pattern.finditer(prompt, timeout=MATCH_SECONDS):
+                end = match.end()
+        except TimeoutError:
+            raise FormatError(f"the start anchor takes more than {MATCH_SECONDS:g} s") from None
         return prompt[end:]
 
 
@@ -133,6 +135,7 @@ def _load_field(name: str, given: object) -> Field:
     content, join = given.get("content", "text"), given.get("join")
     if content not in CONTENT:
         raise FormatError(f"{what} has the content {content!r}; known are {', '.join(sorted(CONTENT))}")
+    check_args(what, content, given.get("content_args", {}))
     if join is not None and not (isinstance(join, str) and given.get("repeats", False)):
         raise FormatError(f"join of {what} must be a str, and needs `repeats`")
     opened, closed = _load_anchor(what, given, "open"), _load_anchor(what, given, "close")

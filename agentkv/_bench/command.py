@@ -107,18 +107,20 @@ def spec(
     how = f"{len(asked)} prompts, {branches} at a time, " + (
         f"temperature {temperature:g}" if temperature else "greedy"
     )
-    if plot is not None:
-        with reporting():
-            draw(results, plot, f"{folder.resolve().name}: {how}")
     if as_json:
         facts = {"model": str(folder), "prompts": len(asked), "branches": branches, "max_tokens": max_tokens}
         facts |= {"temperature": temperature, "repeat": repeat, "adaptive": adaptive}
         stdout.print_json(json.dumps({**facts, "results": [result.as_dict() for result in results]}))
-        return
-    stdout.print(_table(results, escaped(f"{folder.resolve().name}: {how}")))
-    for result in results:
-        if not result.same_output:
-            stderr.print(f"{result.name} did not say what plain decoding says: this backend's sums depend on the batch")
+    else:
+        stdout.print(_table(results, escaped(f"{folder.resolve().name}: {how}")))
+        for result in results:
+            if not result.same_output:
+                stderr.print(
+                    f"{result.name} did not say what plain decoding says: this backend's sums depend on the batch"
+                )
+    if plot is not None:  # last: whatever it fails on, what was measured is printed
+        with reporting():
+            draw(results, plot, f"{folder.resolve().name}: {how}")
 
 
 def _table(results: Sequence[Result], title: str) -> Table:

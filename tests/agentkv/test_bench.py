@@ -82,6 +82,14 @@ def test_plot(folder: Path, prompts: Path, tmp_path: Path) -> None:
     assert 4_000 < len(data) < 60_000
 
 
+def test_a_plot_that_cannot_be_written_costs_no_results(folder: Path, prompts: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = run(folder, "--prompts", prompts, "--plot", tmp_path / "missing" / "spec.png", *FEW)
+    assert done.exit_code == 1
+    assert "PromptLookup" in done.output
+    assert "No such file or directory" in done.output
+
+
 def test_a_plot_without_matplotlib_is_refused_at_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

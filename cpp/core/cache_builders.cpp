@@ -45,7 +45,7 @@ BuiltCache CacheBuilderRegistry::build(std::string_view backend_id, const CacheC
   {
     const std::lock_guard lock(mutex_);
     make_layer = find(backends_, "backend", backend_id);
-    make_cells = find(policies_, "policy", config.policy);
+    make_cells = find(policies_, "policy", std::string_view(config.policy).substr(0, config.policy.find(':')));
   }
   auto cells = make_cells(config);
   auto layer = make_layer(config, cells);

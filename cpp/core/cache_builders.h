@@ -32,7 +32,9 @@ class AGENTKV_API CacheBuilderRegistry {
   static CacheBuilderRegistry& instance();
 
   void add_backend(std::string_view backend_id, LayerMaker make_layer);
-  void add_policy(std::string_view name, PolicyMaker make_cells);  // "full" (Cells) is there from the start
+  // "full" (Cells) is there from the start. A policy may have an argument, which its maker reads: config.policy
+  // "window:1024" asks the maker of "window".
+  void add_policy(std::string_view name, PolicyMaker make_cells);
 
   // Throws RegistryError for an unknown backend or policy, and what their makers throw.
   BuiltCache build(std::string_view backend_id, const CacheConfig& config) const;

@@ -241,9 +241,9 @@ def make_decode_session(
     """One sequence of up to `capacity` tokens over a model folder's program.
 
     K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first. `policy` says which positions stay
-    cached: "full" for all, or one that was registered (`_core.cache_builders()`). Raises ModelFolderError (of
-    `agentkv_runtime.errors`) for a folder or an option that does not work, BackendError where its backend is not
-    installed.
+    cached: "full" for all, or one that was registered (`_core.cache_builders()`), as "name:argument" where it takes
+    one. Raises ModelFolderError (of `agentkv_runtime.errors`) for a folder or an option that does not work,
+    BackendError where its backend is not installed.
     """
     return DecodeSession(*_open(folder, capacity, kv_dtype, min_chunk, 1, policy))
 

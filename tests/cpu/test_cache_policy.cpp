@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/cache_builders.h"
@@ -21,13 +22,14 @@ using namespace agentkv::cpu::testing;
 
 namespace {
 
-constexpr Pos kWindow = 8;
+constexpr Pos kWindow = 8;  // what "window:8" asks for
 constexpr int kHeads = 2, kDim = 16;
 
 // Sequences keep the last `window` positions; the cells of earlier ones are free again after each step.
 class WindowCells final : public Cells {
  public:
-  WindowCells(const CacheConfig& config, Pos window) : Cells(config.capacity, config.max_sequences), window_(window) {}
+  explicit WindowCells(const CacheConfig& config)
+      : Cells(config.capacity, config.max_sequences), window_(std::stoi(config.policy.substr(sizeof("window:") - 1))) {}
 
   void commit_step() override {
     Cells::commit_step();
@@ -86,7 +88,7 @@ struct Fed {
 };
 
 void a_window_says_what_the_whole_history_says() {
-  Fed full("full"), window("window");
+  Fed full("full"), window("window:8");
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
     std::vector<SeqId> rows;
@@ -107,7 +109,7 @@ void a_window_says_what_the_whole_history_says() {
 }
 
 void a_rollback_ends_within_the_window_or_is_refused() {
-  Fed window("window");
+  Fed window("window:8");
   for (int i = 0; i < 20; ++i) window.step({0});
   auto& cells = *window.built.cells;
   CHECK_THROWS(cells.seq_rm(0, 10, -1), InvalidRange, "forgotten the positions below 12", "back to 10");
@@ -121,7 +123,7 @@ void a_rollback_ends_within_the_window_or_is_refused() {
 }
 
 void a_fork_shares_the_window() {
-  Fed window("window");
+  Fed window("window:8");
   for (int i = 0; i < 12; ++i) window.step({0});
   auto& cells = *window.built.cells;
   cells.seq_cp(0, 1, cells.seq_len(0) - kWindow);
@@ -138,8 +140,7 @@ int main() {
   builders.add_backend("CPU", [](const CacheConfig& config, std::shared_ptr<StepPlanner> planner) {
     return std::make_shared<KvCache>(config, std::move(planner), nullptr);
   });
-  builders.add_policy("window",
-                      [](const CacheConfig& config) { return std::make_shared<WindowCells>(config, kWindow); });
+  builders.add_policy("window", [](const CacheConfig& config) { return std::make_shared<WindowCells>(config); });
   a_window_says_what_the_whole_history_says();
   a_rollback_ends_within_the_window_or_is_refused();
   a_fork_shares_the_window();

@@ -144,7 +144,7 @@ void what_does_not_fit_together_is_refused() {
   refused([](Example& e) { e.copy_to = 0; }, "an input is written");
   refused([](Example& e) { e.weight = 1; }, "constant 1 does not exist");
   refused([](Example& e) { e.n_weights = 15; }, "a norm weight of another width");
-  refused([](Example& e) { e.opcode = 99; }, "unknown instruction 99");
+  refused([](Example& e) { e.opcode = 99; }, "instruction 99, which this build does not have");
   refused([](Example& e) { e.dtype = 5; }, "an unknown dtype");
   refused([](Example& e) { e.dtype = 1; }, "a view of integers");
   refused([](Example& e) { e.count = 1; }, "goes on after its end");

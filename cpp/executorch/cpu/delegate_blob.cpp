@@ -72,7 +72,9 @@ Instruction read_instruction(BlobReader& in) {
       return read_op(in, &Attend::layer, &Attend::position, &Attend::scale, &Attend::window, &Attend::q, &Attend::k,
                      &Attend::v, &Attend::dst);
     default:
-      damaged("unknown instruction " + std::to_string(opcode));
+      throw ProgramError(std::string(kOwner) + ": instruction " + std::to_string(opcode) +
+                         ", which this build does not have; install the agentkv that exported the model, or export it "
+                         "again");
   }
 }
 

@@ -16,8 +16,8 @@ from agentkv._bench.prompts import default_prompts
 from agentkv.cli import app
 
 
-@pytest.mark.anyio
-async def test_a_fresh_context_drafts_deep() -> None:
+async def tokens_per_forward() -> float:
+    """Of a Context that just opened, on its first ten prompts."""
     tokens = forwards = 0
     async with kv.Context.open(kv.models.nano(), capacity=8192, speculative=kv.spec.Eagle()) as ctx:
         for prompt in default_prompts(kv.models.nano())[:10]:
@@ -27,7 +27,15 @@ async def test_a_fresh_context_drafts_deep() -> None:
             tokens += len(generation.tokens) - 1  # the first one follows from the prompt's own forward
             forwards += ctx.stats.forwards - before
             await branch.close()
-    assert tokens / forwards >= 3  # 7 to 8 where the machine is not too busy to be timed
+    return tokens / forwards
+
+
+@pytest.mark.anyio
+async def test_a_fresh_context_drafts_deep() -> None:
+    rates: list[float] = []
+    while len(rates) < 3 and not any(rate >= 4 for rate in rates):  # 7 to 8, less where others hold the cores
+        rates.append(await tokens_per_forward())
+    assert rates[-1] >= 4, rates
 
 
 @pytest.mark.anyio

@@ -51,7 +51,7 @@ from .agents.run_context import RunContext
 from .agents.step import Step
 from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
-from .output import JsonSchema, Regex
+from .output import Constraint, Grammar, JsonSchema, Regex
 
 __all__ = [
     "Agent",
@@ -63,6 +63,7 @@ __all__ = [
     "CallRecord",
     "CallRequest",
     "Choice",
+    "Constraint",
     "Context",
     "ContextClosed",
     "ContextFull",
@@ -70,6 +71,7 @@ __all__ = [
     "Extended",
     "ForeignBranch",
     "Generation",
+    "Grammar",
     "InvalidInput",
     "InvalidRollback",
     "JsonSchema",

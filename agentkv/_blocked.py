@@ -10,6 +10,7 @@ from types import FrameType
 from ._worker import EngineWorker
 
 LOOKS_BEFORE_GIVING_UP = 4
+_CALLING = (EngineWorker.step.__code__, EngineWorker.settle.__code__)  # into the engine
 
 
 class StrategyInterrupted(BaseException):
@@ -45,7 +46,7 @@ class BlockedStrategy:
             return None
         above: FrameType | None = None
         frame = sys._current_frames().get(self._thread.ident)
-        while frame is not None and frame.f_code is not EngineWorker.step.__code__:
+        while frame is not None and frame.f_code not in _CALLING:
             above, frame = frame, frame.f_back
         if frame is None or above is None:
             return None

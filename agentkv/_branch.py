@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -13,7 +13,8 @@ import anyio
 import numpy as np
 from numpy.typing import NDArray
 
-from ._commands import Awaited, Job, check_finished
+from ._closing import Closing
+from ._commands import Job, check_finished
 from ._errors import BranchBusy, BranchClosed, InvalidInput
 from ._extending import Extended, Extending, Moved
 from ._generation import Choice, Generation
@@ -24,34 +25,16 @@ from ._request import MOST_TOKENS, GenerationRequest
 from ._shown import shown
 from ._speculation import INHERIT, Inherit, Speculative
 from ._stream import DEFAULT_BUFFER, TokenStream
+from .output._driver import Description
 
 if TYPE_CHECKING:
     from ._commands import Worker
     from ._context import Context
     from ._engine import Finished
     from ._home import Home
-    from ._loop import StepLoop
     from ._sampling import Sampling
 
 MOST_FORKS = 2**31 - 1
-
-
-class Closing:
-    """What `Branch.close` returns. The branch is closed already; awaiting this waits until its cells are free."""
-
-    __slots__ = ("_loop", "_released")
-
-    def __init__(self, loop: StepLoop, released: Awaited[None] | None) -> None:
-        self._loop = loop
-        self._released = released
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> None:
-        if self._released is not None:
-            self._loop.check_here()
-            await self._loop.until(self._released.settled)
 
 
 class Branch:
@@ -203,6 +186,7 @@ class Branch:
         stop: str | Sequence[str] | None = None,
         sampling: Sampling | None = None,
         speculative: Speculative | Inherit | None = INHERIT,
+        output: Description | None = None,
     ) -> Generation:
         """Samples tokens until something ends it. They all enter the history.
 
@@ -212,13 +196,17 @@ class Branch:
             sampling: how tokens are drawn; None is greedy.
             speculative: a strategy of `kv.spec` or your own, or None for none; left out, as the Context does. The
                 tokens are the same, in fewer forwards.
+            output: what may be said: a kv.Grammar, or a kv.Constraint of your own. An output that was cut short (by
+                `max_tokens`, a cancellation, a full cache, or a rollback into it) goes on when the same is asked for
+                again. finish_reason is "stop" where nothing may follow, "eos" where the model ends what may end.
 
         Raises:
-            InvalidInput: an argument out of range, or a branch without tokens.
+            InvalidInput: an argument out of range, a branch without tokens, or an `output` that is no grammar.
             PositionsExhausted: the branch is at the model's last position.
             ModelError: a strategy that this is the first use of cannot be opened; DraftMismatch where it was not made
                 for this model.
-            StepFailed: a forward failed, or the strategy did; the branch keeps the tokens that were made before it.
+            StepFailed: a forward failed, or the strategy or the constraint did; the branch keeps the tokens that were
+                made before it.
         """
         self._check_started("generate")
         request = GenerationRequest.checked(
@@ -228,7 +216,10 @@ class Branch:
             sampling=sampling,
             speculative=speculative,
             speculation=self._home.speculation,
+            output=output,
+            grammars=self._home.grammars,
         )
+        await request.prepare()
         return await self._loop.run(Job(request.start, request.finish))
 
     def stream(
@@ -238,6 +229,7 @@ class Branch:
         stop: str | Sequence[str] | None = None,
         sampling: Sampling | None = None,
         speculative: Speculative | Inherit | None = INHERIT,
+        output: Description | None = None,
         buffer: int = DEFAULT_BUFFER,
     ) -> TokenStream:
         """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
@@ -253,6 +245,8 @@ class Branch:
             sampling=sampling,
             speculative=speculative,
             speculation=self._home.speculation,
+            output=output,
+            grammars=self._home.grammars,
             buffer=limit,
         )
         return TokenStream(self, request, limit)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._errors import ForeignBranch, ModelError
 from .agents.threads import ToolThreads
 from .agents.trunks import Trunks
+from .output._driver import Grammars
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -44,6 +45,7 @@ class Home:
         self.tokenizer = tokenizer
         self.speculation: Speculation = model.speculation
         self._model = model
+        self.grammars = Grammars(model.tokenizer, model.info.vocab_size)
         self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
 
     @cached_property

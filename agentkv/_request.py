@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from anyio import to_thread
+
 from ._commands import check_finished
 from ._generation import Generation, Usage
 from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling, native_sampling
 from ._speculation import Inherit, Speculation, Speculative
+from .output._driver import Description, Grammars, checked_description
 
 if TYPE_CHECKING:
     from ._engine import Finished, StepEngine
@@ -29,6 +32,8 @@ class GenerationRequest:
     seed: int | None
     strategy: Speculative | None
     speculation: Speculation
+    output: Description | None
+    grammars: Grammars
     buffer: int | None
 
     @classmethod
@@ -41,6 +46,8 @@ class GenerationRequest:
         sampling: Sampling | None,
         speculative: Speculative | Inherit | None,
         speculation: Speculation,
+        output: object,
+        grammars: Grammars,
         buffer: int | None = None,
     ) -> GenerationRequest:
         """Raises InvalidInput for anything out of range; draws the seed where one is needed.
@@ -51,7 +58,14 @@ class GenerationRequest:
         limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
         stops = checked_stop(stop)
         sampling = checked_sampling(sampling)
-        return cls(branch, limit, stops, sampling, sampling.drawn_seed(), strategy, speculation, buffer)
+        described = None if output is None else checked_description(output)
+        seed = sampling.drawn_seed()
+        return cls(branch, limit, stops, sampling, seed, strategy, speculation, described, grammars, buffer)
+
+    async def prepare(self) -> None:
+        """Compiles what the output must be, the first time, beside the event loop. Raises InvalidInput."""
+        if self.output is not None and not self.grammars.known(self.output):
+            await to_thread.run_sync(self.grammars.native, self.output, abandon_on_cancel=True)
 
     def start(self, engine: StepEngine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
@@ -65,6 +79,7 @@ class GenerationRequest:
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
             drafter=self.speculation.drafter(self.strategy),
+            constraint=None if self.output is None else self.grammars.native(self.output),
         )
         return engine.generate(self.branch, options)
 

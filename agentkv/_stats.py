@@ -23,6 +23,7 @@ class Stats:
         reused: tokens that `branch` took from a live branch instead of prefilling them.
         drafted: draft tokens that the model verified.
         accepted: of these, tokens that the model went on with.
+        forced: tokens that a constraint left no choice about, and that were run with the token before them.
         retries: forwards that were run again, for one branch alone, after a forward of several had failed.
         rows_per_step: how many steps had how many rows, {rows: steps}.
         branches: live branches.
@@ -34,6 +35,8 @@ class Stats:
             bytes of one number; int8 and int4 add a float16 scale and bias per group of 64 or 32 numbers.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
+        constraint_seconds: time that steps waited for constraints, in seconds.
+        mask_seconds: time spent on the masks of constraints, mostly beside forwards, in seconds.
     """
 
     steps: int = 0
@@ -44,6 +47,7 @@ class Stats:
     reused: int = 0
     drafted: int = 0
     accepted: int = 0
+    forced: int = 0
     retries: int = 0
     rows_per_step: Mapping[int, int] = field(default_factory=dict)
     branches: int = 0
@@ -54,6 +58,8 @@ class Stats:
     kv_bytes: int = 0
     forward_seconds: float = 0.0
     draft_seconds: float = 0.0
+    constraint_seconds: float = 0.0
+    mask_seconds: float = 0.0
 
     @property
     def cells_free(self) -> int:

@@ -57,6 +57,7 @@ class TokenStream:
         await checkpoint_if_cancelled()
         self._branch._check_free()
         self._entered = True
+        await self._request.prepare()
         self._loop.submit(self._job)
         try:
             await self._job.started.wait()

@@ -134,8 +134,12 @@ class EngineWorker:
             self._absorb(report)
 
     def step(self) -> StepReport:
-        """One step of the engine. Strategies written in Python run above this frame, and nowhere else."""
+        """One step of the engine. Strategies and constraints written in Python run above this frame or `settle`."""
         return self.engine.step()
+
+    def settle(self) -> StepReport:
+        """What ends without a forward."""
+        return self.engine.settle()
 
     def _collect(self, idle: bool) -> None:
         """Applies what came in and answers what needs no forward, until a forward is due.
@@ -152,7 +156,7 @@ class EngineWorker:
                 self._take(queue.get())
             if self._stopping:
                 return
-            self._absorb(self.engine.settle())
+            self._absorb(self.settle())
             self._publish()
             if not self.jobs:
                 continue

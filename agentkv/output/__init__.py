@@ -3,7 +3,9 @@
 gen = await branch.generate(output=kv.Regex("[0-9]{4}"))
 """
 
+from .constraint import Constraint
+from .grammar import Grammar
 from .json_schema import JsonSchema
 from .regex import Regex
 
-__all__ = ["JsonSchema", "Regex"]
+__all__ = ["Constraint", "Grammar", "JsonSchema", "Regex"]

@@ -9,6 +9,7 @@
 namespace nb = nanobind;
 
 void bind_core(nb::module_& m);
+void bind_constraint(nb::module_& m);
 void bind_cpu(nb::module_& m);
 void bind_drafter(nb::module_& m);
 void bind_drafters(nb::module_& m);
@@ -43,7 +44,8 @@ NB_MODULE(_core, m) {
   bind_cpu(m);
   bind_model_runner(m);  // the base class of every runner below
   bind_reports(m);
-  bind_drafter(m);  // the base class of every drafter below
+  bind_drafter(m);     // the base class of every drafter below
+  bind_constraint(m);  // before the options, whose default it is in
   bind_options(m);
   bind_engine(m);
   bind_program(m);

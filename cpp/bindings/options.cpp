@@ -18,7 +18,8 @@ void bind_options(nanobind::module_& m) {
       m, "GenerateOptions",
       "max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token "
       "appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not "
-      "`taken`. drafter: guesses tokens, so that the same ones take fewer forwards.");
+      "`taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be "
+      "said.");
   bind_fields(options, kGenerateFields);
   nanobind::class_<PolicyOptions> policy(m, "PolicyOptions",
                                          "The constants of the drafting policy; engine/policy_options.h has reasons.");

@@ -74,6 +74,8 @@ void bind_reports(nb::module_& m) {
           "text", [](const Finished& f) { return bytes_of(f.text); },
           "generate: the tokens' bytes without special tokens, cut before the stop string.")
       .def_ro("prompt_tokens", &Finished::prompt_tokens, "generate: the branch's length when it began.")
+      .def_ro("output_began", &Finished::output_began,
+              "generate, under a constraint: where in the branch its output begins; -1 without.")
       .def_prop_ro(
           "logits",
           [](nb::handle_t<Finished> self) -> nb::object {

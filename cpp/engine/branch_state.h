@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/logits_row.h"
+#include "engine/output.h"
 #include "engine/philox.h"
 #include "engine/types.h"
 
@@ -17,13 +18,15 @@ struct BranchState {
   LogitsRow next_logits = {};    // after log; null unless all of log is cached and they are known
   std::uint64_t rng_stream = 0;  // of random numbers
   std::uint32_t forks = 0;       // how many children drew a stream from this one
+  Output output = {};            // the last one under a constraint
 
   // What the next child begins with. The caller counts it in `forks` once the child stands.
-  BranchState child() const { return {log, next_logits, child_stream(rng_stream, forks), 0}; }
+  BranchState child() const { return {log, next_logits, child_stream(rng_stream, forks), 0, output}; }
 
   void roll_back(Pos length) {
     log.resize(static_cast<std::size_t>(length));
     next_logits.reset();
+    output.roll_back(length);
   }
 };
 

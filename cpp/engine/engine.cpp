@@ -37,11 +37,13 @@ Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache
       vocabulary_(std::move(vocabulary)),
       config_(checked_config(config)),
       speculation_(stats_),
+      constraints_(stats_, info_.vocab_size),
       branches_(std::move(cache), config.max_branches, speculation_),
       context_{.branches = branches_,
                .vocabulary = vocabulary_,
                .stats = stats_,
                .speculation = speculation_,
+               .constraints = constraints_,
                .max_positions = config.max_positions},
       batch_(branches_, info_),
       forward_(*runner_, branches_.cache(), stats_) {}

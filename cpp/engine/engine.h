@@ -74,6 +74,7 @@ class Engine {
   void guarded(Job& job, Action&& action);
 
   void prepare_jobs();
+  void draw_known();
   void offer_rows();
   std::size_t propose_drafts(std::size_t bound);
   void run_forwards(StepReport& report);
@@ -90,6 +91,7 @@ class Engine {
   const EngineConfig config_;
   Stats stats_;
   Speculation speculation_;
+  Constraints constraints_;
   BranchTable branches_;
   JobContext context_;
   Batch batch_;

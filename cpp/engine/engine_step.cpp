@@ -24,7 +24,9 @@ StepReport Engine::step() {
   batch_.clear();
   prepare_jobs();
   offer_rows();
+  constraints_.begin_masks();
   run_forwards(report);
+  constraints_.await_masks();
   for (const auto& job : jobs_) job->end_step();
   sweep(report.finished);
   report.emitted = std::exchange(context_.emitted, {});
@@ -47,8 +49,21 @@ StepReport Engine::settle() {
 }
 
 void Engine::prepare_jobs() {
+  constraints_.clear_pending();
   for (const auto& job : jobs_) {
     if (!job->paused()) guarded(*job, [&] { job->prepare_once(); });
+  }
+  draw_known();
+}
+
+// Generations under a constraint whose row of logits is known draw from it without a forward.
+void Engine::draw_known() {
+  if (constraints_.pending().empty()) return;
+  constraints_.take_turns(0);
+  constraints_.begin_masks();
+  constraints_.await_masks();
+  for (const PendingTurn& pending : constraints_.pending()) {
+    if (!pending.job->done()) guarded(*pending.job, [&] { pending.job->draw_known(); });
   }
 }
 
@@ -64,6 +79,7 @@ void Engine::guarded(Job& job, Action&& action) {
 
 void Engine::offer_rows() {
   speculation_.clear_pending();
+  constraints_.clear_pending();
   const auto runnable = [](const Job& job) { return !job.paused() && !job.done(); };
   for (const auto& job : jobs_) {
     if (runnable(*job) && job->rides_with_decode()) guarded(*job, [&] { job->offer(batch_); });
@@ -82,7 +98,12 @@ void Engine::offer_rows() {
 std::size_t Engine::propose_drafts(std::size_t bound) {
   const std::size_t most = std::min({bound, static_cast<std::size_t>(info_.max_logits),
                                      batch_.rows() + static_cast<std::size_t>(std::max(batch_.free_cells(), Cell{0}))});
-  return speculation_.propose(batch_.rows(), most > batch_.rows() ? most - batch_.rows() : 0);
+  const std::size_t room = most > batch_.rows() ? most - batch_.rows() : 0;
+  std::size_t nodes = speculation_.propose(batch_.rows(), room);
+  for (const PendingTurn& pending : constraints_.pending()) {
+    if (pending.speculator) nodes -= pending.speculator->draft.size();  // those of the others stay as they are
+  }
+  return nodes + constraints_.take_turns(room - nodes);
 }
 
 void Engine::run_forwards(StepReport& report) {
@@ -114,6 +135,7 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
   const auto vocab = static_cast<std::size_t>(info_.vocab_size);
   const auto feature_dim = static_cast<std::size_t>(info_.feature_dim);
   std::span<const float> features = forward_.features();
+  constraints_.await_masks();
   ++report.forwards;
   for (const Segment& segment : segments) {
     const BatchEntry& entry = *segment.entry;

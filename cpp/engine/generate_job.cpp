@@ -15,12 +15,31 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
     : Job(id, branch, context), options_(options), matcher_(options.stop) {
   outcome_.prompt_tokens = branch.length();
   if (options_.drafter) speculator_.emplace(Speculator{context.speculation.attach(options_.drafter)});
+  if (!options_.constraint) return;
+  const Pos length = branch.length();
+  Output& output = branch.output;
+  if (!output.goes_on(options_.constraint, length)) output = {options_.constraint, length, length};
+  constrained_.emplace(Constrained{options_.constraint, output.began});
 }
 
 void GenerateJob::prepare() {
-  if (const LogitsRow row = branch_.next_logits) {  // held here: sampling makes the branch let go of it
-    if (const char* reason = sample(*row)) return finish(reason);
-  }
+  if (!branch_.next_logits) return;
+  if (constrained_) return context_.constraints.add(turn(0));
+  draw_known();
+}
+
+void GenerateJob::draw_known() {
+  const LogitsRow row = branch_.next_logits;  // held here: sampling makes the branch let go of it
+  if (const char* reason = sample(*row, -1)) finish(reason);
+}
+
+PendingTurn GenerateJob::turn(std::int32_t max_forced) {
+  return {this, &branch_, &*constrained_, speculator_ ? &*speculator_ : nullptr, max_forced};
+}
+
+Draft* GenerateJob::draft() {
+  if (constrained_) return &constrained_->ride.draft;
+  return speculator_ ? &speculator_->draft : nullptr;
 }
 
 std::int32_t GenerateJob::left() const {
@@ -37,11 +56,14 @@ void GenerateJob::offer(Batch& batch) {
              .tokens = tokens,
              .first_logits = tokens.size() - 1,
              .decode = true,
-             .draft = speculator_ ? &speculator_->draft : nullptr});
-  if (!speculator_) return;
-  speculator_->draft = {};
+             .draft = draft()});
   // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
-  if (left() > 1) context_.speculation.add({this, &branch_, &*speculator_, left() - 1});
+  const std::int32_t deepest = left() - 1;
+  if (speculator_) speculator_->draft = {};
+  if (speculator_ && deepest > 0) context_.speculation.add({this, &branch_, &*speculator_, deepest});
+  if (!constrained_) return;
+  constrained_->ride = {};
+  context_.constraints.add(turn(deepest));
 }
 
 // Draws each token from the target's row as plain decoding does, and goes on in the draft for as long as it has that
@@ -53,23 +75,51 @@ void GenerateJob::absorb(const RowResults& rows) {
   const std::size_t last = rows.segment.plain_rows() - 1;  // the row that the draft's roots follow
   const char* reason = nullptr;
   for (std::int32_t node = -1;;) {
-    reason = sample(rows.row(rows.segment.begin + last + static_cast<std::size_t>(node + 1)));
+    reason = sample(rows.row(rows.segment.begin + last + static_cast<std::size_t>(node + 1)), node);
     if (reason || !rows.segment.entry->draft) break;
     node = rows.segment.entry->draft->child(node, branch_.log.back());
     if (node < 0) break;
     rows.accepted.push_back(node);
   }
-  if (speculator_) context_.speculation.learn(*speculator_, rows.accepted);
+  learn(rows.accepted);
   if (reason) finish(reason);
 }
 
-void GenerateJob::no_room(Cell, Cell) { finish("context_full"); }
+void GenerateJob::learn(std::span<const std::int32_t> accepted) {
+  if (!constrained_) {
+    if (speculator_) context_.speculation.learn(*speculator_, accepted);
+    return;
+  }
+  const Ride& ride = constrained_->ride;
+  const std::vector<std::int32_t> guessed = ride.guessed_of(accepted);
+  context_.stats.forced += accepted.size() - guessed.size();
+  if (!speculator_) return;
+  speculator_->draft = ride.guessed();
+  context_.speculation.learn(*speculator_, guessed);
+}
 
-const char* GenerateJob::sample(std::span<const float> row) {
+void GenerateJob::no_room(Cell, Cell) { finish(reason_at_limit("context_full")); }
+
+void GenerateJob::complete() {
+  branch_.output.complete = true;
+  finish("stop");
+}
+
+const char* GenerateJob::sample(std::span<const float> row, std::int32_t node) {
+  if (!constrained_) return draw(row, {});
+  const TokenMask mask = context_.constraints.mask(*constrained_, node);
+  if (is_complete(mask, context_.vocabulary.size())) {
+    branch_.output.complete = true;
+    return "stop";
+  }
+  return draw(row, mask);
+}
+
+const char* GenerateJob::draw(std::span<const float> row, TokenMask mask) {
   const RandomKey key{options_.seed, branch_.rng_stream, static_cast<std::uint32_t>(branch_.length())};
-  const auto [token, logprob] =
-      context_.sampler.sample(row, options_.sampling, branch_.log, key, options_.constraint.get());
+  const auto [token, logprob] = context_.sampler.sample(row, options_.sampling, branch_.log, key, mask);
   branch_.log.push_back(token);
+  if (constrained_) branch_.output.end = branch_.length();
   branch_.next_logits.reset();
   outcome_.tokens.push_back(token);
   outcome_.logprobs.push_back(logprob);
@@ -86,12 +136,27 @@ const char* GenerateJob::sample(std::span<const float> row) {
 
 const char* GenerateJob::reason_to_end(Token token) {
   const Vocabulary& vocabulary = context_.vocabulary;
-  if (vocabulary.is_eos(token) && !options_.ignore_eos) return "eos";
+  if (vocabulary.is_eos(token) && !options_.ignore_eos) {
+    if (constrained_) branch_.output.complete = true;
+    return "eos";
+  }
   if (!vocabulary.is_special(token) && matcher_.push(vocabulary.bytes(token))) return "stop";
-  if (outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens)) return "length";
-  return left() == 0 ? "context_full" : nullptr;
+  if (outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens)) return reason_at_limit("length");
+  return left() == 0 ? reason_at_limit("context_full") : nullptr;
 }
 
-void GenerateJob::conclude() { outcome_.text = matcher_.text(); }
+// What is complete with its last token has not been cut short.
+const char* GenerateJob::reason_at_limit(const char* reason) {
+  if (!constrained_ || !context_.constraints.is_complete(id(), branch_, *constrained_)) return reason;
+  branch_.output.complete = true;
+  return "stop";
+}
+
+void GenerateJob::conclude() {
+  outcome_.text = matcher_.text();
+  if (!constrained_) return;
+  outcome_.output_began = branch_.output.began;
+  context_.constraints.ended(id(), *constrained_);
+}
 
 }  // namespace agentkv

@@ -8,6 +8,7 @@
 
 #include "engine/batch.h"
 #include "engine/branch_table.h"
+#include "engine/constraints.h"
 #include "engine/report.h"
 #include "engine/sampler.h"
 #include "engine/speculation.h"
@@ -22,6 +23,7 @@ struct JobContext {
   const Vocabulary& vocabulary;
   Stats& stats;
   Speculation& speculation;
+  Constraints& constraints;
   Sampler sampler = {};
   RowPool rows = {};
   std::int32_t max_positions = 0;  // of a branch; 0: any number
@@ -46,11 +48,15 @@ class Job {
   void prepare_once() {
     if (!std::exchange(prepared_, true)) prepare();
   }
+  // Goes on with the row of logits that was known before, once its constraint has answered.
+  virtual void draw_known() {}
   virtual void offer(Batch& batch) = 0;
   // A forward succeeded: `rows` holds the fed rows of this job and their logits.
   virtual void absorb(const RowResults& rows) = 0;
   // The cache has no cell for the next row.
   virtual void no_room(Cell needed, Cell free);
+  // Its constraint says that nothing may follow.
+  virtual void complete() {}
   // Takes no part in steps for now.
   virtual bool paused() const { return false; }
   // The reader of its emitted tokens has taken this many more.

@@ -56,9 +56,9 @@ struct GenerateOptions {
   std::uint64_t seed = 0;
   bool ignore_eos = false;
   bool emit = false;
-  std::int32_t emit_ahead = 0;                            // pauses when so many emitted tokens are not taken; 0: never
-  std::shared_ptr<Drafter> drafter = nullptr;             // speculates; null for plain decoding
-  std::shared_ptr<TokenConstraint> constraint = nullptr;  // null: any token may come
+  std::int32_t emit_ahead = 0;                       // pauses when so many emitted tokens are not taken; 0: never
+  std::shared_ptr<Drafter> drafter = nullptr;        // speculates; null for plain decoding
+  std::shared_ptr<Constraint> constraint = nullptr;  // null: any token may come
 
   void validate() const;  // throws InvalidSampling
 };
@@ -68,6 +68,7 @@ inline constexpr std::tuple kGenerateFields{
     Field{"sampling", &GenerateOptions::sampling},     Field{"seed", &GenerateOptions::seed},
     Field{"ignore_eos", &GenerateOptions::ignore_eos}, Field{"emit", &GenerateOptions::emit},
     Field{"emit_ahead", &GenerateOptions::emit_ahead}, Field{"drafter", &GenerateOptions::drafter},
+    Field{"constraint", &GenerateOptions::constraint},
 };
 
 // Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.
@@ -78,21 +79,30 @@ class GenerateJob final : public Job {
   const char* kind() const override { return "generate"; }
   bool rides_with_decode() const override { return true; }
   void offer(Batch& batch) override;
+  void draw_known() override;
   void absorb(const RowResults& rows) override;
   void no_room(Cell needed, Cell free) override;
+  void complete() override;
   bool paused() const override { return options_.emit_ahead > 0 && untaken_ >= options_.emit_ahead; }
   void taken(std::int32_t tokens) override { untaken_ -= tokens; }
 
  private:
   void prepare() override;
-  std::int32_t left() const;                       // tokens that it may still make
-  const char* sample(std::span<const float> row);  // returns the reason to end, or null to go on
+  std::int32_t left() const;  // tokens that it may still make
+  Draft* draft();
+  PendingTurn turn(std::int32_t max_forced);
+  // After a node of what rides, or after the log (-1). Returns the reason to end, or null to go on.
+  const char* sample(std::span<const float> row, std::int32_t node);
+  const char* draw(std::span<const float> row, TokenMask mask);
   const char* reason_to_end(Token token);
+  const char* reason_at_limit(const char* reason);
+  void learn(std::span<const std::int32_t> accepted);
   void conclude() override;
 
   GenerateOptions options_;
   StopMatcher matcher_;
   std::optional<Speculator> speculator_;
+  std::optional<Constrained> constrained_;
   std::int32_t untaken_ = 0;  // emitted tokens that the reader has not taken
 };
 

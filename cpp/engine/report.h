@@ -35,6 +35,7 @@ struct Finished {
   std::vector<float> logprobs;
   std::string text;
   Pos prompt_tokens = 0;
+  Pos output_began = -1;       // generate, under a constraint: where in the branch its output begins
   std::vector<float> logits;   // logits: [vocab_size]
   std::vector<double> scores;  // select
 };

@@ -43,24 +43,21 @@ void Sampling::validate() const {
 }
 
 Sampler::Choice Sampler::sample(std::span<const float> row, const Sampling& sampling, std::span<const Token> history,
-                                const RandomKey& key, TokenConstraint* constraint) {
+                                const RandomKey& key, TokenMask mask) {
   const RowSummary raw = checked_summary(row);
   auto scores = row;
   if (sampling.repetition_penalty != 1) scores = penalised(scores, sampling.repetition_penalty, history);
-  if (constraint) scores = constrained(scores, *constraint, history);
+  if (!mask.empty()) scores = masked(scores, mask);
   const RowSummary summary = scores.data() == row.data() ? raw : summarise(scores);
+  if (summary.max == kLowest) throw ForwardFailed("the constraint allows no token here that the model can say");
   const bool greedy = sampling.temperature < kGreedyBelow;
   const Token token = greedy ? summary.argmax : draw(scores, summary.max, sampling, uniform(key));
   return {token, static_cast<float>(static_cast<double>(row[static_cast<std::size_t>(token)]) - raw.log_sum_exp)};
 }
 
-std::span<const float> Sampler::constrained(std::span<const float> scores, TokenConstraint& constraint,
-                                            std::span<const Token> history) {
-  if (scores.data() != scores_.data()) scores_.assign(scores.begin(), scores.end());
-  constraint.mask(history, scores_);
-  if (!std::any_of(scores_.begin(), scores_.end(), [](float score) { return score > kLowest; })) {
-    throw ForwardFailed("the constraint allows no token here");
-  }
+std::span<const float> Sampler::masked(std::span<const float> scores, TokenMask mask) {
+  scores_.resize(scores.size());
+  apply_mask(mask, scores, scores_);
   return scores_;
 }
 

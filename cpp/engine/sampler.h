@@ -8,7 +8,7 @@
 
 #include "engine/field.h"
 #include "engine/philox.h"
-#include "engine/token_constraint.h"
+#include "engine/token_mask.h"
 #include "engine/types.h"
 
 namespace agentkv {
@@ -40,10 +40,10 @@ class Sampler {
     float logprob;  // under the softmax of the row as the model gave it
   };
 
-  // history: the branch's whole log. constraint: null where any token may come. Throws ForwardFailed when the row holds
-  // NaN or +inf, or nothing finite, and when the constraint leaves no token.
+  // history: the branch's whole log. mask: what may come, whatever the sampling says. Throws ForwardFailed when the row
+  // holds NaN or +inf, or nothing finite, and when the mask leaves no token.
   Choice sample(std::span<const float> row, const Sampling& sampling, std::span<const Token> history,
-                const RandomKey& key, TokenConstraint* constraint = nullptr);
+                const RandomKey& key, TokenMask mask = {});
 
  private:
   struct Candidate {
@@ -51,8 +51,7 @@ class Sampler {
     Token token;
   };
 
-  std::span<const float> constrained(std::span<const float> scores, TokenConstraint& constraint,
-                                     std::span<const Token> history);
+  std::span<const float> masked(std::span<const float> scores, TokenMask mask);
   std::span<const float> penalised(std::span<const float> row, float penalty, std::span<const Token> history);
   Token draw(std::span<const float> scores, float max, const Sampling& sampling, double u);
   float kth_largest(std::span<const float> scores, std::size_t k);

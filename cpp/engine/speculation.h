@@ -28,6 +28,9 @@ struct Speculator {
   DraftSource& source;
   DraftPlan plan = {};  // of this round
   Draft draft = {};     // what is verified in this round
+
+  // A constraint forbids all that was drafted in this round.
+  void forbidden() { source.policy.acceptance.learn_levels(plan.depth, 0); }
 };
 
 // A generation that can use a draft in this step.

@@ -20,9 +20,12 @@ struct Stats {
   std::uint64_t reused = 0;     // prompt tokens found in another branch's cells
   std::uint64_t drafted = 0;    // draft nodes that the target verified
   std::uint64_t accepted = 0;   // of these, accepted ones
+  std::uint64_t forced = 0;     // tokens that a constraint forced and that rode with what came before them
   std::uint64_t retries = 0;    // forwards of a single job after a merged one failed
   std::uint64_t draft_rounds = 0;
   double draft_seconds = 0;                  // inside drafters
+  double constraint_seconds = 0;             // that steps waited for constraints
+  double mask_seconds = 0;                   // that filling masks took, beside forwards
   double forward_seconds = 0;                // inside the program
   double overhead_seconds = 0;               // the rest of step()
   std::vector<std::uint64_t> rows_per_step;  // [rows] -> steps that fed as many
@@ -49,9 +52,12 @@ inline constexpr std::tuple kStatsFields{
     Field{"reused", &Stats::reused},
     Field{"drafted", &Stats::drafted},
     Field{"accepted", &Stats::accepted},
+    Field{"forced", &Stats::forced},
     Field{"retries", &Stats::retries},
     Field{"draft_rounds", &Stats::draft_rounds},
     Field{"draft_seconds", &Stats::draft_seconds},
+    Field{"constraint_seconds", &Stats::constraint_seconds},
+    Field{"mask_seconds", &Stats::mask_seconds},
     Field{"forward_seconds", &Stats::forward_seconds},
     Field{"overhead_seconds", &Stats::overhead_seconds},
     Field{"rows_per_step", &Stats::rows_per_step},

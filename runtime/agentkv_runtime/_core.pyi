@@ -463,6 +463,12 @@ class Finished:
         """generate: the branch's length when it began."""
 
     @property
+    def output_began(self) -> int:
+        """
+        generate, under a constraint: where in the branch its output begins; -1 without.
+        """
+
+    @property
     def logits(self) -> numpy.typing.NDArray[numpy.float32] | None:
         """logits: float32 [vocab_size]."""
 
@@ -500,6 +506,9 @@ class Stats:
     def accepted(self) -> int: ...
 
     @property
+    def forced(self) -> int: ...
+
+    @property
     def retries(self) -> int: ...
 
     @property
@@ -507,6 +516,12 @@ class Stats:
 
     @property
     def draft_seconds(self) -> float: ...
+
+    @property
+    def constraint_seconds(self) -> float: ...
+
+    @property
+    def mask_seconds(self) -> float: ...
 
     @property
     def forward_seconds(self) -> float: ...
@@ -606,6 +621,34 @@ class PythonDrafter(Drafter):
         strategy has `propose(branch, tokens: int32 [n], limit) -> Draft | None` and may have `observe(branch, first, tokens: int32 [n], features: float32 [n, F] | None)`. What they raise fails the generations that asked.
         """
 
+def mask_words(vocab_size: int) -> int:
+    """
+    uint32 words of a row of masks: a bit per token, and one more that says that nothing may come.
+    """
+
+class ConstraintDriver:
+    """Answers for the constraints of all generations of a step."""
+
+class PythonConstraintDriver(ConstraintDriver):
+    """One that is a Python object."""
+
+    def __init__(self, answers: Any) -> None:
+        """
+        answers.take_turns([(job, rule or None, said, draft tokens, draft parents, most forced)], ended jobs) gives [(allowed nodes, forced tokens, complete, error)]: a job's first turn comes with its rule and all that its output has said. answers.fill_masks([(job, tokens, parents, masks: uint32 [1 + nodes, mask_words])]) fills the masks, zeros before, on another thread, and gives [error]. An error is "" where there is none.
+        """
+
+class Constraint:
+    """What a generation may say. Known by its identity."""
+
+class PythonConstraint(Constraint):
+    """One whose driver is a PythonConstraintDriver."""
+
+    def __init__(self, driver: PythonConstraintDriver, name: str, rule: Any) -> None:
+        """name: for errors. rule: what the driver gets."""
+
+    @property
+    def rule(self) -> Any: ...
+
 class Sampling:
     """
     How a token is drawn; agentkv.Sampling says what each field means. Ranges are checked where it is used.
@@ -630,10 +673,10 @@ class Sampling:
 
 class GenerateOptions:
     """
-    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards.
+    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said.
     """
 
-    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, drafter: Drafter | None = None) -> None: ...
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, drafter: Drafter | None = None, constraint: Constraint | None = None) -> None: ...
 
     @property
     def max_tokens(self) -> int: ...
@@ -658,6 +701,9 @@ class GenerateOptions:
 
     @property
     def drafter(self) -> Drafter: ...
+
+    @property
+    def constraint(self) -> Constraint: ...
 
 class PolicyOptions:
     """

@@ -1,0 +1,152 @@
+"""The constraints of a Context: compiled once, and answered for once per step, for all generations together."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from .._errors import InvalidInput
+from .._shown import shown
+from ._following import OwnRule
+from ._matching import GrammarRule, GrammarVocabulary
+from ._state import ConstraintFailed, Masks, Rule, State
+from .constraint import Constraint
+from .grammar import GrammarSource, is_grammar_source
+
+if TYPE_CHECKING:
+    from agentkv_runtime.constraints import PythonConstraint
+    from agentkv_runtime.tokenizer import Tokenizer
+
+Description: TypeAlias = GrammarSource | Constraint
+
+_KEPT = 64  # compiled constraints that no branch needs any more
+
+Turn: TypeAlias = tuple[int, Rule | None, list[int], list[int], list[int], int]
+Answer: TypeAlias = tuple[list[int], list[int], bool, str]
+MaskTurn: TypeAlias = tuple[int, list[int], list[int], Masks]
+
+
+def checked_description(output: object) -> Description:
+    """What a generation may say. Raises InvalidInput for anything else."""
+    if isinstance(output, type):
+        raise InvalidInput(f"output is the class {output.__name__}; pass an object of it")
+    if is_grammar_source(output) or isinstance(output, Constraint):
+        return output
+    raise InvalidInput(
+        f"output is {shown(output)}, but it must be a kv.Grammar, kv.Regex, kv.JsonSchema, or an object with mask, "
+        "advance, rollback, fork and done (see kv.Constraint)"
+    )
+
+
+class Driver:
+    """Answers the engine's turns: the state of each generation under a constraint. Raises nothing."""
+
+    def __init__(self) -> None:
+        self._rules: dict[int, Rule] = {}
+        self._states: dict[int, State] = {}
+
+    def take_turns(self, turns: list[Turn], ended: list[int]) -> list[Answer]:
+        """On the step loop's thread: what was said since the last turn, and what might follow."""
+        for job in ended:
+            self._end(job)
+        return [self._answer(*turn) for turn in turns]
+
+    def fill_masks(self, turns: list[MaskTurn]) -> list[str]:
+        """Beside the forward, on another thread."""
+        return [self._fill(*turn) for turn in turns]
+
+    def _answer(
+        self, job: int, rule: Rule | None, said: list[int], tokens: list[int], parents: list[int], most: int
+    ) -> Answer:
+        try:
+            if rule is not None:
+                self._rules[job] = rule
+                self._states[job] = rule.begin()
+            state = self._states[job]
+            state.say(said)
+            if state.complete:
+                return [], [], True, ""
+            forced = state.forced(most)
+            return state.allowed(tokens, parents), forced, False, ""
+        except ConstraintFailed as error:
+            self._rules.pop(job, None)
+            self._states.pop(job, None)
+            return [], [], False, str(error)
+
+    def _fill(self, job: int, tokens: list[int], parents: list[int], masks: Masks) -> str:
+        try:
+            self._states[job].fill(tokens, parents, masks)
+        except ConstraintFailed as error:
+            return str(error)
+        return ""
+
+    def _end(self, job: int) -> None:
+        rule, state = self._rules.pop(job, None), self._states.pop(job, None)
+        if rule is not None and state is not None:
+            rule.end(state)
+
+
+class Grammars:
+    """The compiled constraints of one Context. Everything here may be called from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._lock = threading.Lock()
+        self._vocabulary: GrammarVocabulary | None = None
+        self._driver: Any = None
+        self._known: weakref.WeakValueDictionary[object, PythonConstraint] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[object, PythonConstraint] = OrderedDict()
+
+    def known(self, description: Description) -> bool:
+        """Has it been compiled? Then `native` takes no time."""
+        return _key(description) in self._known
+
+    def native(self, description: Description) -> PythonConstraint:
+        """What the engine takes for it: one object for equal descriptions. Compiles it the first time.
+
+        Raises InvalidInput with llguidance's reason.
+        """
+        description = checked_description(description)
+        key = _key(description)
+        with self._lock:
+            native = self._known.get(key)
+        if native is None:
+            rule = self._compiled(description)  # without the lock: it may take long, and lets other threads run
+            with self._lock:
+                native = self._known.get(key) or self._wrapped(description, rule)
+                self._known[key] = native
+        with self._lock:
+            self._recent[key] = native
+            self._recent.move_to_end(key)
+            while len(self._recent) > _KEPT:
+                self._recent.popitem(last=False)
+        return native
+
+    def _compiled(self, description: Description) -> Rule:
+        if not is_grammar_source(description):
+            return OwnRule(cast("Constraint", description), frozenset(self._tokenizer.eos_ids), self._vocab_size)
+        try:
+            return GrammarRule(description.grammar, self._open_vocabulary())
+        except ValueError as error:
+            raise InvalidInput(f"{shown(description)} is no grammar: {error}") from error
+
+    def _open_vocabulary(self) -> GrammarVocabulary:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size)
+            return self._vocabulary
+
+    def _wrapped(self, description: Description, rule: Rule) -> PythonConstraint:
+        from agentkv_runtime.constraints import PythonConstraint, PythonConstraintDriver
+
+        if self._driver is None:
+            self._driver = PythonConstraintDriver(Driver())
+        return PythonConstraint(self._driver, shown(description), rule)
+
+
+def _key(description: Description) -> object:
+    """Grammars are known by what they say, objects of users by their identity: their rule keeps them alive."""
+    return description if is_grammar_source(description) else id(description)

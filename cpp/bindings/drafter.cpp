@@ -1,6 +1,7 @@
 // The face of every drafter, and the one whose guesses a Python object makes.
 #include "engine/drafter.h"
 
+#include <nanobind/eval.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
@@ -40,6 +41,7 @@ class PythonDrafter final : public Drafter {
         const nb::object answer = propose_(request.branch, copied_array<Token>(request.history), request.max_nodes);
         if (!answer.is_none()) request.draft = draft_of(answer, request.max_nodes);
       }
+      checkpoint_();
     } catch (nb::python_error& error) {
       throw ForwardFailed(error_text(name_, ".propose: ", describe(error)));
     } catch (const InvalidDraft& error) {
@@ -60,6 +62,7 @@ class PythonDrafter final : public Drafter {
                                         features.size() / tokens.size()));
       }
       observe_(branch, first, copied_array<Token>(tokens), rows);
+      checkpoint_();
     } catch (nb::python_error& error) {
       throw ForwardFailed(error_text(name_, ".observe: ", describe(error)));
     }
@@ -71,6 +74,7 @@ class PythonDrafter final : public Drafter {
     strategy_.reset();
     propose_.reset();
     observe_.reset();
+    checkpoint_.reset();
   }
 
  private:
@@ -87,6 +91,9 @@ class PythonDrafter final : public Drafter {
 
   nb::object strategy_;
   std::string name_;
+  // Does nothing: an exception that was sent to the thread while the strategy was in C code is raised in it, and not
+  // after the step, where it would take the step's report with it.
+  nb::object checkpoint_ = nb::eval("lambda: None", nb::dict());
   nb::object propose_;
   nb::object observe_;
   bool observes_;

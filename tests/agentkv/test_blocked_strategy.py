@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
 
 import agentkv as kv
@@ -171,3 +172,26 @@ async def test_a_forward_in_python_is_no_strategy(
         slow.clear()
         assert len((await other.generate(max_tokens=3)).tokens) == 3
         assert len((await branch.generate(max_tokens=3)).tokens) == 3
+
+
+@pytest.mark.asyncio
+async def test_an_interrupt_that_comes_in_c_code_is_the_strategys_own(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python raises it at its next call, which may be outside of the strategy."""
+    monkeypatch.setattr("agentkv._loop.PATIENCE_S", 0.01)
+    monkeypatch.setattr("agentkv._blocked.LOOKS_BEFORE_GIVING_UP", 10**6)
+    numbers = np.full(4_000_000, 1.5)
+
+    class Computes:
+        adaptive = False
+
+        def propose(self, branch: int, tokens: object, limit: int) -> None:
+            numbers**1.1  # some 0.1 s in C, and no call after it
+
+    async with open_context() as ctx:
+        branch, other = await ctx.branch("The quick"), await ctx.branch("fox")
+        for _ in range(3):
+            with anyio.move_on_after(0.01):
+                await branch.generate(max_tokens=4, speculative=Computes())
+            assert len((await other.generate(max_tokens=3)).tokens) == 3

@@ -74,13 +74,14 @@ def _family_of(tokenizer: Tokenizer) -> Family | None:
         for reply in reply_with_calls(tokenizer, calls):
             readers = [f for f in callers if _reads(load_template(f.template(headers=headers)), reply, calls)]
             if readers:
-                return max(readers, key=lambda family: _likeness(family.spelling.written(calls), reply))
+                return max(readers, key=lambda family: _likeness(family, reply, calls))
     return None
 
 
-def _likeness(written: str, reply: str) -> int:
-    """2 where a reply has the calls as they are written, 1 where it has what is before the first tool's name."""
-    return 2 if written in reply else int(written[: written.index(CALLS[0][0]) + len(CALLS[0][0])] in reply)
+def _likeness(family: Family, reply: str, calls: Sequence[Call]) -> int:
+    """2 where a reply has the calls as the family writes them, 1 where it has what is before the first tool's name."""
+    written, name = family.spelling.written(calls if family.spelling.several else calls[:1]), calls[0][0]
+    return 2 if written in reply else int(written[: written.index(name) + len(name)] in reply)
 
 
 def _ends(tokenizer: Tokenizer) -> tuple[str, ...]:
@@ -102,7 +103,6 @@ def _read_by(template: ResponseTemplate, tokenizer: Tokenizer) -> Format:
     likely = _family_of(tokenizer)
     callers = [family for family in FAMILIES.values() if family.calls]
     for family in [likely, *callers] if likely else callers:
-        for calls in (CALLS, CALLS[:1]):
-            if _reads(template, family.spelling.written(calls), calls):
-                return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids, _ends(tokenizer))
+        if _reads(template, family.spelling.written(CALLS[:1]), CALLS[:1]):
+            return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids, _ends(tokenizer))
     return Format(TEMPLATE, template, NoCalls(), thinking, tokenizer.added_ids, _ends(tokenizer))

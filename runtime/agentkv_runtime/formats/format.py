@@ -52,11 +52,11 @@ class Format:
         return parser.finish()
 
     def write(self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]] = (), reasoning: str = "") -> str:
-        """A message as the model would write it: what `parse` reads. Raises FormatError where it has no such calls."""
-        thought = f"{self.thinking[0]}\n{reasoning}\n{self.thinking[1]}\n\n" if reasoning and self.thinking else ""
-        if not calls:
-            return thought + content
-        return thought + (content + "\n" if content else "") + self.spelling.written(calls)
+        """A message as the model would write it, and `parse` reads it. Reasoning is left out for models that have none.
+
+        Raises FormatError for calls that it cannot write: several in a format of one, or beside content.
+        """
+        return self.spelling.write(content, calls, reasoning, self.thinking)
 
     def grammar(
         self,

@@ -11,9 +11,14 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.call_spelling import CallSpelling, Tool
 from agentkv_runtime.formats.lark import Lark
 
-__all__ = ["Calls", "NoCalls", "Spelling", "Wanted"]
+__all__ = ["Calls", "NoCalls", "Spelling", "Thinking", "Wanted", "WrittenCall"]
 
 _UNKNOWN = "how this model spells calls is not known. Name the format that it was trained on, or give one of your own"
+
+WrittenCall = tuple[str, Mapping[str, Any]]
+"""A tool's name, and the arguments."""
+Thinking = tuple[str, str] | None
+"""What is around the reasoning, for models that reason."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Wanted:
     """The JSON schema of a message that makes none; None for free text."""
     parallel: bool = True
     """May it make several?"""
-    thinking: tuple[str, str] | None = None
+    thinking: Thinking = None
     """What is around the reasoning, for models that reason."""
     in_reasoning: bool = False
     """Has the prompt opened the reasoning?"""
@@ -39,6 +44,8 @@ class Spelling(ABC):
 
     begins: str = ""
     """Where only a whole message can be calls: the pattern of how it begins."""
+    several: bool = True
+    """May a message make more than one call?"""
 
     @property
     def opener(self) -> str:
@@ -51,12 +58,21 @@ class Spelling(ABC):
         return ()
 
     @abstractmethod
-    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    def written(self, calls: Sequence[WrittenCall]) -> str:
         """Calls as the model writes them."""
 
     @abstractmethod
     def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:
         """After `before`, which is the end of `opener`, one call, or several if `parallel`: an expression."""
+
+    def write(self, content: str, calls: Sequence[WrittenCall], reasoning: str, thinking: Thinking) -> str:
+        """A message. Raises FormatError for calls that it cannot have."""
+        thought = f"{thinking[0]}\n{reasoning}\n{thinking[1]}\n\n" if reasoning and thinking else ""
+        if not calls:
+            return thought + content
+        if content and self.begins:
+            raise FormatError("in this format a message is text or calls, not both; leave one out")
+        return thought + (content + "\n" if content else "") + self.written(calls)
 
     def message(self, lark: Lark, wanted: Wanted) -> str:
         """The message: an expression."""
@@ -85,7 +101,7 @@ class Spelling(ABC):
 class NoCalls(Spelling):
     """Of models that make none."""
 
-    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:  # noqa: D102
+    def written(self, calls: Sequence[WrittenCall]) -> str:  # noqa: D102
         raise FormatError(_UNKNOWN)
 
     def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:  # noqa: D102
@@ -118,7 +134,9 @@ class Calls(Spelling):
     def markers(self) -> tuple[str, ...]:  # noqa: D102
         return () if self.begins else (self.marker or self.opener.rstrip(), *self.also)
 
-    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:  # noqa: D102
+    def written(self, calls: Sequence[WrittenCall]) -> str:  # noqa: D102
+        if len(calls) > 1 and not self.several:
+            raise FormatError(f"in this format a message makes one call, not {len(calls)}")
         each = (self.before + self.call.written(name, arguments) + self.after for name, arguments in calls)
         return self.section[0] + self.between.join(each) + self.section[1]
 

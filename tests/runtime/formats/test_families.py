@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats import FAMILIES, Family, ParsedMessage
 from transformers.utils.chat_parsing import parse_response
 
@@ -218,15 +219,19 @@ def test_what_is_written_is_read(family: Family) -> None:
         ("get_weather", {"city": "Bj\u00f8rn \u4f60\u597d", "days": 2, "hours": [1, 2.5], "units": {"wind": "m/s"}}),
         ("get_time", {}),
     ]
-    for made in (calls[:1], calls[1:], calls):
-        tools = [{"name": "get_weather", "parameters": {"properties": WEATHER}}]
-        if len(made) > 1 and family.name in ("harmony", "llama-json"):
-            continue  # one call a message
-        content = "" if family.name in ("llama-json", "pythonic", "harmony") else "Well."
-        message = form.parse(form.write(content, made, "Hm." if form.thinking else ""), tools=tools)
-        assert message.content == content
-        assert [(call.name, call.arguments, call.error) for call in message.calls] == [(*call, None) for call in made]
-        assert message.reasoning == ("Hm." if form.thinking else "")
+    tools = [{"name": "get_weather", "parameters": {"properties": WEATHER}}]
+    reasoning = "Hm." if form.thinking or family.name == "harmony" else ""
+    for made in (calls[:1], calls[1:], *([calls] if family.spelling.several else [])):
+        content = "" if family.spelling.begins else "Well."
+        message = form.parse(form.write(content, made, reasoning), tools=tools)
+        assert seen(message) == (content, reasoning, made)
+    assert seen(form.parse(form.write("Well.", reasoning=reasoning))) == ("Well.", reasoning, [])
+    if not family.spelling.several:
+        with pytest.raises(FormatError, match="one call, not 2"):
+            form.write("", calls)
+    if family.spelling.begins:
+        with pytest.raises(FormatError, match="not both"):
+            form.write("Well.", calls[:1])
 
 
 WEATHER = {

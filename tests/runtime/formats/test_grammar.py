@@ -19,7 +19,6 @@ from .matching import Grammar, tokenizer_with
 
 CALLERS = [family for family in FAMILIES.values() if family.calls]
 WHOLE = {"llama-json", "pythonic"}  # a message is text or calls
-ONE = {"llama-json", "harmony"}  # one call a message
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -82,7 +81,7 @@ LIKED += ["</think>", "[/THINK]", "<channel|>"]
 
 def controls(family: Family) -> tuple[str, ...]:
     """The tags of a family's calls and reasoning, which models have as added tokens."""
-    spelled = family.spelling.written([("f", {"a": "b"}), ("g", {})]) + "".join(family.thinking or ())
+    spelled = family.spelling.written([("f", {"a": "b"})]) + "".join(family.thinking or ())
     if family.name == "harmony":
         spelled += "<|end|><|start|><|return|>"
     tags = re.findall(r"</?\w+>|<\|?\"?\|?\w*\|>|<\|\w+>|<\|\"\|>|\[/?[A-Z_]+\]|<\uff5c.*?\uff5c>|</?\w+(?==)", spelled)
@@ -100,7 +99,8 @@ def grammars(family: Family, **options: Any) -> list[tuple[Format, Grammar]]:
 
 
 def reply(form: Format, *calls: tuple[str, dict[str, Any]], content: str = "") -> str:
-    text = form.write(content, calls)
+    each = [calls] if form.spelling.several else [[call] for call in calls]
+    text = "".join(form.write(content, made) for made in each)
     return text.removesuffix("<|call|>")  # with which a generation ends
 
 
@@ -109,7 +109,7 @@ def test_calls_of_tools_that_there_are_may_be_made(family: Family) -> None:
     for form, grammar in grammars(family):
         for call in GOOD:
             assert grammar.takes(reply(form, call)), reply(form, call)
-        if family.name not in ONE:
+        if family.spelling.several:
             assert grammar.takes(reply(form, *GOOD))
         if family.name not in WHOLE and family.name != "harmony":
             assert grammar.takes(reply(form, GOOD[0], content="One moment, < [ { please."))
@@ -158,11 +158,10 @@ def test_calls_may_be_required_forbidden_and_chosen(family: Family) -> None:
         assert not grammar.takes(text)
 
 
-@pytest.mark.parametrize("family", CALLERS, ids=lambda family: family.name)
-def test_what_a_random_model_writes_are_calls_that_fit(family: Family) -> None:
+def check_walks(family: Family, seeds: int) -> None:
     ended = 0
     for number, (form, grammar) in enumerate(grammars(family, choice="required")):
-        for seed in range(2):
+        for seed in range(seeds):
             text, whole = grammar.walk(f"{family.name} {number} {seed}", liked=LIKED)
             message = form.parse(text, tools=TOOLS)
             good = [call for call in message.calls if call.error is None]
@@ -174,6 +173,17 @@ def test_what_a_random_model_writes_are_calls_that_fit(family: Family) -> None:
                 assert call.arguments is not None
                 jsonschema.validate(call.arguments, SCHEMAS[call.name])
     assert ended
+
+
+@pytest.mark.parametrize("family", CALLERS, ids=lambda family: family.name)
+def test_what_a_random_model_writes_are_calls_that_fit(family: Family) -> None:
+    check_walks(family, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("family", CALLERS, ids=lambda family: family.name)
+def test_many_random_messages_are_calls_that_fit(family: Family, soak_count: int) -> None:
+    check_walks(family, soak_count // 10)
 
 
 def test_reasoning_comes_first_and_is_free() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.call_spelling import Tool
 from agentkv_runtime.formats.families.family import AT_END, FUNCTION, Family
 from agentkv_runtime.formats.lark import Lark
-from agentkv_runtime.formats.spelling import Spelling, Wanted
+from agentkv_runtime.formats.spelling import Spelling, Thinking, Wanted, WrittenCall
 
 __all__ = ["HARMONY"]
 
@@ -22,12 +22,20 @@ _TYPE = r"(?:\s*(?:<\|constrain\|>)?\w+)?\s*<\|message\|>"
 class _Channels(Spelling):
     """One call, at the end of the messages."""
 
-    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        return "".join(
-            f"{_CHANNEL}commentary to=functions.{name} <|constrain|>json{_MESSAGE}"
-            f"{json.dumps(arguments, ensure_ascii=False)}{_CALL}"
-            for name, arguments in calls
-        )
+    several = False
+
+    def written(self, calls: Sequence[WrittenCall]) -> str:
+        if len(calls) > 1:
+            raise FormatError(f"in this format a message makes one call, not {len(calls)}")
+        [(name, arguments)] = calls
+        head = f"{_CHANNEL}commentary to=functions.{name} <|constrain|>json{_MESSAGE}"
+        return head + json.dumps(arguments, ensure_ascii=False) + _CALL
+
+    def write(self, content: str, calls: Sequence[WrittenCall], reasoning: str, thinking: Thinking) -> str:
+        channels = [f"{_CHANNEL}analysis{_MESSAGE}{reasoning}"] if reasoning else []
+        if content or not calls:
+            channels.append(f"{_CHANNEL}{'commentary' if calls else 'final'}{_MESSAGE}{content}")
+        return f"{_END}{_START}".join([*channels, *([self.written(calls)] if calls else [])])
 
     def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:
         # What ends a call ends the generation too, so it is no part of the grammar.

@@ -79,7 +79,7 @@ class GenerationRequest:
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
             drafter=self.speculation.drafter(self.strategy),
-            constraint=None if self.output is None else self.grammars.native(self.output),
+            constraint=self.grammars.of_generation(engine, self.branch, self.output),
         )
         return engine.generate(self.branch, options)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from agentkv_runtime.constraints import PythonConstraint
     from agentkv_runtime.tokenizer import Tokenizer
 
+    from .._engine import StepEngine
+
 Description: TypeAlias = GrammarSource | Constraint
 
 _KEPT = 64  # compiled constraints that no branch needs any more
@@ -92,13 +94,19 @@ class Grammars:
     """The compiled constraints of one Context. Everything here may be called from any thread."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
         self._lock = threading.Lock()
         self._vocabulary: GrammarVocabulary | None = None
         self._driver: Any = None
         self._known: weakref.WeakValueDictionary[object, PythonConstraint] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[object, PythonConstraint] = OrderedDict()
+
+    def of_generation(
+        self, engine: StepEngine, branch: int, description: Description | None
+    ) -> PythonConstraint | None:
+        """What a generation that begins on the branch keeps to, on the engine's thread."""
+        return None if description is None else self.native(description)
 
     def known(self, description: Description) -> bool:
         """Has it been compiled? Then `native` takes no time."""
@@ -114,9 +122,9 @@ class Grammars:
         with self._lock:
             native = self._known.get(key)
         if native is None:
-            rule = self._compiled(description)  # without the lock: it may take long, and lets other threads run
+            rule = self.compiled(description)  # without the lock: it may take long, and lets other threads run
             with self._lock:
-                native = self._known.get(key) or self._wrapped(description, rule)
+                native = self._known.get(key) or self.wrapped(shown(description), rule)
                 self._known[key] = native
         with self._lock:
             self._recent[key] = native
@@ -125,9 +133,10 @@ class Grammars:
                 self._recent.popitem(last=False)
         return native
 
-    def _compiled(self, description: Description) -> Rule:
+    def compiled(self, description: Description) -> Rule:
+        """Compiles it anew. Raises InvalidInput with llguidance's reason."""
         if not is_grammar_source(description):
-            return OwnRule(cast("Constraint", description), frozenset(self._tokenizer.eos_ids), self._vocab_size)
+            return OwnRule(cast("Constraint", description), frozenset(self.tokenizer.eos_ids), self.vocab_size)
         try:
             return GrammarRule(description.grammar, self._open_vocabulary())
         except ValueError as error:
@@ -136,15 +145,16 @@ class Grammars:
     def _open_vocabulary(self) -> GrammarVocabulary:
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = GrammarVocabulary(self._tokenizer, self._vocab_size)
+                self._vocabulary = GrammarVocabulary(self.tokenizer, self.vocab_size)
             return self._vocabulary
 
-    def _wrapped(self, description: Description, rule: Rule) -> PythonConstraint:
+    def wrapped(self, name: str, rule: Rule) -> PythonConstraint:
+        """A rule as the engine takes it."""
         from agentkv_runtime.constraints import PythonConstraint, PythonConstraintDriver
 
         if self._driver is None:
             self._driver = PythonConstraintDriver(Driver())
-        return PythonConstraint(self._driver, shown(description), rule)
+        return PythonConstraint(self._driver, name, rule)
 
 
 def _key(description: Description) -> object:

@@ -1,0 +1,128 @@
+"""A script as the engine takes it: a constraint that leaves one token each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .._errors import InvalidInput
+from ..output._driver import Grammars
+from ..output._state import ConstraintFailed, Masks, Rule, State
+
+if TYPE_CHECKING:
+    from agentkv_runtime.constraints import PythonConstraint
+
+    from .._engine import StepEngine
+    from .._home import Home
+    from ..output._driver import Description
+
+Spell = Callable[[object, Callable[..., str]], str]
+
+
+class Script(Grammars):
+    """A Context's grammars, with a reply for each generation: it says the reply, and its grammar must allow that."""
+
+    def __init__(self, home: Home, script: Sequence[Any] | Callable[[str], Any], spell: Spell) -> None:
+        super().__init__(home.grammars.tokenizer, home.grammars.vocab_size)
+        self._home = home
+        self._make = script if callable(script) else None
+        self._replies = [] if callable(script) else list(script)
+        self._spell = spell
+        self._begun = 0
+
+    @property
+    def left(self) -> list[Any]:
+        """The replies that were not asked for."""
+        return self._replies[self._begun :]
+
+    def of_generation(self, engine: StepEngine, branch: int, description: Description | None) -> PythonConstraint:
+        """The next reply. Raises what a function raises that is to make it, InvalidInput where there is none."""
+        reply = self._reply(engine, branch)
+        self._begun += 1
+        tokenizer = self._home.tokenizer
+        said = tokenizer.encode(self._spell(reply, self._home.format.write))
+        own = None if description is None else self.compiled(description)
+        name = f"reply {self._begun} of the script"
+        return self.wrapped(
+            name, ReplyRule([*said, *tokenizer.eos_ids[:1]], frozenset(tokenizer.eos_ids), self.vocab_size, own)
+        )
+
+    def _reply(self, engine: StepEngine, branch: int) -> Any:
+        if self._make is not None:
+            return self._make(self._home.tokenizer.decode(engine.tokens(branch).tolist(), skip_special=False))
+        if not self.left:
+            raise InvalidInput(
+                f"a generation began on branch {branch}, but all {len(self._replies)} replies of the script were "
+                "given; write another one"
+            )
+        return self.left[0]
+
+
+class ReplyRule:
+    """One reply, token by token, and the grammar that its generation has besides."""
+
+    def __init__(self, tokens: Sequence[int], eos: frozenset[int], vocab_size: int, own: Rule | None) -> None:
+        self._tokens = list(tokens)
+        self._eos = eos
+        self._vocab_size = vocab_size
+        self._own = own
+
+    def begin(self) -> State:
+        """The state of a generation that begins. Raises ConstraintFailed where its grammar does not allow the reply."""
+        if self._own is not None:
+            self._check(self._own.begin())
+        return ReplyState(self._tokens, self._eos, self._vocab_size)
+
+    def end(self, state: State) -> None:
+        """A generation is over."""
+
+    def _check(self, state: State) -> None:
+        said = [token for token in self._tokens if token not in self._eos]
+        for place, token in enumerate(said):
+            if not state.allowed([token], [-1]):
+                raise ConstraintFailed(f"the grammar of the generation does not allow its token {place}")
+            state.say([token])
+        if not state.complete and len(said) < len(self._tokens) and not state.allowed(self._tokens[-1:], [-1]):
+            raise ConstraintFailed("the grammar of the generation does not allow it to end there")
+
+
+class ReplyState:
+    """How much of a reply was said."""
+
+    def __init__(self, tokens: Sequence[int], eos: frozenset[int], vocab_size: int) -> None:
+        self._tokens = list(tokens)
+        self._eos = eos
+        self._nothing = vocab_size  # the bit that says that nothing may come
+
+    def say(self, tokens: list[int]) -> None:
+        """Goes on by tokens that were said."""
+        del self._tokens[: len(tokens)]
+
+    @property
+    def complete(self) -> bool:
+        """Is all of it said?"""
+        return not self._tokens
+
+    def forced(self, most: int) -> list[int]:
+        """What comes next, without the end."""
+        return [token for token in self._tokens[:most] if token not in self._eos]
+
+    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
+        """The nodes of a draft that say the same."""
+        return [node for node, place in enumerate(self._places(tokens, parents)) if place is not None]
+
+    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+        """One bit a row."""
+        for row, place in enumerate([0, *self._places(tokens, parents)]):
+            if place is not None:
+                token = self._tokens[place] if place < len(self._tokens) else self._nothing
+                masks[row, token // 32] = 1 << token % 32
+
+    def _places(self, tokens: list[int], parents: list[int]) -> list[int | None]:
+        """For each node, how many tokens of the reply are said once it is; None where it says something else."""
+        places: list[int | None] = []
+        for token, parent in zip(tokens, parents, strict=True):
+            before = 0 if parent < 0 else places[parent]
+            agrees = before is not None and before < len(self._tokens) and self._tokens[before] == token
+            places.append(before + 1 if agrees and before is not None else None)
+        return places

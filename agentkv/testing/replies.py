@@ -1,0 +1,77 @@
+"""Scripted replies: a real Context whose generations say what a test wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from .. import models
+from .._context import Context
+from .._errors import InvalidInput
+from .._shown import shown
+from ._script import Script
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool in a scripted reply. Made by `kv.testing.call`."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+Reply: TypeAlias = str | Call | Sequence[str | Call]
+
+
+def call(name: str, /, **arguments: Any) -> Call:
+    """A call that the model is to make, for `kv.testing.replies`."""
+    return Call(name, arguments)
+
+
+@asynccontextmanager
+async def replies(
+    script: Sequence[Reply] | Callable[[str], Reply], model: str | Path | None = None, **options: Any
+) -> AsyncIterator[Context]:
+    """A Context that says what the script says, in the order in which its generations begin.
+
+    A reply is what one generation says: text, calls of tools (`kv.testing.call`), or both in a list. Text is given as
+    the model would write it, markers that it spells included. Where
+    several branches answer at once their order is not known: give a function, which gets the branch's text so far,
+    control tokens included, and returns the reply. It runs on the thread of the step loop.
+
+    A generation still ends where it must: at max_tokens, at a stop string, at a full context. One whose grammar does
+    not allow the reply (a tool that is not there, an argument that its schema refuses) fails with StepFailed; one that
+    no reply is left for raises InvalidInput.
+
+    Args:
+        script: the replies, or a function that makes them.
+        model: a model folder; None is the packaged nano.
+        options: as `Context.open` takes them.
+
+    Raises:
+        InvalidInput: a script that is neither.
+        AssertionError: the block ended without an error, and replies are left over.
+    """
+    if not callable(script) and (isinstance(script, str) or not isinstance(script, Sequence)):
+        raise InvalidInput(
+            f"script is {shown(script)}, but it must be a list of replies, or a function that makes them"
+        )
+    async with Context.open(models.nano() if model is None else model, **options) as context:
+        written = Script(context._home, script, _spelled)
+        context._home.grammars = written
+        yield context
+        if written.left:
+            raise AssertionError(f"replies of the script that nobody asked for: {written.left}")
+
+
+def _spelled(reply: object, write: Callable[[str, Sequence[tuple[str, dict[str, Any]]]], str]) -> str:
+    """A reply as the model writes it. Raises InvalidInput."""
+    parts = [reply] if isinstance(reply, str | Call) else reply
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str | Call) for part in parts):
+        raise InvalidInput(f"the script has {shown(reply)}, but a reply is text, a kv.testing.call, or a list of these")
+    text = "".join(part for part in parts if isinstance(part, str))
+    calls = [(part.name, part.arguments) for part in parts if isinstance(part, Call)]
+    return write(text, calls) if calls else text

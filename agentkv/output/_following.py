@@ -141,5 +141,5 @@ class OwnState:
 def _called(constraint: Constraint, what: str, method: Callable[..., T], *given: Any) -> T:
     try:
         return method(*given)
-    except Exception as error:
+    except BaseException as error:  # also what ends one that does not return
         raise ConstraintFailed(f"{type(constraint).__name__}.{what}: {type(error).__name__}: {error}") from error

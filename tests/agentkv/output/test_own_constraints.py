@@ -1,0 +1,148 @@
+"""Constraints of users' own, on nano."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import agentkv as kv
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def ctx() -> AsyncIterator[kv.Context]:
+    async with kv.Context.open(kv.models.nano(), capacity=4096, threads=1) as ctx:
+        yield ctx
+
+
+class Rule:
+    """Tokens of [3, vocab_size) that have the parity of the one before or, at every third place, are forced."""
+
+    def __init__(self, vocab_size: int, most: int = 20, said: tuple[int, ...] = ()) -> None:
+        self.vocab_size, self.most, self.said = vocab_size, most, said
+        self.threads: set[int] = set()
+
+    def mask(self) -> NDArray[np.bool_]:
+        self.threads.add(threading.get_ident())
+        ids = np.arange(self.vocab_size)
+        if len(self.said) % 3 == 2:
+            return ids == 3 + sum(self.said) % (self.vocab_size - 3)
+        return (ids % 2 == (self.said[-1] if self.said else 0) % 2) & (ids >= 3)
+
+    def advance(self, token: int) -> None:
+        assert self.mask()[token]
+        self.said = (*self.said, token)
+
+    def rollback(self, n: int) -> None:
+        assert 0 < n <= len(self.said)
+        self.said = self.said[:-n]
+
+    def fork(self) -> Rule:
+        fork = type(self)(self.vocab_size, self.most, self.said)
+        fork.threads = self.threads
+        return fork
+
+    @property
+    def done(self) -> bool:
+        return len(self.said) >= self.most
+
+
+async def by_hand(branch: kv.Branch, rule: Rule) -> list[int]:
+    while not rule.done:
+        row = await branch.logits()
+        token = int(np.argmax(np.where(rule.mask(), row, -np.inf)))
+        await branch.extend([token])
+        rule.advance(token)
+    return list(rule.said)
+
+
+@pytest.mark.parametrize("speculative", [None, kv.spec.PromptLookup()], ids=["none", "lookup"])
+async def test_an_object_of_ones_own_is_kept_to(ctx: kv.Context, speculative: Any) -> None:
+    trunk = await ctx.branch([{"role": "user", "content": "Who are you?"}])
+    rule = Rule(ctx.model_info.vocab_size)
+    wanted = await by_hand(await trunk.fork(), rule.fork())
+    branch = await trunk.fork()
+    gen = await branch.generate(output=rule, max_tokens=50, speculative=speculative)
+    assert (gen.tokens, gen.finish_reason) == (wanted, "stop")
+    assert ctx.stats.forced > 3
+    assert rule.said == ()  # it was forked
+    assert len(rule.threads) == 2  # that of the loop above, and the step loop's
+
+
+async def test_forks_and_rollbacks_go_on(ctx: kv.Context) -> None:
+    trunk = await ctx.branch("a")
+    rule = Rule(ctx.model_info.vocab_size)
+    whole = await trunk.fork()
+    await whole.generate(output=rule)
+    for length in range(len(trunk) + 1, len(whole), 3):
+        branch = await whole.fork()
+        await branch.rollback(length)
+        await branch.generate(output=rule)
+        assert branch.tokens == whole.tokens
+
+
+class Failing(Rule):
+    where = "advance"
+
+    def advance(self, token: int) -> None:
+        if self.where == "advance" and len(self.said) == 4:
+            raise RuntimeError("enough of this")
+        super().advance(token)
+
+    def mask(self) -> NDArray[np.bool_]:
+        if len(self.said) == 4 and self.where != "advance":
+            return np.ones(7, bool) if self.where == "shape" else np.zeros(self.vocab_size, bool)
+        return super().mask()
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("advance", "Failing.advance: RuntimeError: enough of this"),
+        ("shape", "must be bool"),
+        ("dead", "allows no token"),
+    ],
+)
+async def test_what_it_raises_ends_its_own_generation(ctx: kv.Context, where: str, words: str) -> None:
+    class Bad(Failing):
+        pass
+
+    Bad.__name__ = "Failing"
+    Bad.where = where
+    bad, good = await (await ctx.branch("a")).fork(2)
+    results: list[Any] = []
+
+    async def fails() -> None:
+        with pytest.raises(kv.StepFailed, match=words):
+            await bad.generate(output=Bad(ctx.model_info.vocab_size))
+
+    async def goes_on() -> None:
+        results.append(await good.generate(output=kv.Regex("[a-z]{30}")))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fails)
+        tasks.start_soon(goes_on)
+    assert results[0].finish_reason == "stop"
+    assert 1 < len(bad) < 8  # what was said before stays
+    assert (await bad.generate(max_tokens=2)).finish_reason in ("length", "eos")
+
+
+class Blocking(Rule):
+    def mask(self) -> NDArray[np.bool_]:
+        while True:
+            pass
+
+
+async def test_one_that_does_not_return_is_interrupted(ctx: kv.Context) -> None:
+    branch = await ctx.branch("a")
+    with anyio.fail_after(30), anyio.move_on_after(0.2) as scope:
+        await branch.generate(output=Blocking(ctx.model_info.vocab_size))
+    assert scope.cancelled_caught
+    assert (await branch.generate(max_tokens=2)).tokens

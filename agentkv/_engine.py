@@ -94,6 +94,9 @@ class StepEngine(Protocol):
     def fork(self, branch: int, n: int) -> list[int]:
         """n children that share the branch's history, or none."""
 
+    def copy(self, branch: int) -> int:
+        """A branch in the same state, random stream included."""
+
     def rollback(self, branch: int, length: int) -> None:
         """Keeps the first `length` tokens."""
 

@@ -98,7 +98,7 @@ class Extending:
 
         def draft(engine: StepEngine) -> int:
             self._check(engine)
-            [branch] = engine.fork(self._branch, 1)
+            branch = engine.copy(self._branch)
             try:
                 engine.rollback(branch, self._made.kept)
                 job = engine.extend(branch, self._made.added)
@@ -110,7 +110,7 @@ class Extending:
 
         def adopt(engine: StepEngine) -> int:
             self._check(engine)
-            [before] = engine.fork(self._branch, 1)
+            before = engine.copy(self._branch)
             try:
                 engine.adopt(self._branch, drafts[0])
             except Exception:

@@ -74,6 +74,10 @@ void bind_verbs(nb::class_<Engine>& engine) {
            "is now. Raises BranchClosed, TooManyBranches.")
       .def("fork", nb::overload_cast<BranchId, std::size_t>(&Engine::fork), "branch"_a, "n"_a,
            "As many of them, or none. Raises BranchClosed, TooManyBranches.")
+      .def(
+          "copy", &Engine::copy, "branch"_a,
+          "A branch in the same state, random stream included, which is no fork: to go back to, or to try something on "
+          "and adopt it. Raises BranchClosed, BranchBusy, TooManyBranches.")
       .def("rollback", &Engine::rollback, "branch"_a, "length"_a,
            "Forgets the tokens from `length` on. Raises BranchClosed, BranchBusy, InvalidRollback.")
       .def("adopt", &Engine::adopt, "dst"_a, "src"_a,

@@ -71,15 +71,22 @@ std::vector<BranchId> BranchTable::fork(Branch& parent, std::size_t n) {
 }
 
 Branch& BranchTable::fork(Branch& parent) {
-  Branch& child = add(parent.child());
-  try {
-    share(parent, child, parent.n_cached);
-  } catch (...) {
-    close(child);
-    throw;
-  }
+  Branch& child = sharing(parent, parent.child());
   ++parent.forks;
   return child;
+}
+
+Branch& BranchTable::copy(Branch& branch) { return sharing(branch, branch); }
+
+Branch& BranchTable::sharing(const Branch& branch, BranchState state) {
+  Branch& added = add(std::move(state));
+  try {
+    share(branch, added, branch.n_cached);
+  } catch (...) {
+    close(added);
+    throw;
+  }
+  return added;
 }
 
 void BranchTable::rollback(Branch& branch, std::int64_t length) {

@@ -27,6 +27,7 @@ class BranchTable {
 
   Branch& create();                                           // throws TooManyBranches
   std::vector<BranchId> fork(Branch& parent, std::size_t n);  // all or none; throws TooManyBranches
+  Branch& copy(Branch& branch);                               // its random stream, too; throws TooManyBranches
   void rollback(Branch& branch, std::int64_t length);         // throws InvalidRollback
   void adopt(Branch& dst, const Branch& src);
   void close(Branch& branch) noexcept;
@@ -61,6 +62,7 @@ class BranchTable {
   void check_room(std::size_t n) const;
   Branch& add(BranchState state);
   Branch& fork(Branch& parent);
+  Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
 
   std::shared_ptr<TreeSeqCache> cache_;

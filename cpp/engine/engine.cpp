@@ -72,6 +72,12 @@ std::vector<BranchId> Engine::fork(BranchId id, std::size_t n) {
   return children;
 }
 
+BranchId Engine::copy(BranchId id) {
+  Branch& made = branches_.copy(branches_.idle(id));
+  branches_.tell(made);
+  return made.id;
+}
+
 void Engine::rollback(BranchId id, std::int64_t length) {
   Branch& branch = branches_.idle(id);
   branches_.rollback(branch, length);

@@ -29,6 +29,8 @@ class Engine {
   std::pair<BranchId, Pos> create(std::span<const Token> tokens = {});  // and how many tokens another branch lent
   std::vector<BranchId> fork(BranchId branch, std::size_t n);
   BranchId fork(BranchId branch) { return fork(branch, 1).front(); }
+  // A branch in the same state, random stream included: to go back to, or to try something on and adopt it.
+  BranchId copy(BranchId branch);
   void rollback(BranchId branch, std::int64_t length);
   void adopt(BranchId dst, BranchId src);
   void close(BranchId branch);

@@ -770,6 +770,11 @@ class Engine:
     def fork(self, branch: int, n: int) -> list[int]:
         """As many of them, or none. Raises BranchClosed, TooManyBranches."""
 
+    def copy(self, branch: int) -> int:
+        """
+        A branch in the same state, random stream included, which is no fork: to go back to, or to try something on and adopt it. Raises BranchClosed, BranchBusy, TooManyBranches.
+        """
+
     def rollback(self, branch: int, length: int) -> None:
         """
         Forgets the tokens from `length` on. Raises BranchClosed, BranchBusy, InvalidRollback.

@@ -88,7 +88,7 @@ class Oracle:
         last_user = max((i for i, one in enumerate(said) if one.role == "user"), default=-1)
         for i, one in enumerate(said[: max(last_user, 0)]):
             if one.tokens is not None and "</think>" in one.content:
-                said[i] = replace(one, tokens=None)  # the template writes it from here on
+                said[i] = replace(one, content=one.content.strip(), tokens=None)  # now the template writes it
         return Known(tuple(said), messages[-1]["role"] in ("user", "tool"))
 
     def said(self, known: Known) -> list[Said]:

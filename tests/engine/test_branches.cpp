@@ -44,6 +44,27 @@ void forks_carry_everything() {
   }
 }
 
+void a_copy_draws_the_same_and_leaves_no_trace() {
+  for (const State state : kStates) {
+    Rig rig;
+    const GenerateOptions warm = {.max_tokens = 6, .sampling = {.temperature = 1}, .seed = 3, .ignore_eos = true};
+    const BranchId branch = in_state(rig, state);
+    const BranchId untouched = rig.engine.fork(branch);
+    const BranchId copied = rig.engine.copy(branch);
+    CHECK(rig.log(copied) == rig.log(branch));
+    const Tokens drawn = rig.run(rig.engine.generate(copied, warm)).tokens;
+    CHECK(rig.run(rig.engine.generate(branch, warm)).tokens == drawn);
+    rig.engine.adopt(branch, copied);
+    rig.engine.close(copied);
+    CHECK(rig.run(rig.engine.generate(rig.engine.fork(branch), warm)).tokens.size() == 6);
+    CHECK(rig.run(rig.engine.generate(untouched, warm)).tokens != drawn);
+  }
+  Rig rig;
+  const BranchId busy = in_state(rig, State::Stored);
+  rig.engine.generate(busy, {.max_tokens = 100, .ignore_eos = true});
+  CHECK_THROWS(rig.engine.copy(busy), BranchBusy);
+}
+
 void rollback_forgets() {
   for (const State state : kStates) {
     Rig probe;
@@ -309,6 +330,7 @@ void create_shares_the_longest_cached_prefix() {
 
 int main() {
   forks_carry_everything();
+  a_copy_draws_the_same_and_leaves_no_trace();
   rollback_forgets();
   rollback_to_the_length_keeps_the_row();
   adopt_takes_over();

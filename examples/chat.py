@@ -1,4 +1,4 @@
-"""Chat with nano, token by token. An empty line ends the chat, and so does Ctrl-C."""
+"""Chat with nano and its tools, as it answers. An empty line ends the chat, and so does Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import sys
 from contextlib import suppress
 
 import anyio
-from agent import open_trunk
+import desk
 
 import agentkv as kv
 
+AGENT = desk.agent("weather", "stock", "calculator")
 
-async def say(branch: kv.Branch, message: str) -> kv.Generation:
-    """Stream one answer to the terminal."""
-    await branch.extend([{"role": "user", "content": message}])
-    async with branch.stream(max_tokens=120) as tokens:
-        async for token in tokens:
-            print(token.text, end="", flush=True)
-    print()
-    return tokens.generation
+
+async def say(branch: kv.Branch, message: str) -> kv.Run[str]:
+    """Stream one turn to the terminal."""
+    async with AGENT.stream(branch, message) as events:
+        async for event in events:
+            match event:
+                case kv.events.TextDelta(text):
+                    print(text, end="", flush=True)
+                case kv.events.CallFinished(call):
+                    print(f"[{call.name} {call.content}]", flush=True)
+                case kv.events.Finished(run):
+                    print()
+    return run
 
 
 async def main() -> None:
     """Read questions from the terminal, or from a pipe."""
     async with kv.Context.open(kv.models.nano(), capacity=4096) as ctx:
-        branch = await open_trunk(ctx, ["weather", "stock", "calculator"])
+        branch = await AGENT.trunk(ctx)
         while True:
             if sys.stdin.isatty():
                 print("> ", end="", flush=True)

@@ -1,9 +1,9 @@
-"""The demo: one question fans out to sub-agents on forks of one trunk.
+"""The demo: questions fan out to sub-agents on forks of one trunk.
 
 Each sub-agent calls tools and reads their results on a branch of its own; all of them share the trunk's cells, and the
-step loop merges whatever they generate into one forward. One tool fails on purpose: its sub-agent rolls back and tries
-again.
-The last request is answered by three drafts; the most confident one is adopted by the trunk, and the rest is freed.
+step loop merges whatever they generate into one forward. One tool fails on purpose: a turn is a transaction, so its
+sub-agent is back where it began, and tries again. The last question is put to a vote of three drafts, and the trunk
+adopts the winner.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import anyio
+import desk
 import typer
-from agent import Turn, ask, open_trunk, run_tool
-from nano.tools import Call, Result
+from nano.tools import TOOLS, Result
 from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
 import agentkv as kv
 
-TOOLS = ["weather", "stock", "train", "convert", "contact", "calculator"]
 REQUESTS = [
     "What is the weather in Tolvik and in Brasno?",
     "How many Lumora are in stock?",
@@ -38,27 +37,6 @@ EXPECTED_CALLS = [  # what the requests need; the tests hold the demo to it
     [("convert", {"value": 12, "unit": "miles", "to": "km"})],
     [("contact", {"name": "Mirela", "field": "phone"})],
 ]
-TOOL_SECONDS = 0.05  # what a real tool would make us wait
-
-
-class ToolFailed(Exception):
-    """A tool that did not answer."""
-
-
-@dataclass
-class FlakyTools:
-    """Nano's tools behind a network that fails the first call of one tool."""
-
-    fails_once: str
-    failed: list[Call] = field(default_factory=list)
-
-    async def __call__(self, call: Call) -> Result:
-        """Run a call, or raise ToolFailed."""
-        await anyio.sleep(TOOL_SECONDS)
-        if call.name == self.fails_once and not self.failed:
-            self.failed.append(call)
-            raise ToolFailed(f"{call.name}: connection reset")
-        return await run_tool(call)
 
 
 @dataclass
@@ -67,47 +45,43 @@ class SubAgent:
 
     branch: kv.Branch
     request: str
-    turn: Turn | None = None
+    run: kv.Run[str] | None = None
     rollbacks: list[str] = field(default_factory=list)
 
-    async def run(self, tools: FlakyTools) -> SubAgent:
-        """Answer the request; a failed tool costs a rollback, not the prompt."""
-        mark = self.branch.mark()
-        while self.turn is None:
-            try:
-                self.turn = await ask(self.branch, self.request, tools)
-            except ToolFailed as failure:
-                forgotten = len(self.branch)
-                await self.branch.rollback(mark)
-                self.rollbacks.append(f"{failure}; forgot {forgotten - len(self.branch)} tokens, trying again")
-        return self
+
+def flaky_stock() -> kv.Tool[None, [str], Result]:
+    """The stock tool behind a network that fails once."""
+    failures = iter([ConnectionResetError("connection reset")])
+
+    @kv.tool(name="stock", description=TOOLS["stock"].description, on_error="raise")
+    async def stock(product: str) -> Result:
+        for failure in failures:
+            raise failure
+        return TOOLS["stock"].run(product)
+
+    return stock
 
 
-async def best_draft(trunk: kv.Branch, request: str, drafts: int = 3) -> tuple[list[SubAgent], SubAgent]:
-    """Several sampled drafts of one request, and the one that the model is surest of."""
-    agents = [SubAgent(branch, request) for branch in await trunk.fork(drafts)]
-    sampling = kv.Sampling(temperature=0.6, seed=3)
-
-    async def draft(agent: SubAgent) -> None:
-        agent.turn = await ask(agent.branch, request, sampling=sampling)
-
-    await kv.gather(*(draft(agent) for agent in agents))
-    return agents, max(agents, key=lambda agent: agent.turn.logprob if agent.turn else float("-inf"))
+async def answer(agent: kv.Agent[None, str], work: SubAgent) -> None:
+    """Answer the request; a tool that fails costs a rollback, not the prompt."""
+    while work.run is None:
+        try:
+            work.run = await agent.run(work.branch, work.request)
+        except kv.ToolFailed as failure:
+            work.rollbacks.append(f"{failure.__cause__ or failure}; {len(failure.run.messages)} messages forgotten")
 
 
-def branch_tree(trunk: kv.Branch, agents: list[SubAgent], drafts: list[SubAgent], best: SubAgent) -> Tree:
+def branch_tree(trunk: kv.Branch, agents: list[SubAgent], adopted: SubAgent) -> Tree:
     """The branches as a tree: requests, calls, results, rollbacks, answers."""
-    root = Tree(f"[bold]trunk[/] branch {trunk.id}: system prompt and {len(TOOLS)} tools, prefilled once")
-    for agent in [*agents, *drafts]:
-        assert agent.turn is not None
-        node = root.add(f"[cyan]branch {agent.branch.id}[/] {agent.request}")
-        for event in agent.rollbacks:
-            node.add(f"[red]rolled back[/] {event}")
-        for call, result in zip(agent.turn.calls, agent.turn.results, strict=True):
-            node.add(f"[yellow]{call.name}[/] {call.arguments} -> {result}")
-        note = f" [dim]({agent.turn.logprob:+.3f} per token)[/]" if agent in drafts else ""
-        kept = " [bold green]<- adopted[/]" if agent is best else ""
-        node.add(f"[green]{agent.turn.answer}[/]{note}{kept}")
+    root = Tree(f"[bold]trunk[/] branch {trunk.id}: system prompt and tools, prefilled once")
+    for work in [*agents, adopted]:
+        assert work.run is not None
+        node = root.add(f"[cyan]branch {work.branch.id}[/] {work.request}")
+        for rollback in work.rollbacks:
+            node.add(f"[red]rolled back[/] {rollback}")
+        for call in work.run.calls:
+            node.add(f"[yellow]{call.name}[/] {dict(call.arguments)} -> {call.result}")
+        node.add(f"[green]{work.run.output}[/]{' [bold green]<- adopted[/]' if work is adopted else ''}")
     return root
 
 
@@ -132,19 +106,22 @@ def step_table(steps: list[kv.StepRecord]) -> Table:
 
 async def desk_agent(console: Console, model: str | None) -> list[SubAgent]:
     """Run the demo, show what happened, and return what each sub-agent did; the adopted draft comes last."""
+    names = ("weather", "train", "convert", "contact", "calculator")
+    agent = kv.Agent(desk.SYSTEM, tools=[flaky_stock(), *map(desk.tool, names)])
+    drafter = kv.Agent(agent.instructions, tools=agent.tools, sampling=kv.Sampling(temperature=0.6, seed=3))
     async with kv.Context.open(model or kv.models.nano(), capacity=4096) as ctx:
         began = time.perf_counter()
-        trunk = await open_trunk(ctx, TOOLS)
-        tools = FlakyTools(fails_once="stock")
+        trunk = await agent.trunk(ctx)
         branches = await trunk.fork(len(REQUESTS))
         agents = [SubAgent(branch, request) for branch, request in zip(branches, REQUESTS, strict=True)]
-        await kv.gather(*(agent.run(tools) for agent in agents))
-        drafts, best = await best_draft(trunk, DRAFTED)
+        await kv.gather(*(answer(agent, work) for work in agents))
+        won = await kv.patterns.vote(trunk, 3, lambda branch: drafter.run(branch, DRAFTED))
+        adopted = SubAgent(won.branch, DRAFTED, won.result)
         peak = ctx.stats
         unshared = sum(len(branch) for branch in ctx.branches)
-        await trunk.adopt(best.branch)
+        await trunk.adopt(won.branch)
         seconds = time.perf_counter() - began
-        console.print(branch_tree(trunk, agents, drafts, best))
+        console.print(branch_tree(trunk, agents, adopted))
         await ctx.keep(trunk)
         console.print(step_table(ctx.steps))
         made = peak.generated
@@ -153,13 +130,13 @@ async def desk_agent(console: Console, model: str | None) -> list[SubAgent]:
             f"{peak.cells_used} cells hold {unshared} tokens of history, {peak.cells_shared} of them shared; after "
             f"keep(trunk) {ctx.stats.cells_used} are in use ({ctx.stats.kv_bytes / 1024:.0f} KiB of K/V allocated)."
         )
-        return [*agents, best]
+        return [*agents, adopted]
 
 
 def main(
     model: Annotated[str | None, typer.Option(help="A model folder; the packaged nano by default.")] = None,
 ) -> None:
-    """Fan one question out to sub-agents on forks of one trunk, and show what the step loop made of it."""
+    """Fan questions out to sub-agents on forks of one trunk, and show what the step loop made of it."""
     console = Console(width=None if sys.stdout.isatty() else 120)
     anyio.run(desk_agent, console, model)
 

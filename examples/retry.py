@@ -1,48 +1,47 @@
-"""Rollback on a failed check: generate, test, forget, try again.
+"""Plan, execute, verify: a turn whose calls fail their check is rolled back, and another one is tried.
 
-A rollback moves no bytes and the prompt is never prefilled twice; each attempt samples with its own seed.
+A rollback moves no bytes and the prompt is never prefilled twice; each attempt draws with a seed of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
-from agent import open_trunk
-from nano.tools import parse_calls
+import desk
 
 import agentkv as kv
 
 QUESTION = "What is the weather in Tolvik and in Oresund?"
+AGENT = desk.agent("weather", "stock", "calendar")
 
 
-async def generate_checked(
-    branch: kv.Branch, check: Callable[[str], bool], attempts: int = 8, temperature: float = 1.3
-) -> tuple[kv.Generation, int]:
-    """The first generation that passes the check, and how many were made. The last attempt is greedy."""
+async def verified(
+    branch: kv.Branch, question: str, check: Callable[[kv.Run[str]], bool], attempts: int = 8, temperature: float = 1.3
+) -> tuple[kv.Run[str], int]:
+    """The first turn that passes the check, and how many were tried. The last attempt is greedy."""
     mark = branch.mark()
     for attempt in range(1, attempts + 1):
         heat = temperature if attempt < attempts else 0.0
-        gen = await branch.generate(max_tokens=120, sampling=kv.Sampling(temperature=heat, seed=attempt))
-        if gen.finish_reason == "eos" and check(gen.text):
-            return gen, attempt
+        agent = replace(AGENT, sampling=kv.Sampling(temperature=heat, seed=attempt))
+        run = await agent.run(branch, question)
+        if check(run):
+            return run, attempt
         await branch.rollback(mark)
-    raise ValueError(f"no generation passed the check in {attempts} attempts; raise `attempts` or relax the check")
+    raise ValueError(f"no turn passed the check in {attempts} attempts; raise `attempts` or relax the check")
 
 
-def two_weather_calls(text: str) -> bool:
-    """Are there two well-formed calls of the weather tool, for two cities?"""
-    calls = parse_calls(text)
-    return len({str(call.arguments.get("city")) for call in calls if call.name == "weather"}) == 2
+def both_cities(run: kv.Run[str]) -> bool:
+    """Were both cities looked up, and nothing else?"""
+    return sorted(str(call.arguments.get("city")) for call in run.calls) == ["Oresund", "Tolvik"]
 
 
 async def main() -> None:
-    """Ask at a high temperature until the calls are well-formed."""
+    """Ask at a high temperature until the calls are the right ones."""
     async with kv.Context.open(kv.models.nano(), capacity=4096) as ctx:
-        branch = await open_trunk(ctx, ["weather", "stock", "calendar"])
-        await branch.extend([{"role": "user", "content": QUESTION}])
-        gen, attempts = await generate_checked(branch, two_weather_calls)
-        print(f"attempt {attempts} passed:\n{gen.text}")
+        run, attempts = await verified(await AGENT.trunk(ctx), QUESTION, both_cities)
+        print(f"attempt {attempts} passed: {run.output}")
 
 
 if __name__ == "__main__":

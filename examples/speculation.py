@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import desk
 import numpy as np
-from agent import open_trunk
 from numpy.typing import NDArray
 
 import agentkv as kv
@@ -32,7 +32,7 @@ class Phrases:
 
 async def answer(ctx: kv.Context, **options: Any) -> tuple[kv.Generation, int]:
     """What nano says to the question, and how many forwards that took."""
-    trunk = await open_trunk(ctx, ["weather", "stock", "calendar"])
+    trunk = await desk.agent("weather", "stock", "calendar").trunk(ctx)
     await trunk.extend([{"role": "user", "content": QUESTION}])
     before = ctx.stats.forwards
     gen = await trunk.generate(max_tokens=160, **options)

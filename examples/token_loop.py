@@ -6,8 +6,8 @@ The rule here is locally typical sampling (Meister et al. 2022), which the built
 from __future__ import annotations
 
 import anyio
+import desk
 import numpy as np
-from agent import open_trunk
 
 import agentkv as kv
 
@@ -40,7 +40,7 @@ async def decode(branch: kv.Branch, question: str, eos: set[int], seed: int, max
 async def main() -> None:
     """Decode eight questions at once and count the forwards."""
     async with kv.Context.open(kv.models.nano(), capacity=4096) as ctx:
-        trunk = await open_trunk(ctx, ["weather", "stock", "calendar"])
+        trunk = await desk.agent("weather", "stock", "calendar").trunk(ctx)
         branches = await trunk.fork(len(QUESTIONS))
         eos = set(ctx.tokenizer.eos_ids)
         loops = (

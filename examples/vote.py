@@ -1,41 +1,32 @@
-"""Self-consistency: fork a question nine times, sample each, keep the answer that most branches reach.
+"""Self-consistency: nine forks answer a question, and the answer that most of them reach wins.
 
-Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning". The question is prefilled once.
+Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning". The question is prefilled once per fork, the
+prompt with its tools once for all.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-
 import anyio
-from agent import Turn, ask, open_trunk
+import desk
 
 import agentkv as kv
 
-QUESTION = "How much is 12 + 30?"
+QUESTION = "What is 7 * 8?"
+ANSWER = "7 * 8 = 56."  # the tests hold the example to it
+AGENT = desk.agent("calculator", "weather", "stock", "translate", sampling=kv.Sampling(temperature=0.7, seed=7))
 
 
-async def vote(trunk: kv.Branch, question: str, voters: int = 9, temperature: float = 0.7) -> tuple[str, list[Turn]]:
-    """The majority answer, and every voter's turn."""
-    sampling = kv.Sampling(temperature=temperature, seed=7)  # siblings draw from different random streams
-    branches = await trunk.fork(voters)
-    try:
-        turns = await kv.gather(*(ask(branch, question, sampling=sampling) for branch in branches))
-    finally:
-        for branch in branches:
-            branch.close()
-    (winner, _), *_ = Counter(turn.answer for turn in turns).most_common(1)
-    return winner, list(turns)
+async def vote(ctx: kv.Context, question: str, voters: int = 9) -> kv.patterns.Winner[kv.Run[str]]:
+    """The run that ends with the majority's answer; its branch goes on from there."""
+    trunk = await AGENT.trunk(ctx)
+    return await kv.patterns.vote(trunk, voters, lambda branch: AGENT.run(branch, question))
 
 
 async def main() -> None:
-    """Vote once and print the ballots."""
+    """Vote once."""
     async with kv.Context.open(kv.models.nano(), capacity=4096) as ctx:
-        trunk = await open_trunk(ctx, ["calculator", "weather", "stock", "translate"])
-        winner, turns = await vote(trunk, QUESTION)
-        for answer, votes in Counter(turn.answer for turn in turns).most_common():
-            print(f"{votes} x {answer!r}")
-        print(f"\nkept: {winner}\n{ctx.stats.forwards} forwards for {len(turns)} voters")
+        won = await vote(ctx, QUESTION)
+        print(f"{won.result.output}  ({won.score:.0%} of the votes, {ctx.stats.forwards} forwards)")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    for name in ("agent", "beam", "chat", "desk_agent", "retry", "speculation", "token_loop", "vote"):
+    for name in ("approval", "beam", "chat", "desk", "desk_agent", "retry", "speculation", "token_loop", "vote"):
         sys.modules.pop(name, None)
 
 
@@ -33,11 +33,10 @@ async def test_desk_agent_gives_right_answers() -> None:
 
     out = io.StringIO()
     agents = await desk_agent.desk_agent(Console(file=out, width=120), None)
-    calls = [[(call.name, call.arguments) for call in agent.turn.calls] for agent in agents]
-    assert calls == desk_agent.EXPECTED_CALLS
-    for agent in agents:
-        told = zip(agent.turn.calls, agent.turn.results, strict=True)
-        assert agent.turn.answer == " ".join(tell(c.name, c.arguments, r, c.name) for c, r in told)
+    runs = [agent.run for agent in agents if agent.run is not None]
+    assert [[(call.name, call.arguments) for call in run.calls] for run in runs] == desk_agent.EXPECTED_CALLS
+    for run in runs:
+        assert run.output == " ".join(tell(c.name, dict(c.arguments), c.result, c.name) for c in run.calls)
     assert [len(agent.rollbacks) for agent in agents] == [0, 1, 0, 0, 0]
     assert "rolled back" in out.getvalue()
     assert "adopted" in out.getvalue()
@@ -45,73 +44,80 @@ async def test_desk_agent_gives_right_answers() -> None:
 
 async def test_chat_streams_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     import chat
-    from agent import open_trunk
 
     async with kv.Context.open(kv.models.nano(), capacity=1024) as ctx:
-        gen = await chat.say(await open_trunk(ctx, ["weather"]), "Hello!")
-    assert gen.finish_reason == "eos"
-    assert capsys.readouterr().out == gen.text + "\n"
+        run = await chat.say(await chat.AGENT.trunk(ctx), "What is the weather in Tolvik?")
+    (call,) = run.calls
+    assert capsys.readouterr().out == f"[weather {call.content}]\n{run.output}\n"
 
 
 async def test_vote_keeps_the_majority() -> None:
     import vote
-    from agent import open_trunk
 
     async with kv.Context.open(kv.models.nano(), capacity=2048) as ctx:
-        trunk = await open_trunk(ctx, ["calculator", "weather", "stock", "translate"])
-        winner, turns = await vote.vote(trunk, vote.QUESTION)
-        answers = [turn.answer for turn in turns]
-        assert winner == "12 + 30 = 42."
-        assert answers.count(winner) == max(map(answers.count, answers))
-        assert ctx.branches == [trunk]
+        won = await vote.vote(ctx, vote.QUESTION)
+        assert won.result.output == vote.ANSWER
+        assert won.score > 0.5
+        assert len(ctx.branches) <= 2  # the winner's, and the prompt that the agent keeps
 
 
-async def test_beams_are_ordered_and_the_first_is_greedy() -> None:
+async def test_beams_print_what_they_find(capsys: pytest.CaptureFixture[str]) -> None:
     import beam
-    from agent import open_trunk
 
-    async with kv.Context.open(kv.models.nano(), capacity=2048) as ctx:
-        trunk = await open_trunk(ctx, ["weather", "stock", "calendar"])
-        await trunk.extend([{"role": "user", "content": beam.QUESTION}])
-        beams = await beam.search(trunk, set(ctx.tokenizer.eos_ids))
-        scores = [found.score for found in beams]
-        assert scores == sorted(scores, reverse=True)
-        assert all(found.done for found in beams)
-        start = len(trunk)
-        greedy = await trunk.generate(max_tokens=64)
-        assert beams[0].branch.tokens[start:] == greedy.tokens
+    await beam.main()
+    narrow, wide, _ = capsys.readouterr().out.splitlines()
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Tolvik"}}</tool_call>'
+    assert narrow.endswith(call)
+    assert wide.endswith(call)
 
 
 async def test_retry_returns_what_passed_and_forgets_the_rest() -> None:
     import retry
-    from agent import open_trunk
 
     async with kv.Context.open(kv.models.nano(), capacity=2048) as ctx:
-        branch = await open_trunk(ctx, ["weather", "stock", "calendar"])
-        await branch.extend([{"role": "user", "content": retry.QUESTION}])
-        start = len(branch)
+        branch = await retry.AGENT.trunk(ctx)
+        start = branch.tokens
         seen: list[str] = []
 
-        def third(text: str) -> bool:
-            seen.append(text)
+        def third(run: kv.Run[str]) -> bool:
+            seen.append(run.output)
             return len(seen) == 3
 
-        gen, attempts = await retry.generate_checked(branch, third, temperature=0.3)
+        run, attempts = await retry.verified(branch, retry.QUESTION, third, temperature=0.3)
         assert attempts == 3
-        assert branch.tokens[start:] == gen.tokens
-        await branch.rollback(start)
-        with pytest.raises(ValueError, match="no generation passed"):
-            await retry.generate_checked(branch, lambda _: False, attempts=2)
-        assert len(branch) == start
+        assert branch.text.endswith(run.output + "<|im_end|>")
+        assert branch.text.count("Oresund?") == 1
+        await branch.rollback(len(start))
+        with pytest.raises(ValueError, match="no turn passed"):
+            await retry.verified(branch, retry.QUESTION, lambda _: False, attempts=2)
+        assert branch.tokens == start
+        run, _ = await retry.verified(branch, retry.QUESTION, retry.both_cities)
+        assert retry.both_cities(run)
+
+
+async def test_what_a_person_denies_does_not_run() -> None:
+    import approval
+
+    async with kv.Context.open(kv.models.nano(), capacity=2048) as ctx:
+        for said, status in ((True, "done"), (False, "denied")):
+            asked: list[kv.events.ApprovalAsked] = []
+
+            async def decide(event: kv.events.ApprovalAsked, said: bool = said, asked: list = asked) -> bool:  # type: ignore[type-arg]
+                asked.append(event)
+                return said
+
+            run = await approval.AGENT.run(await approval.AGENT.trunk(ctx), approval.QUESTION, approve=decide)
+            assert [event.call.name for event in asked] == ["send"]
+            assert [call.status for call in run.calls if call.name == "send"] == [status]
 
 
 async def test_token_loops_share_their_forwards() -> None:
+    import desk
     import token_loop
-    from agent import open_trunk
     from nano.tools import parse_calls
 
     async with kv.Context.open(kv.models.nano(), capacity=2048) as ctx:
-        trunk = await open_trunk(ctx, ["weather", "stock", "calendar"])
+        trunk = await desk.agent("weather", "stock", "calendar").trunk(ctx)
         branches = await trunk.fork(4)
         before = ctx.stats.forwards
         eos = set(ctx.tokenizer.eos_ids)

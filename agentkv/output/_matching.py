@@ -33,6 +33,8 @@ class GrammarVocabulary:
 
         self.size = vocab_size
         self.eos = frozenset(tokenizer.eos_ids)
+        # Those that are text as well: what llguidance 1.9 takes back of one is its text, whatever it had counted it as.
+        self.marks = frozenset(tokenizer.added_ids.values()) - set(tokenizer.special_ids)
         self.native: LLTokenizer = LLTokenizer(
             TokenizerWrapper(Encoder()),
             n_vocab=vocab_size + 1,
@@ -58,21 +60,24 @@ class GrammarRule:
 
     def end(self, state: Any) -> None:
         """A generation is over: its matcher serves another."""
-        if len(self._kept) < _KEPT and state.matcher.reset():
+        if len(self._kept) < _KEPT and not state.marked and state.matcher.reset():
             self._kept.append(state.matcher)
 
 
 class GrammarState:
     """What a grammar has come to in one generation."""
 
-    __slots__ = ("_vocabulary", "matcher")
+    __slots__ = ("_path", "_vocabulary", "marked", "matcher")
 
     def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         self.matcher = matcher
+        self.marked = False  # has it said a mark?
         self._vocabulary = vocabulary
+        self._path: list[LLMatcher | None] = []  # of each step the matcher to go back to, if there is another
 
     def say(self, tokens: list[int]) -> None:
         """Goes on by tokens that were said."""
+        self.marked = self.marked or not self._vocabulary.marks.isdisjoint(tokens)
         if not self.matcher.consume_tokens(tokens):
             raise ConstraintFailed(self._reason())
 
@@ -101,11 +106,22 @@ class GrammarState:
 
     def step(self, token: int) -> bool:
         """Goes on by a token, if it may come."""
-        return self.matcher.try_consume_tokens([token]) == 1
+        before = self.matcher if token in self._vocabulary.marks else None
+        matcher = before.deep_copy() if before else self.matcher
+        if matcher.try_consume_tokens([token]) != 1:
+            return False
+        self.matcher = matcher
+        self._path.append(before)
+        return True
 
     def back(self, n: int) -> None:
         """Takes back the last n steps."""
-        self.matcher.rollback(n)
+        for before in reversed(self._path[-n:]):
+            if before is None:
+                self.matcher.rollback(1)
+            else:
+                self.matcher = before
+        del self._path[-n:]
 
     def ends(self, token: int) -> bool:
         """Is it the model's end?"""
@@ -121,8 +137,7 @@ class GrammarState:
             masks[row, size // 32] = 1 << size % 32
             return
         self.matcher.unsafe_compute_mask_ptr(at + row * stride, stride)
-        if not self._vocabulary.eos:
-            masks[row, size // 32] &= ~(1 << size % 32) & 0xFFFFFFFF
+        masks[row, size // 32] &= ~(1 << size % 32) & 0xFFFFFFFF  # the end, or part of any control token
 
     def _reason(self) -> str:
         lines = self.matcher.get_error().splitlines()

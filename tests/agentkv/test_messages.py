@@ -150,6 +150,25 @@ async def test_a_rewrite_that_is_cancelled_or_does_not_fit_changes_nothing(with_
         assert ctx.stats.branches == 1
 
 
+async def test_a_fork_during_an_extend_has_the_messages_that_are_whole(open_context: OpenContext) -> None:
+    async with open_context(max_batch_tokens=16) as ctx:
+        branch = await ctx.branch([SYSTEM])
+        given = [{"role": role, "content": f"{i} words"} for i, role in enumerate(["user", "tool"] * 20)]
+        kids: list[kv.Branch] = []
+        async with anyio.create_task_group() as group:
+            group.start_soon(branch.extend, given)
+            while len(branch.messages) == 1:
+                kids.append(await branch.fork())
+        whole = branch.messages
+        assert len({len(kid.messages) for kid in kids}) > 2, "hardly any was caught in the middle"
+        for kid in kids[:: len(kids) // 12 + 1]:
+            held = len(kid)
+            assert kid.messages == [message for message in whole if message.end <= held]
+            done = await kid.extend([user("The end.")])
+            assert done.kept + done.rewritten == held
+            assert kid.tokens == ctx.tokenizer.apply_chat([*whole[: len(kid.messages) - 1], user("The end.")])
+
+
 async def test_variables_of_the_template_stay(with_template: WithTemplate) -> None:
     template = "{{ tone }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}{{ end }}"
     async with kv.Context.open(with_template(template), capacity=256, kv_dtype="fp32", threads=1) as ctx:

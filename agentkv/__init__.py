@@ -33,7 +33,7 @@ from ._errors import (
 )
 from ._extending import Extended
 from ._gather import gather
-from ._generation import Choice, Generation, Token, Usage
+from ._generation import Choice, Generation, Token, TopLogprob, Usage
 from ._mark import Mark
 from ._message import Message, ToolCall
 from ._model import ModelInfo
@@ -100,6 +100,7 @@ __all__ = [
     "ToolCall",
     "ToolFailed",
     "Toolset",
+    "TopLogprob",
     "Usage",
     "WrongEventLoop",
     "events",

@@ -187,6 +187,7 @@ class Branch:
         sampling: Sampling | None = None,
         speculative: Speculative | Inherit | None = INHERIT,
         output: Description | None = None,
+        top_logprobs: int = 0,
     ) -> Generation:
         """Samples tokens until something ends it. They all enter the history.
 
@@ -199,6 +200,7 @@ class Branch:
             output: what may be said: a kv.Grammar, or a kv.Constraint of your own. An output that was cut short (by
                 `max_tokens`, a cancellation, a full cache, or a rollback into it) goes on when the same is asked for
                 again. finish_reason is "stop" where nothing may follow, "eos" where the model ends what may end.
+            top_logprobs: also report so many of the most likely tokens in the place of each token, at most 20.
 
         Raises:
             InvalidInput: an argument out of range, a branch without tokens, or an `output` that is no grammar.
@@ -215,9 +217,9 @@ class Branch:
             stop=stop,
             sampling=sampling,
             speculative=speculative,
-            speculation=self._home.speculation,
             output=output,
-            grammars=self._home.grammars,
+            top_logprobs=top_logprobs,
+            home=self._home,
         )
         await request.prepare()
         return await self._loop.run(Job(request.start, request.finish))
@@ -230,6 +232,7 @@ class Branch:
         sampling: Sampling | None = None,
         speculative: Speculative | Inherit | None = INHERIT,
         output: Description | None = None,
+        top_logprobs: int = 0,
         buffer: int = DEFAULT_BUFFER,
     ) -> TokenStream:
         """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
@@ -244,9 +247,9 @@ class Branch:
             stop=stop,
             sampling=sampling,
             speculative=speculative,
-            speculation=self._home.speculation,
             output=output,
-            grammars=self._home.grammars,
+            top_logprobs=top_logprobs,
+            home=self._home,
             buffer=limit,
         )
         return TokenStream(self, request, limit)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 FinishReason = Literal["eos", "stop", "length", "context_full", "cancelled"]
 
@@ -26,6 +26,20 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
+class TopLogprob(NamedTuple):
+    """One of the most likely tokens in a place.
+
+    Attributes:
+        id: the token.
+        text: what it spells by itself; bytes that are not UTF-8 (a part of a character) replaced.
+        logprob: natural logarithm of the model's own probability of it.
+    """
+
+    id: int
+    text: str
+    logprob: float
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """The result of one `Branch.generate`; frozen.
@@ -37,6 +51,8 @@ class Generation:
         finish_reason: "eos", "stop" (a stop string), "length" (max_tokens), "context_full" or "cancelled".
         usage: token counts.
         seed: the seed that was used; None when nothing was drawn at random and none was given.
+        top_logprobs: per token, the most likely tokens in its place, as many as were asked for, best first; the lower
+            id first where two tie. The token itself need not be among them. Empty where none were asked for.
     """
 
     text: str
@@ -45,6 +61,7 @@ class Generation:
     finish_reason: FinishReason
     usage: Usage
     seed: int | None = None
+    top_logprobs: list[tuple[TopLogprob, ...]] = field(default_factory=list)
 
     def __str__(self) -> str:
         return self.text
@@ -60,12 +77,14 @@ class Token:
         text: what it adds to the text; may be empty. The texts of a stream add up to `Generation.text`.
         logprob: natural logarithm of the model's own probability of the token.
         index: 0 for the first token of the generation.
+        top_logprobs: as in `Generation.top_logprobs`, of this token.
     """
 
     id: int
     text: str
     logprob: float
     index: int
+    top_logprobs: tuple[TopLogprob, ...] = ()
 
     def __str__(self) -> str:
         return self.text

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ._errors import ForeignBranch, ModelError
+from ._spelling import Spelling
 from .agents.threads import ToolThreads
 from .agents.trunks import Trunks
 from .output._driver import Grammars
@@ -42,6 +43,7 @@ class Home:
         self.loop = loop
         self.encoding = encoding
         self.reader = reader
+        self.spelling = Spelling(model.tokenizer)
         self.tokenizer = tokenizer
         self.speculation: Speculation = model.speculation
         self._model = model

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyio import to_thread
 
 from ._commands import check_finished
-from ._generation import Generation, Usage
+from ._generation import Generation, TopLogprob, Usage
 from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling, native_sampling
-from ._speculation import Inherit, Speculation, Speculative
-from .output._driver import Description, Grammars, checked_description
+from ._speculation import Inherit, Speculative
+from .output._driver import Description, checked_description
 
 if TYPE_CHECKING:
     from ._engine import Finished, StepEngine
+    from ._home import Home
 
 MOST_TOKENS = 2**31 - 1
+MOST_TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,9 @@ class GenerationRequest:
     sampling: Sampling
     seed: int | None
     strategy: Speculative | None
-    speculation: Speculation
     output: Description | None
-    grammars: Grammars
+    top_logprobs: int
+    home: Home
     buffer: int | None
 
     @classmethod
@@ -45,27 +47,29 @@ class GenerationRequest:
         stop: str | Sequence[str] | None,
         sampling: Sampling | None,
         speculative: Speculative | Inherit | None,
-        speculation: Speculation,
         output: object,
-        grammars: Grammars,
+        top_logprobs: int,
+        home: Home,
         buffer: int | None = None,
     ) -> GenerationRequest:
         """Raises InvalidInput for anything out of range; draws the seed where one is needed.
 
         With a `buffer` tokens are handed out as they come, at most so many ahead of the reader.
         """
-        strategy = speculation.resolve(speculative)
+        strategy = home.speculation.resolve(speculative)
         limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
         stops = checked_stop(stop)
         sampling = checked_sampling(sampling)
+        likely = checked_count(top_logprobs, "top_logprobs", 0, MOST_TOP_LOGPROBS)
         described = None if output is None else checked_description(output)
         seed = sampling.drawn_seed()
-        return cls(branch, limit, stops, sampling, seed, strategy, speculation, described, grammars, buffer)
+        return cls(branch, limit, stops, sampling, seed, strategy, described, likely, home, buffer)
 
     async def prepare(self) -> None:
         """Compiles what the output must be, the first time, beside the event loop. Raises InvalidInput."""
-        if self.output is not None and not self.grammars.known(self.output):
-            await to_thread.run_sync(self.grammars.native, self.output, abandon_on_cancel=True)
+        grammars = self.home.grammars
+        if self.output is not None and not grammars.known(self.output):
+            await to_thread.run_sync(grammars.native, self.output, abandon_on_cancel=True)
 
     def start(self, engine: StepEngine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
@@ -78,8 +82,9 @@ class GenerationRequest:
             seed=self.seed or 0,
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
-            drafter=self.speculation.drafter(self.strategy),
-            constraint=self.grammars.of_generation(engine, self.branch, self.output),
+            drafter=self.home.speculation.drafter(self.strategy),
+            constraint=self.home.grammars.of_generation(engine, self.branch, self.output),
+            top_logprobs=self.top_logprobs,
         )
         return engine.generate(self.branch, options)
 
@@ -95,4 +100,9 @@ class GenerationRequest:
             finish_reason=finished.finish_reason,
             usage=Usage(finished.prompt_tokens, len(tokens)),
             seed=self.seed,
+            top_logprobs=[self.likely(top) for top in finished.top_logprobs],
         )
+
+    def likely(self, top: Iterable[tuple[int, float]]) -> tuple[TopLogprob, ...]:
+        """The likeliest tokens in a place, spelled out."""
+        return tuple(TopLogprob(token, self.home.spelling.token(token), logprob) for token, logprob in top)

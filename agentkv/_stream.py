@@ -117,7 +117,8 @@ class TokenStream:
         while items:
             item = items.pop(0)
             text = self._decoder.decode(item.text)
-            self._tokens.append(Token(item.token, text, item.logprob, self._count))
+            likely = self._request.likely(item.top_logprobs)
+            self._tokens.append(Token(item.token, text, item.logprob, self._count, likely))
             self._count += 1
             self._shown += len(text)
         self._wake()

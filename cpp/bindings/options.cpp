@@ -1,5 +1,6 @@
 // The options of a generation, which cross to the engine whole.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -19,7 +20,7 @@ void bind_options(nanobind::module_& m) {
       "max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token "
       "appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not "
       "`taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be "
-      "said.");
+      "said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each.");
   bind_fields(options, kGenerateFields);
   nanobind::class_<PolicyOptions> policy(m, "PolicyOptions",
                                          "The constants of the drafting policy; engine/policy_options.h has reasons.");

@@ -1,6 +1,7 @@
 #include "bindings/reports.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -17,6 +18,12 @@ namespace agentkv {
 namespace {
 
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+std::vector<std::pair<Token, float>> pairs_of(const std::vector<TokenLogprob>& likely) {
+  std::vector<std::pair<Token, float>> pairs;
+  for (const auto& [token, logprob] : likely) pairs.emplace_back(token, logprob);
+  return pairs;
+}
 
 }  // namespace
 
@@ -48,7 +55,10 @@ void bind_reports(nb::module_& m) {
       .def_prop_ro(
           "text", [](const Emitted& e) { return bytes_of(e.text); },
           "Bytes that may be shown now. Bytes that may begin a stop string are held back; the last token of a "
-          "generation that ends by itself releases them.");
+          "generation that ends by itself releases them.")
+      .def_prop_ro(
+          "top_logprobs", [](const Emitted& e) { return pairs_of(e.top_logprobs); },
+          "(token, logprob) of the likeliest tokens in its place, as many as were asked for, best first.");
 
   nb::class_<Finished>(m, "Finished", "The end of a job. Its kind says which fields are filled.")
       .def_ro("job", &Finished::job)
@@ -70,6 +80,14 @@ void bind_reports(nb::module_& m) {
           "Why a generation ended; \"cancelled\" for a cancelled job of any kind; else None.")
       .def_ro("tokens", &Finished::tokens, "generate: the tokens added to the branch, also when it failed.")
       .def_ro("logprobs", &Finished::logprobs, "generate: one per token, under the model's own distribution.")
+      .def_prop_ro(
+          "top_logprobs",
+          [](const Finished& f) {
+            std::vector<std::vector<std::pair<Token, float>>> all;
+            for (const auto& likely : f.top_logprobs) all.push_back(pairs_of(likely));
+            return all;
+          },
+          "generate: per token, (token, logprob) of the likeliest in its place, best first; empty if not asked for.")
       .def_prop_ro(
           "text", [](const Finished& f) { return bytes_of(f.text); },
           "generate: the tokens' bytes without special tokens, cut before the stop string.")

@@ -142,7 +142,7 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
 
 JobId Engine::generate(BranchId id, const GenerateOptions& options) {
   Branch& branch = startable(id);
-  options.validate();
+  options.validate(vocabulary_.size());
   check_positions(branch, 1);
   if (options.drafter) attach(options.drafter);
   return start<GenerateJob>(branch, options);

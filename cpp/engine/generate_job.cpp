@@ -6,9 +6,12 @@
 
 namespace agentkv {
 
-void GenerateOptions::validate() const {
+void GenerateOptions::validate(Token vocab_size) const {
   if (max_tokens < 1) throw InvalidSampling(error_text("max_tokens is ", max_tokens, ", but must be at least 1"));
-  sampling.validate();
+  if (top_logprobs < 0 || top_logprobs > kMostTopLogprobs) {
+    throw InvalidSampling(error_text("top_logprobs is ", top_logprobs, ", but must be from 0 to ", kMostTopLogprobs));
+  }
+  sampling.validate(vocab_size);
 }
 
 GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options)
@@ -117,21 +120,33 @@ const char* GenerateJob::sample(std::span<const float> row, std::int32_t node) {
 
 const char* GenerateJob::draw(std::span<const float> row, TokenMask mask) {
   const RandomKey key{options_.seed, branch_.rng_stream, static_cast<std::uint32_t>(branch_.length())};
-  const auto [token, logprob] = context_.sampler.sample(row, options_.sampling, branch_.log, key, mask);
+  const auto [token, logprob] =
+      context_.sampler.sample(row, options_.sampling, {branch_.log, outcome_.tokens}, key, mask);
   branch_.log.push_back(token);
   if (constrained_) branch_.output.end = branch_.length();
   branch_.next_logits.reset();
   outcome_.tokens.push_back(token);
   outcome_.logprobs.push_back(logprob);
+  if (options_.top_logprobs > 0) outcome_.top_logprobs.push_back(most_likely(row));
   ++context_.stats.generated;
 
   const char* reason = reason_to_end(token);
   if (reason) matcher_.finish();
   if (options_.emit) {
     context_.emitted.push_back({id(), token, logprob, matcher_.take_shown()});
+    if (options_.top_logprobs > 0) context_.emitted.back().top_logprobs = outcome_.top_logprobs.back();
     ++untaken_;
   }
   return reason;
+}
+
+std::vector<TokenLogprob> GenerateJob::most_likely(std::span<const float> row) {
+  const double normaliser = log_normaliser(row);
+  std::vector<TokenLogprob> likely;
+  for (const auto [token, logit] : top_.of(row, options_.top_logprobs)) {
+    likely.push_back({token, static_cast<float>(static_cast<double>(logit) - normaliser)});
+  }
+  return likely;
 }
 
 const char* GenerateJob::reason_to_end(Token token) {

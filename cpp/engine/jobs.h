@@ -11,6 +11,7 @@
 #include "engine/field.h"
 #include "engine/job.h"
 #include "engine/stop_matcher.h"
+#include "engine/top_tokens.h"
 
 namespace agentkv {
 
@@ -49,6 +50,8 @@ class LogitsJob final : public Job {
   void prepare() override;
 };
 
+inline constexpr std::int32_t kMostTopLogprobs = 20;
+
 struct GenerateOptions {
   std::int32_t max_tokens = 0;
   std::vector<std::string> stop = {};
@@ -57,18 +60,19 @@ struct GenerateOptions {
   bool ignore_eos = false;
   bool emit = false;
   std::int32_t emit_ahead = 0;                       // pauses when so many emitted tokens are not taken; 0: never
+  std::int32_t top_logprobs = 0;                     // so many of the likeliest tokens are told beside each one
   std::shared_ptr<Drafter> drafter = nullptr;        // speculates; null for plain decoding
   std::shared_ptr<Constraint> constraint = nullptr;  // null: any token may come
 
-  void validate() const;  // throws InvalidSampling
+  void validate(Token vocab_size) const;  // throws InvalidSampling
 };
 
 inline constexpr std::tuple kGenerateFields{
     Field{"max_tokens", &GenerateOptions::max_tokens}, Field{"stop", &GenerateOptions::stop},
     Field{"sampling", &GenerateOptions::sampling},     Field{"seed", &GenerateOptions::seed},
     Field{"ignore_eos", &GenerateOptions::ignore_eos}, Field{"emit", &GenerateOptions::emit},
-    Field{"emit_ahead", &GenerateOptions::emit_ahead}, Field{"drafter", &GenerateOptions::drafter},
-    Field{"constraint", &GenerateOptions::constraint},
+    Field{"emit_ahead", &GenerateOptions::emit_ahead}, Field{"top_logprobs", &GenerateOptions::top_logprobs},
+    Field{"drafter", &GenerateOptions::drafter},       Field{"constraint", &GenerateOptions::constraint},
 };
 
 // Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.
@@ -94,6 +98,7 @@ class GenerateJob final : public Job {
   // After a node of what rides, or after the log (-1). Returns the reason to end, or null to go on.
   const char* sample(std::span<const float> row, std::int32_t node);
   const char* draw(std::span<const float> row, TokenMask mask);
+  std::vector<TokenLogprob> most_likely(std::span<const float> row);
   const char* reason_to_end(Token token);
   const char* reason_at_limit(const char* reason);
   void learn(std::span<const std::int32_t> accepted);
@@ -101,6 +106,7 @@ class GenerateJob final : public Job {
 
   GenerateOptions options_;
   StopMatcher matcher_;
+  TopTokens top_;
   std::optional<Speculator> speculator_;
   std::optional<Constrained> constrained_;
   std::int32_t untaken_ = 0;  // emitted tokens that the reader has not taken

@@ -11,12 +11,18 @@
 
 namespace agentkv {
 
+struct TokenLogprob {
+  Token token;
+  float logprob;
+};
+
 // One token of a generation that asked for them.
 struct Emitted {
   JobId job;
   Token token;
   float logprob;
   std::string text;  // bytes that may be shown now; those that may begin a stop string are held back
+  std::vector<TokenLogprob> top_logprobs = {};  // best first
 };
 
 struct Failure {
@@ -33,6 +39,7 @@ struct Finished {
   // generate: also filled, up to where it came, when it failed or was cancelled
   std::vector<Token> tokens;
   std::vector<float> logprobs;
+  std::vector<std::vector<TokenLogprob>> top_logprobs;  // per token, where they were asked for; best first
   std::string text;
   Pos prompt_tokens = 0;
   Pos output_began = -1;       // generate, under a constraint: where in the branch its output begins

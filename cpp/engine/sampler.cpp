@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "core/errors.h"
 #include "core/message.h"
@@ -33,20 +34,30 @@ RowSummary checked_summary(std::span<const float> row) {
 
 }  // namespace
 
-void Sampling::validate() const {
+void Sampling::validate(Token vocab_size) const {
   require(temperature >= 0 && std::isfinite(temperature), "temperature", temperature, "finite and >= 0");
   require(top_k >= 0, "top_k", top_k, ">= 0 (0 turns it off)");
   require(top_p > 0 && top_p <= 1, "top_p", top_p, "in (0, 1]");
   require(min_p >= 0 && min_p <= 1, "min_p", min_p, "in [0, 1]");
   require(repetition_penalty > 0 && std::isfinite(repetition_penalty), "repetition_penalty", repetition_penalty,
           "finite and > 0");
+  for (const auto& [name, penalty] :
+       {std::pair{"presence_penalty", presence_penalty}, std::pair{"frequency_penalty", frequency_penalty}}) {
+    require(penalty >= -2 && penalty <= 2, name, penalty, "in [-2, 2]");
+  }
+  for (const auto& [token, bias] : logit_bias) {
+    if (token < 0 || token >= vocab_size) {
+      throw InvalidSampling(error_text("logit_bias has token id ", token,
+                                       ", which is not in the vocabulary: ids go from 0 to ", vocab_size - 1));
+    }
+    require(bias >= -100 && bias <= 100, "a bias of logit_bias", bias, "in [-100, 100]");
+  }
 }
 
-Sampler::Choice Sampler::sample(std::span<const float> row, const Sampling& sampling, std::span<const Token> history,
+Sampler::Choice Sampler::sample(std::span<const float> row, const Sampling& sampling, const Past& past,
                                 const RandomKey& key, TokenMask mask) {
   const RowSummary raw = checked_summary(row);
-  auto scores = row;
-  if (sampling.repetition_penalty != 1) scores = penalised(scores, sampling.repetition_penalty, history);
+  auto scores = adjusted(row, sampling, past);
   if (!mask.empty()) scores = masked(scores, mask);
   const RowSummary summary = scores.data() == row.data() ? raw : summarise(scores);
   if (summary.max == kLowest) throw ForwardFailed("the constraint allows no token here that the model can say");
@@ -61,13 +72,30 @@ std::span<const float> Sampler::masked(std::span<const float> scores, TokenMask 
   return scores_;
 }
 
-std::span<const float> Sampler::penalised(std::span<const float> row, float penalty, std::span<const Token> history) {
+// The row with its penalties and biases; itself where there are none.
+std::span<const float> Sampler::adjusted(std::span<const float> row, const Sampling& s, const Past& past) {
+  const bool counted = s.presence_penalty != 0 || s.frequency_penalty != 0;
+  if (s.repetition_penalty == 1 && !counted && s.logit_bias.empty()) return row;
   scores_.assign(row.begin(), row.end());
-  for (const Token token : history) {  // written from the row, so a repeated token is penalised once
-    const float x = row[static_cast<std::size_t>(token)];
-    scores_[static_cast<std::size_t>(token)] = x < 0 ? x * penalty : x / penalty;
+  if (s.repetition_penalty != 1) {
+    for (const Token token : past.log) {  // written from the row, so a repeated token is penalised once
+      const float x = row[static_cast<std::size_t>(token)];
+      scores_[static_cast<std::size_t>(token)] = x < 0 ? x * s.repetition_penalty : x / s.repetition_penalty;
+    }
   }
+  if (counted) subtract_counted(s, past.made);
+  for (const auto& [token, bias] : s.logit_bias) scores_[static_cast<std::size_t>(token)] += bias;
   return scores_;
+}
+
+void Sampler::subtract_counted(const Sampling& s, std::span<const Token> made) {
+  counts_.resize(scores_.size());
+  for (const Token token : made) ++counts_[static_cast<std::size_t>(token)];
+  for (const Token token : made) {
+    const auto i = static_cast<std::size_t>(token);
+    const std::int32_t count = std::exchange(counts_[i], 0);
+    if (count > 0) scores_[i] -= s.presence_penalty + s.frequency_penalty * static_cast<float>(count);
+  }
 }
 
 // Every filter keeps a prefix of the tokens in descending order of score, so together they are one floor.

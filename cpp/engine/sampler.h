@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -13,16 +14,21 @@
 
 namespace agentkv {
 
-// Applied in this order: repetition penalty, temperature, top_k, top_p, min_p, draw. Tokens that tie with the last
-// one a filter keeps are kept too.
+// Applied in this order: the penalties and the bias, constraint, temperature, top_k, top_p, min_p, draw. Tokens that
+// tie with the last one a filter keeps are kept too.
 struct Sampling {
-  float temperature = 0;   // 0: the highest logit after the penalty, lowest id on ties
+  float temperature = 0;   // 0: the highest score, lowest id on ties
   std::int32_t top_k = 0;  // 0: off
   float top_p = 1;
   float min_p = 0;
   float repetition_penalty = 1;  // as transformers defines it, over every token of the branch
+  // As OpenAI defines them, over what the generation has made: subtracted once from the logits of tokens that are in
+  // it, and once for each time that they are.
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::map<Token, float> logit_bias = {};  // added last
 
-  void validate() const;  // throws InvalidSampling
+  void validate(Token vocab_size) const;  // throws InvalidSampling
 };
 
 inline constexpr std::tuple kSamplingFields{
@@ -31,6 +37,9 @@ inline constexpr std::tuple kSamplingFields{
     Field{"top_p", &Sampling::top_p},
     Field{"min_p", &Sampling::min_p},
     Field{"repetition_penalty", &Sampling::repetition_penalty},
+    Field{"presence_penalty", &Sampling::presence_penalty},
+    Field{"frequency_penalty", &Sampling::frequency_penalty},
+    Field{"logit_bias", &Sampling::logit_bias},
 };
 
 class Sampler {
@@ -40,10 +49,16 @@ class Sampler {
     float logprob;  // under the softmax of the row as the model gave it
   };
 
-  // history: the branch's whole log. mask: what may come, whatever the sampling says. Throws ForwardFailed when the row
-  // holds NaN or +inf, or nothing finite, and when the mask leaves no token.
-  Choice sample(std::span<const float> row, const Sampling& sampling, std::span<const Token> history,
-                const RandomKey& key, TokenMask mask = {});
+  // What comes before the token that is drawn.
+  struct Past {
+    std::span<const Token> log = {};   // of the branch, all of it
+    std::span<const Token> made = {};  // by this generation
+  };
+
+  // mask: what may come, whatever the sampling says. Throws ForwardFailed when the row holds NaN or +inf, or nothing
+  // finite, and when the mask leaves no token.
+  Choice sample(std::span<const float> row, const Sampling& sampling, const Past& past, const RandomKey& key,
+                TokenMask mask = {});
 
  private:
   struct Candidate {
@@ -52,7 +67,8 @@ class Sampler {
   };
 
   std::span<const float> masked(std::span<const float> scores, TokenMask mask);
-  std::span<const float> penalised(std::span<const float> row, float penalty, std::span<const Token> history);
+  std::span<const float> adjusted(std::span<const float> row, const Sampling& sampling, const Past& past);
+  void subtract_counted(const Sampling& sampling, std::span<const Token> made);
   Token draw(std::span<const float> scores, float max, const Sampling& sampling, double u);
   float kth_largest(std::span<const float> scores, std::size_t k);
   void gather(std::span<const float> scores, float floor);
@@ -65,6 +81,7 @@ class Sampler {
 
   // Scratch, kept between rows. All but `candidates_` are sized by the vocabulary.
   std::vector<float> scores_;
+  std::vector<std::int32_t> counts_;  // zero between calls
   std::vector<float> maxima_;
   std::vector<float> order_;
   std::vector<float> terms_;

@@ -28,7 +28,7 @@ void DraftRound::absorb(const LevelRows& rows, std::span<const float> logits) {
   const std::size_t vocab = n_rows == 0 ? 0 : logits.size() / n_rows;
   for (std::size_t i = 0; i < n_rows; ++i, ++absorbed_) {
     const auto [branch, node] = logits_rows_[absorbed_];
-    const auto children = top_.of(logits.subspan(i * vocab, vocab), options_.top_k);
+    const auto children = likely_.of(logits.subspan(i * vocab, vocab), options_.top_k);
     branches_[branch].tree->grow(node, static_cast<std::int32_t>(absorbed_), children, target_of_);
   }
 }

@@ -10,7 +10,7 @@
 #include "engine/drafter.h"
 #include "spec/draft_tree.h"
 #include "spec/level_runner.h"
-#include "spec/top_tokens.h"
+#include "spec/likely_tokens.h"
 
 namespace agentkv {
 
@@ -93,7 +93,7 @@ class DraftRound {
   const TreeOptions options_;
   const std::vector<Token> target_of_;
   LevelRunner level_;
-  TopTokens top_;
+  LikelyTokens likely_;
   std::vector<Branch> branches_;
   std::vector<LogitsRow> logits_rows_;  // of the level, in order
   std::size_t absorbed_ = 0;            // of them

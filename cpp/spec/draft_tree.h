@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/draft.h"
-#include "spec/top_tokens.h"
+#include "spec/likely_tokens.h"
 
 namespace agentkv {
 

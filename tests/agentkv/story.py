@@ -10,7 +10,16 @@ import anyio
 import agentkv as kv
 
 GREEDY = kv.Sampling()
-WARM = kv.Sampling(temperature=0.9, top_k=20, top_p=0.95, repetition_penalty=0.7, seed=11)
+WARM = kv.Sampling(
+    temperature=0.9,
+    top_k=20,
+    top_p=0.95,
+    repetition_penalty=0.7,
+    presence_penalty=-0.2,
+    frequency_penalty=0.05,
+    logit_bias={40: 1.5, 41: -3},
+    seed=11,
+)
 
 
 class Story:
@@ -19,12 +28,12 @@ class Story:
     def __init__(self, ctx: kv.Context, n: int, sampling: kv.Sampling) -> None:
         self.ctx = ctx
         self.n = n
-        self.options: dict[str, Any] = {"max_tokens": 24, "sampling": sampling}
+        self.options: dict[str, Any] = {"max_tokens": 24, "sampling": sampling, "top_logprobs": 3}
         self.said: list[Any] = []
 
     async def generate(self, branches: Sequence[kv.Branch]) -> None:
         outs = await kv.gather(*(branch.generate(**self.options) for branch in branches))
-        self.said += [(out.tokens, out.logprobs, out.text, out.finish_reason) for out in outs]
+        self.said += [(out.tokens, out.logprobs, out.top_logprobs, out.text, out.finish_reason) for out in outs]
 
     async def cancel(self, branches: Sequence[kv.Branch]) -> None:
         """Cuts generations short; what they had made is the beginning of what they say when they are left alone."""
@@ -47,7 +56,7 @@ class Story:
             async with await branch.fork() as kid:
                 held = kid.tokens
         assert branch.tokens[: len(held)] == held or held[: len(branch)] == branch.tokens
-        self.said.append([(token.id, token.logprob) for token in taken])
+        self.said.append([(token.id, token.logprob, token.top_logprobs) for token in taken])
         await branch.rollback(length + min(take, len(taken)))
 
     async def run(self) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from agentkv_runtime import _core
 import agentkv as kv
 from agentkv._sampling import native_sampling
 
-DEFAULTS = {name: field.default for name, field in kv.Sampling.model_fields.items() if name != "seed"}
+NATIVE = [name for name in kv.Sampling.model_fields if name != "seed"]
+DEFAULTS = {name: kv.Sampling.model_fields[name].default for name in NATIVE} | {"logit_bias": {}}
+OTHERS = {float: 0.5, int: 2, dict: {3: 1.5}}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,12 @@ DEFAULTS = {name: field.default for name, field in kv.Sampling.model_fields.item
         {"min_p": -0.1},
         {"min_p": 1.1},
         {"repetition_penalty": 0},
+        {"presence_penalty": 2.1},
+        {"frequency_penalty": float("nan")},
+        {"logit_bias": {3: 101}},
+        {"logit_bias": {-1: 1}},
+        {"logit_bias": {"3": 1}},
+        {"logit_bias": [3, 1]},
         {"seed": -1},
         {"seed": 2**63},
         {"seed": "x"},
@@ -44,6 +53,18 @@ def test_it_is_frozen_and_comparable() -> None:
     assert sampling == kv.Sampling(temperature=1.0, seed=3)
     with pytest.raises(ValueError, match="frozen"):
         sampling.temperature = 2.0  # type: ignore[misc]
+
+
+def test_a_bias_is_its_own_and_hashable() -> None:
+    given = {3: 1, 5: -100.0}
+    sampling = kv.Sampling(logit_bias=given)
+    given[4] = 1
+    assert sampling.logit_bias == {3: 1.0, 5: -100.0}
+    assert sampling == kv.Sampling(logit_bias=MappingProxyType({5: -100, 3: 1}))
+    assert {sampling, kv.Sampling(logit_bias={5: -100, 3: 1}), kv.Sampling(), kv.Sampling()} == {
+        sampling,
+        kv.Sampling(),
+    }
 
 
 def test_a_seed_is_drawn_only_where_something_is_drawn() -> None:
@@ -65,18 +86,22 @@ def test_the_native_fields_and_defaults_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_every_field_arrives(name: str) -> None:
-    other = 0.5 if isinstance(DEFAULTS[name], float) else 2
+    other = OTHERS[type(DEFAULTS[name])]
     assert fields(native_sampling(kv.Sampling(**{name: other}))) == {**DEFAULTS, name: other}
 
 
-AT_BOUNDS = {float: (-1.0, 0.0, 0.5, 1.0, 2.0, float("nan"), float("inf")), int: (-1, 0, 1)}
+AT_BOUNDS: dict[type, tuple[Any, ...]] = {
+    float: (-2.5, -2.0, -1.0, 0.0, 0.5, 1.0, 2.0, 2.5, float("nan"), float("inf")),
+    int: (-1, 0, 1),
+    dict: ({-1: 0.0}, {0: -100.0}, {3: 100.0}, {3: 100.5}, {1: 0.0, 2: float("nan")}),
+}
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [(name, value) for name, default in DEFAULTS.items() for value in AT_BOUNDS[type(default)]],
 )
-def test_the_native_bounds_are_the_same(name: str, value: float) -> None:
+def test_the_native_bounds_are_the_same(name: str, value: Any) -> None:
     """The step loop checks for itself, in the same way."""
     native = _core.Sampling(**{name: value})
     try:

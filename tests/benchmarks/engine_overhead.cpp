@@ -65,11 +65,11 @@ double per_row(const Sampling& sampling, float spread, std::size_t vocab = 15193
   std::vector<Token> history(1000);
   for (Token& t : history) t = static_cast<Token>(rng() % vocab);
   Sampler sampler;
-  sampler.sample(row, sampling, history, {});
+  sampler.sample(row, sampling, {history}, {});
   double best = 1e9;
   for (int round = 0; round < 40; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    sampler.sample(row, sampling, history, {1, 2, static_cast<std::uint32_t>(round)});
+    sampler.sample(row, sampling, {history}, {1, 2, static_cast<std::uint32_t>(round)});
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return best * 1e6;

@@ -79,7 +79,7 @@ class Rig {
     Tokens out;
     while (static_cast<int>(out.size()) < max_tokens) {
       const RandomKey key{seed, stream, static_cast<std::uint32_t>(history.size())};
-      const Token token = sampler.sample(row(history), sampling, history, key).token;
+      const Token token = sampler.sample(row(history), sampling, {history, out}, key).token;
       out.push_back(token);
       history.push_back(token);
       if (!options.eos.empty() && token == options.eos.front()) break;

@@ -1,4 +1,5 @@
 // One generation at a time: what is sampled, what ends it, what is shown.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -53,6 +54,40 @@ void logprobs_are_the_models_own() {
     CHECK(std::abs(f.logprobs[i] - (row[static_cast<std::size_t>(f.tokens[i])] - std::log(total))) < 1e-5);
     history.push_back(f.tokens[i]);
   }
+}
+
+void the_likeliest_tokens_are_told_on_request() {
+  for (const std::int32_t n : {1, 5, 20}) {
+    Rig rig({.info = {.vocab_size = 12, .max_tokens = 64, .max_logits = 16}});
+    const Tokens prompt = prompt_tokens(5, 1, 12);
+    const BranchId branch = rig.prompt(prompt);
+    const Sampling sampling{.temperature = 1.5f, .presence_penalty = 1, .logit_bias = {{3, 2}}};
+    const GenerateOptions options{
+        .max_tokens = 8, .sampling = sampling, .ignore_eos = true, .emit = true, .top_logprobs = n};
+    const Finished f = rig.run(rig.engine.generate(branch, options));
+    CHECK_EQ(f.top_logprobs.size(), f.tokens.size());
+    CHECK_EQ(rig.emitted.size(), f.tokens.size());
+    Tokens history = prompt;
+    for (std::size_t i = 0; i < f.tokens.size(); ++i) {
+      const auto row = rig.row(history);
+      const auto& likely = f.top_logprobs[i];
+      CHECK_EQ(likely.size(), static_cast<std::size_t>(std::min(n, 12)));
+      for (std::size_t rank = 0; rank < likely.size(); ++rank) {
+        const auto [token, logprob] = likely[rank];
+        CHECK(std::abs(logprob - log_probability(row, token)) < 1e-6);
+        if (token == f.tokens[i]) CHECK_EQ(logprob, f.logprobs[i]);
+        if (rank > 0) CHECK(likely[rank - 1].logprob >= logprob);
+        CHECK_EQ(rig.emitted[i].top_logprobs[rank].token, token);
+        CHECK_EQ(rig.emitted[i].top_logprobs[rank].logprob, logprob);
+      }
+      const float best = *std::max_element(row.begin(), row.end());
+      CHECK_EQ(row[static_cast<std::size_t>(likely.front().token)], best);
+      history.push_back(f.tokens[i]);
+    }
+  }
+  Rig rig;
+  const Finished f = rig.generate(rig.prompt(prompt_tokens(5)), 4);
+  CHECK(f.top_logprobs.empty());
 }
 
 void a_generation_goes_on_where_the_last_one_ended() {
@@ -182,6 +217,12 @@ void refusals_come_before_any_change() {
   CHECK_THROWS(rig.engine.generate(branch, {.max_tokens = 0}), InvalidSampling, "max_tokens", "0", "1");
   CHECK_THROWS(rig.engine.generate(branch, {.max_tokens = 1, .stop = {""}}), InvalidSampling, "stop string");
   CHECK_THROWS(rig.engine.generate(branch, {.max_tokens = 1, .sampling = {.top_p = 0}}), InvalidSampling, "top_p");
+  const Sampling foreign{.logit_bias = {{48, 1}}};
+  CHECK_THROWS(rig.engine.generate(branch, {.max_tokens = 1, .sampling = foreign}), InvalidSampling, "token id 48");
+  for (const std::int32_t n : {-1, 21}) {
+    const GenerateOptions options{.max_tokens = 1, .top_logprobs = n};
+    CHECK_THROWS(rig.engine.generate(branch, options), InvalidSampling, "top_logprobs", "0 to 20");
+  }
   CHECK_THROWS(rig.engine.extend(branch, Tokens{3, 48}), InvalidToken, "48", "47", "index 1");
   CHECK_THROWS(rig.engine.extend(branch, Tokens{-1}), InvalidToken, "-1");
   CHECK_THROWS(rig.engine.create(Tokens{50}), InvalidToken, "50");
@@ -212,6 +253,7 @@ void a_row_that_is_no_distribution_fails_its_branch_alone() {
 int main() {
   greedy_output_is_that_of_a_model_without_cache();
   logprobs_are_the_models_own();
+  the_likeliest_tokens_are_told_on_request();
   a_generation_goes_on_where_the_last_one_ended();
   eos_ends_and_is_kept_out_of_the_text();
   stop_strings_are_found_across_tokens();

@@ -140,7 +140,7 @@ inline Said said_under(const Rig& rig, const Next& next, Tokens history, Tokens 
     std::vector<std::uint32_t> mask(mask_words(rig.options.info.vocab_size));
     for (const Token token : *allowed) mask[static_cast<std::size_t>(token) / 32] |= 1u << token % 32;
     const RandomKey key{seed, stream, static_cast<std::uint32_t>(history.size())};
-    const Token token = sampler.sample(rig.row(history), sampling, history, key, mask).token;
+    const Token token = sampler.sample(rig.row(history), sampling, {history, out.tokens}, key, mask).token;
     for (Tokens* log : {&out.tokens, &history, &said}) log->push_back(token);
     if (!rig.options.eos.empty() && token == rig.options.eos.front()) return {out.tokens, "eos"};
   }

@@ -155,10 +155,72 @@ void the_penalty_is_that_of_transformers() {
   Sampler sampler;
   const std::vector<float> row{2.0f, 1.5f, -1.0f, -1.1f};
   const std::vector<Token> history{0, 0, 2, 0};  // 2.0 / 1.5 = 1.33: below 1.5, and penalised once only
-  CHECK_EQ(sampler.sample(row, {.repetition_penalty = 1.5f}, history, {}).token, 1);
-  CHECK_EQ(sampler.sample(row, {.repetition_penalty = 1.2f}, history, {}).token, 0);
+  CHECK_EQ(sampler.sample(row, {.repetition_penalty = 1.5f}, {history}, {}).token, 1);
+  CHECK_EQ(sampler.sample(row, {.repetition_penalty = 1.2f}, {history}, {}).token, 0);
   const std::vector<float> negative{-1.0f, -1.1f};
-  CHECK_EQ(sampler.sample(negative, {.repetition_penalty = 1.2f}, std::vector<Token>{0}, {}).token, 1);
+  CHECK_EQ(sampler.sample(negative, {.repetition_penalty = 1.2f}, {std::vector<Token>{0}}, {}).token, 1);
+}
+
+// The scores by definition: what a seeded draw over them gives is what the sampler must give over the row.
+std::vector<float> adjusted(const std::vector<float>& row, const Sampling& s, const Sampler::Past& past) {
+  std::vector<float> scores = row;
+  for (std::size_t t = 0; t < row.size(); ++t) {
+    const auto token = static_cast<Token>(t);
+    const bool held = std::count(past.log.begin(), past.log.end(), token) > 0;
+    if (held) scores[t] = row[t] < 0 ? row[t] * s.repetition_penalty : row[t] / s.repetition_penalty;
+    const auto made = std::count(past.made.begin(), past.made.end(), token);
+    if (made > 0) scores[t] -= s.presence_penalty + s.frequency_penalty * static_cast<float>(made);
+    if (s.logit_bias.contains(token)) scores[t] += s.logit_bias.at(token);
+  }
+  return scores;
+}
+
+void penalties_and_biases_are_applied_by_definition_and_in_order() {
+  Sampler sampler;  // one for all: what it keeps between rows must not show
+  std::mt19937 rng(5);
+  const auto pick = [&](float low, float high) { return std::uniform_real_distribution<float>(low, high)(rng); };
+  int moved = 0;
+  for (std::uint32_t round = 0; round < 400; ++round) {
+    const std::size_t vocab = round % 2 ? 40 : 1500;
+    const auto row = random_row(vocab, 2.0f, round);
+    std::vector<Token> log(rng() % 200);
+    for (Token& token : log) token = static_cast<Token>(rng() % std::min<std::size_t>(vocab, 60));
+    const Sampler::Past past{log, std::span(log).last(log.size() / 2)};
+    Sampling s{.temperature = round % 3 ? 1.1f : 0.0f, .top_k = round % 5 ? 0 : 20, .top_p = round % 7 ? 1.0f : 0.9f};
+    Sampling adjusting = s;
+    if (round % 2) adjusting.repetition_penalty = pick(0.5f, 2);
+    if (round % 3) adjusting.presence_penalty = pick(-2, 2);
+    if (round % 4) adjusting.frequency_penalty = pick(-2, 2);
+    for (unsigned i = rng() % 4; i > 0; --i) {
+      adjusting.logit_bias[static_cast<Token>(rng() % vocab)] = pick(-100, 100);
+    }
+    adjusting.validate(static_cast<Token>(vocab));
+    const RandomKey key{7, 3, round};
+    const auto [token, logprob] = sampler.sample(row, adjusting, past, key);
+    CHECK_EQ(token, sampler.sample(adjusted(row, adjusting, past), s, {}, key).token);
+    CHECK(std::abs(logprob - log_probability(row, token)) < 1e-5);
+    moved += token != sampler.sample(row, s, past, key).token;
+  }
+  CHECK(moved > 100);
+}
+
+void what_the_prompt_held_is_not_counted() {
+  Sampler sampler;
+  const std::vector<float> row{3.0f, 2.5f, 2.0f};
+  const std::vector<Token> log{0, 0, 0, 1};
+  CHECK_EQ(sampler.sample(row, {.presence_penalty = 2}, {log, {}}, {}).token, 0);
+  CHECK_EQ(sampler.sample(row, {.presence_penalty = 2}, {log, std::span(log).last(2)}, {}).token, 2);
+  CHECK_EQ(sampler.sample(row, {.presence_penalty = 0.6f}, {log, log}, {}).token, 0);  // once, however often it came
+  CHECK_EQ(sampler.sample(row, {.frequency_penalty = 0.6f}, {log, log}, {}).token, 2);
+}
+
+void a_bias_rules_out_and_rules() {
+  Sampler sampler;
+  const auto row = random_row(500, 3.0f);
+  const auto best = static_cast<Token>(std::max_element(row.begin(), row.end()) - row.begin());
+  CHECK(sampler.sample(row, {.logit_bias = {{best, -100}}}, {}, {}).token != best);
+  CHECK((drawn(row, {.temperature = 1, .logit_bias = {{7, 100}}}, 50) == std::map<Token, int>{{7, 50}}));
+  CHECK((drawn(row, {.temperature = 1, .top_k = 1, .logit_bias = {{7, 100}}}, 50) == std::map<Token, int>{{7, 50}}));
 }
 
 void log_probabilities_are_the_models() {
@@ -169,7 +231,7 @@ void log_probabilities_are_the_models() {
   for (std::uint32_t i = 0; i < 50; ++i) {
     const std::vector<Token> history{static_cast<Token>(i)};
     const auto [token, logprob] =
-        sampler.sample(row, {.temperature = 2, .top_k = 40, .repetition_penalty = 1.4f}, history, {1, 2, i});
+        sampler.sample(row, {.temperature = 2, .top_k = 40, .repetition_penalty = 1.4f}, {history}, {1, 2, i});
     const double exact = row[static_cast<std::size_t>(token)] - std::log(total);
     CHECK(std::abs(logprob - exact) < 1e-5);
     CHECK(std::abs(log_probability(row, token) - exact) < 1e-6);
@@ -187,14 +249,18 @@ void rows_that_are_no_distribution_are_refused() {
 
 void parameters_out_of_range_are_refused() {
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  CHECK_THROWS(Sampling{.temperature = -0.5f}.validate(), InvalidSampling, "temperature", "-0.5", ">= 0");
-  CHECK_THROWS(Sampling{.temperature = nan}.validate(), InvalidSampling, "temperature");
-  CHECK_THROWS(Sampling{.temperature = kInfinity}.validate(), InvalidSampling, "temperature", "finite");
-  CHECK_THROWS(Sampling{.top_k = -1}.validate(), InvalidSampling, "top_k", "-1");
-  CHECK_THROWS(Sampling{.top_p = 0}.validate(), InvalidSampling, "top_p", "(0, 1]");
-  CHECK_THROWS(Sampling{.top_p = 1.5f}.validate(), InvalidSampling, "top_p", "1.5");
-  CHECK_THROWS(Sampling{.min_p = 2}.validate(), InvalidSampling, "min_p", "[0, 1]");
-  CHECK_THROWS(Sampling{.repetition_penalty = 0}.validate(), InvalidSampling, "repetition_penalty", "> 0");
+  CHECK_THROWS(Sampling{.temperature = -0.5f}.validate(8), InvalidSampling, "temperature", "-0.5", ">= 0");
+  CHECK_THROWS(Sampling{.temperature = nan}.validate(8), InvalidSampling, "temperature");
+  CHECK_THROWS(Sampling{.temperature = kInfinity}.validate(8), InvalidSampling, "temperature", "finite");
+  CHECK_THROWS(Sampling{.top_k = -1}.validate(8), InvalidSampling, "top_k", "-1");
+  CHECK_THROWS(Sampling{.top_p = 0}.validate(8), InvalidSampling, "top_p", "(0, 1]");
+  CHECK_THROWS(Sampling{.top_p = 1.5f}.validate(8), InvalidSampling, "top_p", "1.5");
+  CHECK_THROWS(Sampling{.min_p = 2}.validate(8), InvalidSampling, "min_p", "[0, 1]");
+  CHECK_THROWS(Sampling{.repetition_penalty = 0}.validate(8), InvalidSampling, "repetition_penalty", "> 0");
+  CHECK_THROWS(Sampling{.presence_penalty = 2.5f}.validate(8), InvalidSampling, "presence_penalty", "2.5", "[-2, 2]");
+  CHECK_THROWS(Sampling{.frequency_penalty = nan}.validate(8), InvalidSampling, "frequency_penalty", "[-2, 2]");
+  CHECK_THROWS((Sampling{.logit_bias = {{3, -101}}}.validate(8)), InvalidSampling, "logit_bias", "-101", "[-100, 100]");
+  CHECK_THROWS((Sampling{.logit_bias = {{8, 1}}}.validate(8)), InvalidSampling, "logit_bias", "token id 8", "0 to 7");
 }
 
 }  // namespace
@@ -206,6 +272,9 @@ int main() {
   draws_follow_the_distribution_over_large_vocabularies();
   greedy_is_the_highest_with_ties_to_the_lowest();
   the_penalty_is_that_of_transformers();
+  penalties_and_biases_are_applied_by_definition_and_in_order();
+  what_the_prompt_held_is_not_counted();
+  a_bias_rules_out_and_rules();
   log_probabilities_are_the_models();
   rows_that_are_no_distribution_are_refused();
   parameters_out_of_range_are_refused();

@@ -63,7 +63,12 @@ void any_draft_leaves_the_tokens_as_they_are() {
           [&](const DraftRequest& request) { return random_tree(rig, request, random, right); });
       rig.engine.attach(drafter);
       std::vector<std::pair<JobId, Tokens>> jobs;
-      const Sampling sampling{.temperature = temperature, .top_k = 20, .repetition_penalty = 1.1f};
+      const Sampling sampling{.temperature = temperature,
+                              .top_k = 20,
+                              .repetition_penalty = 1.1f,
+                              .presence_penalty = 0.4f,
+                              .frequency_penalty = -0.3f,
+                              .logit_bias = {{5, 1.5f}, {9, -4}}};
       for (std::uint64_t i = 0; i < 8; ++i) {
         const Tokens prompt = prompt_tokens(3 + static_cast<int>(i), i);
         const BranchId branch = rig.prompt(prompt);
@@ -75,6 +80,33 @@ void any_draft_leaves_the_tokens_as_they_are() {
       for (const auto& [job, expected] : jobs) CHECK(rig.finished[job].tokens == expected);
       CHECK(rig.engine.stats().drafted > 0);
       if (right == 1.0 && temperature == 0) CHECK(rig.engine.stats().accepted > 60);
+    }
+  }
+}
+
+void what_is_told_with_each_token_is_that_of_plain_decoding() {
+  std::mt19937 random(11);
+  Rig plain(endless()), drafted(endless());
+  const auto drafter = std::make_shared<TestDrafter>(
+      [&](const DraftRequest& request) { return random_tree(drafted, request, random, 0.8); });
+  drafted.engine.attach(drafter);
+  GenerateOptions options{.max_tokens = 80,
+                          .sampling = {.temperature = 0.7f, .presence_penalty = 0.5f, .frequency_penalty = 0.2f},
+                          .emit = true,
+                          .top_logprobs = 4};
+  const Finished want = plain.run(plain.engine.generate(plain.prompt(prompt_tokens(6)), options));
+  options.drafter = drafter;
+  const Finished got = drafted.run(drafted.engine.generate(drafted.prompt(prompt_tokens(6)), options));
+  CHECK(drafted.engine.stats().accepted > 10);
+  CHECK(got.tokens == want.tokens);
+  CHECK(got.logprobs == want.logprobs);
+  CHECK_EQ(got.top_logprobs.size(), want.tokens.size());
+  for (std::size_t i = 0; i < got.tokens.size(); ++i) {
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      const TokenLogprob one = got.top_logprobs[i][rank], other = want.top_logprobs[i][rank];
+      CHECK_EQ(one.token, other.token);
+      CHECK_EQ(one.logprob, other.logprob);
+      CHECK_EQ(drafted.emitted[i].top_logprobs[rank].token, one.token);
     }
   }
 }
@@ -274,6 +306,7 @@ void drafts_are_checked() {
 int main() {
   using namespace agentkv::testing;
   any_draft_leaves_the_tokens_as_they_are();
+  what_is_told_with_each_token_is_that_of_plain_decoding();
   a_right_draft_makes_many_tokens_per_forward();
   a_wrong_draft_is_soon_left_out_and_tried_again();
   one_forward_verifies_the_trees_of_all_branches();

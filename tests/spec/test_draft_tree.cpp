@@ -7,14 +7,14 @@
 #include "cpp/check.h"
 #include "spec/draft_tree.h"
 #include "spec/naive_draft.h"
-#include "spec/top_tokens.h"
+#include "spec/likely_tokens.h"
 
 namespace agentkv::testing {
 namespace {
 
-void test_top_tokens() {
+void test_likely_tokens() {
   std::mt19937_64 random(1);
-  TopTokens top;
+  LikelyTokens likely;
   for (const int vocab : {1, 2, 5, 63, 64, 65, 1000, 1024, 4099, 151936}) {
     for (const int k : {1, 3, 8, 40}) {
       std::vector<float> row(static_cast<std::size_t>(vocab));
@@ -27,7 +27,7 @@ void test_top_tokens() {
       std::stable_sort(order.begin(), order.end(), [&](Token a, Token b) {
         return row[static_cast<std::size_t>(a)] > row[static_cast<std::size_t>(b)];
       });
-      const auto found = top.of(row, k);
+      const auto found = likely.of(row, k);
       CHECK(found.size() == std::min(row.size(), static_cast<std::size_t>(k)));
       for (std::size_t i = 0; i < found.size(); ++i) {
         CHECK_EQ(found[i].token, order[i]);
@@ -41,13 +41,13 @@ void test_top_tokens() {
 
 void test_rows_that_are_no_distribution() {
   constexpr float inf = std::numeric_limits<float>::infinity();
-  TopTokens top;
-  CHECK(top.of(std::vector<float>{}, 3).empty());
-  CHECK(top.of(std::vector<float>{-inf, -inf}, 3).empty());
-  CHECK(top.of(std::vector<float>{1, inf}, 3).empty());
-  CHECK(top.of(std::vector<float>{1, std::nanf("")}, 3).empty());
+  LikelyTokens likely;
+  CHECK(likely.of(std::vector<float>{}, 3).empty());
+  CHECK(likely.of(std::vector<float>{-inf, -inf}, 3).empty());
+  CHECK(likely.of(std::vector<float>{1, inf}, 3).empty());
+  CHECK(likely.of(std::vector<float>{1, std::nanf("")}, 3).empty());
   const std::vector<float> masked{-inf, 2, -inf, 300};
-  const auto found = top.of(masked, 3);
+  const auto found = likely.of(masked, 3);
   CHECK_EQ(found.size(), 2u);
   CHECK_EQ(found[0].token, 3);
   CHECK_EQ(found[0].probability, 1.0f);
@@ -116,7 +116,7 @@ void test_a_child_as_likely_as_its_parent_comes_after_it() {
 
 int main() {
   using namespace agentkv::testing;
-  test_top_tokens();
+  test_likely_tokens();
   test_rows_that_are_no_distribution();
   test_growth();
   test_what_is_hardly_ever_reached_is_not_run();

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/types.h"
+#include "engine/top_tokens.h"
 
 namespace agentkv {
 
@@ -14,15 +14,15 @@ struct LikelyToken {
   float probability;  // in (0, 1]
 };
 
-class TopTokens {
+class LikelyTokens {
  public:
   // The k most likely tokens, best first, the lower id first on ties; fewer where the row has fewer, none where it is
   // no distribution. Valid until the next call.
   std::span<const LikelyToken> of(std::span<const float> logits, std::int32_t k);
 
  private:
-  std::vector<float> maxima_;  // scratch
-  std::vector<LikelyToken> best_;
+  TopTokens top_;
+  std::vector<LikelyToken> likely_;
 };
 
 }  // namespace agentkv

@@ -24,7 +24,7 @@ from ._message import Message
 from ._request import MOST_TOKENS, GenerationRequest
 from ._shown import shown
 from ._speculation import INHERIT, Inherit, Speculative
-from ._stream import DEFAULT_BUFFER, TokenStream
+from ._stream import DEFAULT_BUFFER, Keep, TokenStream
 from .output._driver import Description
 
 if TYPE_CHECKING:
@@ -234,10 +234,12 @@ class Branch:
         output: Description | None = None,
         top_logprobs: int = 0,
         buffer: int = DEFAULT_BUFFER,
+        keep: Keep = "read",
     ) -> TokenStream:
         """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
 
-        Leaving the block stops the generation. A reader that falls `buffer` tokens behind pauses its own branch only.
+        Leaving the block stops the generation, and the branch keeps exactly the tokens that were read, or with
+        `keep="made"` all that were made. A reader that falls `buffer` tokens behind pauses its own branch only.
         """
         self._check_started("stream")
         limit = checked_count(buffer, "buffer", 1, MOST_TOKENS)
@@ -252,7 +254,7 @@ class Branch:
             home=self._home,
             buffer=limit,
         )
-        return TokenStream(self, request, limit)
+        return TokenStream(self, request, limit, keep)
 
     async def select(self, choices: Sequence[str]) -> Choice:
         """The most likely of `choices` as a continuation, with the log-probability of each; the branch is unchanged.

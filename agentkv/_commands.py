@@ -173,9 +173,12 @@ class Job(Awaited[T]):
 
 
 class StreamJob(Job[T]):
-    """A generation whose tokens are handed out as they come. `heard` is called at its end, whatever that was."""
+    """A generation whose tokens are handed out as they come. `heard` is called at its end, whatever that was.
 
-    __slots__ = ("_heard", "feed", "started")
+    `kept` is how many of its tokens stay when it is taken back, None for all; `cut` says that no others did.
+    """
+
+    __slots__ = ("_heard", "cut", "feed", "kept", "started")
 
     def __init__(
         self,
@@ -188,10 +191,20 @@ class StreamJob(Job[T]):
         self.feed = feed  # hands tokens to the reader; on the event loop
         self._heard = heard
         self.started = anyio.Event()
+        self.kept: int | None = None
+        self.cut = False
 
     def apply(self, worker: Worker) -> None:
         super().apply(worker)
         worker.report(self.started.set)
+
+    def take_back(self, worker: Worker) -> None:
+        if self.id is None:
+            return  # it never began
+        if self.kept is None:
+            worker.engine.cancel(self.id)
+        else:
+            self.cut = worker.engine.take_back(self.id, self.kept)
 
     def succeed(self, result: T) -> None:
         super().succeed(result)

@@ -128,8 +128,11 @@ class StepEngine(Protocol):
     def cancel(self, job: int) -> None:
         """Ends a job; one that has ended is left as it is."""
 
-    def take_back(self, job: int) -> None:
-        """Undoes an extend that has ended, unless its branch went on since."""
+    def take_back(self, job: int, kept: int = 0) -> bool:
+        """Ends an extend, or a generation that emits, and undoes it as far as it made more than `kept` tokens.
+
+        False where the branch is closed or went on since: what it made stays.
+        """
 
     def taken(self, job: int, tokens: int) -> None:
         """The reader of what a generation emits has taken so many more tokens."""

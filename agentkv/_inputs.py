@@ -93,6 +93,13 @@ def checked_stop(stop: object) -> list[str]:
     return strings
 
 
+def checked_word(value: object, what: str, words: Sequence[str]) -> str:
+    """One of some words."""
+    if not isinstance(value, str) or value not in words:
+        raise InvalidInput(f"{what} is {shown(value)}, but it must be {' or '.join(map(repr, words))}")
+    return value
+
+
 def checked_sampling(sampling: object) -> Sampling:
     """A Sampling; None means greedy."""
     if sampling is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from anyio import to_thread
 
 from ._commands import check_finished
-from ._generation import Generation, TopLogprob, Usage
+from ._generation import FinishReason, Generation, TopLogprob, Usage
 from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling, native_sampling
 from ._speculation import Inherit, Speculative
@@ -90,17 +90,26 @@ class GenerationRequest:
 
     def finish(self, finished: Finished) -> Generation:
         """The result; raises what ended it, if that was an error."""
-        tokens = finished.tokens
         check_finished(finished)
         assert finished.finish_reason is not None
+        text = finished.text.decode("utf-8", "replace")
+        return self._generation(finished, len(finished.tokens), text, finished.finish_reason)
+
+    def cut(self, finished: Finished, kept: int) -> Generation:
+        """The result where only the first tokens were kept: what came after them, an error too, never was."""
+        if kept >= len(finished.tokens):
+            return self.finish(finished)
+        return self._generation(finished, kept, self.home.spelling.text(finished.tokens[:kept]), "cancelled")
+
+    def _generation(self, finished: Finished, kept: int, text: str, reason: FinishReason) -> Generation:
         return Generation(
-            text=finished.text.decode("utf-8", "replace"),
-            tokens=tokens,
-            logprobs=finished.logprobs,
-            finish_reason=finished.finish_reason,
-            usage=Usage(finished.prompt_tokens, len(tokens)),
+            text=text,
+            tokens=finished.tokens[:kept],
+            logprobs=finished.logprobs[:kept],
+            finish_reason=reason,
+            usage=Usage(finished.prompt_tokens, kept),
             seed=self.seed,
-            top_logprobs=[self.likely(top) for top in finished.top_logprobs],
+            top_logprobs=[self.likely(top) for top in finished.top_logprobs[:kept]],
         )
 
     def likely(self, top: Iterable[tuple[int, float]]) -> tuple[TopLogprob, ...]:

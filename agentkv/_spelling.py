@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,11 @@ class Spelling:
     def token(self, token: int) -> str:
         """What one token spells by itself, a special one too."""
         return self._bytes_of(token).decode("utf-8", "replace")
+
+    def text(self, tokens: Iterable[int]) -> str:
+        """What generated tokens spell: special ones nothing."""
+        spelled = b"".join(self._bytes_of(token) for token in tokens if token not in self._special)
+        return spelled.decode("utf-8", "replace")
 
     def _bytes_of(self, token: int) -> bytes:
         return self._bytes[token] if token < len(self._bytes) else b""

@@ -6,7 +6,7 @@ import codecs
 from collections import deque
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ._commands import StreamJob
 from ._errors import AgentKVError, BranchBusy
 from ._generation import Generation, Token
+from ._inputs import checked_word
 
 if TYPE_CHECKING:
     from ._branch import Branch
@@ -21,14 +22,18 @@ if TYPE_CHECKING:
     from ._request import GenerationRequest
 
 DEFAULT_BUFFER = 64
+Keep: TypeAlias = Literal["read", "made"]
 
 
 class TokenStream:
     """An async context manager and iterator of `Token`, made by `Branch.stream`.
 
     The generation runs at most `buffer` tokens ahead of the reader, then its branch (and no other) pauses.
-    Leaving the block stops it, with finish reason "cancelled"; what it made stays in the branch. Afterwards, and once
-    the iterator has ended, `generation` holds the whole of it.
+
+    Leaving the block stops it. The branch then holds exactly the tokens that the iterator handed out, as if the
+    generation had made no more, however far ahead it was; with `keep="made"` it holds all that were made. `generation`
+    is what was kept, with finish reason "cancelled" where that is not the whole. Should another task have gone on with
+    the branch after the generation had ended by itself, everything stays.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class TokenStream:
         branch: Branch,
         request: GenerationRequest,
         buffer: int,
+        keep: Keep,
     ) -> None:
         self._branch = branch  # kept: one that nobody refers to is closed
         self._loop = branch._loop
@@ -43,7 +49,12 @@ class TokenStream:
         self._job: StreamJob[Generation] = StreamJob(request.start, self._end, self._feed, self._wake)
         self._taken_per_notice = max(buffer // 2, 1)
         self._taken = 0  # tokens since the last notice
+        self._keep = checked_word(keep, "keep", get_args(Keep))
         self._entered = False
+        self._left = False  # and nothing is handed out any more
+        self._gone = False  # its branch, when it was left
+        self._read = 0  # tokens that the reader has
+        self._finished: Finished | None = None
         self._tokens: deque[Token] = deque()
         self._count = 0
         self._shown = 0  # characters in the texts of the tokens so far
@@ -61,11 +72,8 @@ class TokenStream:
         self._loop.submit(self._job)
         try:
             await self._job.started.wait()
-        except GeneratorExit:
-            self._loop.drop(self._job)
-            raise
-        except BaseException:
-            await self._loop.cancel(self._job)
+        except BaseException as error:
+            await self._leave(error)
             raise
         if self._job.failed:
             self._job.result()
@@ -74,7 +82,16 @@ class TokenStream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Nothing more is handed out; what was, decides what stays."""
+        if self._keep == "read":
+            self._left = True
+            self._job.kept = self._read
+            self._gone = self._branch.closed
+            self._tokens.clear()
+        if isinstance(error, GeneratorExit):  # the coroutine is torn down: nothing can be awaited any more
             self._loop.drop(self._job)
         else:
             await self._loop.cancel(self._job)
@@ -90,6 +107,8 @@ class TokenStream:
         if self._tokens:
             await checkpoint()
         while not self._tokens:
+            if self._left:
+                raise StopAsyncIteration
             if self._job.settled.is_set():
                 self._job.result()
                 raise StopAsyncIteration
@@ -104,17 +123,24 @@ class TokenStream:
         if self._taken == self._taken_per_notice:
             self._loop.taken(self._job, self._taken)
             self._taken = 0
-        return self._tokens.popleft()
+        token = self._tokens.popleft()
+        self._read += token.id >= 0
+        return token
 
     @property
     def generation(self) -> Generation:
-        """The whole generation, once the stream has ended; AgentKVError before, or the error that ended it."""
+        """The generation, once it has ended: all of it in the block, and afterwards what was kept.
+
+        Raises AgentKVError before, and the error that ended it.
+        """
         if not self._job.settled.is_set():
             raise AgentKVError("the generation still runs; read the stream to its end or leave its block first")
+        if self._finished is not None and self._left and (self._job.cut or self._gone):
+            return self._request.cut(self._finished, self._read)
         return self._job.result()
 
     def _feed(self, items: list[Emitted]) -> None:
-        while items:
+        while items and not self._left:
             item = items.pop(0)
             text = self._decoder.decode(item.text)
             likely = self._request.likely(item.top_logprobs)
@@ -124,7 +150,10 @@ class TokenStream:
         self._wake()
 
     def _end(self, finished: Finished) -> Generation:
+        self._finished = finished
         generation = self._request.finish(finished)
+        if self._left:
+            return generation
         held_back = generation.text[self._shown :]
         if held_back and self._tokens:
             last = self._tokens.pop()

@@ -138,8 +138,10 @@ void bind_jobs(nb::class_<Engine>& engine) {
       .def("cancel", &Engine::cancel, "job"_a,
            "Ends a job at once, with finish_reason \"cancelled\" in the next report. Nothing happens to one that has "
            "ended.")
-      .def("take_back", &Engine::take_back, "job"_a,
-           "Undoes an extend that has ended, unless its branch went on since; then nothing happens.")
+      .def("take_back", &Engine::take_back, "job"_a, "kept"_a = 0,
+           "Ends an extend or a generation that emits, and undoes it as far as it made more than its first `kept` "
+           "tokens: the branch is as if it had made no more. False where the branch is closed or went on since; then "
+           "what it made stays.")
       .def("taken", &Engine::taken, "job"_a, "tokens"_a,
            "The reader of a generation with emit_ahead has taken so many more of its tokens.");
 }

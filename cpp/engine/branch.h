@@ -9,15 +9,21 @@ namespace agentkv {
 
 class Job;
 
+// What a job made at the end of a branch and may take back, for as long as nothing came after it.
+struct Made {
+  JobId by = -1;
+  Pos from = 0;          // the length that it found
+  LogitsRow found = {};  // and the row of logits, where it was known
+};
+
 struct Branch : BranchState {
   BranchId id = 0;
   SeqId seq = 0;
-  Pos n_cached = 0;        // the cache holds log[0, n_cached)
-  Job* job = nullptr;      // the live job
-  Pos told = 0;            // this many tokens of the log are as they were last told
-  bool changed = false;    // there is something to tell
-  JobId extended_by = -1;  // the extend that made the end of the log, where nothing came after it
-  Pos extended_from = 0;   // the length that it found
+  Pos n_cached = 0;      // the cache holds log[0, n_cached)
+  Job* job = nullptr;    // the live job
+  Pos told = 0;          // this many tokens of the log are as they were last told
+  bool changed = false;  // there is something to tell
+  Made made = {};
 
   Pos length() const { return static_cast<Pos>(log.size()); }
   std::span<const Token> pending() const { return std::span(log).subspan(static_cast<std::size_t>(n_cached)); }

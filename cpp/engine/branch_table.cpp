@@ -98,7 +98,23 @@ void BranchTable::rollback(Branch& branch, std::int64_t length) {
   drop_cells(branch, static_cast<Pos>(length));
   branch.roll_back(static_cast<Pos>(length));
   branch.told = std::min(branch.told, static_cast<Pos>(length));
-  branch.extended_by = -1;
+  branch.made = {};
+}
+
+bool BranchTable::take_back(JobId job, Pos kept) {
+  const auto by_job = [job](const auto& entry) { return entry.second->made.by == job && !entry.second->job; };
+  const auto found = std::find_if(branches_.begin(), branches_.end(), by_job);
+  if (found == branches_.end()) return false;
+  Branch& branch = *found->second;
+  const Made made = std::exchange(branch.made, {});
+  const Pos length = made.from + kept;
+  if (length >= branch.length()) return true;
+  const LogitsRow row = kept == 0 ? made.found : nullptr;
+  if (!row) drop_cells(branch, std::max(length - 1, 0));  // its last token is pending, as it was then
+  rollback(branch, length);
+  branch.next_logits = row;
+  tell(branch);
+  return true;
 }
 
 void BranchTable::adopt(Branch& dst, const Branch& src) {
@@ -107,7 +123,7 @@ void BranchTable::adopt(Branch& dst, const Branch& src) {
   const auto same =
       std::mismatch(src.log.begin(), src.log.end(), dst.log.begin(), dst.log.end()).first - src.log.begin();
   dst.told = std::min(dst.told, static_cast<Pos>(same));
-  dst.extended_by = -1;
+  dst.made = {};
   drop_cells(dst, 0);
   dst.roll_back(0);
   share(src, dst, src.n_cached);

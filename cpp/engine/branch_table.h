@@ -29,6 +29,9 @@ class BranchTable {
   std::vector<BranchId> fork(Branch& parent, std::size_t n);  // all or none; throws TooManyBranches
   Branch& copy(Branch& branch);                               // its random stream, too; throws TooManyBranches
   void rollback(Branch& branch, std::int64_t length);         // throws InvalidRollback
+  // Of what a job made, the first `kept` tokens stay: the branch is as if it had made no more. False where the branch
+  // is gone or went on since; nothing is changed then.
+  bool take_back(JobId job, Pos kept);
   void adopt(Branch& dst, const Branch& src);
   void close(Branch& branch) noexcept;
   bool known(BranchId id) const { return branches_.contains(id); }

@@ -173,10 +173,9 @@ void Engine::cancel(JobId id) {
   sweep(settled_);
 }
 
-void Engine::take_back(JobId id) {
-  for (const auto& [_, branch] : branches_.all()) {
-    if (branch->extended_by == id && !branch->job) return rollback(branch->id, branch->extended_from);
-  }
+bool Engine::take_back(JobId id, Pos kept) {
+  cancel(id);
+  return branches_.take_back(id, kept);
 }
 
 void Engine::taken(JobId id, std::int32_t tokens) {

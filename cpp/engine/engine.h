@@ -46,8 +46,10 @@ class Engine {
   JobId generate(BranchId branch, const GenerateOptions& options);
   JobId logits(BranchId branch);
   JobId select(BranchId branch, std::vector<std::vector<Token>> choices);
-  void cancel(JobId job);     // a job that has ended is left as it is
-  void take_back(JobId job);  // undoes an extend that has ended, unless its branch went on since
+  void cancel(JobId job);  // a job that has ended is left as it is
+  // Ends an extend or a generation that emits, and undoes it as far as it made more than its first `kept` tokens. False
+  // where its branch is gone or went on since: then what it made stays.
+  bool take_back(JobId job, Pos kept = 0);
   // The reader of a generation that emits has taken so many more of its tokens.
   void taken(JobId job, std::int32_t tokens);
 

@@ -15,6 +15,7 @@ ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<co
       n_pending_(branch.pending().size()),
       base_length_(branch.length()),
       base_row_(branch.next_logits) {
+  branch.made = {};
   if (tokens.empty()) return;
   const auto pending = branch.pending();
   tokens_.reserve(pending.size() + tokens.size());
@@ -53,8 +54,7 @@ void ExtendJob::absorb(const RowResults& rows) {
   if (fed_ < tokens_.size()) return;
   branch_.next_logits = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
   finish();
-  branch_.extended_by = id();
-  branch_.extended_from = base_length_;
+  branch_.made = {id(), base_length_, base_row_};
 }
 
 void ExtendJob::restore() {

@@ -16,7 +16,9 @@ void GenerateOptions::validate(Token vocab_size) const {
 
 GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options)
     : Job(id, branch, context), options_(options), matcher_(options.stop) {
+  branch.made = {};
   outcome_.prompt_tokens = branch.length();
+  if (options_.emit) base_row_ = branch.next_logits;
   if (options_.drafter) speculator_.emplace(Speculator{context.speculation.attach(options_.drafter)});
   if (!options_.constraint) return;
   const Pos length = branch.length();
@@ -169,6 +171,7 @@ const char* GenerateJob::reason_at_limit(const char* reason) {
 
 void GenerateJob::conclude() {
   outcome_.text = matcher_.text();
+  if (options_.emit) branch_.made = {id(), outcome_.prompt_tokens, base_row_};
   if (!constrained_) return;
   outcome_.output_began = branch_.output.began;
   context_.constraints.ended(id(), *constrained_);

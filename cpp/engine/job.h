@@ -35,7 +35,6 @@ class Job {
   Job(JobId id, Branch& branch, JobContext& context) : branch_(branch), context_(context) {
     outcome_.job = id;
     branch.job = this;
-    branch.extended_by = -1;
   }
   virtual ~Job() { branch_.job = nullptr; }
   Job(const Job&) = delete;

@@ -105,6 +105,7 @@ class GenerateJob final : public Job {
   void conclude() override;
 
   GenerateOptions options_;
+  LogitsRow base_row_ = {};  // of the branch when it began, where its reader may take everything back
   StopMatcher matcher_;
   TopTokens top_;
   std::optional<Speculator> speculator_;

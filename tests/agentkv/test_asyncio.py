@@ -201,6 +201,26 @@ async def test_a_coroutine_that_reads_a_stream_can_be_torn_down(open_context: Op
         assert ctx.branches == [branch]
 
 
+async def test_a_torn_down_reader_leaves_what_it_read(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick")
+        before, seen = branch.tokens, []
+
+        async def read() -> None:
+            async with branch.stream(max_tokens=1900, buffer=16) as stream:
+                async for token in stream:
+                    seen.append(token.id)
+
+        torn = read()
+        while len(seen) < 3:
+            future = torn.send(None)
+            await (asyncio.sleep(0) if future is None else asyncio.wait([future]))
+        torn.close()
+        await ctx._loop.call(lambda _: None)
+        assert branch.tokens == before + seen
+        await check(branch)
+
+
 async def test_a_coroutine_with_an_open_context_can_be_torn_down(open_context: OpenContext) -> None:
     manager = open_context()
     ctx = await manager.__aenter__()

@@ -96,6 +96,7 @@ async def test_a_cancelled_reader_ends_its_stream(open_context: OpenContext) -> 
                         scope.cancel()
         assert scope.cancelled_caught
         assert stream.generation.finish_reason == "cancelled"
+        assert len(stream.generation.tokens) == 6
         assert branch.tokens[-len(stream.generation.tokens) :] == stream.generation.tokens
         await branch.logits()
 

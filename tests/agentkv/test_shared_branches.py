@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
+from typing import Any
 
 import anyio
 import numpy as np
@@ -12,9 +15,16 @@ import pytest
 import agentkv as kv
 
 from .conftest import OpenContext, loop_threads
+from .strategies import LastTime
+from .watched import watched
 
 SEEDS = 8
 VERBS = 200  # of a session
+STRATEGIES: list[Any] = [
+    kv.spec.PromptLookup(),
+    kv.spec.PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32),
+    LastTime(),
+]
 
 
 class Session:
@@ -64,16 +74,41 @@ class Session:
                 dropped.close()
 
     async def generate(self, branch: kv.Branch) -> None:
-        strategy = kv.spec.PromptLookup() if self.rng.random() < 0.3 else None
+        strategy = self.rng.choice([None, None, *STRATEGIES])
         await branch.generate(max_tokens=self.rng.randint(1, 40), sampling=self._sampling(), speculative=strategy)
 
     async def stream(self, branch: kv.Branch) -> None:
-        take = self.rng.randint(0, 12)
-        async with branch.stream(max_tokens=30, buffer=self.rng.randint(1, 6), sampling=self._sampling()) as tokens:
-            async for _ in tokens:
-                take -= 1
-                if take < 0:
+        """Leaves it at a random moment: after some tokens, by an error, or wherever it is cancelled."""
+        take = self.rng.randint(0, 30)
+        keep: Any = "made" if self.rng.random() < 0.1 else "read"
+        stream = branch.stream(
+            max_tokens=30,
+            buffer=self.rng.choice([1, 2, 6, 64]),
+            sampling=self._sampling(),
+            speculative=self.rng.choice([None, *STRATEGIES]),
+            keep=keep,
+        )
+        read: list[int] = []
+        try:
+            with suppress(KeyError):
+                await self._read(stream, take, read)
+        finally:
+            if stream._finished is not None:
+                left = stream.generation.tokens
+                whole = keep == "made" or not stream._job.cut
+                assert left[: len(read)] == read
+                assert whole or left == read
+
+    async def _read(self, stream: kv.TokenStream, take: int, read: list[int]) -> None:
+        async with stream:
+            async for token in stream:
+                read += [token.id] if token.id >= 0 else []
+                if len(read) >= take:
                     break
+                if self.rng.random() < 0.2:
+                    await anyio.sleep(self.rng.random() * 0.002)
+            if self.rng.random() < 0.2:
+                raise KeyError
 
     async def extend(self, branch: kv.Branch) -> None:
         await branch.extend([self.rng.randrange(300) for _ in range(self.rng.randint(1, 60))])
@@ -134,12 +169,14 @@ async def run_sessions(open_context: OpenContext, seeds: range, verbs: int) -> d
             async with open_context(max_batch_tokens=32) as ctx:
                 session = Session(ctx, seed)
                 with anyio.fail_after(120):
-                    await session.run(verbs, tasks=6)
+                    async with watched(ctx) as engine:
+                        await session.run(verbs, tasks=6)
                     for index in range(len(session.branches)):
                         if not session.branches[index].closed:
                             await check_against_replay(session.branches[index], fresh)
                     session.branches.clear()
                     await check_nothing_is_left(ctx)
+            session.counts |= {"stream cut": engine.cut, "stream stayed": engine.stayed}
             for key, count in session.counts.items():
                 counts[key] = counts.get(key, 0) + count
     assert loop_threads() == []
@@ -152,10 +189,33 @@ async def test_tasks_that_share_branches_leave_them_true(open_context: OpenConte
     for verb in VERB_NAMES:  # a run that tries too little is noticed
         assert sum(count for key, count in counts.items() if key == f"{verb} done") > 20, counts
     assert sum(count for key, count in counts.items() if key.endswith("cancelled")) > 100, counts
+    assert counts["stream cut"] > 50 < counts["stream stayed"] * 50, counts
+
+
+@pytest.mark.anyio
+async def test_the_same_with_a_draft_head(eagle_folder: Path) -> None:
+    counts = await run_sessions(with_head(eagle_folder), range(20, 22), VERBS)
+    assert counts["stream cut"] > 5, counts
+
+
+def with_head(folder: Path) -> OpenContext:
+    """Contexts whose own strategy is the draft head of a folder."""
+
+    def open_context(**options: Any) -> AbstractAsyncContextManager[kv.Context]:
+        return kv.Context.open(folder, 2048, "fp32", threads=1, speculative=kv.spec.Eagle(adaptive=False), **options)
+
+    return open_context
 
 
 @pytest.mark.soak
 @pytest.mark.anyio
 async def test_many_tasks_that_share_branches(open_context: OpenContext) -> None:
     counts = await run_sessions(open_context, range(1000, 1250), VERBS)
+    print(f"{sum(counts.values())} verbs:", dict(sorted(counts.items())))
+
+
+@pytest.mark.soak
+@pytest.mark.anyio
+async def test_many_tasks_with_a_draft_head(eagle_folder: Path) -> None:
+    counts = await run_sessions(with_head(eagle_folder), range(2000, 2100), VERBS)
     print(f"{sum(counts.values())} verbs:", dict(sorted(counts.items())))

@@ -61,9 +61,8 @@ async def test_leaving_the_block_stops_the_generation(open_context: OpenContext)
                     break
         gen = stream.generation
         assert gen.finish_reason == "cancelled"
-        assert gen.tokens[:3] == seen
-        assert len(trunk) == before + len(gen.tokens)
-        assert len(gen.tokens) < 1000
+        assert gen.tokens == seen
+        assert len(trunk) == before + 3
         assert await trunk.logits() is not None
         used = ctx.stats.tokens
         for _ in range(20):

@@ -2,7 +2,7 @@
 Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import enum
 from typing import Annotated, Any, Literal, overload
 
@@ -423,6 +423,12 @@ class Emitted:
         Bytes that may be shown now. Bytes that may begin a stop string are held back; the last token of a generation that ends by itself releases them.
         """
 
+    @property
+    def top_logprobs(self) -> list[tuple[int, float]]:
+        """
+        (token, logprob) of the likeliest tokens in its place, as many as were asked for, best first.
+        """
+
 class Finished:
     """The end of a job. Its kind says which fields are filled."""
 
@@ -451,6 +457,12 @@ class Finished:
     @property
     def logprobs(self) -> list[float]:
         """generate: one per token, under the model's own distribution."""
+
+    @property
+    def top_logprobs(self) -> list[list[tuple[int, float]]]:
+        """
+        generate: per token, (token, logprob) of the likeliest in its place, best first; empty if not asked for.
+        """
 
     @property
     def text(self) -> bytes:
@@ -654,7 +666,7 @@ class Sampling:
     How a token is drawn; agentkv.Sampling says what each field means. Ranges are checked where it is used.
     """
 
-    def __init__(self, *, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0) -> None: ...
+    def __init__(self, *, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, logit_bias: Mapping[int, float] = {}) -> None: ...
 
     @property
     def temperature(self) -> float: ...
@@ -671,12 +683,21 @@ class Sampling:
     @property
     def repetition_penalty(self) -> float: ...
 
+    @property
+    def presence_penalty(self) -> float: ...
+
+    @property
+    def frequency_penalty(self) -> float: ...
+
+    @property
+    def logit_bias(self) -> dict[int, float]: ...
+
 class GenerateOptions:
     """
-    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said.
+    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each.
     """
 
-    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, drafter: Drafter | None = None, constraint: Constraint | None = None) -> None: ...
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, drafter: Drafter | None = None) -> None: ...
 
     @property
     def max_tokens(self) -> int: ...
@@ -698,6 +719,9 @@ class GenerateOptions:
 
     @property
     def emit_ahead(self) -> int: ...
+
+    @property
+    def top_logprobs(self) -> int: ...
 
     @property
     def drafter(self) -> Drafter: ...
@@ -845,9 +869,9 @@ class Engine:
         Ends a job at once, with finish_reason "cancelled" in the next report. Nothing happens to one that has ended.
         """
 
-    def take_back(self, job: int) -> None:
+    def take_back(self, job: int, kept: int = 0) -> bool:
         """
-        Undoes an extend that has ended, unless its branch went on since; then nothing happens.
+        Ends an extend or a generation that emits, and undoes it as far as it made more than its first `kept` tokens: the branch is as if it had made no more. False where the branch is closed or went on since; then what it made stays.
         """
 
     def taken(self, job: int, tokens: int) -> None:

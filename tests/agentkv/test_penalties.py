@@ -10,14 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 import agentkv as kv
-from agentkv.spec import PromptLookup
 
 from .conftest import OpenContext
+from .strategies import RandomTrees
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = [7, 8, 9, 7, 8, 9, 7, 8, 9, 40]
-STRATEGIES = [None, PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32)]
 
 
 async def greedy(branch: kv.Branch, sampling: kv.Sampling, count: int) -> list[int]:
@@ -45,7 +44,6 @@ async def greedy(branch: kv.Branch, sampling: kv.Sampling, count: int) -> list[i
     return tokens
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=["plain", "drafted"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -56,15 +54,17 @@ async def greedy(branch: kv.Branch, sampling: kv.Sampling, count: int) -> list[i
     ],
     ids=["presence", "frequency", "negative", "all"],
 )
-async def test_a_loop_of_ones_own_says_the_same(
-    open_context: OpenContext, options: dict[str, Any], strategy: PromptLookup | None
-) -> None:
+async def test_a_loop_of_ones_own_says_the_same(open_context: OpenContext, options: dict[str, Any]) -> None:
     async with open_context() as ctx:
         sampling = kv.Sampling(**options)
         branch, twin = await ctx.branch(PROMPT), await ctx.branch(PROMPT)
-        gen = await branch.generate(max_tokens=40, sampling=sampling, speculative=strategy)
+        mark = branch.mark()
+        gen = await branch.generate(max_tokens=40, sampling=sampling)
         assert gen.tokens == await greedy(twin, sampling, 40)
-        assert (ctx.stats.drafted > 0) is (strategy is not None)
+        strategy = RandomTrees([branch.tokens], ctx.model_info.vocab_size)
+        await branch.rollback(mark)
+        assert await branch.generate(max_tokens=40, sampling=sampling, speculative=strategy) == gen
+        assert ctx.stats.accepted > 0
 
 
 async def test_each_generation_counts_anew(open_context: OpenContext) -> None:
@@ -109,14 +109,12 @@ def log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:
     return normal
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=["plain", "drafted"])
-async def test_the_likeliest_tokens_are_the_models_own(
-    open_context: OpenContext, strategy: PromptLookup | None
-) -> None:
+async def test_the_likeliest_tokens_are_the_models_own(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         branch, twin = await ctx.branch(PROMPT), await ctx.branch(PROMPT)
+        mark = branch.mark()
         sampling = kv.Sampling(temperature=0.8, seed=3, presence_penalty=-1, logit_bias={50: 3})
-        gen = await branch.generate(max_tokens=30, sampling=sampling, speculative=strategy, top_logprobs=5)
+        gen = await branch.generate(max_tokens=30, sampling=sampling, top_logprobs=5)
         assert len(gen.top_logprobs) == len(gen.tokens)
         for token, logprob, likely in zip(gen.tokens, gen.logprobs, gen.top_logprobs, strict=True):
             exact = log_softmax(await twin.logits())
@@ -126,6 +124,11 @@ async def test_the_likeliest_tokens_are_the_models_own(
             assert [top.text for top in likely] == [ctx.tokenizer.decode([i], skip_special=False) for i in order[:5]]
             assert logprob in [top.logprob for top in likely if top.id == token] or token not in order[:5]
             await twin.extend([token])
+        strategy = RandomTrees([branch.tokens], ctx.model_info.vocab_size)
+        await branch.rollback(mark)
+        again = await branch.generate(max_tokens=30, sampling=sampling, top_logprobs=5, speculative=strategy)
+        assert again == gen
+        assert ctx.stats.accepted > 0
 
 
 async def test_a_stream_tells_them_with_each_token(open_context: OpenContext) -> None:

@@ -19,7 +19,7 @@ from .strategies import LastTime
 from .watched import watched
 
 SEEDS = 8
-VERBS = 200  # of a session
+VERBS = 240  # of a session
 STRATEGIES: list[Any] = [
     kv.spec.PromptLookup(),
     kv.spec.PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32),
@@ -48,7 +48,7 @@ class Session:
     async def _work(self) -> None:
         while self.left > 0:
             self.left -= 1
-            verb = self.rng.choice(VERB_NAMES)
+            verb = self.rng.choice([*VERB_NAMES, "stream", "stream"])
             outcome = "done"
             with anyio.CancelScope() as scope:
                 if self.rng.random() < 0.5:

@@ -6,8 +6,8 @@
 #include "core/errors.h"
 #include "cpp/check.h"
 #include "spec/draft_tree.h"
-#include "spec/naive_draft.h"
 #include "spec/likely_tokens.h"
+#include "spec/naive_draft.h"
 
 namespace agentkv::testing {
 namespace {

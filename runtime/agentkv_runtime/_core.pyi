@@ -694,10 +694,10 @@ class Sampling:
 
 class GenerateOptions:
     """
-    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each.
+    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each.
     """
 
-    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, drafter: Drafter | None = None) -> None: ...
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, drafter: Drafter | None = None, constraint: Constraint | None = None) -> None: ...
 
     @property
     def max_tokens(self) -> int: ...

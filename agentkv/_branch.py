@@ -17,27 +17,23 @@ from ._closing import Closing
 from ._commands import Job, check_finished
 from ._errors import BranchBusy, BranchClosed, InvalidInput
 from ._extending import Extended, Extending, Moved
-from ._generation import Choice, Generation
+from ._generating import Generating
+from ._generation import Choice
 from ._inputs import Prompt, checked_count
 from ._mark import Mark, length_at, make_mark
 from ._message import Message
-from ._request import MOST_TOKENS, GenerationRequest
 from ._shown import shown
-from ._speculation import INHERIT, Inherit, Speculative
-from ._stream import DEFAULT_BUFFER, Keep, TokenStream
-from .output._driver import Description
 
 if TYPE_CHECKING:
     from ._commands import Worker
     from ._context import Context
     from ._engine import Finished
     from ._home import Home
-    from ._sampling import Sampling
 
 MOST_FORKS = 2**31 - 1
 
 
-class Branch:
+class Branch(Generating):
     """One line of history. Made by `Context.branch` and `Branch.fork`.
 
     A branch does one thing at a time: a verb on a branch that still runs something, an agent's turn included, raises
@@ -178,83 +174,6 @@ class Branch:
         made = await self._loop.call(lambda engine: engine.fork(self._id, count), undo, told=share)
         children = [Branch(self._home, child, self) for child in made]
         return children[0] if n is None else children
-
-    async def generate(
-        self,
-        *,
-        max_tokens: int = 256,
-        stop: str | Sequence[str] | None = None,
-        sampling: Sampling | None = None,
-        speculative: Speculative | Inherit | None = INHERIT,
-        output: Description | None = None,
-        top_logprobs: int = 0,
-    ) -> Generation:
-        """Samples tokens until something ends it. They all enter the history.
-
-        Args:
-            max_tokens: at most this many tokens, at least 1.
-            stop: strings that end the generation; the text leaves them out, the history keeps them.
-            sampling: how tokens are drawn; None is greedy.
-            speculative: a strategy of `kv.spec` or your own, or None for none; left out, as the Context does. The
-                tokens are the same, in fewer forwards.
-            output: what may be said: a kv.Grammar, or a kv.Constraint of your own. An output that was cut short (by
-                `max_tokens`, a cancellation, a full cache, or a rollback into it) goes on when the same is asked for
-                again. finish_reason is "stop" where nothing may follow, "eos" where the model ends what may end.
-            top_logprobs: also report so many of the most likely tokens in the place of each token, at most 20.
-
-        Raises:
-            InvalidInput: an argument out of range, a branch without tokens, or an `output` that is no grammar.
-            PositionsExhausted: the branch is at the model's last position.
-            ModelError: a strategy that this is the first use of cannot be opened; DraftMismatch where it was not made
-                for this model.
-            StepFailed: a forward failed, or the strategy or the constraint did; the branch keeps the tokens that were
-                made before it.
-        """
-        self._check_started("generate")
-        request = GenerationRequest.checked(
-            self._id,
-            max_tokens=max_tokens,
-            stop=stop,
-            sampling=sampling,
-            speculative=speculative,
-            output=output,
-            top_logprobs=top_logprobs,
-            home=self._home,
-        )
-        await request.prepare()
-        return await self._loop.run(Job(request.start, request.finish))
-
-    def stream(
-        self,
-        *,
-        max_tokens: int = 256,
-        stop: str | Sequence[str] | None = None,
-        sampling: Sampling | None = None,
-        speculative: Speculative | Inherit | None = INHERIT,
-        output: Description | None = None,
-        top_logprobs: int = 0,
-        buffer: int = DEFAULT_BUFFER,
-        keep: Keep = "read",
-    ) -> TokenStream:
-        """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
-
-        Leaving the block stops the generation, and the branch keeps exactly the tokens that were read, or with
-        `keep="made"` all that were made. A reader that falls `buffer` tokens behind pauses its own branch only.
-        """
-        self._check_started("stream")
-        limit = checked_count(buffer, "buffer", 1, MOST_TOKENS)
-        request = GenerationRequest.checked(
-            self._id,
-            max_tokens=max_tokens,
-            stop=stop,
-            sampling=sampling,
-            speculative=speculative,
-            output=output,
-            top_logprobs=top_logprobs,
-            home=self._home,
-            buffer=limit,
-        )
-        return TokenStream(self, request, limit, keep)
 
     async def select(self, choices: Sequence[str]) -> Choice:
         """The most likely of `choices` as a continuation, with the log-probability of each; the branch is unchanged.

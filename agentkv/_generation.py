@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, cast
+
+from typing_extensions import TypeVar
+
+Out_co = TypeVar("Out_co", covariant=True, default=str)
 
 FinishReason = Literal["eos", "stop", "length", "context_full", "cancelled"]
 
@@ -41,8 +45,8 @@ class TopLogprob(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """The result of one `Branch.generate`; frozen.
+class Generation(Generic[Out_co]):
+    """The result of one `Branch.generate`; frozen. `Generation[T]` where T was asked for; plain text is str.
 
     Attributes:
         text: the generated text; the stop string and special tokens are left out, bytes that are not UTF-8 replaced.
@@ -62,6 +66,21 @@ class Generation:
     usage: Usage
     seed: int | None = None
     top_logprobs: list[tuple[TopLogprob, ...]] = field(default_factory=list)
+    _value: Any = field(default=None, repr=False, compare=False)
+    _fault: Exception | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def output(self) -> Out_co:
+        """The value that was asked for: the text, or what it stands for. Where the generation went on with an output
+        that was cut before, the value of the whole output.
+
+        Raises:
+            OutputIncomplete: the generation ended early (`finish_reason` "length", "context_full" or "cancelled").
+            OutputInvalid: what was streamed is no value of the type.
+        """
+        if self._fault is not None:
+            raise self._fault
+        return cast(Out_co, self._value)
 
     def __str__(self) -> str:
         return self.text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from anyio import to_thread
 
@@ -13,7 +14,7 @@ from ._generation import FinishReason, Generation, TopLogprob, Usage
 from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling, native_sampling
 from ._speculation import Inherit, Speculative
-from .output._driver import Description, checked_description
+from .output._asked import Asked, asked
 
 if TYPE_CHECKING:
     from ._engine import Finished, StepEngine
@@ -33,7 +34,7 @@ class GenerationRequest:
     sampling: Sampling
     seed: int | None
     strategy: Speculative | None
-    output: Description | None
+    output: Asked[Any]
     top_logprobs: int
     home: Home
     buffer: int | None
@@ -61,15 +62,22 @@ class GenerationRequest:
         stops = checked_stop(stop)
         sampling = checked_sampling(sampling)
         likely = checked_count(top_logprobs, "top_logprobs", 0, MOST_TOP_LOGPROBS)
-        described = None if output is None else checked_description(output)
         seed = sampling.drawn_seed()
-        return cls(branch, limit, stops, sampling, seed, strategy, described, likely, home, buffer)
+        return cls(branch, limit, stops, sampling, seed, strategy, asked(output), likely, home, buffer)
+
+    def again(self, attempt: int) -> GenerationRequest:
+        """The same request with other draws. Greedy would say the same, so it draws by the model's own distribution.
+
+        Which draws follows from the attempt: what repeats the first generation repeats the others as well.
+        """
+        sampling = self.sampling.model_copy(update={"temperature": 1.0}) if self.sampling.greedy else self.sampling
+        return replace(self, sampling=sampling, seed=((self.seed or 0) + attempt) % 2**63)
 
     async def prepare(self) -> None:
         """Compiles what the output must be, the first time, beside the event loop. Raises InvalidInput."""
-        grammars = self.home.grammars
-        if self.output is not None and not grammars.known(self.output):
-            await to_thread.run_sync(grammars.native, self.output, abandon_on_cancel=True)
+        constraint, grammars = self.output.constraint, self.home.grammars
+        if constraint is not None and not grammars.known(constraint):
+            await to_thread.run_sync(grammars.native, constraint, abandon_on_cancel=True)
 
     def start(self, engine: StepEngine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
@@ -83,25 +91,30 @@ class GenerationRequest:
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
             drafter=self.home.speculation.drafter(self.strategy),
-            constraint=self.home.grammars.of_generation(engine, self.branch, self.output),
+            constraint=self.home.grammars.of_generation(engine, self.branch, self.output.constraint),
             top_logprobs=self.top_logprobs,
         )
         return engine.generate(self.branch, options)
 
-    def finish(self, finished: Finished) -> Generation:
+    def finish(self, finished: Finished) -> Generation[Any]:
         """The result; raises what ended it, if that was an error."""
         check_finished(finished)
         assert finished.finish_reason is not None
         text = finished.text.decode("utf-8", "replace")
         return self._generation(finished, len(finished.tokens), text, finished.finish_reason)
 
-    def cut(self, finished: Finished, kept: int) -> Generation:
+    def cut(self, finished: Finished, kept: int) -> Generation[Any]:
         """The result where only the first tokens were kept: what came after them, an error too, never was."""
-        if kept >= len(finished.tokens):
-            return self.finish(finished)
         return self._generation(finished, kept, self.home.spelling.text(finished.tokens[:kept]), "cancelled")
 
-    def _generation(self, finished: Finished, kept: int, text: str, reason: FinishReason) -> Generation:
+    def _whole(self, finished: Finished) -> str:
+        """The text of the output, with what earlier generations made of it."""
+        began = finished.output_began if finished.output_began >= 0 else finished.prompt_tokens
+        earlier = self.home.loop.histories[self.branch].log[began : finished.prompt_tokens]
+        return (self.home.spelling.spelled(earlier) + finished.text).decode("utf-8", "replace")
+
+    def _generation(self, finished: Finished, kept: int, text: str, reason: FinishReason) -> Generation[Any]:
+        value, fault = self.output.outcome(partial(self._whole, finished), reason)
         return Generation(
             text=text,
             tokens=finished.tokens[:kept],
@@ -110,6 +123,8 @@ class GenerationRequest:
             usage=Usage(finished.prompt_tokens, kept),
             seed=self.seed,
             top_logprobs=[self.likely(top) for top in finished.top_logprobs[:kept]],
+            _value=value,
+            _fault=fault,
         )
 
     def likely(self, top: Iterable[tuple[int, float]]) -> tuple[TopLogprob, ...]:

@@ -30,8 +30,11 @@ class Spelling:
 
     def text(self, tokens: Iterable[int]) -> str:
         """What generated tokens spell: special ones nothing."""
-        spelled = b"".join(self._bytes_of(token) for token in tokens if token not in self._special)
-        return spelled.decode("utf-8", "replace")
+        return self.spelled(tokens).decode("utf-8", "replace")
+
+    def spelled(self, tokens: Iterable[int]) -> bytes:
+        """The same as bytes, of which the last may be a part of a character."""
+        return b"".join(self._bytes_of(token) for token in tokens if token not in self._special)
 
     def _bytes_of(self, token: int) -> bytes:
         return self._bytes[token] if token < len(self._bytes) else b""

@@ -6,26 +6,26 @@ import codecs
 from collections import deque
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, get_args
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ._commands import StreamJob
 from ._errors import AgentKVError, BranchBusy
-from ._generation import Generation, Token
+from ._generation import Generation, Out_co, Token
 from ._inputs import checked_word
 
 if TYPE_CHECKING:
-    from ._branch import Branch
     from ._engine import Emitted, Finished
+    from ._generating import Generating
     from ._request import GenerationRequest
 
 DEFAULT_BUFFER = 64
 Keep: TypeAlias = Literal["read", "made"]
 
 
-class TokenStream:
+class TokenStream(Generic[Out_co]):
     """An async context manager and iterator of `Token`, made by `Branch.stream`.
 
     The generation runs at most `buffer` tokens ahead of the reader, then its branch (and no other) pauses.
@@ -38,7 +38,7 @@ class TokenStream:
 
     def __init__(
         self,
-        branch: Branch,
+        branch: Generating,
         request: GenerationRequest,
         buffer: int,
         keep: Keep,
@@ -46,7 +46,7 @@ class TokenStream:
         self._branch = branch  # kept: one that nobody refers to is closed
         self._loop = branch._loop
         self._request = request
-        self._job: StreamJob[Generation] = StreamJob(request.start, self._end, self._feed, self._wake)
+        self._job: StreamJob[Generation[Any]] = StreamJob(request.start, self._end, self._feed, self._wake)
         self._taken_per_notice = max(buffer // 2, 1)
         self._taken = 0  # tokens since the last notice
         self._keep = checked_word(keep, "keep", get_args(Keep))
@@ -61,14 +61,14 @@ class TokenStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._wakeup: anyio.Event | None = None
 
-    async def __aenter__(self) -> TokenStream:
+    async def __aenter__(self) -> TokenStream[Out_co]:
         if self._entered:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
         self._branch._check_free()
         await checkpoint_if_cancelled()
+        await self._request.prepare()
         self._branch._check_free()
         self._entered = True
-        await self._request.prepare()
         self._loop.submit(self._job)
         try:
             await self._job.started.wait()
@@ -96,7 +96,7 @@ class TokenStream:
         else:
             await self._loop.cancel(self._job)
 
-    def __aiter__(self) -> TokenStream:
+    def __aiter__(self) -> TokenStream[Out_co]:
         return self
 
     async def __anext__(self) -> Token:
@@ -128,15 +128,17 @@ class TokenStream:
         return token
 
     @property
-    def generation(self) -> Generation:
+    def generation(self) -> Generation[Out_co]:
         """The generation, once it has ended: all of it in the block, and afterwards what was kept.
 
         Raises AgentKVError before, and the error that ended it.
         """
         if not self._job.settled.is_set():
             raise AgentKVError("the generation still runs; read the stream to its end or leave its block first")
-        if self._finished is not None and self._left and (self._job.cut or self._gone):
-            return self._request.cut(self._finished, self._read)
+        finished = self._finished
+        shortened = self._left and (self._job.cut or self._gone)
+        if shortened and finished is not None and self._read < len(finished.tokens):
+            return self._request.cut(finished, self._read)
         return self._job.result()
 
     def _feed(self, items: list[Emitted]) -> None:
@@ -149,7 +151,7 @@ class TokenStream:
             self._shown += len(text)
         self._wake()
 
-    def _end(self, finished: Finished) -> Generation:
+    def _end(self, finished: Finished) -> Generation[Any]:
         self._finished = finished
         generation = self._request.finish(finished)
         if self._left:

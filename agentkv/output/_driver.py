@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._errors import InvalidInput
 from .._shown import shown
@@ -13,7 +13,7 @@ from ._following import OwnRule
 from ._matching import GrammarRule, GrammarVocabulary
 from ._state import ConstraintFailed, Masks, Rule, State
 from .constraint import Constraint
-from .grammar import GrammarSource, is_grammar_source
+from .grammar import GrammarSource
 
 if TYPE_CHECKING:
     from agentkv_runtime.constraints import PythonConstraint
@@ -21,25 +21,13 @@ if TYPE_CHECKING:
 
     from .._engine import StepEngine
 
-Description: TypeAlias = GrammarSource | Constraint
+Description: TypeAlias = GrammarSource[Any] | Constraint
 
 _KEPT = 64  # compiled constraints that no branch needs any more
 
 Turn: TypeAlias = tuple[int, Rule | None, list[int], list[int], list[int], int]
 Answer: TypeAlias = tuple[list[int], list[int], bool, str]
 MaskTurn: TypeAlias = tuple[int, list[int], list[int], Masks]
-
-
-def checked_description(output: object) -> Description:
-    """What a generation may say. Raises InvalidInput for anything else."""
-    if isinstance(output, type):
-        raise InvalidInput(f"output is the class {output.__name__}; pass an object of it")
-    if is_grammar_source(output) or isinstance(output, Constraint):
-        return output
-    raise InvalidInput(
-        f"output is {shown(output)}, but it must be a kv.Grammar, kv.Regex, kv.JsonSchema, or an object with mask, "
-        "advance, rollback, fork and done (see kv.Constraint)"
-    )
 
 
 class Driver:
@@ -117,7 +105,6 @@ class Grammars:
 
         Raises InvalidInput with llguidance's reason.
         """
-        description = checked_description(description)
         key = _key(description)
         with self._lock:
             native = self._known.get(key)
@@ -135,8 +122,8 @@ class Grammars:
 
     def compiled(self, description: Description) -> Rule:
         """Compiles it anew. Raises InvalidInput with llguidance's reason."""
-        if not is_grammar_source(description):
-            return OwnRule(cast("Constraint", description), frozenset(self.tokenizer.eos_ids), self.vocab_size)
+        if not isinstance(description, GrammarSource):
+            return OwnRule(description, frozenset(self.tokenizer.eos_ids), self.vocab_size)
         try:
             return GrammarRule(description.grammar, self._open_vocabulary())
         except ValueError as error:
@@ -159,4 +146,4 @@ class Grammars:
 
 def _key(description: Description) -> object:
     """Grammars are known by what they say, objects of users by their identity: their rule keeps them alive."""
-    return description if is_grammar_source(description) else id(description)
+    return description if isinstance(description, GrammarSource) else id(description)

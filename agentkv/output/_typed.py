@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
+from .._errors import InvalidInput, OutputInvalid
 from .._shown import shown
 from ._held_schema import HeldSchema
 from ._schema_checks import inexact_number, refused_keyword
-from .json_schema import grammar_of
+from .grammar import GrammarSource
+from .json_schema import cut_json, grammar_of
 from .regex import Regex
 
 if TYPE_CHECKING:
@@ -23,17 +24,17 @@ Out = TypeVar("Out")
 
 
 @dataclass(frozen=True, slots=True)
-class Typed(Generic[Out]):
+class Typed(GrammarSource[Out]):
     """JSON that becomes a value of a type; a bare word where the type is a choice of strings.
 
     Attributes:
-        grammar: what llguidance takes.
+        text: the grammar.
         schema: the JSON schema of the type.
         words: is the text a string of its own, without quotes?
         adapter: pydantic's.
     """
 
-    grammar: str
+    text: str
     schema: dict[str, Any] = field(compare=False, repr=False)
     words: bool = field(compare=False, repr=False)
     adapter: TypeAdapter[Out] = field(compare=False, repr=False)
@@ -58,16 +59,22 @@ class Typed(Generic[Out]):
             raise InvalidInput(f"output is {shown(kind)}, whose schema a grammar cannot hold: {fault}")
         return cls(grammar, schema, words is not None, adapter)
 
+    @property
+    def grammar(self) -> str:
+        """What llguidance takes."""
+        return self.text
+
     def read(self, text: str) -> Out:
         """The value of a text. Raises OutputIncomplete for half a JSON, OutputInvalid for what pydantic refuses."""
         try:
             return self.adapter.validate_json(json.dumps(text) if self.words else text)
         except ValidationError as error:
             faults = error.errors(include_url=False, include_context=False)
-            if any(fault["type"] == "json_invalid" for fault in faults):
-                raise OutputIncomplete(f"the output was cut: {faults[0]['msg']}; no stop string may cut JSON") from None
-            said = "; ".join(_said(fault["loc"], fault["msg"]) for fault in faults)
-            raise OutputInvalid(f"the output {shown(text)} is refused: {said}", text) from error
+        # Not chained: pydantic's error holds every frame below it, where the garbage collector does not see them.
+        if faults[0]["type"] == "json_invalid":
+            raise cut_json(faults[0]["msg"])
+        said = "; ".join(_said(fault["loc"], fault["msg"]) for fault in faults)
+        raise OutputInvalid(f"the output {shown(text)} is refused: {said}", text)
 
 
 def _choices(schema: dict[str, Any]) -> list[str] | None:

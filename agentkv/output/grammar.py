@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import Generic, TypeVar
 
 from .._errors import InvalidInput
 from .._shown import shown
 
+Out_co = TypeVar("Out_co", covariant=True)
 
-class GrammarSource(Protocol):
-    """A description that llguidance compiles, frozen and hashable. An output goes on under an equal one."""
+
+class GrammarSource(ABC, Generic[Out_co]):
+    """A description that llguidance compiles. Frozen and hashable: an output goes on under an equal one."""
+
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def grammar(self) -> str:
         """The grammar as llguidance takes it."""
 
-
-def is_grammar_source(value: object) -> TypeGuard[GrammarSource]:
-    """Whether it gives a grammar; without making that."""
-    return hasattr(type(value), "grammar")
+    @abstractmethod
+    def read(self, text: str) -> Out_co:
+        """The value of an output that is complete. Raises OutputIncomplete, OutputInvalid."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grammar:
+class Grammar(GrammarSource[str]):
     """A context-free grammar, in llguidance's variant of Lark; frozen.
 
     A rule named `start` is what an output is; `<|name|>` and `<[7]>` are single tokens, all else is text.
@@ -45,3 +50,7 @@ class Grammar:
         from llguidance import LLMatcher
 
         return LLMatcher.grammar_from_lark(self.lark)
+
+    def read(self, text: str) -> str:
+        """The text itself."""
+        return text

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .._errors import InvalidInput
+from .._errors import InvalidInput, OutputIncomplete
 from .._shown import shown
 from ._schema_checks import inexact_number, refused_keyword, repeatable_keys
+from .grammar import GrammarSource
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class JsonSchema:
+class JsonSchema(GrammarSource[Any]):
     """JSON that a JSON Schema (2020-12) describes: `generate(output=kv.JsonSchema({"type": "integer"}))`.
 
     Keys come in the order of `properties`, with the separators `", "` and `": "`. An object without
@@ -48,8 +49,11 @@ class JsonSchema:
         return grammar_of(self.schema)
 
     def read(self, text: str) -> Any:
-        """The value of a text that the schema describes."""
-        return json.loads(text)
+        """What `json.loads` makes of it. Raises OutputIncomplete for half a JSON."""
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise cut_json(str(error)) from None
 
 
 # Separators as `json.dumps` writes them, which models have read most. A value is written in one way only: white space
@@ -61,6 +65,11 @@ def grammar_of(schema: dict[str, Any]) -> str:
     """A schema as llguidance takes it, in our style unless it has an `x-guidance` of its own."""
     style = _STYLE | schema.get("x-guidance", {})
     return json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": style}}]})
+
+
+def cut_json(fault: str) -> OutputIncomplete:
+    """The error for a text that is no whole JSON, which a grammar lets through only where a stop string ended it."""
+    return OutputIncomplete(f"the output is no whole JSON: {fault}; leave out the stop string that cut it")
 
 
 def _json_of(schema: object) -> str:

@@ -8,10 +8,11 @@ from .._errors import InvalidInput
 from .._inputs import text_of
 from .._shown import shown
 from ._refusal import refusal
+from .grammar import GrammarSource
 
 
 @dataclass(frozen=True, slots=True)
-class Regex:
+class Regex(GrammarSource[str]):
     """Text that matches a regular expression from beginning to end: `generate(output=kv.Regex(r"[0-9]{4}"))`.
 
     The syntax is that of Rust's `regex` crate: Python's, without lookarounds, back references and word boundaries. `^`
@@ -38,5 +39,5 @@ class Regex:
         return LLMatcher.grammar_from_regex(self.pattern)
 
     def read(self, text: str) -> str:
-        """The value of a text that matches: the text."""
+        """The text itself."""
         return text

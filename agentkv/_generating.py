@@ -1,0 +1,163 @@
+"""The verbs of a branch that have the model speak: whole generations, and streams of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+
+from typing_extensions import TypeForm, TypeVar
+
+from ._attempts import generated
+from ._generation import Generation
+from ._inputs import checked_count
+from ._request import MOST_TOKENS, GenerationRequest
+from ._speculation import INHERIT, Inherit, Speculative
+from ._stream import DEFAULT_BUFFER, Keep, TokenStream
+
+if TYPE_CHECKING:
+    from ._history import History
+    from ._home import Home
+    from ._loop import StepLoop
+    from ._sampling import Sampling
+    from .output.constraint import Constraint
+    from .output.grammar import GrammarSource
+
+Out = TypeVar("Out", default=str)
+
+
+class How(TypedDict, total=False):
+    """What both verbs take beside `output`, for type checkers."""
+
+    max_tokens: int
+    stop: str | Sequence[str] | None
+    sampling: Sampling | None
+    speculative: Speculative | Inherit | None
+    top_logprobs: int
+
+
+class Generating:
+    """What a branch is as far as the model speaks on it."""
+
+    __slots__ = ()
+
+    _history: History
+    _home: Home
+    _id: int
+    _loop: StepLoop
+
+    @overload
+    async def generate(
+        self, *, output: TypeForm[Out] = ..., output_retries: int = ..., **how: Unpack[How]
+    ) -> Generation[Out]: ...
+    @overload
+    async def generate(
+        self, *, output: GrammarSource[Out] | Constraint, output_retries: int = ..., **how: Unpack[How]
+    ) -> Generation[Out]: ...
+
+    async def generate(
+        self,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        sampling: Sampling | None = None,
+        speculative: Speculative | Inherit | None = INHERIT,
+        top_logprobs: int = 0,
+        output: Any = str,
+        output_retries: int = 1,
+    ) -> Generation[Any]:
+        """Samples tokens until something ends it. They all enter the history.
+
+        Args:
+            max_tokens: at most this many tokens, at least 1.
+            stop: strings that end the generation; the text leaves them out, the history keeps them.
+            sampling: how tokens are drawn; None is greedy.
+            speculative: a strategy of `kv.spec` or your own, or None for none; left out, as the Context does. The
+                tokens are the same, in fewer forwards.
+            top_logprobs: also report so many of the most likely tokens in the place of each token, at most 20.
+            output: what may be said. `str` is any text. A type is written as JSON (a choice of strings, such as
+                `Literal["yes", "no"]` or an Enum, as the bare word): a pydantic model, a dataclass, a TypedDict, int,
+                list[...], a union ... Else a kv.Regex, kv.JsonSchema or kv.Grammar, or a kv.Constraint of your own.
+                `Generation.output` is the value. An output that was cut short (by `max_tokens`, a cancellation, a full
+                cache, or a rollback into it) goes on when the same is asked for again. finish_reason is "stop" where
+                nothing may follow, "eos" where the model ends what may end.
+            output_retries: how often a value that the type's validators refuse is asked for again. The branch goes
+                back to where it was, and the tokens are drawn anew with another seed, by the model's own distribution
+                where it was greedy.
+
+        Raises:
+            InvalidInput: an argument out of range, a branch without tokens, or an `output` that no grammar holds.
+            OutputInvalid: the last value was refused as well; the branch is as it was.
+            PositionsExhausted: the branch is at the model's last position.
+            ModelError: a strategy that this is the first use of cannot be opened; DraftMismatch where it was not made
+                for this model.
+            StepFailed: a forward failed, or the strategy or the constraint did; the branch keeps the tokens that were
+                made before it.
+        """
+        self._check_started("generate")
+        retries = checked_count(output_retries, "output_retries", 0)
+        request = GenerationRequest.checked(
+            self._id,
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            speculative=speculative,
+            top_logprobs=top_logprobs,
+            output=output,
+            home=self._home,
+        )
+        await request.prepare()
+        self._check_started("generate")
+        return await generated(self, request, retries)
+
+    @overload
+    def stream(
+        self, *, output: TypeForm[Out] = ..., buffer: int = ..., keep: Keep = ..., **how: Unpack[How]
+    ) -> TokenStream[Out]: ...
+    @overload
+    def stream(
+        self, *, output: GrammarSource[Out] | Constraint, buffer: int = ..., keep: Keep = ..., **how: Unpack[How]
+    ) -> TokenStream[Out]: ...
+
+    def stream(
+        self,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        sampling: Sampling | None = None,
+        speculative: Speculative | Inherit | None = INHERIT,
+        top_logprobs: int = 0,
+        output: Any = str,
+        buffer: int = DEFAULT_BUFFER,
+        keep: Keep = "read",
+    ) -> TokenStream[Any]:
+        """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
+
+        Leaving the block stops the generation, and the branch keeps exactly the tokens that were read, or with
+        `keep="made"` all that were made. A reader that falls `buffer` tokens behind pauses its own branch only.
+        A value that its type refuses is not asked for again, since it was read: `generation.output` raises.
+        """
+        self._check_started("stream")
+        limit = checked_count(buffer, "buffer", 1, MOST_TOKENS)
+        request = GenerationRequest.checked(
+            self._id,
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            speculative=speculative,
+            top_logprobs=top_logprobs,
+            output=output,
+            home=self._home,
+            buffer=limit,
+        )
+        return TokenStream(self, request, limit, keep)
+
+    @property
+    def closed(self) -> bool:
+        """Was it closed?"""
+        raise NotImplementedError
+
+    def _check_free(self) -> None:
+        raise NotImplementedError
+
+    def _check_started(self, verb: str) -> None:
+        raise NotImplementedError

@@ -1,0 +1,73 @@
+"""What `output=` may be, and what comes of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .._errors import AgentKVError, InvalidInput, OutputIncomplete
+from .._shown import shown
+from ._typed import Typed
+from .constraint import Constraint
+from .grammar import GrammarSource
+
+if TYPE_CHECKING:
+    from .._generation import FinishReason
+
+Out = TypeVar("Out")
+
+_COMPLETE = ("eos", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Out]):
+    """What holds the tokens of an output, None for nothing, and what makes a value of its text."""
+
+    constraint: GrammarSource[Out] | Constraint | None
+    read: Callable[[str], Out]
+
+    def outcome(self, text: Callable[[], str], reason: FinishReason) -> tuple[Out | None, Exception | None]:
+        """The value of the text that a generation came to, or why there is none."""
+        if reason not in _COMPLETE:
+            return None, OutputIncomplete(
+                f"the output is not complete: the generation ended with {reason!r}; generate again with the same "
+                "`output` to go on with it, or roll back and allow more tokens"
+            )
+        try:
+            return self.read(text()), None
+        except AgentKVError as error:
+            return None, error.with_traceback(None)  # whoever keeps the generation need not keep these frames
+        except Exception as error:  # a bug in a validator of the user's
+            return None, error
+
+
+def asked(output: object) -> Asked[Any]:
+    """What a type, a grammar or a constraint of the user's asks for; `str` is plain text. Raises InvalidInput."""
+    if output is str:
+        return Asked(None, str)
+    if isinstance(output, Constraint) and not isinstance(output, type):
+        return Asked(output, str)
+    source = output if isinstance(output, GrammarSource) else _typed(output)
+    return Asked(source, source.read)
+
+
+def _typed(output: Any) -> Typed[Any]:
+    # What pydantic would take for something else than a type of values: names, core schemas, functions, our own classes.
+    ours = isinstance(output, type) and issubclass(output, GrammarSource)
+    if ours or output is None or isinstance(output, str | bytes | Mapping) or inspect.isroutine(output):
+        raise InvalidInput(
+            f"output is {shown(output)}, but it must be a type, kv.Regex, kv.JsonSchema (around a schema), kv.Grammar "
+            "or a kv.Constraint; for plain text leave it out"
+        )
+    try:
+        return _known(output)
+    except TypeError:  # not hashable
+        return Typed.of(output)
+
+
+@lru_cache(maxsize=128, typed=True)
+def _known(output: Any) -> Typed[Any]:
+    return Typed.of(output)

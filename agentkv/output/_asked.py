@@ -55,7 +55,7 @@ def asked(output: object) -> Asked[Any]:
 
 
 def _typed(output: Any) -> Typed[Any]:
-    # What pydantic would take for something else than a type of values: names, core schemas, functions, our own classes.
+    # What pydantic would take for something that it is not: names, core schemas, functions, our own classes.
     ours = isinstance(output, type) and issubclass(output, GrammarSource)
     if ours or output is None or isinstance(output, str | bytes | Mapping) or inspect.isroutine(output):
         raise InvalidInput(

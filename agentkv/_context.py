@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._branch import Branch
-from ._call_format import CallFormat
+from ._call_format import CallFormat, checked_format
 from ._commands import Job, check_finished
 from ._encoding import Encoding
 from ._errors import InvalidInput
 from ._home import Home
-from ._inputs import Prompt
+from ._inputs import Prompt, checked_path
 from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenEngine, OpenModel, Options, open_model
@@ -76,8 +76,8 @@ class Context:
             ModelError: a folder that is missing, damaged, or needs something that is not installed.
             DraftMismatch: `speculative` was made for another model.
         """
-        options = Options.checked(
-            model,
+        options = Options(
+            path=checked_path(model, "model"),
             capacity=capacity,
             kv_dtype=kv_dtype,
             max_batch_tokens=max_batch_tokens,
@@ -85,7 +85,7 @@ class Context:
             speculative=speculative,
             backend=backend,
             device=device,
-            call_format=call_format,
+            call_format=checked_format(call_format),
         )
         opened: list[OpenModel] = []
 

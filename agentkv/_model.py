@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.backends import BACKENDS, KV_DTYPES
 
-from ._call_format import CallFormat, checked_format
+from ._call_format import CallFormat
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
-from ._inputs import checked_count, checked_path
+from ._inputs import checked_count, checked_word
 from ._shown import shown
 from ._speculation import Speculation, Speculative, checked_strategy
 from ._stats import Snapshot
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 MOST_POSITIONS = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `Context.open` was asked for, checked."""
+    """What `Context.open` was asked for. Raises InvalidInput for anything out of range."""
 
     path: Path
     capacity: int
@@ -38,40 +38,21 @@ class Options:
     device: str | None
     call_format: CallFormat | None
 
-    @classmethod
-    def checked(
-        cls,
-        model: object,
-        *,
-        capacity: object,
-        kv_dtype: object,
-        max_batch_tokens: object,
-        threads: object,
-        speculative: object,
-        backend: object,
-        device: object,
-        call_format: object,
-    ) -> Options:
-        """Raises InvalidInput for anything out of range."""
-        if not isinstance(kv_dtype, str) or kv_dtype not in KV_DTYPES:
-            raise InvalidInput(f"kv_dtype is {shown(kv_dtype)}, but it must be one of {', '.join(KV_DTYPES)}")
-        if backend is not None and (not isinstance(backend, str) or backend not in BACKENDS):
-            raise InvalidInput(f"backend is {shown(backend)}, but it must be None or one of {', '.join(BACKENDS)}")
-        if device is not None and not isinstance(device, str):
+    def __post_init__(self) -> None:
+        if self.device is not None and not isinstance(self.device, str):
             raise InvalidInput(
-                f"device is {shown(device)}, but it must be None or a device name of torch, such as 'cuda'"
+                f"device is {shown(self.device)}, but it must be None or a device name of torch, such as 'cuda'"
             )
-        return cls(
-            path=checked_path(model, "model"),
-            capacity=checked_count(capacity, "capacity", 1, 2**31 - 1),
-            kv_dtype=str(kv_dtype),
-            max_batch_tokens=checked_count(max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
-            threads=None if threads is None else checked_count(threads, "threads", 1, 1024),
-            speculative=checked_strategy(speculative),
-            backend=None if backend is None else str(backend),
-            device=device,
-            call_format=checked_format(call_format),
-        )
+        checked: dict[str, object] = {
+            "kv_dtype": checked_word(self.kv_dtype, "kv_dtype", KV_DTYPES),
+            "backend": None if self.backend is None else checked_word(self.backend, "backend", tuple(BACKENDS)),
+            "capacity": checked_count(self.capacity, "capacity", 1, 2**31 - 1),
+            "max_batch_tokens": checked_count(self.max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
+            "threads": None if self.threads is None else checked_count(self.threads, "threads", 1, 1024),
+            "speculative": checked_strategy(self.speculative),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ namespace {
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 // A nucleus is looked for among this many leading tokens before every token is considered.
 constexpr std::size_t kNucleusGuess = 256;
+// A mask that allows less than this part of the vocabulary allows few.
+constexpr std::size_t kFew = 4;
 // Below this the reciprocal overflows, and no second token has any mass left.
 constexpr float kGreedyBelow = 1e-6f;
 
@@ -58,15 +60,25 @@ Sampler::Choice Sampler::sample(std::span<const float> row, const Sampling& samp
                                 const RandomKey& key, TokenMask mask) {
   const RowSummary raw = checked_summary(row);
   auto scores = adjusted(row, sampling, past);
-  if (!mask.empty()) scores = masked(scores, mask);
+  if (!mask.empty()) scores = allowed(scores, mask);
   const RowSummary summary = scores.data() == row.data() ? raw : summarise(scores);
   if (summary.max == kLowest) throw ForwardFailed("the constraint allows no token here that the model can say");
   const bool greedy = sampling.temperature < kGreedyBelow;
-  const Token token = greedy ? summary.argmax : draw(scores, summary.max, sampling, uniform(key));
+  Token token = greedy ? summary.argmax : draw(scores, summary.max, sampling, uniform(key));
+  if (scores.data() == allowed_scores_.data()) token = allowed_[static_cast<std::size_t>(token)];
   return {token, static_cast<float>(static_cast<double>(row[static_cast<std::size_t>(token)]) - raw.log_sum_exp)};
 }
 
-std::span<const float> Sampler::masked(std::span<const float> scores, TokenMask mask) {
+// Few tokens are drawn from by themselves, in the order of their ids, which every filter and the draw keep to.
+std::span<const float> Sampler::allowed(std::span<const float> scores, TokenMask mask) {
+  const std::size_t count = count_allowed(mask);
+  if (count == 0) throw ForwardFailed("the constraint allows no token here");
+  if (count < scores.size() / kFew) {
+    list_allowed(mask, allowed_);
+    allowed_scores_.clear();
+    for (const Token token : allowed_) allowed_scores_.push_back(scores[static_cast<std::size_t>(token)]);
+    return allowed_scores_;
+  }
   scores_.resize(scores.size());
   apply_mask(mask, scores, scores_);
   return scores_;

@@ -66,7 +66,7 @@ class Sampler {
     Token token;
   };
 
-  std::span<const float> masked(std::span<const float> scores, TokenMask mask);
+  std::span<const float> allowed(std::span<const float> scores, TokenMask mask);
   std::span<const float> adjusted(std::span<const float> row, const Sampling& sampling, const Past& past);
   void subtract_counted(const Sampling& sampling, std::span<const Token> made);
   Token draw(std::span<const float> scores, float max, const Sampling& sampling, double u);
@@ -79,7 +79,9 @@ class Sampler {
   Token draw_candidate(float max, const Sampling& sampling, float floor, double u) const;
   Token draw_any(std::span<const float> scores, float max, const Sampling& sampling, float floor, double u);
 
-  // Scratch, kept between rows. All but `candidates_` are sized by the vocabulary.
+  // Scratch, kept between rows. All but `candidates_` and what a mask allows are sized by the vocabulary.
+  std::vector<Token> allowed_;  // where a mask allows few: the tokens that are drawn from
+  std::vector<float> allowed_scores_;
   std::vector<float> scores_;
   std::vector<std::int32_t> counts_;  // zero between calls
   std::vector<float> maxima_;

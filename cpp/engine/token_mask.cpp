@@ -6,14 +6,19 @@
 
 namespace agentkv {
 
-std::optional<Token> only_token(TokenMask mask) {
-  std::optional<Token> only;
+std::size_t count_allowed(TokenMask mask) {
+  std::size_t count = 0;
+  for (const std::uint32_t word : mask) count += static_cast<std::size_t>(std::popcount(word));
+  return count;
+}
+
+void list_allowed(TokenMask mask, std::vector<Token>& tokens) {
+  tokens.clear();
   for (std::size_t word = 0; word < mask.size(); ++word) {
-    if (mask[word] == 0) continue;
-    if (only || !std::has_single_bit(mask[word])) return std::nullopt;
-    only = static_cast<Token>(word * 32) + std::countr_zero(mask[word]);
+    for (std::uint32_t left = mask[word]; left != 0; left &= left - 1) {
+      tokens.push_back(static_cast<Token>(word * 32) + std::countr_zero(left));
+    }
   }
-  return only;
 }
 
 void apply_mask(TokenMask mask, std::span<const float> scores, std::span<float> out) {
@@ -25,10 +30,12 @@ void apply_mask(TokenMask mask, std::span<const float> scores, std::span<float> 
     float* to = out.data() + begin;
     if (word == 0) {
       std::fill_n(to, n, kForbidden);
-    } else if (word == ~0u) {
-      if (to != from) std::copy_n(from, n, to);
-    } else {
-      for (std::size_t i = 0; i < n; ++i) to[i] = word >> i & 1u ? from[i] : kForbidden;
+      continue;
+    }
+    if (to != from) std::copy_n(from, n, to);
+    for (std::uint32_t left = ~word; left != 0; left &= left - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(left));
+      if (i < n) to[i] = kForbidden;
     }
   }
 }

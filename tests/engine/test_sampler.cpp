@@ -247,6 +247,35 @@ void rows_that_are_no_distribution_are_refused() {
   CHECK((drawn(masked, {.temperature = 9}, 100) == std::map<Token, int>{{1, 100}}));
 }
 
+// Whether a mask allows few tokens or most, it is as if the others were never there.
+void a_mask_leaves_what_it_allows_alone() {
+  for (const std::size_t vocab : {40u, 3000u}) {
+    for (const std::size_t every : {1u, 2u, 3u, 13u}) {
+      const auto row = random_row(vocab, 2, static_cast<unsigned>(every));
+      std::vector<std::uint32_t> mask(mask_words(static_cast<std::int32_t>(vocab)));
+      std::vector<float> rest(vocab, -kInfinity);
+      for (std::size_t i = 1; i < vocab; i += every) {
+        mask[i / 32] |= 1u << i % 32;
+        rest[i] = row[i];
+      }
+      const std::vector<Token> history{1, 1, 4};
+      Sampler sampler;
+      for (const Sampling& s : {Sampling{}, Sampling{.repetition_penalty = 3}, Sampling{.temperature = 1},
+                                Sampling{.temperature = 0.8f, .top_k = 5}, Sampling{.temperature = 1, .top_p = 0.7f},
+                                Sampling{.temperature = 1.5f, .min_p = 0.1f}}) {
+        for (std::uint32_t position = 0; position < 20; ++position) {
+          const auto got = sampler.sample(row, s, {history, {}}, {1, 2, position}, mask);
+          CHECK_EQ(got.token, sampler.sample(rest, s, {history, {}}, {1, 2, position}).token);
+          CHECK(allows(mask, got.token));
+          CHECK_EQ(got.logprob, static_cast<float>(log_probability(row, got.token)));
+        }
+      }
+    }
+  }
+  const std::vector<std::uint32_t> nothing(mask_words(40));
+  CHECK_THROWS(Sampler().sample(random_row(40, 1), {}, {}, {}, nothing), ForwardFailed, "allows no token");
+}
+
 void parameters_out_of_range_are_refused() {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   CHECK_THROWS(Sampling{.temperature = -0.5f}.validate(8), InvalidSampling, "temperature", "-0.5", ">= 0");
@@ -277,5 +306,6 @@ int main() {
   a_bias_rules_out_and_rules();
   log_probabilities_are_the_models();
   rows_that_are_no_distribution_are_refused();
+  a_mask_leaves_what_it_allows_alone();
   parameters_out_of_range_are_refused();
 }

@@ -18,15 +18,15 @@ void a_mask_has_a_bit_per_token_and_one_more() {
   CHECK(!is_complete({}, 64));
 }
 
-void the_only_token_is_found() {
+void allowed_tokens_are_counted_and_listed() {
   std::vector<std::uint32_t> mask(3);
-  CHECK(!only_token(mask));
-  mask[1] = 1u << 31;
-  CHECK(only_token(mask) == 63);
-  mask[2] = 1;
-  CHECK(!only_token(mask));
-  mask = {5, 0, 0};
-  CHECK(!only_token(mask));
+  std::vector<Token> tokens{7};
+  list_allowed(mask, tokens);
+  CHECK(tokens.empty());
+  mask = {5, 1u << 31, 1};
+  CHECK_EQ(count_allowed(mask), 4u);
+  list_allowed(mask, tokens);
+  CHECK(tokens == std::vector<Token>({0, 2, 63, 64}));
 }
 
 void scores_of_forbidden_tokens_are_as_low_as_can_be() {
@@ -52,6 +52,6 @@ void scores_of_forbidden_tokens_are_as_low_as_can_be() {
 int main() {
   using namespace agentkv;
   a_mask_has_a_bit_per_token_and_one_more();
-  the_only_token_is_found();
+  allowed_tokens_are_counted_and_listed();
   scores_of_forbidden_tokens_are_as_low_as_can_be();
 }

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 from agentkv_runtime import _core
-from agentkv_runtime.engine import Engine, GenerateOptions, Sampling
+from agentkv_runtime.engine import Engine, GenerateOptions
 from rich.console import Console
 from rich.table import Table
 
@@ -104,7 +104,7 @@ def run(tokenizer: Spelling, vocab_size: int, branches: int, seconds: float, con
         engine.extend(engine.create()[0], [65 + branch, 66])
     while not engine.step().idle:
         pass
-    options = GenerateOptions(max_tokens=MOST_TOKENS, sampling=Sampling(temperature=1.0), constraint=constraint)
+    options = GenerateOptions(max_tokens=MOST_TOKENS, constraint=constraint)
     for branch in range(branches):
         engine.generate(branch, options)
     before, start = engine.stats(), time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -23,6 +24,14 @@ class _Piece(NamedTuple):
     written: ControlledText | None  # None for what was generated
 
 
+class _Anchor(NamedTuple):
+    """A control token of a piece: where it is in the text, and how many tokens there are up to its end."""
+
+    start: int
+    end: int
+    count: int
+
+
 class Pieces:
     """Tokens of a rendering. Those that the branch has of the same text are taken from there."""
 
@@ -33,6 +42,7 @@ class Pieces:
         self._log = log
         self._conversation = conversation
         self._pieces: list[_Piece] = []
+        self._anchors: dict[int, list[_Anchor]] = {}  # by where their piece begins
         self._known: int | None = conversation.start  # where in the log what comes next begins, if it is there
         self.done = 0  # characters
         self.tokens = array("i")
@@ -76,11 +86,21 @@ class Pieces:
             return self._conversation.start + len(self.tokens)
         if piece.written is None or place == piece.start:
             return piece.token
-        controls = [c for c in self._added.controls_in(piece.written) if c.start < place - piece.start]
-        count = self._after_control(piece.tokens, len(controls))
-        begin = controls[-1].end if controls and count is not None else 0
+        anchors = self._anchors_of(piece)
+        behind = bisect_left(anchors, place - piece.start, key=lambda anchor: anchor.start)
+        begin, count = (anchors[behind - 1].end, anchors[behind - 1].count) if behind else (0, 0)
         between = piece.written.between(begin, max(place - piece.start, begin))
-        return piece.token + (count or 0) + len(self._encoded(between, first=begin == 0))
+        return piece.token + count + len(self._encoded(between, first=begin == 0))
+
+    def _anchors_of(self, piece: _Piece) -> list[_Anchor]:
+        if piece.start not in self._anchors:
+            assert piece.written is not None
+            controls = self._added.controls_in(piece.written)
+            ids = self._added.control_ids
+            counts = [i + 1 for i, token in enumerate(piece.tokens) if token in ids]
+            pairs = zip(controls, counts, strict=True) if len(controls) == len(counts) else ()
+            self._anchors[piece.start] = [_Anchor(control.start, control.end, count) for control, count in pairs]
+        return self._anchors[piece.start]
 
     def _add(self, text: ControlledText, tokens: Sequence[int]) -> None:
         token = self._conversation.start + len(self.tokens)

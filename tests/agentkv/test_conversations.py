@@ -269,6 +269,7 @@ class Shared:
         self.given = {"Hello."}
         self.marks = [branch.mark()]  # the assistant's turn is open at each
         self.left = 60
+        self.outcomes: dict[str, int] = {}
 
     async def work(self) -> None:
         """Takes verbs until none is left; one that meets another task's is refused."""
@@ -277,10 +278,15 @@ class Shared:
             with anyio.CancelScope() as scope:
                 if self.rng.random() < 0.5:
                     scope.deadline = anyio.current_time() + self.rng.random() ** 3 * 0.02
+                outcome = "done"
                 try:
                     await self._verb(self.rng.random())
-                except (kv.BranchBusy, kv.ContextFull, kv.InvalidRollback):
+                except (kv.BranchBusy, kv.ContextFull, kv.InvalidRollback) as error:
+                    outcome = type(error).__name__
                     await anyio.lowlevel.checkpoint()
+            if scope.cancelled_caught:
+                outcome = "cancelled"
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
     async def _verb(self, which: float) -> None:
         branch = self.branch
@@ -321,19 +327,34 @@ def check_itself(branch: kv.Branch, given: set[str]) -> None:
     assert text.removesuffix("<|im_end|>\n").startswith(held) or held.startswith(text.removesuffix("<|im_end|>\n"))
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_tasks_that_talk_on_one_branch(with_template: WithTemplate, seed: int) -> None:
-    async with kv.Context.open(with_template(TEMPLATE), capacity=4096, kv_dtype="fp32", threads=1) as ctx:
-        branch = await ctx.branch([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}])
-        shared = Shared(branch, seed)
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                for _ in range(3):
-                    group.start_soon(shared.work)
-        check_itself(branch, shared.given)
-        known = [{"role": "user", "content": "The end."}]
-        await branch.extend(known)
-        check_itself(branch, {*shared.given, "The end."})
-        assert branch.messages[-1].content == "The end."
-        async with await ctx.branch(branch.tokens) as replay:
-            assert (await replay.logits()).tobytes() == (await branch.logits()).tobytes()
+async def talk(folder: Path, seeds: range) -> dict[str, int]:
+    """So many rounds of tasks on one branch; returns how their verbs ended."""
+    counts: dict[str, int] = {}
+    async with kv.Context.open(folder, capacity=4096, kv_dtype="fp32", threads=1) as ctx:
+        for seed in seeds:
+            messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello."}]
+            async with await ctx.branch(messages) as branch:
+                shared = Shared(branch, seed)
+                with anyio.fail_after(60):
+                    async with anyio.create_task_group() as group:
+                        for _ in range(3):
+                            group.start_soon(shared.work)
+                check_itself(branch, shared.given)
+                await branch.extend([{"role": "user", "content": "The end."}])
+                check_itself(branch, {*shared.given, "The end."})
+                assert branch.messages[-1].content == "The end."
+                async with await ctx.branch(branch.tokens) as replay:
+                    assert (await replay.logits()).tobytes() == (await branch.logits()).tobytes()
+            for outcome, count in shared.outcomes.items():
+                counts[outcome] = counts.get(outcome, 0) + count
+    return counts
+
+
+async def test_tasks_that_talk_on_one_branch(with_template: WithTemplate) -> None:
+    counts = await talk(with_template(TEMPLATE), range(5))
+    assert min(counts.get(outcome, 0) for outcome in ("done", "cancelled", "BranchBusy")) > 10, counts
+
+
+@pytest.mark.soak
+async def test_many_tasks_that_talk_on_one_branch(with_template: WithTemplate) -> None:
+    print(await talk(with_template(TEMPLATE), range(1000, 1200)))

@@ -89,13 +89,15 @@ class Continuing:
             if kept == len(self._log):
                 raise InvalidInput("the chat template writes nothing for these messages; check their roles")
             kept -= 1  # the last token is fed again, for its logits
-        entries = self._with_spans(entries, placed, pieces, kept, opened, text)
+        end = self._border(entries, text) if opened else len(text.text)
+        entries = self._with_spans(entries, placed, pieces, kept, text, end)
         conversation = Conversation(
             entries=(*self._entries[: old.first], *entries),
             first=old.first,
             start=old.start,
             end=length,
             tail=pieces.tail,
+            opening=self._opening(text, end) if opened else "",
             opened=opened,
             tools=old.tools,
             template=self._variables,
@@ -153,14 +155,14 @@ class Continuing:
         placed: Mapping[int, Entry],
         pieces: Pieces,
         kept: int,
-        opened: bool,
         text: ControlledText,
+        end: int | None,
     ) -> list[Entry]:
-        """The entries with the tokens that they are now."""
+        """The entries with the tokens that they are now. They end at `end` of the text, as far as that is known."""
         moved = next((i for i, entry in enumerate(entries) if not 0 <= entry.end <= kept), len(entries))
         first = max(moved, len(entries) - MOST_SPANS)
-        borders = {0: 0, len(entries): len(text.text)}  # before which entry, where in the text
-        for i in range(max(first, self._conversation.start == 0), len(entries) + opened):
+        borders = {0: 0, len(entries): len(text.text) if end is None else end}  # before which entry, where in the text
+        for i in range(max(first, self._conversation.start == 0), len(entries)):
             border = self._border(entries[:i], text)
             if border is not None:
                 borders[i] = border
@@ -174,9 +176,15 @@ class Continuing:
                 begin = spans[-1].end
                 continue
             after = next(j for j in range(i + 1, len(entries) + 1) if j in borders or j in placed)
-            end = pieces.token_at(borders[after]) if after in borders else placed[after].start
-            spans.append(Entry(entry.message, begin, end, read=entry.read))
+            behind = pieces.token_at(borders[after]) if after in borders else placed[after].start
+            spans.append(Entry(entry.message, begin, behind, read=entry.read))
         return spans
+
+    def _opening(self, text: ControlledText, end: int | None) -> str:
+        """What opens the assistant's turn at the end of a text, from its first control token on."""
+        controls = [control.start for control in self._added.controls_in(text)]
+        prompt = [start for start in controls if end is not None and start >= end]
+        return text.text[(prompt or controls[-1:] or [len(text.text)])[0] :]
 
     def _border(self, entries: Sequence[Entry], text: ControlledText) -> int | None:
         """Where the part of a rendering that spells the first entries ends, as far as the template says."""

@@ -27,6 +27,7 @@ class Entry:
     end: int
     given: ControlledText | None = None
     spelled: str = ""
+    opening: str = ""  # of its turn: the end of `given`
     read: Message | None = None
 
     @property
@@ -42,7 +43,8 @@ class Conversation:
     """The messages that a branch holds, and what its next rendering must know of the last.
 
     Tokens `start` to `end` are the rendering of `entries[first:]`; those before were there when it began, those behind
-    are the assistant's where its turn is `opened`. `tail` is what the template wrote since the last generated message.
+    are the assistant's where its turn is `opened`. `tail` is what the template wrote since the last generated message,
+    and `opening` the end of it: what opens the turn.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -50,6 +52,7 @@ class Conversation:
     start: int = 0
     end: int = 0
     tail: ControlledText | None = None
+    opening: str = ""
     opened: bool = False
     tools: Sequence[Mapping[str, Any]] | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
@@ -104,7 +107,7 @@ class Conversation:
         prompt = self.tail.text if self.tail else ""
         calls = sum(len(entry.message.get("tool_calls") or ()) for entry in self.entries)
         read = reader.message(text, prompt, self.tools, calls)
-        return (*self.entries, Entry(reader.mapping(read, text), self.end, end, self.tail, text, read))
+        return (*self.entries, Entry(reader.mapping(read, text), self.end, end, self.tail, text, self.opening, read))
 
     def messages(self, log: Sequence[int], reader: ReplyReader) -> list[Message]:
         """The messages as users read them."""

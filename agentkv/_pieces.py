@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ._conversation import Conversation, Entry
 
 
+_MOST_IN_HEADER = 4  # control tokens that open a turn
+
+
 class _Piece(NamedTuple):
     start: int  # in the text
     end: int
@@ -29,7 +32,7 @@ class _Anchor(NamedTuple):
 
     start: int
     end: int
-    count: int
+    tokens: int
 
 
 class Pieces:
@@ -88,7 +91,7 @@ class Pieces:
             return piece.token
         anchors = self._anchors_of(piece)
         behind = bisect_left(anchors, place - piece.start, key=lambda anchor: anchor.start)
-        begin, count = (anchors[behind - 1].end, anchors[behind - 1].count) if behind else (0, 0)
+        begin, count = (anchors[behind - 1].end, anchors[behind - 1].tokens) if behind else (0, 0)
         between = piece.written.between(begin, max(place - piece.start, begin))
         return piece.token + count + len(self._encoded(between, first=begin == 0))
 
@@ -141,20 +144,17 @@ def find_generated(added: AddedTokens, text: ControlledText, entry: Entry, start
     end = place + len(entry.spelled)
     if text.text.startswith(given.text + entry.spelled, start) and added.same(text.between(start, place), given):
         return place, end
-    controls = added.controls_in(given)
-    if not controls:
-        return None
-    # The template wrote something else before it: what opens the turn and what follows it tell where it is.
-    opening = given.between(controls[-1].start, len(given.text))
-    stops = {control.start for control in added.controls_in(text)}
-    begin = text.text.find(opening.text + entry.spelled, start)
-    while begin >= 0:
-        place = begin + len(opening.text)
+    # The template wrote something else before it: how its turn is opened and what follows it tell where it is.
+    controls = [control.start for control in added.controls_in(text)]
+    place = text.text.find(entry.spelled, start) if entry.spelled and entry.opening else -1
+    while place >= 0:
         end = place + len(entry.spelled)
-        after = len(text.text) - len(text.text[end:].lstrip())
-        if (end == len(text.text) or after in stops) and added.same(text.between(begin, place), opening):
+        before = controls[: bisect_left(controls, place)]
+        headers = [text.text[begin:place] for begin in before[-_MOST_IN_HEADER:] if begin >= start]
+        behind = len(text.text) - len(text.text[end:].lstrip())
+        if any(map(entry.opening.startswith, headers)) and (behind == len(text.text) or behind in controls):
             return place, end
-        begin = text.text.find(opening.text + entry.spelled, begin + 1)
+        place = text.text.find(entry.spelled, place + 1)
     return None
 
 

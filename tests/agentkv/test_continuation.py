@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,12 @@ class Log:
         self.tokens = array("i")
         self.conversation = Conversation(tools=tools)
 
-    def extend(self, messages: Sequence[dict[str, Any]]) -> int:
+    def extend(self, messages: Sequence[dict[str, Any]], template: Mapping[str, Any] | None = None) -> int:
         """Adds messages; returns how many tokens were rewritten."""
         state = Continuing(
             self.chat, self.tokenizer, self.reader, self.conversation, self.tokens[:], Clock(10), no_check
         )
-        made = state.extend(checked_messages(messages), {})
+        made = state.extend(checked_messages(messages), template or {})
         rewritten = len(self.tokens) - made.kept
         assert made.conversation is not None
         assert made.added
@@ -192,6 +192,23 @@ def text_of(log: Log) -> str:
 def bare(text: str) -> str:
     """Without white space, which tokenizers and templates add to replies."""
     return "".join(text.split())
+
+
+def test_a_reply_stays_where_only_the_opening_of_its_turn_is_rewritten(
+    tokenizer_of: Callable[[str], Tokenizer],
+) -> None:
+    log = Log(tokenizer_of("documents"))
+    log.extend([{"role": "user", "content": "Yes."}], {"think": False})
+    assert text_of(log).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    reply = [log.tokenizer.encode(letter)[0] for letter in "Yes."]  # as no tokenizer would cut it
+    log.tokens.extend(reply)
+    assert log.extend([{"role": "user", "content": "And?"}]) > 0
+    assert text_of(log).count("<think>") == 1
+    answer = log.messages[1]
+    assert log.tokens[answer.start : answer.end].tolist() == reply
+    assert log.extend([{"role": "user", "content": "Well?"}], {"think": True}) > 0
+    answer = log.messages[1]
+    assert log.tokens[answer.start : answer.end].tolist() == reply
 
 
 def test_thoughts_that_the_prompt_opens_and_the_template_drops(tokenizer_of: Callable[[str], Tokenizer]) -> None:

@@ -109,6 +109,8 @@ class TaggedCall(CallSpelling):
     before: str
     after: str
     foot: str
+    never: tuple[str, ...] = ()
+    """What no text may spell, because it would be read as the end of the call."""
 
     def written(self, name: str, arguments: Mapping[str, Any]) -> str:  # noqa: D102
         texts = {key: item if isinstance(item, str) else json.dumps(item) for key, item in arguments.items()}
@@ -128,6 +130,6 @@ class TaggedCall(CallSpelling):
         if texts and all(isinstance(text, str) for text in texts):
             return f"({' | '.join(map(lark.text, texts))}) {lark.text(self.after)}"
         if not isinstance(schema, Mapping) or schema.get("type", "string") == "string":
-            return lark.text_up_to(self.after)
+            return lark.text_up_to(self.after, self.never)
         definitions = {key: tool.parameters[key] for key in ("$defs", "definitions") if key in tool.parameters}
         return f"{lark.json({**definitions, **schema})} {lark.text(self.after)}"

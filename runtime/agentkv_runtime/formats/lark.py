@@ -74,10 +74,16 @@ class Lark:
 
     def text_up_to(self, end: str, without: Iterable[str] = ()) -> str:
         """Any text that spells none of `without`, and `end` where its beginning is written for the first time."""
-        begin, *_ = self._parts(end)
+        begin, *rest = self._parts(end)
+        if not begin.strip() and rest:
+            return self.text_up_to(end[len(begin) :], without)  # the text may have the white space
         if begin in self._tokens:
             return f"{self.free_text([*without, begin])} {self.text(end)}"
-        until = self.rule("until", self.rule("UNTIL", f"/{_ANYTHING}{_escaped(begin)}/{_but(without)}"), lazy=True)
+        begin = begin.rstrip()
+        # Without the white space around it the end is read as an end, too.
+        core = f" & ~/{_ANYTHING}{_escaped(begin.strip())}(?s:.+)/" if begin.strip() != begin else ""
+        text = self.rule("UNTIL", f"/{_ANYTHING}{_escaped(begin)}/{core}{_but(without)}")
+        until = self.rule("until", text, lazy=True)
         return f"{until} {self.text(end[len(begin) :])}".rstrip()
 
     def _parts(self, text: str) -> list[str]:

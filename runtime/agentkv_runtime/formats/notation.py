@@ -33,6 +33,8 @@ class Notation:
     quote: str = ""
     """What is around strings, which are then written as they are; empty for JSON's strings."""
     quoted_keys: bool = True
+    never: tuple[str, ...] = ()
+    """What no string may spell, because it would be read as the end of the call."""
 
     def written(self, value: Any) -> str:
         """A value as it is spelled."""
@@ -98,7 +100,7 @@ class Notation:
         if name == "null":
             return lark.text(self.null)
         if name == "string" and self.quote:
-            return f"{lark.text(self.quote)} {lark.text_up_to(self.quote, MARKS)}"
+            return f"{lark.text(self.quote)} {lark.text_up_to(self.quote, (*MARKS, *self.never))}"
         bounds = {key: schema[key] for key in (_STRINGS if name == "string" else _NUMBERS) if key in schema}
         return lark.json({"type": name, **bounds}, **_NO_UNICODE)
 

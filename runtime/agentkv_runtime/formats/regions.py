@@ -95,7 +95,7 @@ class Regions:
             match = found.match
             yield from self._take(match.start())
             region = self._region
-            if region and region.nesting and region.nesting.in_string and match.end() > match.start():
+            if region and region.nesting and region.nesting.in_string and match.start() < len(self._text):
                 yield from self._take(match.start() + 1)  # a string may say what closes a call
                 continue
             self._at = match.end()
@@ -157,13 +157,18 @@ class Regions:
         yield Step(self._region, text)
 
     def _begin(self, entry: Field, captures: Mapping[str, str]) -> Step:
-        strict = entry.content == "json" and not (
-            entry.content_args.get("string_delims") or entry.content_args.get("allow_non_json")
-        )
-        self._region = Region(entry, captures, Nesting() if strict and entry.opened else None)
+        self._region = Region(entry, captures, _nesting(entry))
         return Step(self._region)
 
     def _end(self, *, closed: bool) -> Step:
         assert self._region is not None
         region, self._region = self._region, None
         return Step(region, ended=True, closed=closed)
+
+
+def _nesting(entry: Field) -> Nesting | None:
+    """What follows the strings in a field's regions, where its content has any."""
+    if entry.content == "pythonic":
+        return Nesting("\"'")
+    lax = entry.content_args.get("string_delims") or entry.content_args.get("allow_non_json")
+    return Nesting() if entry.content == "json" and entry.opened and not lax else None

@@ -69,6 +69,7 @@ class Grammar:
             if good and choose.random() < 0.5:
                 tokens = choose.choice(good)
                 ids += tokens[: matcher.try_consume_tokens(tokens)]
+                assert not matcher.is_error(), matcher.get_error()
                 if matcher.is_stopped():
                     return self.tokenizer.decode(ids, skip_special=False), True
             fill_next_token_bitmask(matcher, mask)

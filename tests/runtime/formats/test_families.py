@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -245,3 +247,38 @@ WEATHER = {
 @pytest.mark.parametrize("family", CALLERS, ids=lambda family: family.name)
 def test_the_template_is_json(family: Family) -> None:
     assert json.loads(json.dumps(family.template())) == family.template()
+
+
+def check_spliced(name: str, count: int) -> None:
+    """Pieces of outputs in any order: what is read does not depend on the cuts, and is what transformers reads."""
+    family, form, choose = FAMILIES[name], FAMILIES[name].fit({}), random.Random(name)
+    pieces = [
+        piece for text, *_ in OUTPUTS[name] for piece in re.split(r"(<[^>]*>|\[/?[A-Z_]+\]|\{.*?\}+)", text) if piece
+    ]
+    compared = 0
+    for _ in range(count):
+        text = "".join(choose.choices([*pieces, " ", "\n", "<", "{"], k=choose.randrange(1, 14)))
+        whole = form.parse(text)
+        for cut in cuts(text, times=3):
+            message, deltas = read(form, cut)
+            assert message == whole, text
+            check_deltas(message, deltas)
+        if name in OURS_ALONE or any(call.error for call in whole.calls):
+            continue
+        try:
+            assert seen_by_transformers(family, text) == seen(whole), text
+        except (ValueError, KeyError, TypeError):  # what it cannot read it does not read in part
+            continue
+        compared += 1
+    assert name in OURS_ALONE or compared > count // 8
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_spliced_outputs_are_read_alike(name: str) -> None:
+    check_spliced(name, 40)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FAMILIES)
+def test_many_spliced_outputs_are_read_alike(name: str, soak_count: int) -> None:
+    check_spliced(name, soak_count)

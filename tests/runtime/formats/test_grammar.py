@@ -76,6 +76,14 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("plan", {"steps": [{"what": "go"}] * 4}),
 ]
 LIKED = ['"', "}", "]", ")", "1", "go", "0", "\n</parameter>\n", "</arg_value>\n", '<|"|>', "<escape>"]
+LIKED += [
+    "</tool_call>",
+    "</function>\n</tool_call>",
+    "<tool_call|>",
+    "<|tool_call_end|>",
+    "[TOOL_CALLS]",
+    "</parameter>",
+]
 LIKED += ["</think>", "[/THINK]", "<channel|>"]
 
 
@@ -225,3 +233,12 @@ def test_nano_calls_are_forced_token_by_token() -> None:
     whole = tokenizer.encode('<tool_call>{"name": "now", "arguments": {}}</tool_call>')
     matcher = grammar._begin()
     assert matcher.compute_ff_tokens() == whole
+
+
+def test_what_ends_an_argument_may_be_a_token() -> None:
+    family = FAMILIES["qwen-xml"]
+    tokenizer = tokenizer_with((*controls(family), "</parameter>", "</function>"), special=False)
+    form = family.fit(tokenizer.added_ids)
+    grammar = Grammar(tokenizer, form.grammar(TOOLS))
+    assert all(grammar.takes(reply(form, call)) for call in GOOD)
+    assert not any(grammar.takes(reply(form, call)) for call in BAD)

@@ -25,7 +25,12 @@ def _calls(opening: str, closing: str, quote: str) -> dict[str, object]:
 GEMMA = Family(
     "gemma",
     _calls(r"<\|tool_call>", "<tool_call|>", '<|"|>'),
-    Calls(NotedCall(_NOTATION), before="<|tool_call>call:", after="<tool_call|>", marker="<|tool_call>"),
+    Calls(
+        NotedCall(replace(_NOTATION, never=("<tool_call|>",))),
+        before="<|tool_call>call:",
+        after="<tool_call|>",
+        marker="<|tool_call>",
+    ),
     thinking=("<|channel>thought\n", "<channel|>"),
     ends=("<|tool_response>",),
 )
@@ -33,7 +38,7 @@ FUNCTION_GEMMA = Family(
     "functiongemma",
     _calls("<start_function_call>", "<end_function_call>", "<escape>"),
     Calls(
-        NotedCall(replace(_NOTATION, quote="<escape>")),
+        NotedCall(replace(_NOTATION, quote="<escape>", never=("<end_function_call>",))),
         before="<start_function_call>call:",
         after="<end_function_call>",
         marker="<start_function_call>",

@@ -16,7 +16,7 @@ GLM = Family(
         "transform": FUNCTION,
     },
     Calls(
-        TaggedCall("{}\n", "<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>\n", ""),
+        TaggedCall("{}\n", "<arg_key>{}</arg_key>\n<arg_value>", "</arg_value>\n", "", never=("</tool_call>",)),
         before="<tool_call>",
         after="</tool_call>",
         between="\n",

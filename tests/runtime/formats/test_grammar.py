@@ -185,7 +185,7 @@ def check_walks(family: Family, seeds: int) -> None:
 
 @pytest.mark.parametrize("family", CALLERS, ids=lambda family: family.name)
 def test_what_a_random_model_writes_are_calls_that_fit(family: Family) -> None:
-    check_walks(family, 2)
+    check_walks(family, 4)
 
 
 @pytest.mark.soak

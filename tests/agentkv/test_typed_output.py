@@ -92,6 +92,27 @@ async def test_an_output_that_was_cut_goes_on(open_context: OpenContext) -> None
         assert (again.output, again.tokens) == (whole.output, rest.tokens)
 
 
+async def test_an_output_may_be_cut_inside_a_character(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch("The")
+        parts = []
+        while not parts or parts[-1].finish_reason == "length":
+            parts.append(await trunk.generate(output=kv.Regex("\u00e9\U0001f600{2}"), max_tokens=1))
+        assert len(parts) > 5
+        assert "\ufffd" in "".join(part.text for part in parts)
+        assert parts[-1].output == "\u00e9\U0001f600\U0001f600"
+
+
+async def test_a_stream_of_a_closed_branch_is_incomplete(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch("The")
+        async with trunk.stream(output=list[Order], buffer=1) as stream:
+            await anext(stream)
+            await trunk.close()
+        with pytest.raises(kv.OutputIncomplete, match="cancelled"):
+            _ = stream.generation.output
+
+
 async def test_drafts_change_nothing(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch('{"item": "tea", "count": 12, "note": "hot", "sizes": ["small", "large"]}')

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 import agentkv as kv
+from agentkv._hold import Hold
 
 from ..runtime.chat_styles import THINKING
 from .conftest import OpenContext, WithTemplate
@@ -148,6 +149,36 @@ async def test_a_rewrite_that_is_cancelled_or_does_not_fit_changes_nothing(with_
             await branch.extend([user("xyz " * 18)])
         assert (branch.tokens, branch.messages) == (tokens, messages)
         assert ctx.stats.branches == 1
+
+
+async def rewrite_and_fail(branch: kv.Branch) -> None:
+    async with Hold(branch) as held:
+        done = await held.extend([user("And?")])
+        assert done.rewritten > 0
+        assert "hm" not in held.text
+        await held.generate(max_tokens=5)
+        raise ZeroDivisionError
+
+
+async def test_a_turn_that_rewrites_and_fails_leaves_no_trace(with_template: WithTemplate) -> None:
+    folder = with_template(THINKING)
+    warm = kv.Sampling(temperature=1.0, seed=3)
+    drawn = []
+    for tries in (False, True):
+        async with kv.Context.open(folder, capacity=512, kv_dtype="fp32", threads=1) as ctx:
+            branch = await ctx.branch([user("Hi.")])
+            await branch.extend("<think>\nhm\n</think>\n\nYes.")
+            tokens, messages = branch.tokens, branch.messages
+            if tries:
+                with pytest.raises(ZeroDivisionError):
+                    await rewrite_and_fail(branch)
+            assert (branch.tokens, branch.messages) == (tokens, messages)
+            kid = await branch.fork()
+            drawn.append([(await one.generate(max_tokens=8, sampling=warm)).tokens for one in (branch, kid)])
+            drawn[-1].append((await branch.extend([user("And?")])).rewritten)
+            drawn[-1].append((await branch.generate(max_tokens=8, sampling=warm)).tokens)
+            assert ctx.stats.branches == 2
+    assert drawn[0] == drawn[1]
 
 
 async def test_a_fork_during_an_extend_has_the_messages_that_are_whole(open_context: OpenContext) -> None:

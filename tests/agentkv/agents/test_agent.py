@@ -168,6 +168,7 @@ async def test_a_turn_needs_a_branch_that_is_idle(open_desk: OpenDesk) -> None:
     agent = desk_agent("stock")
     async with open_desk() as ctx:
         branch = await agent.trunk(ctx)
+        await branch.extend([{"role": "user", "content": TWO_CALLS}])
         async with branch.stream(max_tokens=900, buffer=1) as tokens:
             await tokens.__anext__()
             with pytest.raises(kv.BranchBusy):

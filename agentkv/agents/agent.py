@@ -143,6 +143,7 @@ class Agent(Generic[Deps, Out]):
         tools = await self._all_tools()
         home = context._home
         definitions = [tool.definition for tool in tools]
+        self.answers.constraint(home.format, definitions)  # what cannot be held is said here
         return await home.trunks.fork(self, context, definitions)
 
     @overload

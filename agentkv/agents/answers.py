@@ -1,13 +1,22 @@
-"""What an agent's answers are read as."""
+"""What an agent's messages are held to, and what its answers are read as."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from agentkv_runtime.errors import FormatError
 
 from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import shown
-from ..output import JsonSchema, Regex
+from ..output import Constraint, Grammar, JsonSchema
+from ..output._asked import asked
 from ..output._typed import Typed
+from ..output.grammar import GrammarSource
+
+if TYPE_CHECKING:
+    from agentkv_runtime.formats import Format
 
 Out = TypeVar("Out")
 
@@ -15,21 +24,38 @@ Out = TypeVar("Out")
 class Answers(Generic[Out]):
     """What `output` of an agent asks for: text, a type, or a grammar. Raises InvalidInput for anything else."""
 
-    def __init__(self, output: Any) -> None:
-        if isinstance(output, str):
-            raise InvalidInput(f"output is {shown(output)}, but it must be a type")
-        self._held = output if isinstance(output, JsonSchema | Regex) else None if output is str else Typed.of(output)
+    def __init__(self, output: object) -> None:
+        self._asked = asked(output)
+        self._held = self._asked.constraint
+        self._schema = self._held.schema if isinstance(self._held, Typed | JsonSchema) else None
 
     def check(self, tools: bool) -> None:
-        """Raises InvalidInput where the answer cannot be told from calls of tools."""
-        if tools and isinstance(self._held, Regex):
+        """Raises InvalidInput where an answer could not be told from calls."""
+        if tools and self._held is not None and self._schema is None:
             raise InvalidInput(
-                f"output is {shown(self._held)}, but an agent with tools answers with text, a type or a kv.JsonSchema"
+                f"output is {shown(self._held)}, but an agent with tools answers with text, a type or a kv.JsonSchema; "
+                "have an agent without tools make this one"
             )
+
+    def constraint(
+        self, form: Format, definitions: Sequence[Mapping[str, Any]], prefix: str = ""
+    ) -> GrammarSource[Any] | Constraint | None:
+        """What the next message is held to: calls of these tools alone, an answer of this form; None for free text.
+
+        Raises InvalidInput for tools where no calls are known for the model, or one that a grammar cannot hold.
+        """
+        if not definitions and (self._schema is None or form.thinking is None):
+            return self._held
+        try:
+            return Grammar(form.grammar(definitions, output=self._schema, prefix=prefix))
+        except FormatError as error:
+            raise InvalidInput(f"{error}; pass call_format to Context.open, or have no tools") from error
 
     def read(self, text: str) -> Out:
         """The value of an answer. Raises OutputInvalid."""
+        if isinstance(self._held, Typed) and self._held.words and text.startswith('"'):
+            text = json.loads(text)  # beside calls, and after reasoning, words are JSON as well
         try:
-            return cast(Out, text if self._held is None else self._held.read(text))
-        except (OutputIncomplete, ValueError) as error:
+            return cast(Out, self._asked.read(text))
+        except OutputIncomplete as error:
             raise OutputInvalid(f"the answer {shown(text)} is refused: {error}", text) from error

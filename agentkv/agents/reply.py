@@ -59,6 +59,7 @@ class Reply:
             max_tokens=left,
             sampling=self._sampling,
             speculative=agent.speculative,
+            output=agent.answers.constraint(form, self._definitions, prefix) or str,
         )
         async with stream as tokens:
             async for token in tokens:

@@ -48,6 +48,7 @@ class AgentStream(Generic[Out_co]):
         self._run: Run[Out_co] | None = None
         self._error: Exception | None = None
         self._last: Event | None = None
+        self._over = False
 
     async def __aenter__(self) -> AgentStream[Out_co]:
         if self._group is not None:
@@ -67,6 +68,7 @@ class AgentStream(Generic[Out_co]):
         try:
             return await self._together.__aexit__(kind, error, traceback)
         finally:
+            self._over = True
             self._send.close()
             self._receive.close()
 
@@ -95,7 +97,7 @@ class AgentStream(Generic[Out_co]):
         """The turn, once it has ended; where it ended early, what was done until then. AgentKVError before."""
         if self._run is not None:
             return self._run
-        if self._turn is None or self._turn.failed is None:
+        if self._turn is None or not self._over:
             raise AgentKVError("the turn still runs; read the stream to its end or leave its block first")
         return self._turn.failed
 
@@ -105,6 +107,7 @@ class AgentStream(Generic[Out_co]):
                 self._run = await self._play(turn)
             except Exception as error:
                 self._error = error
+            self._over = True
 
     async def _show(self, asked: ApprovalAsked) -> str | None:
         await self._send.send(asked)

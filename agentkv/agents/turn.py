@@ -36,7 +36,7 @@ class Turn(Generic[Out]):
         rounds: messages that were begun.
         generated: tokens that were generated, those that were rolled back included.
         text: content of the last message.
-        failed: what was done when something ended the turn early; None otherwise.
+        failed: what was done when something ended the turn early; nothing otherwise.
     """
 
     def __init__(self, agent: Agent[Any, Out], branch: Branch, desk: Desk) -> None:
@@ -46,7 +46,7 @@ class Turn(Generic[Out]):
         self.rounds = 0
         self.generated = 0
         self.text = ""
-        self.failed: Run[Out] | None = None
+        self.failed: Run[Out] = Run("", (), (), Usage(len(branch), 0), 0, 0.0)
         self._branch = branch
         self._began = anyio.current_time()
         self._start = 0  # messages of the branch before the turn

@@ -1,0 +1,250 @@
+"""Events of a turn: in order, early calls first, approvals answered, streams left at any moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+import agentkv as kv
+
+from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
+
+pytestmark = pytest.mark.anyio
+
+
+async def events_of(stream: kv.AgentStream[Any]) -> list[kv.events.Event]:
+    async with stream as events:
+        return [event async for event in events]
+
+
+def kinds(events: list[kv.events.Event]) -> list[str]:
+    """Their names; equal neighbours once."""
+    names = [type(event).__name__ for event in events]
+    return [name for i, name in enumerate(names) if names[i - 1 : i] != [name]]
+
+
+async def test_events_tell_what_run_returns(open_desk: OpenDesk) -> None:
+    agent = desk_agent("stock")
+    async with open_desk() as ctx:
+        trunk = await agent.trunk(ctx)
+        run = await agent.run(await trunk.fork(), ONE_CALL)
+        stream = agent.stream(await trunk.fork(), ONE_CALL)
+        events = await events_of(stream)
+        assert kinds(events) == ["CallStarted", "CallFinished", "TextDelta", "Finished"]
+        assert "".join(e.text for e in events if isinstance(e, kv.events.TextDelta)) == run.text
+        assert isinstance(events[-1], kv.events.Finished)
+        assert events[-1].run is stream.run
+        assert (stream.run.text, stream.run.messages, stream.run.usage) == (run.text, run.messages, run.usage)
+
+
+async def test_a_call_begins_while_the_next_one_is_written(open_desk: OpenDesk) -> None:
+    """The first tool is asked at a length of the branch at which the second call is not there yet."""
+    begun: dict[str, str] = {}
+    second = anyio.Event()
+
+    async def weather(ctx: kv.RunContext[Any], city: str) -> dict[str, Any]:
+        async with await ctx.branch.fork() as now:  # what is written so far
+            begun[city] = now.text
+        if city == "Brasno":
+            second.set()
+        else:
+            with anyio.fail_after(20):
+                await second.wait()  # it still runs when the second call begins
+        return {"temp": 3, "sky": "sunny"}
+
+    tool = as_tool("weather", weather, takes_context=True)
+    async with open_desk() as ctx:
+        agent = desk_agent(tools=[tool])
+        events = await events_of(agent.stream(await agent.trunk(ctx), TWO_CALLS))
+        assert "Brasno" not in begun["Tolvik"].split("<|im_start|>")[-1]
+        assert begun["Brasno"].count("</tool_call>") == 2
+        assert kinds(events)[:2] == ["CallStarted", "CallFinished"]
+        names = [e.call.arguments["city"] for e in events if isinstance(e, kv.events.CallStarted)]
+        assert names == ["Tolvik", "Brasno"]
+
+
+@pytest.mark.parametrize("options", [{"early": False}, {"approve": True}])
+async def test_other_calls_wait_for_the_whole_message(open_desk: OpenDesk, options: dict[str, bool]) -> None:
+    begun: list[str] = []
+
+    async def weather(ctx: kv.RunContext[Any], city: str) -> dict[str, Any]:
+        async with await ctx.branch.fork() as now:
+            begun.append(now.text.split("<|im_start|>")[-1])
+        return {"temp": 3, "sky": "sunny"}
+
+    agent = desk_agent(tools=[as_tool("weather", weather, takes_context=True, **options)])
+    async with open_desk() as ctx:
+        await agent.run(await agent.trunk(ctx), TWO_CALLS, approve=lambda event: True)
+        assert [text.count("</tool_call>") for text in begun] == [2, 2]
+
+
+async def test_results_enter_in_call_order(open_desk: OpenDesk) -> None:
+    first = anyio.Event()
+
+    async def weather(city: str) -> dict[str, Any]:
+        if city == "Tolvik":
+            await first.wait()
+        else:
+            first.set()
+        return {"temp": len(city), "sky": "sunny"}
+
+    agent = desk_agent(tools=[as_tool("weather", weather)])
+    async with open_desk() as ctx:
+        stream = agent.stream(await agent.trunk(ctx), TWO_CALLS)
+        events = await events_of(stream)
+        ended = [e.call.arguments["city"] for e in events if isinstance(e, kv.events.CallFinished)]
+        assert ended == ["Brasno", "Tolvik"]
+        assert [call.arguments["city"] for call in stream.run.calls] == ["Tolvik", "Brasno"]
+        results = [message for message in stream.run.messages if message.role == "tool"]
+        assert [message.call_id for message in results] == [call.id for call in stream.run.calls]
+
+
+async def test_sixteen_tools_run_at_once_while_others_decode(open_desk: OpenDesk) -> None:
+    """All sixteen are under way at one time, threads and tasks alike, and two other branches go on meanwhile."""
+    import threading
+
+    from agentkv.agents.calling import Call, Desk
+    from agentkv.agents.threads import ToolThreads
+
+    barrier = threading.Barrier(9, timeout=20)
+    arrived, everybody = [], anyio.Event()
+
+    @kv.tool
+    def thread() -> str:
+        barrier.wait()
+        return "t"
+
+    @kv.tool
+    async def task() -> str:
+        arrived.append(1)
+        if len(arrived) == 8:
+            everybody.set()
+        await everybody.wait()
+        return "a"
+
+    async with open_desk() as ctx:
+        trunk = await desk_agent().trunk(ctx)
+        kids = await trunk.fork(2)
+
+        async def nobody(event: Any) -> None: ...
+
+        desk = Desk(
+            {"thread": thread, "task": task},
+            kv.RunContext(None, trunk, desk_agent()),
+            ToolThreads(),
+            ctx.tokenizer,
+            nobody,
+            nobody,
+        )
+        calls = [Call(desk, kv.CallRequest(str(i), name, {})) for i in range(8) for name in ("thread", "task")]
+        before = ctx.stats.generated
+        async with anyio.create_task_group() as decoding:
+            for kid in kids:
+                decoding.start_soon(lambda kid=kid: kid.generate(max_tokens=600, sampling=kv.Sampling(temperature=1)))
+            with anyio.fail_after(20):
+                async with anyio.create_task_group() as group:
+                    for call in calls:
+                        group.start_soon(call.run)
+                    while len(arrived) < 8 or barrier.n_waiting < 8 or ctx.stats.generated < before + 8:
+                        await ctx._loop.call(lambda _: None)
+                    barrier.wait()
+            decoding.cancel_scope.cancel()
+        assert {call.finished.status for call in calls} == {"done"}
+
+
+async def test_a_reader_approves_and_denies(open_desk: OpenDesk) -> None:
+    agent = desk_agent(tools=[as_tool("weather", approve=True)])
+    async with open_desk() as ctx:
+        trunk = await agent.trunk(ctx)
+        stream = agent.stream(await trunk.fork(), TWO_CALLS)
+        async with stream as events:
+            async for event in events:
+                if isinstance(event, kv.events.ApprovalAsked) and event.call.arguments["city"] == "Tolvik":
+                    event.approve()  # the other one is passed on, which denies it
+        assert [call.status for call in stream.run.calls] == ["done", "denied"]
+
+
+async def test_an_answer_may_come_later_and_from_elsewhere(open_desk: OpenDesk) -> None:
+    agent = desk_agent(tools=[as_tool("stock", approve=True)])
+    async with open_desk() as ctx:
+        stream = agent.stream(await agent.trunk(ctx), ONE_CALL)
+
+        async def decide(event: kv.events.ApprovalAsked) -> None:
+            await anyio.sleep(0.02)
+            event.approve()
+
+        async with anyio.create_task_group() as people, stream as events:
+            async for event in events:
+                if isinstance(event, kv.events.ApprovalAsked):
+                    event.later()
+                    people.start_soon(decide, event)
+        assert [call.status for call in stream.run.calls] == ["done"]
+
+
+async def test_leaving_a_stream_early_undoes_the_turn(open_desk: OpenDesk) -> None:
+    agent = desk_agent("weather")
+    async with open_desk() as ctx:
+        branch = await agent.trunk(ctx)
+        before = branch.tokens
+        total = len(await events_of(agent.stream(await branch.fork(), TWO_CALLS)))
+        for count in range(0, total - 1, 5):
+            stream = agent.stream(branch, TWO_CALLS)
+            async with stream as events:
+                for _ in range(count):
+                    await events.__anext__()
+                with pytest.raises(kv.AgentKVError, match="still runs"):
+                    _ = stream.run
+            if not isinstance(stream.run._output, str):
+                assert branch.tokens == before
+                with pytest.raises(kv.OutputIncomplete):
+                    _ = stream.run.output
+            else:  # the turn was ahead of its reader
+                await branch.rollback(len(before))
+
+
+async def test_what_ends_a_turn_is_raised_to_the_reader(open_desk: OpenDesk) -> None:
+    agent = desk_agent("weather", max_rounds=1)
+    async with open_desk() as ctx:
+        branch = await agent.trunk(ctx)
+        seen: list[kv.events.Event] = []
+        with pytest.raises(kv.LimitReached) as caught:  # noqa: PT012 - with what came before
+            async with agent.stream(branch, TWO_CALLS) as events:
+                async for event in events:
+                    seen.append(event)
+        assert isinstance(seen[-1], kv.events.RolledBack)
+        assert seen[-1].length == len(branch)
+        assert caught.value.run is not None
+        assert len(caught.value.run.calls) == 2
+
+
+async def test_an_error_of_the_reader_is_its_own(open_desk: OpenDesk) -> None:
+    agent = desk_agent("weather")
+    async with open_desk() as ctx:
+        branch = await agent.trunk(ctx)
+        before = branch.tokens
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - in the block
+            async with agent.stream(branch, TWO_CALLS) as events:
+                async for _ in events:
+                    raise ZeroDivisionError
+        assert branch.tokens == before
+        await agent.run(branch, NO_CALL)
+
+
+async def test_a_stream_is_for_one_turn_and_one_reader(open_desk: OpenDesk) -> None:
+    agent = desk_agent(tools=[as_tool("stock", approve=True)])
+    async with open_desk() as ctx:
+        stream = agent.stream(await agent.trunk(ctx), ONE_CALL)
+        with pytest.raises(kv.AgentKVError, match="has not begun"):
+            await stream.__anext__()
+        async with stream as events:
+            asked = await events.__anext__()
+            assert isinstance(asked, kv.events.ApprovalAsked)
+            asked.later()
+            async with anyio.create_task_group() as group:
+                group.start_soon(events.__anext__)
+                await anyio.lowlevel.checkpoint()
+                asked.approve()
+        with pytest.raises(kv.AgentKVError, match="another turn"):
+            await stream.__aenter__()

@@ -39,10 +39,9 @@ async def test_a_helper_on_a_fork_knows_what_its_caller_knows(open_desk: OpenDes
         await agent.run(branch, "Who are you?")
         run = await agent.run(branch, ONE_CALL)
         assert run.calls[0].status == "done", run.calls[0].error
-        messages = seen[-1]
-        told = [(m.role, m.content) for m in messages]
+        told = [(m.role, m.content) for m in seen[0]]  # before the helper's first message
+        assert told[-2:] == [("user", ONE_CALL), ("user", "Lumora")], told  # and not the message that calls
         assert told[:-1] == [(m.role, m.content) for m in branch.messages][: len(told) - 1]
-        assert told[-2:] == [("user", ONE_CALL), ("user", "Lumora")]  # and not the message that calls
         assert ctx.branches == [branch]
         fresh = await ctx.branch(branch.tokens)
         assert (await fresh.logits() == await branch.logits()).all()

@@ -63,6 +63,7 @@ class Spelling:
         self._ids = {word: i for i, word in enumerate(self._words)}
         self._longest = max(map(len, self._words))
         self.eos_ids = self.special_ids = [size - 1]
+        self.added_ids = {"<|end|>": size - 1}
 
     def token_bytes(self, size: int) -> list[bytes]:
         return self._words[:size]

@@ -34,7 +34,7 @@ class Asked(Generic[Out]):
         if reason not in _COMPLETE:
             return None, OutputIncomplete(
                 f"the output is not complete: the generation ended with {reason!r}; generate again with the same "
-                "`output` to go on with it, or roll back and allow more tokens"
+                "`output` to go on with it, or roll back and allow more tokens; `text` is what there is of it"
             )
         try:
             return self.read(text()), None

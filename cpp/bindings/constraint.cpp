@@ -104,15 +104,41 @@ class PythonConstraintDriver final : public ConstraintDriver {
     }
   }
 
+  friend int traverse_driver(PyObject* self, visitproc visit, void* arg);
+  friend int clear_driver(PyObject* self);
+
   nb::object take_turns_;
   nb::object fill_masks_;
 };
 
-// A rule may lead back to the engine that holds it: let Python's collector see the cycle.
+// A rule of a user's may lead back to what holds it and its driver: let Python's collector see the cycles.
+int traverse_driver(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const auto* driver = nb::inst_ptr<PythonConstraintDriver>(self);
+  Py_VISIT(driver->take_turns_.ptr());
+  Py_VISIT(driver->fill_masks_.ptr());
+  return 0;
+}
+
+int clear_driver(PyObject* self) {
+  auto* driver = nb::inst_ptr<PythonConstraintDriver>(self);
+  driver->take_turns_.reset();
+  driver->fill_masks_.reset();
+  return 0;
+}
+
+PyType_Slot driver_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse_driver)},
+                              {Py_tp_clear, reinterpret_cast<void*>(clear_driver)},
+                              {0, nullptr}};
+
 int traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
-  Py_VISIT(nb::inst_ptr<PythonConstraint>(self)->rule().ptr());
+  PythonConstraint& constraint = *nb::inst_ptr<PythonConstraint>(self);
+  const nb::handle driver = nb::find(*constraint.driver());
+  Py_VISIT(driver.ptr());
+  Py_VISIT(constraint.rule().ptr());
   return 0;
 }
 
@@ -132,7 +158,8 @@ void bind_constraint(nb::module_& m) {
   m.def("mask_words", &mask_words, "vocab_size"_a,
         "uint32 words of a row of masks: a bit per token, and one more that says that nothing may come.");
   nb::class_<ConstraintDriver>(m, "ConstraintDriver", "Answers for the constraints of all generations of a step.");
-  nb::class_<PythonConstraintDriver, ConstraintDriver>(m, "PythonConstraintDriver", "One that is a Python object.")
+  nb::class_<PythonConstraintDriver, ConstraintDriver>(m, "PythonConstraintDriver", nb::type_slots(driver_slots),
+                                                       "One that is a Python object.")
       .def(
           nb::init<nb::object>(), "answers"_a, nb::sig("def __init__(self, answers: typing.Any) -> None"),
           "answers.take_turns([(job, rule or None, said, draft tokens, draft parents, most forced)], ended jobs) gives "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -146,3 +148,27 @@ async def test_one_that_does_not_return_is_interrupted(ctx: kv.Context) -> None:
         await branch.generate(output=Blocking(ctx.model_info.vocab_size))
     assert scope.cancelled_caught
     assert (await branch.generate(max_tokens=2)).tokens
+
+
+class Knowing(Rule):
+    """One that leads back to its Context."""
+
+    context: kv.Context
+
+    def fork(self) -> Rule:
+        fork = super().fork()
+        fork.context = self.context  # type: ignore[attr-defined]
+        return fork
+
+
+async def test_one_that_knows_its_context_keeps_nothing_alive() -> None:
+    async def run() -> weakref.ref[kv.Context]:
+        async with kv.Context.open(kv.models.nano(), capacity=512, threads=1) as ctx:
+            rule = Knowing(ctx.model_info.vocab_size)
+            rule.context = ctx
+            await (await ctx.branch("Hello")).generate(output=rule)
+        return weakref.ref(ctx)
+
+    left = await run()
+    gc.collect()
+    assert left() is None

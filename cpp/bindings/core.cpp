@@ -115,8 +115,7 @@ void bind_faces(nb::module_& m) {
           "Position-ordered (position, cell, length) runs.")
       .def_prop_ro("max_sequences", &SeqCache::max_sequences)
       .def_prop_ro("live_sequences", &SeqCache::live_sequences, "Sequences that hold something.")
-      .def_prop_ro("shared", &SeqCache::shared, "Cells that two sequences or more own.")
-      .def_prop_ro("read_window", &SeqCache::read_window, "One past the highest owned cell.");
+      .def_prop_ro("shared", &SeqCache::shared, "Cells that two sequences or more own.");
   nb::class_<TreeSeqCache, SeqCache>(m, "TreeSeqCache", "A SeqCache whose sequences can have draft nodes.")
       .def(
           "propose",
@@ -187,7 +186,6 @@ void bind_cells(nb::module_& m) {
 }
 
 void bind_registries(nb::module_& m) {
-  m.def("mint_cache_key", &mint_cache_key, "A key that nothing in this process has used before.");
   m.def("cache_keys", [] { return CacheRegistry::instance().keys(); }, "Keys of the caches installed now, sorted.");
   m.def(
       "cache_builders", [] { return CacheBuilderRegistry::instance().keys(); },

@@ -31,8 +31,5 @@ void bind_prompt_lookup(nb::module_& m) {
           "max_tokens"_a = defaults.max_tokens,
           "The last tokens of a branch, max_ngram of them at most and min_ngram at least, are looked up in the newest "
           "max_chain places where they occurred. A draft has at most max_nodes nodes and `width` continuations that "
-          "differ. max_tokens of text are kept; the oldest is forgotten. Raises InvalidDrafter.")
-      .def_prop_ro(
-          "tokens_held", [](const PromptLookup& p) { return p.index().tokens_held(); },
-          "Tokens of text that are indexed now, repeated context included.");
+          "differ. max_tokens of text are kept; the oldest is forgotten. Raises InvalidDrafter.");
 }

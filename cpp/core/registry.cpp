@@ -41,11 +41,6 @@ std::shared_ptr<CacheSlot> CacheRegistry::find(const std::string& key) const {
   return it->second;
 }
 
-bool CacheRegistry::contains(const std::string& key) const {
-  const std::lock_guard lock(mutex_);
-  return slots_.contains(key);
-}
-
 std::vector<std::string> CacheRegistry::keys() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> keys;

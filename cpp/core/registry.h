@@ -28,8 +28,7 @@ class CacheRegistry {
   void install(const std::string& key, std::shared_ptr<CacheSlot> slot);  // throws RegistryError on a key in use
   void erase(const std::string& key) noexcept;                            // harmless for an unknown key
   std::shared_ptr<CacheSlot> find(const std::string& key) const;          // throws RegistryError on an unknown key
-  bool contains(const std::string& key) const;
-  std::vector<std::string> keys() const;  // sorted
+  std::vector<std::string> keys() const;                                  // sorted
 
  private:
   mutable std::mutex mutex_;

@@ -233,10 +233,6 @@ class SeqCache(SteppedCache):
     def shared(self) -> int:
         """Cells that two sequences or more own."""
 
-    @property
-    def read_window(self) -> int:
-        """One past the highest owned cell."""
-
 class TreeSeqCache(SeqCache):
     """A SeqCache whose sequences can have draft nodes."""
 
@@ -286,9 +282,6 @@ class ContiguousView(ContiguousCache):
     """Sequence 0 of a cache that nobody else uses."""
 
     def __init__(self, cache: TreeSeqCache) -> None: ...
-
-def mint_cache_key() -> str:
-    """A key that nothing in this process has used before."""
 
 def cache_keys() -> list[str]:
     """Keys of the caches installed now, sorted."""
@@ -964,10 +957,6 @@ class PromptLookup(Drafter):
         """
         The last tokens of a branch, max_ngram of them at most and min_ngram at least, are looked up in the newest max_chain places where they occurred. A draft has at most max_nodes nodes and `width` continuations that differ. max_tokens of text are kept; the oldest is forgotten. Raises InvalidDrafter.
         """
-
-    @property
-    def tokens_held(self) -> int:
-        """Tokens of text that are indexed now, repeated context included."""
 
 class ExecuTorchHead:
     """

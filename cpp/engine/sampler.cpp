@@ -60,10 +60,12 @@ Sampler::Choice Sampler::sample(std::span<const float> row, const Sampling& samp
                                 const RandomKey& key, TokenMask mask) {
   const RowSummary raw = checked_summary(row);
   auto scores = adjusted(row, sampling, past);
-  if (!mask.empty()) scores = allowed(scores, mask);
+  const bool greedy = sampling.temperature < kGreedyBelow;
+  // The model's own choice is the highest of whatever it is among.
+  const bool own = greedy && scores.data() == row.data() && !mask.empty() && allows(mask, raw.argmax);
+  if (!mask.empty() && !own) scores = allowed(scores, mask);
   const RowSummary summary = scores.data() == row.data() ? raw : summarise(scores);
   if (summary.max == kLowest) throw ForwardFailed("the constraint allows no token here that the model can say");
-  const bool greedy = sampling.temperature < kGreedyBelow;
   Token token = greedy ? summary.argmax : draw(scores, summary.max, sampling, uniform(key));
   if (scores.data() == allowed_scores_.data()) token = allowed_[static_cast<std::size_t>(token)];
   return {token, static_cast<float>(static_cast<double>(row[static_cast<std::size_t>(token)]) - raw.log_sum_exp)};

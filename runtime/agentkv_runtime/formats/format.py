@@ -22,7 +22,7 @@ Choice = Literal["auto", "required", "none"] | str
 
 @dataclass(frozen=True)
 class Format:
-    """Immutable; shared by all branches of a Context."""
+    """How one model writes messages: reads them, writes them, and holds them to its tools. Immutable."""
 
     name: str
     template: ResponseTemplate

@@ -22,7 +22,7 @@ CALLS: tuple[Call, ...] = (
 )
 """What is asked for."""
 
-_SECONDS = 10.0
+_SECONDS = 1.0  # a rendering may take: the event loop waits for it
 _QUESTION = "How is the weather in Oslo?"
 _RESULT = "It is sunny."
 _ASKED: Message = {"role": "user", "content": _QUESTION}

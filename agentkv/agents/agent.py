@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .._context import Context
     from .._inputs import Prompt
     from .._sampling import Sampling
-    from ..output import JsonSchema
+    from ..output.grammar import GrammarSource
     from .calling import Ask, Emit
     from .events import Event
     from .run import Run
@@ -104,10 +104,10 @@ class Agent(Generic[Deps, Out]):
         ) -> None: ...
         @overload
         def __init__(
-            self: Agent[Deps, Any],
+            self,
             instructions: str = "",
             *,
-            output: JsonSchema,
+            output: GrammarSource[Out],
             tools: Sequence[Tool[Deps, ..., Any]] = (),
             **options: Unpack[Options],
         ) -> None: ...

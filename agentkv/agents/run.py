@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from .._errors import OutputIncomplete
 from .._generation import Usage
+from .._message import Message
 from .calls import CallRecord
 
 Out = TypeVar("Out")
@@ -37,7 +38,7 @@ class Run(Generic[Out]):
 
     text: str
     calls: tuple[CallRecord, ...]
-    messages: tuple[Any, ...]
+    messages: tuple[Message, ...]
     usage: Usage
     rounds: int
     seconds: float

@@ -117,10 +117,14 @@ def with_reasoning_as(name: str, message: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def _given(message: Message, what: str) -> dict[str, Any]:
-    for call in message.calls:
-        if call.error is not None:
-            raise InvalidInput(f"{what} has a call that cannot be read ({call.error}); give its text as content")
-    return as_mapping(message)
+    try:
+        broken = next((call.error for call in message.calls if call.error is not None), None)
+        mapping = as_mapping(message)
+    except Exception as error:  # its fields may be anything
+        raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+    if broken is not None:
+        raise InvalidInput(f"{what} has a call that cannot be read ({broken}); give its text as content")
+    return mapping
 
 
 def _check_names(message: Mapping[str, Any], what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import agentkv as kv
 
 from ..runtime.chat_styles import CHATML, HEADERS, INSTRUCTIONS, PARAMETERS, THINKING
+from .bad_input import value
 from .conftest import OpenContext, WithTemplate
 
 pytestmark = pytest.mark.anyio
@@ -109,3 +111,34 @@ async def test_what_is_not_understood_is_refused_by_name(
         with pytest.raises(kv.InvalidInput, match="message 0"):
             await branch.extend([message])
         assert branch.tokens == tokens
+
+
+async def test_whatever_messages_hold_is_understood_or_refused(open_context: OpenContext) -> None:
+    rng = random.Random(5)
+
+    def some() -> Any:
+        return value(rng) if rng.random() < 0.5 else rng.choice(["x", "f", {"a": 1}, [], None, '{"a": 1}'])
+
+    def drawn() -> Any:
+        which = rng.randrange(3)
+        if which == 0:
+            return kv.Message(some(), some(), some(), rng.choice([some(), (kv.ToolCall(some(), some()),)]), some())
+        if which == 1:
+            call = {"id": some(), "type": "function", "function": {"name": some(), "arguments": some()}}
+            return {"role": "assistant", "content": some(), "tool_calls": rng.choice([[call], some()])}
+        key = rng.choice(["reasoning", "function_call", "audio", "thinking"])
+        return {"role": "tool", "content": some(), "name": some(), "tool_call_id": some(), key: some()}
+
+    async with open_context() as ctx:
+        branch = await ctx.branch([USER])
+        understood = 0
+        for _ in range(500):
+            async with await branch.fork() as kid:
+                try:
+                    await kid.extend([drawn()], template=rng.choice([None, None, some(), {"documents": some()}]))
+                except kv.AgentKVError:
+                    assert kid.tokens == branch.tokens
+                else:
+                    understood += 1
+                    assert len(kid.messages) == 2
+        assert understood > 5

@@ -17,8 +17,6 @@ namespace {
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 // A nucleus is looked for among this many leading tokens before every token is considered.
 constexpr std::size_t kNucleusGuess = 256;
-// A mask that allows less than this part of the vocabulary allows few.
-constexpr std::size_t kFew = 4;
 // Below this the reciprocal overflows, and no second token has any mass left.
 constexpr float kGreedyBelow = 1e-6f;
 
@@ -71,19 +69,14 @@ Sampler::Choice Sampler::sample(std::span<const float> row, const Sampling& samp
   return {token, static_cast<float>(static_cast<double>(row[static_cast<std::size_t>(token)]) - raw.log_sum_exp)};
 }
 
-// Few tokens are drawn from by themselves, in the order of their ids, which every filter and the draw keep to.
+// What is allowed is drawn from by itself, in the order of its ids, which every filter and the draw keep to: terms of
+// forbidden tokens would be denormal numbers, which are slow.
 std::span<const float> Sampler::allowed(std::span<const float> scores, TokenMask mask) {
-  const std::size_t count = count_allowed(mask);
-  if (count == 0) throw ForwardFailed("the constraint allows no token here");
-  if (count < scores.size() / kFew) {
-    list_allowed(mask, allowed_);
-    allowed_scores_.clear();
-    for (const Token token : allowed_) allowed_scores_.push_back(scores[static_cast<std::size_t>(token)]);
-    return allowed_scores_;
-  }
-  scores_.resize(scores.size());
-  apply_mask(mask, scores, scores_);
-  return scores_;
+  list_allowed(mask, allowed_);
+  if (allowed_.empty()) throw ForwardFailed("the constraint allows no token here");
+  allowed_scores_.clear();
+  for (const Token token : allowed_) allowed_scores_.push_back(scores[static_cast<std::size_t>(token)]);
+  return allowed_scores_;
 }
 
 // The row with its penalties and biases; itself where there are none.

@@ -79,8 +79,8 @@ class Sampler {
   Token draw_candidate(float max, const Sampling& sampling, float floor, double u) const;
   Token draw_any(std::span<const float> scores, float max, const Sampling& sampling, float floor, double u);
 
-  // Scratch, kept between rows. All but `candidates_` and what a mask allows are sized by the vocabulary.
-  std::vector<Token> allowed_;  // where a mask allows few: the tokens that are drawn from
+  // Scratch, kept between rows. All but `candidates_` are sized by the vocabulary.
+  std::vector<Token> allowed_;  // what a mask leaves to draw from
   std::vector<float> allowed_scores_;
   std::vector<float> scores_;
   std::vector<std::int32_t> counts_;  // zero between calls

@@ -24,11 +24,7 @@ inline bool allows(TokenMask mask, Token token) {
 
 inline bool is_complete(TokenMask mask, std::int32_t vocab_size) { return !mask.empty() && allows(mask, vocab_size); }
 
-std::size_t count_allowed(TokenMask mask);
 // The tokens that a mask allows, ascending.
 void list_allowed(TokenMask mask, std::vector<Token>& tokens);
-
-// out: the scores of allowed tokens, and -inf for the others. out may be scores.
-void apply_mask(TokenMask mask, std::span<const float> scores, std::span<float> out);
 
 }  // namespace agentkv

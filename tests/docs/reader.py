@@ -55,6 +55,7 @@ class Reader:
         async with contextlib.AsyncExitStack() as stack:
             sys.modules["page"] = self.module  # where dataclasses look for it
             stack.callback(sys.modules.pop, "page")
+            stack.callback(self.names.clear)  # types outlive the page in caches, and with them what it named
             if any(block.language == "python" and not block.title and _uses(block.code, "ctx") for block in blocks):
                 opened = kv.Context.open(kv.models.nano(), capacity=CAPACITY)
                 self.names["ctx"] = await stack.enter_async_context(opened)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
-from .data import conversation, lesson
+from .data import TAUGHT, Mix, conversation, lesson
 from .pools import Pool
 from .tokenizer import render
 
@@ -30,8 +30,11 @@ class Batch:
 class Batches:
     """An endless, seeded stream; `chunk` and `echoes` say where to take it up again."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, budget: int, pool: Pool = "train") -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, seed: int, budget: int, pool: Pool = "train", mix: Mix = TAUGHT
+    ) -> None:
         self._tokenizer = tokenizer
+        self._mix = mix
         self._pool = pool
         self._seed = seed
         self._budget = budget
@@ -60,7 +63,10 @@ class Batches:
     def _make(self, lessons: float) -> Iterator[Batch]:
         rng = random.Random(f"{self._seed}:{self.chunk}")
         pool = self._pool
-        talks = [lesson(rng, pool) if rng.random() < lessons else conversation(rng, pool) for _ in range(CHUNK)]
+        talks = [
+            lesson(rng, pool) if rng.random() < lessons else conversation(rng, pool, mix=self._mix)
+            for _ in range(CHUNK)
+        ]
         rows = self._tokenizer([render(talk) for talk in talks], add_special_tokens=False)["input_ids"]
         rows = sorted((row[:LONGEST] for row in rows), key=len)
         batches = []

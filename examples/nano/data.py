@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import chains, pools
+from . import chains, extraction, mishaps, pools, typed
 from .arguments import Args
 from .desk import Desk
-from .pools import Pool
+from .pools import Pool, chance
 from .skills import SKILLS, tell
 from .smalltalk import NO_TOOL, Facts, small_talk
 from .tools import TOOLS, Call, Result, response
@@ -22,7 +22,6 @@ from .tools import TOOLS, Call, Result, response
 Message = dict[str, str]
 Step = tuple[str, Args]
 
-ERRORS = ("timeout", "offline", "busy", "not found", "access denied")
 _ASKING = ["what", "how", "where", "is", "do", "did", "am", "are", "when", "which"]
 
 
@@ -33,7 +32,7 @@ class Round:
     question: str
     kind: str
     turns: list[list[Call]] = field(default_factory=list)
-    results: list[list[Result]] = field(default_factory=list)
+    results: list[list[Result | str]] = field(default_factory=list)
     answer: str = ""
 
     @property
@@ -48,6 +47,25 @@ class Round:
             messages.append({"role": "assistant", "content": "\n".join(call.text() for call in calls)})
             messages += [{"role": "tool", "content": response(result)} for result in results]
         return [*messages, {"role": "assistant", "content": self.answer}]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How probable it is, of each, that a tool is renamed or described freely, a call fails or is to be made again,
+    an answer has a type, a desk has an expert; and the fewest tools of a desk."""
+
+    rename: float = 0
+    describe: float = 0
+    errors: float = 0
+    retries: float = 0
+    typed: float = 0
+    expert: float = 0
+    least: int = 3
+
+
+PLAIN = Mix()
+TAUGHT = Mix(rename=0.15, errors=0.06)  # what the shipped weights have learnt from
+WIDER = Mix(rename=0.15, describe=0.5, errors=0.06, retries=0.06, typed=0.14, expert=0.1, least=1)
 
 
 @dataclass
@@ -118,25 +136,46 @@ def _request(rng: random.Random, pool: Pool, desk: Desk, count: int) -> tuple[ch
     return listed or _several_tools(rng, pool, desk, count), "calls"
 
 
-def _play(rng: random.Random, desk: Desk, chain: chains.Chain, kind: str, errors: float) -> Round:
+def _play(rng: random.Random, pool: Pool, desk: Desk, chain: chains.Chain, kind: str, mix: Mix) -> Round:
     """Run a chain's turns, letting a call fail now and then; a chain that lost a result ends there."""
     turn = Round(polish(rng, chain.text), kind)
     seen: list[Result] = []
     told: list[str] = []
     for make in chain.turns:
         steps = make(seen)
-        results = [TOOLS[name].run(**args) for name, args in steps]
-        if rng.random() < errors:
-            results[rng.randrange(len(results))] = {"error": rng.choice(ERRORS)}
+        results: list[Result | str] = [TOOLS[name].run(**args) for name, args in steps]
+        failed = chance(rng, mix.errors)
+        if failed:
+            results[rng.randrange(len(results))] = mishaps.failure(rng)
             turn.kind = "error"
+        again = rng.randrange(len(steps)) if not failed and chance(rng, mix.retries) else None
         turn.turns.append([Call(desk.shown(name), args) for name, args in steps])
         turn.results.append(results)
-        told += [tell(name, args, r, desk.shown(name)) for (name, args), r in zip(steps, results, strict=True)]
-        seen += results
-        if any("error" in result for result in results):
+        final = [result for result in results if isinstance(result, dict)]
+        if again is not None:
+            steps[again], final[again] = _call_again(rng, pool, desk, steps[again], turn, again)
+        told += [tell(name, args, r, desk.shown(name)) for (name, args), r in zip(steps, final, strict=True)]
+        seen += final
+        if any("error" in result for result in final):
             break
     turn.answer = " ".join(told)
     return turn
+
+
+def _call_again(rng: random.Random, pool: Pool, desk: Desk, step: Step, turn: Round, index: int) -> tuple[Step, Result]:
+    """Have a call of the last turn made again, now and then twice or in vain: the call and its result."""
+    turn.kind = "retry"
+    name, args = step
+    for _ in range(2 if rng.random() < 0.2 else 1):
+        turn.results[-1][index], args = mishaps.second_try(rng, pool, args)
+        turn.turns.append([Call(desk.shown(name), args)])
+        turn.results.append([TOOLS[name].run(**args)])
+        index = 0
+    if rng.random() < 0.15:
+        turn.results[-1] = [mishaps.failure(rng)]
+    result = turn.results[-1][0]
+    assert isinstance(result, dict)
+    return (name, args), result
 
 
 def _follow_up(rng: random.Random, pool: Pool, desk: Desk, last: Round) -> chains.Chain | None:
@@ -154,46 +193,84 @@ def _follow_up(rng: random.Random, pool: Pool, desk: Desk, last: Round) -> chain
 
 
 def _unavailable(rng: random.Random, pool: Pool, desk: Desk) -> Round:
-    name = rng.choice([tool for tool in TOOLS if tool not in desk.tools])
-    skill = SKILLS[name]
+    skill = SKILLS[rng.choice(desk.absent)]
     return Round(polish(rng, skill.ask(rng, skill.sample(rng, pool))), "no tool", answer=NO_TOOL)
 
 
+def _delegated(rng: random.Random, pool: Pool, desk: Desk) -> Round:
+    """A question that is handed on as it was asked, and whose answer is passed on."""
+    assert desk.expert is not None
+    question, answer = desk.expert.question(rng, pool)
+    asked = polish(rng, question)
+    return Round(asked, "expert", [[Call(desk.expert.name, {"task": asked})]], [[answer]], answer)
+
+
+def _one_call(rng: random.Random, pool: Pool, desk: Desk, past: list[Round], mix: Mix) -> Round:
+    if desk.expert and rng.random() < 0.4:
+        return _delegated(rng, pool, desk)
+    follow = _follow_up(rng, pool, desk, past[-1]) if past and rng.random() < 0.4 else None
+    if follow:
+        return _play(rng, pool, desk, follow, "follow", mix)
+    chain = _several_tools(rng, pool, desk, 1)
+    ((name, args),) = chain.turns[0]([])
+    turn = _play(rng, pool, desk, chain, "calls", mix)
+    result = turn.results[0][0]
+    if turn.kind == "calls" and isinstance(result, dict) and chance(rng, mix.typed):
+        shaped = typed.reshape(rng, name, args, result, turn.question)
+        if shaped:
+            turn.question, turn.answer = shaped
+            turn.kind = "typed call"
+    elif turn.kind == "calls" and chance(rng, mix.expert):  # a tool that answers in words
+        turn.results[0][0] = turn.answer
+    return turn
+
+
+def _no_call(rng: random.Random, pool: Pool, desk: Desk, facts: Facts, past: list[Round], mix: Mix) -> Round:
+    if chance(rng, mix.typed):
+        question, answer = typed.choice(rng, pool) if rng.random() < 0.25 else extraction.question(rng, pool)
+        return Round(question, "typed", answer=answer)
+    if rng.random() < 0.45:
+        return _unavailable(rng, pool, desk)
+    question, answer = small_talk(rng, pool, facts, desk.names, [r.answer for r in past])
+    return Round(question, "talk", answer=answer)
+
+
 def next_round(
-    rng: random.Random, pool: Pool, desk: Desk, facts: Facts, past: list[Round], calls: int | None, errors: float
+    rng: random.Random, pool: Pool, desk: Desk, facts: Facts, past: list[Round], calls: int | None, mix: Mix
 ) -> Round:
     """One more round; `calls` fixes how many calls it needs."""
-    count = calls if calls is not None else rng.choice((0, 0, 0, 1, 1, 2, 2, 3, 3))
+    count = calls if calls is not None else min(rng.choice((0, 0, 0, 1, 1, 2, 2, 3, 3)), len(desk.tools))
     if count == 0:
-        if rng.random() < 0.45:
-            return _unavailable(rng, pool, desk)
-        question, answer = small_talk(rng, pool, facts, [desk.shown(t) for t in desk.tools], [r.answer for r in past])
-        return Round(question, "talk", answer=answer)
+        return _no_call(rng, pool, desk, facts, past, mix)
     if count == 1:
-        follow = _follow_up(rng, pool, desk, past[-1]) if past and rng.random() < 0.4 else None
-        chain, kind = (follow, "follow") if follow else (_several_tools(rng, pool, desk, 1), "calls")
-    else:
-        chain, kind = _request(rng, pool, desk, count)
-    return _play(rng, desk, chain, kind, errors)
+        return _one_call(rng, pool, desk, past, mix)
+    chain, kind = _request(rng, pool, desk, count)
+    return _play(rng, pool, desk, chain, kind, mix)
 
 
 def conversation(
-    rng: random.Random,
-    pool: Pool,
-    calls: int | None = None,
-    rounds: int | None = None,
-    rename: float = 0.15,
-    errors: float = 0.06,
+    rng: random.Random, pool: Pool, calls: int | None = None, rounds: int | None = None, mix: Mix = TAUGHT
 ) -> Conversation:
     """A conversation whose values all come from `pool`; `calls` fixes what its last round needs."""
+    if calls is None and chance(rng, mix.typed / 2):
+        return _extraction(rng, pool, rounds or rng.randint(1, 4))
     needed = rng.choice(chains.TWO_CALLS + chains.THREE_CALLS)[0] if rng.random() < 0.35 else ()
-    desk = Desk.sample(rng, pool, needed, rename)
+    desk = Desk.sample(
+        rng, pool, needed, 3 if calls else mix.least, rename=mix.rename, describe=mix.describe, expert=mix.expert
+    )
     facts = Facts.sample(rng, pool)
     total = rounds if rounds is not None else rng.choices((1, 2, 3, rng.randint(4, 8)), (38, 25, 21, 16))[0]
     past: list[Round] = []
     for index in range(total):
-        past.append(next_round(rng, pool, desk, facts, past, calls if index == total - 1 else None, errors))
+        past.append(next_round(rng, pool, desk, facts, past, calls if index == total - 1 else None, mix))
     return Conversation(facts.system, desk, past)
+
+
+def _extraction(rng: random.Random, pool: Pool, rounds: int) -> Conversation:
+    """One schema in the system prompt, and texts to find its values in."""
+    instructions, asked = extraction.series(rng, pool, rounds)
+    system = instructions if rng.random() < 0.5 else f"{Facts.sample(rng, pool, notes=0).system}\n{instructions}"
+    return Conversation(system, Desk(()), [Round(text, "typed", answer=answer) for text, answer in asked])
 
 
 def lesson(rng: random.Random, pool: Pool = "train") -> Conversation:

@@ -99,14 +99,17 @@ class AgentKVEngine:
 
 
 @asynccontextmanager
-async def open_engine(name: str, folder: Path, int4: bool = False) -> AsyncIterator[Engine]:
-    """The engine called `transformers` or `agentkv`, over a model folder; `int4` rounds the former's weights."""
+async def open_engine(name: str, folder: Path, int4: bool = False, kv_dtype: str = "fp16") -> AsyncIterator[Engine]:
+    """The engine called `transformers` or `agentkv`, over a model folder.
+
+    `int4` rounds the former's weights; `kv_dtype` is of the latter's cache.
+    """
     if name == "transformers":
         yield TransformersEngine(folder, int4)
     elif name == "agentkv":
         import agentkv
 
-        async with agentkv.Context.open(folder, capacity=16384) as context:
+        async with agentkv.Context.open(folder, capacity=16384, kv_dtype=kv_dtype) as context:
             yield AgentKVEngine(context, AutoTokenizer.from_pretrained(folder))
     else:
         raise ValueError(f"unknown engine {name!r}: use transformers or agentkv")

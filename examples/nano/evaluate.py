@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +19,27 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .data import Conversation, Round, conversation
+from .data import PLAIN, Conversation, Mix, Round, conversation
 from .engines import Chat, Engine, open_engine
 from .tools import Call, Result, parse_calls, response
 
-MAX_TURNS = 5
+MAX_TURNS = 6
+GROUPS: dict[str, tuple[Mix, dict[str, int]]] = {
+    "0 calls": (PLAIN, {"calls": 0, "rounds": 1}),
+    "1 call": (PLAIN, {"calls": 1, "rounds": 1}),
+    "2 calls": (PLAIN, {"calls": 2, "rounds": 1}),
+    "3 calls": (PLAIN, {"calls": 3, "rounds": 1}),
+    "renamed tools": (replace(PLAIN, rename=1), {"rounds": 1}),
+    "freely described tools": (replace(PLAIN, describe=1), {"rounds": 1}),
+    "failing tools": (replace(PLAIN, errors=1), {"calls": 1, "rounds": 1}),
+    "calls to make again": (replace(PLAIN, retries=1), {"calls": 1, "rounds": 1}),
+    "experts": (replace(PLAIN, expert=1), {"calls": 1, "rounds": 1}),
+    "typed extraction": (replace(PLAIN, typed=1), {"calls": 0, "rounds": 1}),
+    "typed results": (replace(PLAIN, typed=1), {"calls": 1, "rounds": 1}),
+    "later rounds": (PLAIN, {"rounds": 3}),
+    "long context": (PLAIN, {"rounds": 8}),
+}
+KINDS = {"experts": ("expert",), "typed results": ("typed call",)}  # where only such rounds count
 
 
 @dataclass
@@ -59,33 +75,25 @@ class Trial:
             return
         index = len(self.turns)
         self.turns.append(calls)
-        results: list[Result]
+        results: list[Result | str]
         if index < len(self.expected.turns) and calls == self.expected.turns[index]:
             # The recorded results, because some of them are failures that the tools would not repeat.
             results = self.expected.results[index]
         else:
-            results = [self.talk.desk.execute(call) for call in calls]
+            results = [*map(self.talk.desk.execute, calls)]
         self.chat.messages.append({"role": "assistant", "content": text})
         self.chat.messages += [{"role": "tool", "content": response(result)} for result in results]
 
 
 def trials(per_group: int, seed: int) -> list[Trial]:
     """Held-out questions of every kind."""
-    groups: dict[str, dict[str, float | int]] = {
-        "0 calls": {"calls": 0, "rounds": 1, "rename": 0, "errors": 0},
-        "1 call": {"calls": 1, "rounds": 1, "rename": 0, "errors": 0},
-        "2 calls": {"calls": 2, "rounds": 1, "rename": 0, "errors": 0},
-        "3 calls": {"calls": 3, "rounds": 1, "rename": 0, "errors": 0},
-        "renamed tools": {"rounds": 1, "rename": 1, "errors": 0},
-        "failing tools": {"calls": 1, "rounds": 1, "rename": 0, "errors": 1},
-        "later rounds": {"rounds": 3, "rename": 0, "errors": 0},
-        "long context": {"rounds": 8, "rename": 0, "errors": 0},
-    }
     made = []
-    for group, options in groups.items():
+    for group, (mix, options) in GROUPS.items():
         rng = random.Random(f"{seed}:{group}")
-        for _ in range(per_group):
-            talk = conversation(rng, "eval", **options)  # type: ignore[arg-type]
+        while sum(trial.group == group for trial in made) < per_group:
+            talk = conversation(rng, "eval", mix=mix, **options)
+            if group in KINDS and talk.rounds[-1].kind not in KINDS[group]:
+                continue
             heard = talk.messages()[: -len(talk.rounds[-1].messages()) + 1]
             made.append(Trial(group, talk, Chat(heard, talk.tools())))
     return made
@@ -117,8 +125,8 @@ def report(made: list[Trial], console: Console, failures: int) -> None:
         console.print(f"got       {trial.turns} {trial.answer}", markup=False)
 
 
-async def _run(name: str, folder: Path, int4: bool, made: list[Trial]) -> None:
-    async with open_engine(name, folder, int4) as engine:
+async def _run(name: str, folder: Path, int4: bool, kv_dtype: str, made: list[Trial]) -> None:
+    async with open_engine(name, folder, int4, kv_dtype) as engine:
         await play(engine, made)
 
 
@@ -126,6 +134,7 @@ def main(
     model: Annotated[Path, typer.Argument(help="Model folder.")],
     engine: Annotated[str, typer.Option(help="transformers or agentkv.")] = "transformers",
     int4: Annotated[bool, typer.Option(help="Round all weights to int4 first (transformers only).")] = False,
+    kv_dtype: Annotated[str, typer.Option(help="Of the cache (agentkv only).")] = "fp16",
     per_group: Annotated[int, typer.Option(help="Questions of each kind.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 1,
     threads: Annotated[int, typer.Option(help="CPU threads of torch.")] = 1,
@@ -134,7 +143,7 @@ def main(
     """Play held-out questions and print the accuracy of calls and answers."""
     torch.set_num_threads(threads)
     made = trials(per_group, seed)
-    asyncio.run(_run(engine, model, int4, made))
+    asyncio.run(_run(engine, model, int4, kv_dtype, made))
     report(made, Console(), failures)
 
 

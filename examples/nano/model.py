@@ -13,6 +13,7 @@ from .heads import ROPE_THETA, plant
 
 INT4_GROUP = 32
 QUERY_BLOCK = 256  # keys after a block of queries are never multiplied
+BFLOAT16 = torch.cpu._is_avx512_bf16_supported()  # products in it are emulated, and slow, on other CPUs
 
 
 def build(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> LlamaForCausalLM:

@@ -106,6 +106,11 @@ def code(rng: random.Random, pool: Pool) -> str:
     return draw(rng, pool, lambda r: "".join(r.choice(_LETTERS) for _ in range(2)).upper() + str(r.randint(1000, 9999)))
 
 
+def chance(rng: random.Random, probability: float) -> bool:
+    """Whether something happens; what never does draws nothing, so that lessons without it stay as they are."""
+    return probability > 0 and rng.random() < probability
+
+
 def derived(key: object) -> tuple[random.Random, Pool]:
     """The generator and the pool for values that a tool derives from `key`.
 

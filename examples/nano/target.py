@@ -36,12 +36,12 @@ class Target:
     @torch.no_grad()
     def run(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """tokens `[rows, length]` -> features `[rows, length, F]` and what the LM head reads, `[rows, length, H]`."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=nano.BFLOAT16):
             last = self.model.model(tokens, use_cache=False).last_hidden_state
         return self._stream.take().view(*tokens.shape, -1), last
 
     @torch.no_grad()
     def logits(self, last: Tensor) -> Tensor:
         """`[n, H]` -> `[n, vocabulary]`."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=nano.BFLOAT16):
             return functional.linear(last, self.head).float()

@@ -266,6 +266,7 @@ def execute(call: Call) -> Result:
         return {"error": "bad arguments"}
 
 
-def response(result: Result) -> str:
-    """A result as the content of a `tool` message."""
-    return f"<tool_response>{json.dumps(result, ensure_ascii=False)}</tool_response>"
+def response(result: Result | str) -> str:
+    """A result as the content of a `tool` message: text as it is, anything else as JSON."""
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    return f"<tool_response>{text}</tool_response>"

@@ -20,6 +20,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from . import model as nano
 from . import tokenizer as bpe
 from .batches import Batch, Batches
+from .data import TAUGHT, WIDER, Mix
+from .muon import Muon
 
 
 @dataclass(frozen=True)
@@ -58,22 +60,28 @@ def _cosine(done: float) -> float:
     return 0.01 + 0.99 * (1 + math.cos(math.pi * min(1.0, done))) / 2
 
 
+# A trained model learns more: no exercises, and the second fall of the learning rate alone.
+FURTHER = Phases(warmup=0.02, echoes=0, lessons=0.001, all_tokens=0, decay=0, restart=0.02, again=1.0, int4=0)
+
+
 class Trainer:
     """A model, its two optimizers and the stream it learns from."""
 
-    def __init__(self, seed: int, batch_tokens: int, lr: float) -> None:
+    def __init__(self, seed: int, batch_tokens: int, lr: float, start: Path | None, mix: Mix) -> None:
         self.tokenizer: PreTrainedTokenizerFast = bpe.load()
         self.model: LlamaForCausalLM = nano.build(self.tokenizer, seed)
+        if start is not None:
+            self.model.load_state_dict(LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict())
         self.model.set_attn_implementation("grouped")
-        self.batches = Batches(self.tokenizer, seed, batch_tokens)
-        self.phases = Phases()
+        self.batches = Batches(self.tokenizer, seed, batch_tokens, mix=mix)
+        self.phases = FURTHER if start else Phases()
         embedding = self.model.model.embed_tokens.weight
         self.matrices = [p for p in self.model.parameters() if p.ndim == 2 and p is not embedding]
         self.quantised = [*self.matrices, embedding]
         vectors = [p for p in self.model.parameters() if p.ndim == 1]
         self.rates = (lr, lr)
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(self.matrices, lr=self.rates[0], weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            Muon(self.matrices, lr=self.rates[0], weight_decay=0.05),
             torch.optim.AdamW(
                 [embedding, *vectors], lr=self.rates[1], betas=(0.9, 0.95), weight_decay=0.0, foreach=True
             ),
@@ -90,7 +98,7 @@ class Trainer:
             weight = weight + 0.1 * (~spoken & ~torch.from_numpy(batch.padding)).float()
         weight = weight[:, 1:].flatten()
         chosen = weight.nonzero().squeeze(1)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=nano.BFLOAT16):
             hidden = self.model.model(tokens, use_cache=False).last_hidden_state[:, :-1]
             logits = self.model.lm_head(hidden.flatten(0, 1)[chosen])
         losses = functional.cross_entropy(logits.float(), tokens[:, 1:].flatten()[chosen], reduction="none")
@@ -154,6 +162,8 @@ def main(
     minutes: Annotated[float, typer.Option(help="Finish earlier than --steps when this time is up.")] = 90.0,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the data and the weights.")] = 0,
+    wider: Annotated[bool, typer.Option(help="Teach typed answers, calls to make again, free descriptions.")] = False,
+    start: Annotated[Path | None, typer.Option(help="Model folder whose weights to train further.")] = None,
     batch_tokens: Annotated[int, typer.Option(help="Tokens in a batch.")] = 4096,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 2e-3,
     save_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.")] = 4.0,
@@ -162,7 +172,7 @@ def main(
     """Train the model, writing a usable folder every few minutes."""
     torch.set_num_threads(threads)
     console = Console()
-    trainer = Trainer(seed, batch_tokens, lr)
+    trainer = Trainer(seed, batch_tokens, lr, start, WIDER if wider else TAUGHT)
     if resume and checkpoint.exists():
         trainer.load(checkpoint)
         console.print(f"resumed at step {trainer.step}")

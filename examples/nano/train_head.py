@@ -25,6 +25,7 @@ from . import tokenizer as bpe
 from .acceptance import report
 from .batches import Batch, Batches
 from .copying_head import plant
+from .muon import Muon
 from .rollouts import Starts, rollout
 from .target import Target
 
@@ -79,7 +80,7 @@ class Trainer:
         rest = [self.head.lm_head.weight, *(p for p in learnt if p.ndim == 1)]
         self.lr = lr
         self.optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            Muon(matrices, lr=lr, weight_decay=0.05),
             torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, foreach=True),
         ]
         self.step = 0
@@ -98,7 +99,7 @@ class Trainer:
         covered = self.head.t2d[logits.argmax(-1)]
         teacher = torch.softmax(logits[:, self.head.t2d], -1)
         total, right, weight = torch.zeros(()), [], 0.0
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=nano.BFLOAT16):
             for level, hidden in enumerate(rollout(self.head, tokens, features, starts)):
                 valid = starts.valid[level]
                 rows = row_of.gather(1, (starts.at + level + 1).clamp(max=tokens.shape[1] - 1))[valid]

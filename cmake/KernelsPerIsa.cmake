@@ -2,17 +2,23 @@
 # fused multiply-add is meant the source says so, so that the machine's vector width does not show in the bits.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(AGENTKV_ISAS v2 v3 v4)
+  set(AGENTKV_DOT_ISAS ${AGENTKV_ISAS} v3vnni v4vnni)
   set(AGENTKV_ISA_FLAGS_v2 -march=x86-64-v2)
   set(AGENTKV_ISA_FLAGS_v3 -march=x86-64-v3)
+  set(AGENTKV_ISA_FLAGS_v3vnni ${AGENTKV_ISA_FLAGS_v3} -mavxvnni)
   set(AGENTKV_ISA_FLAGS_v4 -march=x86-64-v4 -mprefer-vector-width=512)
+  set(AGENTKV_ISA_FLAGS_v4vnni ${AGENTKV_ISA_FLAGS_v4} -mavx512vnni)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
+  set(AGENTKV_ISAS base)
+  set(AGENTKV_DOT_ISAS base dotprod)
+  set(AGENTKV_ISA_FLAGS_dotprod -march=armv8.2-a+dotprod)
 else()
   set(AGENTKV_ISAS base)
+  set(AGENTKV_DOT_ISAS base)
 endif()
 
-# Adds `source` to `target`; it defines one table, under the name that AGENTKV_TABLE stands for: <table>_<isa>. Further
-# arguments are compile options.
-function(agentkv_add_kernels target source table)
-  foreach(isa IN LISTS AGENTKV_ISAS)
+function(_agentkv_add_kernels isas target source table)
+  foreach(isa IN LISTS ${isas})
     set(object ${target}_${table}_${isa})
     add_library(${object} OBJECT ${source})
     target_include_directories(${object} PRIVATE ${PROJECT_SOURCE_DIR}/cpp)
@@ -20,4 +26,15 @@ function(agentkv_add_kernels target source table)
     target_compile_options(${object} PRIVATE -O3 -ffp-contract=off -Wno-psabi ${AGENTKV_ISA_FLAGS_${isa}} ${ARGN})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
   endforeach()
+endfunction()
+
+# Adds `source` to `target`; it defines one table, under the name that AGENTKV_TABLE stands for: <table>_<isa>. Further
+# arguments are compile options.
+function(agentkv_add_kernels target source table)
+  _agentkv_add_kernels(AGENTKV_ISAS ${target} ${source} ${table} ${ARGN})
+endfunction()
+
+# The same for kernels with integer dot products, which more instruction sets matter to.
+function(agentkv_add_dot_kernels target source table)
+  _agentkv_add_kernels(AGENTKV_DOT_ISAS ${target} ${source} ${table} ${ARGN})
 endfunction()

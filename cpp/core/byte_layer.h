@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/api.h"
 #include "core/types.h"
@@ -29,6 +31,13 @@ struct CacheConfig : CacheOptions {
   void check() const;  // throws InvalidTensor unless each of these, capacity and min_chunk are at least 1
 };
 
+// One array of what a cell holds, such as the keys of a layer.
+struct CellArray {
+  std::string name;                 // "layers.0.k"; of quantised ones "layers.0.k.codes", ".scales" ...
+  std::string dtype;                // as safetensors calls it: "F16"
+  std::vector<std::int64_t> shape;  // of one cell: [n_kv_heads, numbers]
+};
+
 class AGENTKV_API ByteLayer {
  public:
   virtual ~ByteLayer() = default;
@@ -42,6 +51,7 @@ class AGENTKV_API ByteLayer {
   // that caches of the same backend, shape and kv_dtype share. Throw InvalidRange, before anything changes, for a cell
   // outside the allocated ones (reading) or the capacity (writing, which allocates), and for `bytes` of another size.
   virtual std::size_t cell_bytes() const = 0;
+  virtual std::vector<CellArray> cell_arrays() const = 0;  // what those bytes are, in their order
   virtual void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const = 0;
   virtual void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) = 0;
 

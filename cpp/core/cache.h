@@ -52,7 +52,13 @@ class AGENTKV_API SeqCache : public SteppedCache {
   virtual void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) = 0;
   virtual void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) = 0;  // a cell frees only when no owner remains
   virtual void seq_keep(SeqId seq) = 0;                         // forgets every other sequence
-  virtual Pos seq_len(SeqId seq) const = 0;  // one past the last position held; 0 for an empty sequence
+  // For K and V that no forward computes. seq_grow gives seq n more positions, in free cells whose bytes whoever asked
+  // then writes (CacheFull). seq_map gives cells of src to dst as well, at other positions: the pieces lie where src
+  // holds everything, and go behind all that dst holds and behind each other (InvalidRange).
+  virtual void seq_grow(SeqId seq, Cell n) = 0;
+  virtual void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) = 0;
+  virtual Pos seq_shared(SeqId seq) const = 0;  // one past the last position whose cell has another owner; 0 for none
+  virtual Pos seq_len(SeqId seq) const = 0;     // one past the last position held; 0 for an empty sequence
   virtual SeqId max_sequences() const = 0;
   virtual SeqId live_sequences() const = 0;                    // sequences that hold something
   virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered; valid until the next verb or commit

@@ -36,12 +36,16 @@ void Cells::clear() {
   for (Frontier& frontier : frontiers_) frontier.clear();
 }
 
-void Cells::seq_cp(SeqId src, SeqId dst, Pos p0, Pos p1) {
-  step_.check_closed("seq_cp");
+void Cells::check_no_frontier(const char* verb, SeqId dst) const {
   if (const std::int32_t nodes = frontier_size(dst); nodes > 0) {
     throw InvalidTree(
-        error_text("seq_cp into sequence ", dst, ", which has a frontier of ", nodes, " nodes; commit it first"));
+        error_text(verb, " into sequence ", dst, ", which has a frontier of ", nodes, " nodes; commit it first"));
   }
+}
+
+void Cells::seq_cp(SeqId src, SeqId dst, Pos p0, Pos p1) {
+  step_.check_closed("seq_cp");
+  check_no_frontier("seq_cp", dst);
   table_.copy(src, dst, p0, p1);
 }
 
@@ -62,6 +66,18 @@ void Cells::seq_keep(SeqId seq) {
   for (SeqId other = 0; other < max_sequences(); ++other) {
     if (other != seq) drop_frontier(other);
   }
+}
+
+void Cells::seq_grow(SeqId seq, Cell n) {
+  step_.check_closed("seq_grow");
+  check_no_frontier("seq_grow", seq);
+  table_.grow(seq, n);
+}
+
+void Cells::seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) {
+  step_.check_closed("seq_map");
+  check_no_frontier("seq_map", dst);
+  table_.map(src, dst, pieces);
 }
 
 void Cells::propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq) {

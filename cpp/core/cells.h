@@ -50,6 +50,9 @@ class AGENTKV_API Cells : public Bookkeeping {
   void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) override;
   void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) override;
   void seq_keep(SeqId seq) override;
+  void seq_grow(SeqId seq, Cell n) override;
+  void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) override;
+  Pos seq_shared(SeqId seq) const override { return table_.shared_end(seq); }
 
   void propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq = 0) override;
   void commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq = 0) override;
@@ -59,6 +62,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   Frontier& frontier(SeqId seq) { return frontiers_[static_cast<std::size_t>(seq)]; }
   const Frontier& frontier(SeqId seq) const { return frontiers_[static_cast<std::size_t>(seq)]; }
   void drop_frontier(SeqId seq) noexcept;
+  void check_no_frontier(const char* verb, SeqId dst) const;
   void check_rows(SeqId seq, std::int32_t rows) const;
   // Plain rows at the head of a group of rows; draft nodes follow them.
   std::int32_t plain_rows(std::int32_t group) const;

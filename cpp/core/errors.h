@@ -11,6 +11,7 @@
 #define AGENTKV_ERRORS(ROW)                                                                                          \
   /* bookkeeping */                                                                                                  \
   ROW(CacheFull, RuntimeError, "The pool has fewer free cells than a step needs.")                                   \
+  ROW(OutOfMemory, RuntimeError, "The system refused memory for keys and values; the cache is as it was.")           \
   ROW(UnknownSequence, RuntimeError, "A sequence id that is out of range or holds nothing.")                         \
   ROW(InvalidRange, RuntimeError, "Positions outside what a sequence holds, or a length it never had.")              \
   ROW(InvalidStep, RuntimeError, "A step verb out of order: a second begin, forward without begin, early commit.")   \

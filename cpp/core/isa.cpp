@@ -6,6 +6,10 @@
 #include <iterator>
 #include <string>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #include "core/errors.h"
 #include "core/message.h"
 
@@ -20,12 +24,17 @@ bool machine_has(std::string_view isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vl");
   if (isa == "v3") return v3;
-  if (isa == "v4") {
-    return v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
-  }
+  if (isa == "v3vnni") return v3 && __builtin_cpu_supports("avxvnni");
+  if (isa == "v4") return v4;
+  if (isa == "v4vnni") return v4 && __builtin_cpu_supports("avx512vnni");
+#elif defined(__aarch64__) && defined(__linux__)
+  if (isa == "dotprod") return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__aarch64__) && defined(__APPLE__)
+  if (isa == "dotprod") return true;  // every Mac with an Arm processor
 #endif
   return isa == kNames[0];
 }

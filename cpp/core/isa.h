@@ -5,23 +5,35 @@
 #include <string_view>
 #include <vector>
 
-// APPLY(isa, ...) for each: the levels of x86-64, or the one set that every machine of another kind has.
+// APPLY(isa, base, ...) for each: the levels of x86-64, or the one set that every machine of another kind has; and the
+// same with integer dot products. Kernels without any are those of the base.
 #if defined(__x86_64__)
-#define AGENTKV_EACH_ISA(APPLY, ...) APPLY(v2, __VA_ARGS__) APPLY(v3, __VA_ARGS__) APPLY(v4, __VA_ARGS__)
+#define AGENTKV_EACH_ISA(APPLY, ...) \
+  APPLY(v2, v2, __VA_ARGS__)         \
+  APPLY(v3, v3, __VA_ARGS__) APPLY(v3vnni, v3, __VA_ARGS__) APPLY(v4, v4, __VA_ARGS__) APPLY(v4vnni, v4, __VA_ARGS__)
+#elif defined(__aarch64__)
+#define AGENTKV_EACH_ISA(APPLY, ...) APPLY(base, base, __VA_ARGS__) APPLY(dotprod, base, __VA_ARGS__)
 #else
-#define AGENTKV_EACH_ISA(APPLY, ...) APPLY(base, __VA_ARGS__)
+#define AGENTKV_EACH_ISA(APPLY, ...) APPLY(base, base, __VA_ARGS__)
 #endif
 
 // Defines `const Table& name()`: the kernels for the instruction set in use. The tables `name_<isa>` come from a source
-// that is compiled once per instruction set (cmake/KernelsPerIsa.cmake).
-#define AGENTKV_DEFINE_KERNELS(Table, name)                                                             \
-  AGENTKV_EACH_ISA(AGENTKV_DECLARE_TABLE, Table, name)                                                  \
-  const Table& name() {                                                                                 \
-    static constexpr const Table* tables[] = {AGENTKV_EACH_ISA(AGENTKV_ADDRESS_OF_TABLE, Table, name)}; \
-    return *tables[isa_index()];                                                                        \
+// that is compiled once per base, or, for DEFINE_DOT_KERNELS, once per instruction set (cmake/KernelsPerIsa.cmake).
+#define AGENTKV_DEFINE_KERNELS(Table, name) \
+  AGENTKV_DEFINE_TABLE(Table, name, AGENTKV_DECLARE_BASE_TABLE, AGENTKV_ADDRESS_OF_BASE_TABLE)
+#define AGENTKV_DEFINE_DOT_KERNELS(Table, name) \
+  AGENTKV_DEFINE_TABLE(Table, name, AGENTKV_DECLARE_TABLE, AGENTKV_ADDRESS_OF_TABLE)
+
+#define AGENTKV_DEFINE_TABLE(Table, name, DECLARE, ADDRESS)                            \
+  AGENTKV_EACH_ISA(DECLARE, Table, name)                                               \
+  const Table& name() {                                                                \
+    static constexpr const Table* tables[] = {AGENTKV_EACH_ISA(ADDRESS, Table, name)}; \
+    return *tables[isa_index()];                                                       \
   }
-#define AGENTKV_DECLARE_TABLE(isa, Table, name) extern const Table name##_##isa;
-#define AGENTKV_ADDRESS_OF_TABLE(isa, Table, name) &name##_##isa,
+#define AGENTKV_DECLARE_TABLE(isa, base, Table, name) extern const Table name##_##isa;
+#define AGENTKV_ADDRESS_OF_TABLE(isa, base, Table, name) &name##_##isa,
+#define AGENTKV_DECLARE_BASE_TABLE(isa, base, Table, name) extern const Table name##_##base;
+#define AGENTKV_ADDRESS_OF_BASE_TABLE(isa, base, Table, name) &name##_##base,
 
 namespace agentkv {
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "core/api.h"
 #include "core/types.h"
 
 namespace agentkv {
@@ -36,15 +37,15 @@ inline void append_runs(RunList& runs, std::span<const Run> more) {
 }
 
 // Index of the first run that ends after `position`: the one that holds it, or the next one.
-std::size_t find_run(std::span<const Run> runs, Pos position);
+AGENTKV_API std::size_t find_run(std::span<const Run> runs, Pos position);
 
 // The runs that hold something in [p0, p1).
-std::span<const Run> overlapping(std::span<const Run> runs, Pos p0, Pos p1);
+AGENTKV_API std::span<const Run> overlapping(std::span<const Run> runs, Pos p0, Pos p1);
 
 // The part of a run with positions in [p0, p1); length 0 when there is none.
-Run clip(const Run& run, Pos p0, Pos p1);
+AGENTKV_API Run clip(const Run& run, Pos p0, Pos p1);
 
 // Room for `extra` more runs, growing geometrically, so that later appends cannot throw.
-void reserve_more(RunList& runs, std::size_t extra);
+AGENTKV_API void reserve_more(RunList& runs, std::size_t extra);
 
 }  // namespace agentkv

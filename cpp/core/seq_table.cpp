@@ -115,6 +115,74 @@ void SeqTable::keep(SeqId seq) {
   }
 }
 
+void SeqTable::grow(SeqId seq, Cell n) {
+  RunList& runs = sequences_[checked(seq)];
+  const Pos length = end_position(runs);
+  require<InvalidRange>(n >= 0 && n < std::numeric_limits<Pos>::max() - length, "seq_grow of sequence ", seq,
+                        ", which ends at ", length, ", by ", n, " positions");
+  require<CacheFull>(n <= pool_.free(), "seq_grow of sequence ", seq, " by ", n, " positions; ", pool_.free(), " of ",
+                     pool_.capacity(), " cells are free");
+  std::vector<Cell> cells(static_cast<std::size_t>(n));
+  pool_.lowest_free(cells);
+  reserve_more(runs, cells.size());
+  for (std::size_t i = 0; i < cells.size(); ++i) append(seq, length + static_cast<Pos>(i), cells[i]);
+}
+
+void SeqTable::map(SeqId src, SeqId dst, std::span<const Piece> pieces) {
+  const RunList& from = sequences_[checked(src)];
+  RunList& to = sequences_[checked(dst)];
+  require<InvalidRange>(src != dst, "seq_map of sequence ", src, " into itself");
+  check_pieces(src, dst, pieces);
+  scratch_ = to;
+  for (const Piece& piece : pieces) {
+    const Range range{piece.from, piece.from + piece.length};
+    Pos at = range.first;
+    for (const Run& run : overlapping(from, range.first, range.last)) {
+      const Run part = clip(run, range.first, range.last);
+      if (part.position != at) break;
+      append_run(scratch_, {at - piece.from + piece.to, part.cell, part.length});
+      at = end_position(part);
+    }
+    require<InvalidRange>(at == range.last, "seq_map of position ", at, " of sequence ", src, ", which is a hole");
+  }
+  for (const Piece& piece : pieces) {
+    const Range range{piece.from, piece.from + piece.length};
+    for_each_part(overlapping(from, range.first, range.last), range,
+                  [this](const Run& part) { pool_.share(part.cell, part.length); });
+  }
+  to.swap(scratch_);
+}
+
+void SeqTable::check_pieces(SeqId src, SeqId dst, std::span<const Piece> pieces) const {
+  const Pos most = length(src);
+  std::int64_t end = length(dst);
+  for (const Piece& piece : pieces) {
+    const std::int64_t last = std::int64_t{piece.from} + piece.length;
+    require<InvalidRange>(piece.length >= 1 && piece.from >= 0 && last <= most, "seq_map of ", piece.length,
+                          " positions from ", piece.from, " of sequence ", src, ", which ends at ", most);
+    require<InvalidRange>(piece.to >= end, "seq_map to position ", piece.to, " of sequence ", dst, ", which ends at ",
+                          end, " by then");
+    end = std::int64_t{piece.to} + piece.length;
+  }
+  require<InvalidRange>(end < std::numeric_limits<Pos>::max(), "seq_map to position ", end, " of sequence ", dst);
+  std::vector<Piece> sorted(pieces.begin(), pieces.end());
+  std::sort(sorted.begin(), sorted.end(), [](const Piece& a, const Piece& b) { return a.from < b.from; });
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    require<InvalidRange>(sorted[i].from >= sorted[i - 1].from + sorted[i - 1].length, "seq_map of position ",
+                          sorted[i].from, " of sequence ", src, " twice");  // cells count their owners in 16 bits
+  }
+}
+
+Pos SeqTable::shared_end(SeqId seq) const {
+  const std::span<const Run> list = runs(seq);
+  for (auto run = list.rbegin(); run != list.rend(); ++run) {
+    for (Cell i = run->length; i-- > 0;) {
+      if (pool_.owners(run->cell + i) > 1) return run->position + i + 1;
+    }
+  }
+  return 0;
+}
+
 void SeqTable::clear() noexcept {
   for (RunList& runs : sequences_) runs.clear();
   pool_.clear();

@@ -25,6 +25,9 @@ class SeqTable {
   void copy(SeqId src, SeqId dst, Pos p0, Pos p1);
   void remove(SeqId seq, Pos p0, Pos p1);
   void keep(SeqId seq);
+  void grow(SeqId seq, Cell n);
+  void map(SeqId src, SeqId dst, std::span<const Piece> pieces);
+  Pos shared_end(SeqId seq) const;
   void clear() noexcept;
 
   void check_id(SeqId seq) const { checked(seq); }
@@ -45,6 +48,7 @@ class SeqTable {
   };
 
   std::size_t checked(SeqId seq) const;
+  void check_pieces(SeqId src, SeqId dst, std::span<const Piece> pieces) const;
   Range checked_range(const char* verb, SeqId seq, Pos p0, Pos p1) const;
 
   CellPool pool_;

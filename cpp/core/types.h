@@ -20,4 +20,13 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
+// Positions [from, from + length) of one sequence that are [to, to + length) of another.
+struct Piece {
+  Pos from;
+  Pos to;
+  Pos length;
+
+  bool operator==(const Piece&) const = default;
+};
+
 }  // namespace agentkv

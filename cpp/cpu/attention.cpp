@@ -14,6 +14,7 @@ namespace {
 // Fewer (head, tile) pairs than this, and segments become tasks of their own, so that many threads have work.
 constexpr std::size_t kEnoughTasks = 64;
 constexpr std::size_t kMaxSplitFloats = std::size_t{8} << 20;
+constexpr std::size_t kFewQueries = 64;  // not worth waking threads for
 
 float* aligned(std::vector<float>& buffer, std::size_t floats) {
   if (buffer.size() < floats + 16) buffer.resize(floats + 16);
@@ -37,17 +38,19 @@ Workspace& workspace() {
 struct Attention {
   const Schedule& schedule;
   const KernelTable& kernel;
+  const RowKernels& rows;
   PoolView k, v;
   HeadsView q;
   MutableHeadsView out;
   int n_kv_heads, group, dim;
   float scale;  // with log2(e)
-  std::size_t state_size;
+  std::size_t state_size, query_size;
 
   Attention(const Schedule& schedule, const PoolView& k, const PoolView& v, const HeadsView& q, int n_kv_heads,
             float scale, const MutableHeadsView& out)
       : schedule(schedule),
         kernel(kernels()),
+        rows(row_kernels(k.dtype)),
         k(k),
         v(v),
         q(q),
@@ -56,24 +59,25 @@ struct Attention {
         group(q.heads / n_kv_heads),
         dim(q.dim),
         scale(scale * std::numbers::log2e_v<float>),
-        state_size(static_cast<std::size_t>(state_floats(q.dim))) {}
+        state_size(static_cast<std::size_t>(state_floats(q.dim))),
+        query_size(static_cast<std::size_t>(query_floats(q.dim))) {}
 
   // Query rows of a tile are numbered slot * group + head within the K/V head.
   std::size_t queries(const Schedule::Tile& tile) const {
     return static_cast<std::size_t>(tile.end - tile.begin) * static_cast<std::size_t>(group);
   }
 
-  void scale_queries(const Schedule::Tile& tile, int head, float* scaled) const {
+  void prepare_queries(const Schedule::Tile& tile, int head, float* prepared) const {
     for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
-      for (int g = 0; g < group; ++g, scaled += dim) {
+      for (int g = 0; g < group; ++g, prepared += query_size) {
         const float* row = q.data + (head * group + g) * q.head_stride + schedule.row(tile, slot) * q.token_stride;
-        for (int d = 0; d < dim; ++d) scaled[d] = row[d] * scale;
+        rows.prepare_query(row, scale, prepared, dim);
       }
     }
   }
 
   // Reduces one segment into `states` [queries][state_size]. Rows that see nothing of it keep the empty state.
-  void reduce(const Schedule::Tile& tile, int head, const Schedule::Segment& segment, const float* scaled,
+  void reduce(const Schedule::Tile& tile, int head, const Schedule::Segment& segment, const float* prepared,
               float* scratch, Workspace& w, float* states) const {
     const std::size_t n = queries(tile);
     for (std::size_t i = 0; i < n; ++i) kernel.init_state(states + i * state_size, dim);
@@ -83,6 +87,10 @@ struct Attention {
     BlockArgs args{};
     args.k = k.data + static_cast<std::size_t>(head) * k.head_stride;
     args.v = v.data + static_cast<std::size_t>(head) * v.head_stride;
+    if (k.scales != nullptr) {
+      args.k_scales = k.scales + static_cast<std::size_t>(head) * k.scale_stride;
+      args.v_scales = v.scales + static_cast<std::size_t>(head) * v.scale_stride;
+    }
     args.row_bytes = k.row_bytes;
     args.dim = dim;
     args.q = w.q.data();
@@ -92,20 +100,20 @@ struct Attention {
     const auto groups = schedule.groups();
     for (std::int32_t i = segment.group_begin; i < segment.group_end; ++i) {
       const Schedule::Group& current = groups[static_cast<std::size_t>(i)];
-      int rows = 0;
+      int n_rows = 0;
       for (const Schedule::Member& member : schedule.members(current)) {
-        for (int g = 0; g < group; ++g, ++rows) {
+        for (int g = 0; g < group; ++g, ++n_rows) {
           const std::size_t query = static_cast<std::size_t>(member.slot * group + g);
-          w.q[rows] = scaled + query * static_cast<std::size_t>(dim);
-          w.state[rows] = states + query * state_size;
-          w.visible[rows] = member.visible;
+          w.q[n_rows] = prepared + query * query_size;
+          w.state[n_rows] = states + query * state_size;
+          w.visible[n_rows] = member.visible;
         }
       }
-      args.n_rows = rows;
+      args.n_rows = n_rows;
       args.cells = schedule.cells(current.cells);
       args.next_cells =
           i + 1 < tile.group_end ? schedule.cells(groups[static_cast<std::size_t>(i) + 1].cells) : nullptr;
-      kernel.attend_block[static_cast<int>(k.dtype)](args);
+      rows.attend_block(args);
     }
   }
 
@@ -113,7 +121,7 @@ struct Attention {
     for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
       for (int g = 0; g < group; ++g, states += state_size) {
         float* row = out.data + (head * group + g) * out.head_stride + schedule.row(tile, slot) * out.token_stride;
-        kernel.finish(states, row, dim);
+        rows.finish(states, row, dim);
       }
     }
   }
@@ -126,15 +134,15 @@ struct Attention {
   void run(const Schedule::Tile& tile, int head) const {
     Workspace& w = workspace();
     const std::size_t n = queries(tile), states = n * state_size;
-    float* total = aligned(w.floats, 2 * states + n * static_cast<std::size_t>(dim) + 16 + scratch_floats(dim));
+    float* total = aligned(w.floats, 2 * states + n * query_size + 16 + scratch_floats(dim));
     float* part = total + states;
     float* scratch = part + states;
-    float* scaled = scratch + scratch_floats(dim);
-    scale_queries(tile, head, scaled);
+    float* prepared = scratch + scratch_floats(dim);
+    prepare_queries(tile, head, prepared);
     const auto segments = schedule.segments().subspan(static_cast<std::size_t>(tile.segment_begin),
                                                       static_cast<std::size_t>(tile.segment_end - tile.segment_begin));
     for (std::size_t s = 0; s < segments.size(); ++s) {
-      reduce(tile, head, segments[s], scaled, scratch, w, s == 0 ? total : part);
+      reduce(tile, head, segments[s], prepared, scratch, w, s == 0 ? total : part);
       if (s > 0) merge(n, total, part);
     }
     if (segments.empty()) {
@@ -143,13 +151,11 @@ struct Attention {
     finish(tile, head, total);
   }
 
-  // One segment of a (tile, head) into its own states.
-  void run_segment(const Schedule::Tile& tile, int head, const Schedule::Segment& segment, float* states) const {
+  // One segment of a (tile, head), whose queries are prepared, into its own states.
+  void run_segment(const Schedule::Tile& tile, int head, const Schedule::Segment& segment, const float* prepared,
+                   float* states) const {
     Workspace& w = workspace();
-    float* scratch = aligned(w.floats, queries(tile) * static_cast<std::size_t>(dim) + 16 + scratch_floats(dim));
-    float* scaled = scratch + scratch_floats(dim);
-    scale_queries(tile, head, scaled);
-    reduce(tile, head, segment, scaled, scratch, w, states);
+    reduce(tile, head, segment, prepared, aligned(w.floats, static_cast<std::size_t>(scratch_floats(dim))), w, states);
   }
 };
 
@@ -162,9 +168,10 @@ void attend(const Schedule& schedule, const PoolView& k, const PoolView& v, cons
   const auto heads = static_cast<std::size_t>(n_kv_heads);
   const std::size_t pairs = tiles.size() * heads;
   const std::size_t segments = schedule.segments().size();
-  std::size_t states = 0;
+  std::size_t states = 0, queries = 0;
   bool all_see = true;
   for (const Schedule::Tile& tile : tiles) {
+    queries += attention.queries(tile);
     states += attention.queries(tile) * static_cast<std::size_t>(tile.segment_end - tile.segment_begin);
     all_see = all_see && tile.segment_end > tile.segment_begin;
   }
@@ -193,12 +200,26 @@ void attend(const Schedule& schedule, const PoolView& k, const PoolView& v, cons
     const Schedule::Tile& tile = tiles[i / heads];
     left[i].store(tile.segment_end - tile.segment_begin, std::memory_order_relaxed);
   }
+  float* prepared = aligned(scratch.queries, queries * heads * attention.query_size);
+  const auto queries_of = [&](const Schedule::Tile& tile, std::size_t head) {
+    const auto before = static_cast<std::size_t>(tile.begin) * static_cast<std::size_t>(attention.group);
+    return prepared + (head * queries + before) * attention.query_size;
+  };
+  const auto prepare = [&](std::size_t i) {
+    attention.prepare_queries(tiles[i / heads], static_cast<int>(i % heads), queries_of(tiles[i / heads], i % heads));
+  };
+  if (queries * heads > kFewQueries) {
+    parallel_for(pairs, prepare);
+  } else {
+    for (std::size_t i = 0; i < pairs; ++i) prepare(i);
+  }
   // Head by head, since the end of a segment prefetches the start of the next.
   parallel_for(segments * heads, [&](std::size_t task) {
     const std::size_t segment = task % segments, head = task / segments;
     const Schedule::Tile& tile = tiles[tile_of[segment]];
     const std::size_t n = attention.queries(tile), offset = head * n * attention.state_size;
-    attention.run_segment(tile, static_cast<int>(head), schedule.segments()[segment], states_of[segment] + offset);
+    attention.run_segment(tile, static_cast<int>(head), schedule.segments()[segment], queries_of(tile, head),
+                          states_of[segment] + offset);
     if (left[tile_of[segment] * heads + head].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     float* total = states_of[tile.segment_begin] + offset;
     for (std::int32_t s = tile.segment_begin + 1; s < tile.segment_end; ++s) {

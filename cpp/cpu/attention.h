@@ -14,9 +14,9 @@ namespace agentkv::cpu {
 // Query rows (of all heads of one K/V head) that one task should have at most: enough that packing K and V pays.
 inline constexpr int kTileQueries = 128;
 
-// Buffers kept between calls: the states of segments that different tasks reduce.
+// Buffers kept between calls, of segments that different tasks reduce: the states of each, and the queries of all.
 struct AttentionScratch {
-  std::vector<float> states;
+  std::vector<float> states, queries;
 };
 
 // Shapes as in KvCache::attend, already checked. Which tasks exist depends on the schedule alone, and the bits of a row

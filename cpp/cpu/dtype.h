@@ -8,10 +8,13 @@
 
 namespace agentkv::cpu {
 
-enum class KvDtype { Fp32, Fp16, Bf16 };
+enum class KvDtype { Fp32, Fp16, Bf16, Int8, Int4 };
 
-// From its name: "fp32", "fp16" or "bf16". Throws InvalidTensor for another.
+// From its name: "fp32", "fp16", "bf16", "int8" or "int4". Throws InvalidTensor for another.
 KvDtype parse_kv_dtype(std::string_view name);
-std::size_t kv_dtype_size(KvDtype dtype);  // bytes of one element
+// Rows of codes have a float32 scale each.
+bool has_scales(KvDtype dtype);
+// Bytes of a row without its scale. int4 packs 32 numbers into 16 bytes.
+std::size_t row_bytes(KvDtype dtype, int head_dim);
 
 }  // namespace agentkv::cpu

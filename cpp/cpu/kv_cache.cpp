@@ -1,6 +1,7 @@
 #include "cpu/kv_cache.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "core/errors.h"
@@ -22,7 +23,6 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
     : n_kv_heads_(config.n_kv_heads),
       head_dim_(config.head_dim),
       capacity_(config.capacity),
-      min_chunk_(config.min_chunk),
       planner_(std::move(planner)),
       parallel_for_(std::move(parallel_for)) {
   config.check();
@@ -37,7 +37,8 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
   }
   layers_.reserve(static_cast<std::size_t>(config.n_layers));
   for (int i = 0; i < config.n_layers; ++i) {
-    layers_.push_back({Pool(n_kv_heads_, head_dim_, dtype), Pool(n_kv_heads_, head_dim_, dtype)});
+    layers_.push_back({Pool(n_kv_heads_, head_dim_, dtype, capacity_, config.min_chunk),
+                       Pool(n_kv_heads_, head_dim_, dtype, capacity_, config.min_chunk)});
   }
 }
 
@@ -47,18 +48,32 @@ std::size_t KvCache::bytes() const {
   return total;
 }
 
-Cell KvCache::allocated_cells() const {
-  Cell cells = 0;
-  for (const Layer& layer : layers_) cells = std::max(cells, layer.v.cells());
-  return cells;
+void KvCache::grow(Cell cells) {
+  if (cells <= allocated_) return;
+  try {
+    for (Layer& layer : layers_) {
+      layer.k.reserve(cells);
+      layer.v.reserve(cells);
+    }
+  } catch (...) {
+    for (Layer& layer : layers_) {
+      layer.k.shrink(allocated_);
+      layer.v.shrink(allocated_);
+    }
+    throw;
+  }
+  count_cells();
+}
+
+void KvCache::count_cells() {
+  allocated_ = capacity_;
+  for (const Layer& layer : layers_) allocated_ = std::min({allocated_, layer.k.cells(), layer.v.cells()});
 }
 
 void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
-  for (const Layer& layer : layers_) {
-    if (layer.v.cells() > 0) check_moves(src, dst, n, layer.v.cells());
-  }
+  if (allocated_ == 0) return;  // nothing is stored yet
+  check_moves(src, dst, n, allocated_);
   for (Layer& layer : layers_) {
-    if (layer.v.cells() == 0) continue;
     layer.k.move(src, dst, n);
     layer.v.move(src, dst, n);
   }
@@ -66,10 +81,18 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
 
 std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k.cell_bytes(); }
 
+std::vector<CellArray> KvCache::cell_arrays() const {
+  std::vector<CellArray> arrays;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::string layer = "layers." + std::to_string(i);
+    layers_[i].k.describe(layer + ".k", arrays);
+    layers_[i].v.describe(layer + ".v", arrays);
+  }
+  return arrays;
+}
+
 void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const {
-  Cell end = capacity_;
-  for (const Layer& layer : layers_) end = std::min(end, layer.v.cells());
-  check_cells(cells, end, bytes.size());
+  check_cells(cells, allocated_, bytes.size());
   std::byte* out = bytes.data();
   const std::size_t step = layers_.front().k.cell_bytes();
   for (const Cell cell : cells) {
@@ -85,11 +108,7 @@ void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes
 void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) {
   check_cells(cells, capacity_, bytes.size());
   if (cells.empty()) return;
-  const Cell needed = *std::max_element(cells.begin(), cells.end()) + 1;
-  for (Layer& layer : layers_) {
-    layer.k.reserve(needed, min_chunk_, capacity_);
-    layer.v.reserve(needed, min_chunk_, capacity_);
-  }
+  grow(*std::max_element(cells.begin(), cells.end()) + 1);
   const std::byte* in = bytes.data();
   const std::size_t step = layers_.front().k.cell_bytes();
   for (const Cell cell : cells) {
@@ -112,9 +131,8 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   require<InvalidTensor>(plan.n_tokens() == tokens, "the plan has ", plan.n_tokens(), " rows; k and v have ", tokens);
   Cell needed = plan.read_len;
   for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
+  grow(needed);
   Layer& l = layers_[static_cast<std::size_t>(layer)];
-  l.k.reserve(needed, min_chunk_, capacity_);
-  l.v.reserve(needed, min_chunk_, capacity_);
   // Few rows are not worth waking threads for.
   constexpr std::int64_t tokens_per_task = 64;
   const auto chunks = static_cast<std::size_t>((tokens + tokens_per_task - 1) / tokens_per_task);

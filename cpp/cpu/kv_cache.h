@@ -28,8 +28,9 @@ struct AttendSpec {
 // Not thread-safe: one thread calls it, and it spreads its own work over the ParallelFor it was given.
 class KvCache final : public ByteLayer {
  public:
-  // n_layers, n_kv_heads, capacity and min_chunk at least 1; head_dim a multiple of 8 up to 256; kv_dtype fp32, fp16 or
-  // bf16. Throws InvalidTensor otherwise. Allocates nothing before the first update.
+  // n_layers, n_kv_heads, capacity and min_chunk at least 1; head_dim a multiple of 8 up to 256; kv_dtype fp32, fp16,
+  // bf16, int8 or int4. Throws InvalidTensor otherwise. Reserves addresses for the capacity, and takes memory as cells
+  // are first written.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for);
 
   KvCache(const KvCache&) = delete;
@@ -37,9 +38,10 @@ class KvCache final : public ByteLayer {
 
   std::string_view backend_id() const override { return "AgentKVCPU"; }
   std::size_t bytes() const override;
-  Cell allocated_cells() const override;
+  Cell allocated_cells() const override { return allocated_; }
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
   std::size_t cell_bytes() const override;
+  std::vector<CellArray> cell_arrays() const override;
   void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
   void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
 
@@ -64,12 +66,15 @@ class KvCache final : public ByteLayer {
     int group;
     Schedule schedule;
   };
+  // Memory for `cells` cells in every layer, or in none. Throws CacheFull, OutOfMemory.
+  void grow(Cell cells);
+  void count_cells();
   const Schedule& schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group);
 
   int n_kv_heads_;
   int head_dim_;
   Cell capacity_;
-  Cell min_chunk_;
+  Cell allocated_ = 0;  // in every layer
   std::shared_ptr<StepPlanner> planner_;
   ParallelFor parallel_for_;
   std::vector<Layer> layers_;

@@ -1,88 +1,119 @@
 #include "cpu/pool.h"
 
-#include <cstdlib>
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
-#include <new>
-#include <vector>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
-#include "core/growth.h"
 #include "cpu/kernels/table.h"
 
 namespace agentkv::cpu {
 
 namespace {
 
-// Kernels load whole vectors, which may reach past the last row of a pool.
-constexpr std::size_t kSlack = 64;
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-std::byte* allocate(std::size_t bytes) {
-  const std::size_t align = bytes >= kHugePage ? kHugePage : 64;
-  const std::size_t size = (bytes + kSlack + align - 1) / align * align;
-  void* p = std::aligned_alloc(align, size);
-  if (p == nullptr) throw std::bad_alloc();
-#ifdef __linux__
-  if (align == kHugePage) madvise(p, size, MADV_HUGEPAGE);  // a hint: streaming K/V is hard on the TLB
-#endif
-  return static_cast<std::byte*>(p);
+// As safetensors calls what a row is made of.
+const char* dtype_name(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::Fp32:
+      return "F32";
+    case KvDtype::Fp16:
+      return "F16";
+    case KvDtype::Bf16:
+      return "BF16";
+    case KvDtype::Int8:
+      return "I8";
+    case KvDtype::Int4:
+      return "U8";
+  }
+  return "";
 }
 
 }  // namespace
 
-void Pool::Free::operator()(std::byte* p) const { std::free(p); }
+Pool::Pool(int n_kv_heads, int head_dim, KvDtype dtype, Cell capacity, Cell min_chunk)
+    : n_kv_heads_(n_kv_heads), head_dim_(head_dim), dtype_(dtype) {
+  planes_.emplace_back(n_kv_heads, row_bytes(dtype, head_dim), capacity, min_chunk);
+  if (has_scales(dtype)) planes_.emplace_back(n_kv_heads, sizeof(float), capacity, min_chunk);
+}
 
-Pool::Pool(int n_kv_heads, int head_dim, KvDtype dtype)
-    : n_kv_heads_(n_kv_heads),
-      head_dim_(head_dim),
-      dtype_(dtype),
-      row_bytes_(static_cast<std::size_t>(head_dim) * kv_dtype_size(dtype)) {}
+void Pool::reserve(Cell cells) {
+  for (RowArray& plane : planes_) plane.reserve(cells);
+}
 
-void Pool::reserve(Cell cells, Cell min_chunk, Cell capacity) {
-  if (cells <= cells_) return;
-  const Cell grown = grown_cells(cells_, cells, min_chunk, capacity);
-  const std::size_t stride = static_cast<std::size_t>(grown) * row_bytes_;
-  std::unique_ptr<std::byte, Free> data(allocate(stride * static_cast<std::size_t>(n_kv_heads_)));
-  if (cells_ > 0) {
-    for (int h = 0; h < n_kv_heads_; ++h) {
-      std::memcpy(data.get() + stride * h, data_.get() + head_stride() * h, head_stride());
-    }
-  }
-  data_ = std::move(data);
-  cells_ = grown;
+void Pool::shrink(Cell cells) noexcept {
+  for (RowArray& plane : planes_) plane.shrink(cells);
 }
 
 void Pool::write(const HeadsView& rows, std::int32_t token, Cell cell) {
-  const auto store_row = kernels().store_row[static_cast<int>(dtype_)];
+  const auto store_row = row_kernels(dtype_).store_row;
   for (int h = 0; h < n_kv_heads_; ++h) {
-    const float* src = rows.data + h * rows.head_stride + token * rows.token_stride;
-    std::byte* dst = data_.get() + head_stride() * h + row_bytes_ * cell;
-    store_row(src, dst, head_dim_);
+    auto* scale = has_scales(dtype_) ? reinterpret_cast<float*>(planes_[1].row(h, cell)) : nullptr;
+    store_row(rows.data + h * rows.head_stride + token * rows.token_stride, planes_[0].row(h, cell), scale, head_dim_);
   }
 }
 
 void Pool::move(const Cell* src, const Cell* dst, std::size_t n) {
-  std::vector<std::byte> rows(n * row_bytes_);
-  for (int h = 0; h < n_kv_heads_; ++h) {
-    std::byte* head = data_.get() + head_stride() * h;
-    for (std::size_t i = 0; i < n; ++i) std::memcpy(&rows[i * row_bytes_], head + row_bytes_ * src[i], row_bytes_);
-    for (std::size_t i = 0; i < n; ++i) std::memcpy(head + row_bytes_ * dst[i], &rows[i * row_bytes_], row_bytes_);
+  for (RowArray& plane : planes_) {
+    const std::size_t row = plane.row_bytes();
+    std::vector<std::byte> held(n * row);
+    for (int h = 0; h < n_kv_heads_; ++h) {
+      for (std::size_t i = 0; i < n; ++i) std::memcpy(&held[i * row], plane.row(h, src[i]), row);
+      for (std::size_t i = 0; i < n; ++i) std::memcpy(plane.row(h, dst[i]), &held[i * row], row);
+    }
   }
 }
 
+void Pool::describe(const std::string& name, std::vector<CellArray>& arrays) const {
+  if (!has_scales(dtype_)) {
+    arrays.push_back({name, dtype_name(dtype_), {n_kv_heads_, head_dim_}});
+    return;
+  }
+  const auto width = static_cast<std::int64_t>(planes_[0].row_bytes());
+  arrays.push_back({name + ".codes", dtype_name(dtype_), {n_kv_heads_, width}});
+  arrays.push_back({name + ".scales", "F32", {n_kv_heads_, 1}});
+}
+
 void Pool::read(Cell cell, std::byte* out) const {
-  for (int h = 0; h < n_kv_heads_; ++h) {
-    std::memcpy(out + row_bytes_ * h, data_.get() + head_stride() * h + row_bytes_ * cell, row_bytes_);
+  for (const RowArray& plane : planes_) {
+    for (int h = 0; h < n_kv_heads_; ++h, out += plane.row_bytes()) {
+      std::memcpy(out, plane.row(h, cell), plane.row_bytes());
+    }
   }
 }
 
 void Pool::restore(Cell cell, const std::byte* in) {
-  for (int h = 0; h < n_kv_heads_; ++h) {
-    std::memcpy(data_.get() + head_stride() * h + row_bytes_ * cell, in + row_bytes_ * h, row_bytes_);
+  for (RowArray& plane : planes_) {
+    for (int h = 0; h < n_kv_heads_; ++h, in += plane.row_bytes()) {
+      std::memcpy(plane.row(h, cell), in, plane.row_bytes());
+    }
   }
+}
+
+Cell Pool::cells() const {
+  Cell cells = planes_.front().cells();
+  for (const RowArray& plane : planes_) cells = std::min(cells, plane.cells());
+  return cells;
+}
+
+std::size_t Pool::cell_bytes() const {
+  std::size_t total = 0;
+  for (const RowArray& plane : planes_) total += plane.row_bytes();
+  return total * static_cast<std::size_t>(n_kv_heads_);
+}
+
+std::size_t Pool::bytes() const {
+  std::size_t total = 0;
+  for (const RowArray& plane : planes_) total += plane.bytes();
+  return total;
+}
+
+PoolView Pool::view() const {
+  const RowArray& rows = planes_.front();
+  PoolView view{rows.data(), rows.row_bytes(), rows.lane_stride(), dtype_, nullptr, 0};
+  if (has_scales(dtype_)) {
+    view.scales = reinterpret_cast<const float*>(planes_[1].data());
+    view.scale_stride = planes_[1].lane_stride() / sizeof(float);
+  }
+  return view;
 }
 
 }  // namespace agentkv::cpu

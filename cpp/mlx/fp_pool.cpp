@@ -11,7 +11,7 @@ mx::array to_storage(const mx::array& rows, mx::Dtype dtype) {
 }
 
 FPPool::FPPool(int n_kv_heads, int head_dim, mx::Dtype dtype) : Pool(n_kv_heads), dtype_(dtype) {
-  add_plane(head_dim, dtype);
+  add_plane("", head_dim, dtype);
 }
 
 CellsView FPPool::read(Cell len) const { return {first_cells(0, len), std::nullopt}; }

@@ -117,6 +117,16 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
 
 std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k->cell_bytes(); }
 
+std::vector<CellArray> KvCache::cell_arrays() const {
+  std::vector<CellArray> arrays;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::string layer = "layers." + std::to_string(i);
+    layers_[i].k->describe(layer + ".k", arrays);
+    layers_[i].v->describe(layer + ".v", arrays);
+  }
+  return arrays;
+}
+
 void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const {
   on_owner([&] {
     Cell end = capacity_;

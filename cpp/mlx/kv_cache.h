@@ -44,6 +44,7 @@ class KvCache final : public ByteLayer {
   Cell allocated_cells() const override { return allocated_cells_; }
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
   std::size_t cell_bytes() const override;
+  std::vector<CellArray> cell_arrays() const override;
   void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
   void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
 

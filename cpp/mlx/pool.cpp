@@ -6,12 +6,25 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "core/growth.h"
 
 namespace agentkv::mlx {
 
-void Pool::add_plane(int width, mx::Dtype dtype) { planes_.push_back({width, dtype, mx::array({}, dtype)}); }
+namespace {
+
+std::string name_of(mx::Dtype dtype) {
+  if (dtype == mx::float16) return "F16";
+  if (dtype == mx::bfloat16) return "BF16";
+  return dtype == mx::uint32 ? "U32" : "F32";
+}
+
+}  // namespace
+
+void Pool::add_plane(std::string name, int width, mx::Dtype dtype) {
+  planes_.push_back({std::move(name), width, dtype, mx::array({}, dtype)});
+}
 
 void Pool::ensure(Cell cells, Cell min_chunk, Cell capacity) {
   if (cells <= cells_) return;
@@ -83,6 +96,13 @@ std::size_t Pool::cell_bytes() const {
   std::size_t total = 0;
   for (const Plane& plane : planes_) total += plane_bytes(plane);
   return total;
+}
+
+void Pool::describe(const std::string& name, std::vector<CellArray>& arrays) const {
+  for (const Plane& plane : planes_) {
+    const std::string full = plane.name.empty() ? name : name + "." + plane.name;
+    arrays.push_back({full, name_of(plane.dtype), {n_kv_heads_, plane.width}});
+  }
 }
 
 mx::array Pool::first_cells(std::size_t plane, Cell len) const {

@@ -4,8 +4,10 @@
 #include <mlx/array.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
+#include "core/byte_layer.h"
 #include "core/types.h"
 #include "mlx/cells_view.h"
 
@@ -35,6 +37,8 @@ class Pool {
   void read_bytes(const mx::array& cells, std::byte* out, std::size_t stride) const;
   void restore(const mx::array& cells, const std::byte* in, std::size_t stride);
   std::size_t cell_bytes() const;
+  // Adds the planes of a cell, in this order.
+  void describe(const std::string& name, std::vector<CellArray>& arrays) const;
 
   // Adds the arrays that are not evaluated yet.
   void collect_pending(std::vector<mx::array>& pending) const;
@@ -46,13 +50,14 @@ class Pool {
 
  protected:
   struct Plane {
+    std::string name;  // empty for the only one
     int width;
     mx::Dtype dtype;
     mx::array cells;
   };
 
   explicit Pool(int n_kv_heads) : n_kv_heads_(n_kv_heads) {}
-  void add_plane(int width, mx::Dtype dtype);
+  void add_plane(std::string name, int width, mx::Dtype dtype);
   mx::array first_cells(std::size_t plane, Cell len) const;
 
  private:

@@ -19,9 +19,9 @@ int group_size_of(int head_dim) {
 
 QuantPool::QuantPool(int n_kv_heads, int head_dim, int bits)
     : Pool(n_kv_heads), group_size_(group_size_of(head_dim)), bits_(bits) {
-  add_plane(head_dim * bits / 32, mx::uint32);
-  add_plane(head_dim / group_size_, mx::float16);
-  add_plane(head_dim / group_size_, mx::float16);
+  add_plane("codes", head_dim * bits / 32, mx::uint32);
+  add_plane("scales", head_dim / group_size_, mx::float16);
+  add_plane("biases", head_dim / group_size_, mx::float16);
 }
 
 CellsView QuantPool::read(Cell len) const {

@@ -27,21 +27,23 @@ class KvCacheMetadata:
     """Sliding window of each layer in positions, 0 for none; empty when no layer has one."""
     schema_version: int = SCHEMA_VERSION
 
-    def kv_bytes_per_token(self, kv_dtype: str) -> int:
+    def kv_bytes_per_token(self, kv_dtype: str, backend: str = "cpu") -> int:
         """Bytes that one cached token takes over all layers, K and V. Raises ValueError for dtypes that do not fit.
 
-        int8 and int4 are codes of a row with a float16 scale and bias per 64 numbers, or 32 where 64 does not divide
-        head_dim.
+        int8 and int4 are codes of a row (int4: 32 numbers in 16 bytes) with a float32 scale; on MLX with a float16
+        scale and bias per 64 numbers, or 32 where 64 does not divide head_dim.
         """
         if kv_dtype in _FLOAT_BYTES:
             row = self.head_dim * _FLOAT_BYTES[kv_dtype]
-        elif kv_dtype in _CODE_BITS:
+        elif kv_dtype not in _CODE_BITS:
+            raise ValueError(f"kv_dtype must be one of {', '.join((*_FLOAT_BYTES, *_CODE_BITS))}, not {kv_dtype!r}")
+        elif backend != "mlx":
+            row = (self.head_dim if kv_dtype == "int8" else (self.head_dim + 31) // 32 * 16) + 4
+        else:
             if self.head_dim % 32:
-                raise ValueError(f"{kv_dtype} needs a head_dim that 32 divides, not {self.head_dim}")
+                raise ValueError(f"{kv_dtype} needs a head_dim that 32 divides on MLX, not {self.head_dim}")
             groups = self.head_dim // (64 if self.head_dim % 64 == 0 else 32)
             row = self.head_dim * _CODE_BITS[kv_dtype] // 8 + groups * 4
-        else:
-            raise ValueError(f"kv_dtype must be one of {', '.join((*_FLOAT_BYTES, *_CODE_BITS))}, not {kv_dtype!r}")
         return 2 * self.n_layers * self.n_kv_heads * row
 
 

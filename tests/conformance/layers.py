@@ -11,6 +11,8 @@ import numpy.typing as npt
 from agentkv_runtime import _core
 from agentkv_runtime.byte_layer import ByteLayer
 
+from tests import code_rows
+
 Float = npt.NDArray[np.float32]
 Double = npt.NDArray[np.float64]
 
@@ -48,8 +50,22 @@ def _torch(cells: Any, shape: Shape, kv_dtype: str, min_chunk: int) -> ByteLayer
 LAYERS: dict[str, Callable[[Any, Shape, str, int], ByteLayer]] = {"cpu": _cpu, "mlx": _mlx, "torch": _torch}
 
 
+CODES = ("int8", "int4")
+TOLERANCE = {"fp32": 1e-5, "fp16": 1e-5, "bf16": 1e-5, "int8": 5e-4, "int4": 5e-4}
+"""Over codes the CPU weighs V with 16-bit integers."""
+
+
+def row_bytes(dim: int, kv_dtype: str) -> int:
+    """Bytes of one row of K or V on the CPU and torch; of floats on any backend."""
+    if kv_dtype in CODES:
+        return code_rows.cell_bytes(dim, kv_dtype)
+    return dim * {"fp32": 4, "fp16": 2, "bf16": 2}[kv_dtype]
+
+
 def rounded(x: Float, kv_dtype: str) -> Double:
-    """What a pool of that dtype gives back."""
+    """What a pool of that dtype gives back; of codes those on the CPU and torch."""
+    if kv_dtype in CODES:
+        return code_rows.kept(x, kv_dtype)
     if kv_dtype == "fp16":
         return np.clip(x, -65504, 65504).astype(np.float16).astype(np.float64)
     if kv_dtype == "bf16":
@@ -65,6 +81,8 @@ class Feeder:
         self, backend: str, kv_dtype: str = "fp32", shape: Shape = Shape(), *, capacity: int = 256, min_chunk: int = 16
     ) -> None:
         self.kv_dtype, self.shape = kv_dtype, shape
+        self.tolerance = TOLERANCE.get(kv_dtype, 0.0)  # an unknown one is for the layer to refuse
+        self.asks_in_codes = backend == "cpu" and kv_dtype in CODES
         self.cells = _core.Cells(capacity)
         self.layer = LAYERS[backend](self.cells, shape, kv_dtype, min_chunk)
         random = np.random.default_rng(7)
@@ -119,13 +137,14 @@ class Feeder:
         return max(errors)
 
     def reference(self, layer: int, log: Sequence[int], window: int = 0, sinks: int = 0) -> Double:
-        """Attention of every row of a history in float64, over K and V as the pools keep them."""
+        """Attention of every row of a history in float64, over q, K and V as the layer reads them."""
         n = len(log)
         q, k, v = self.rows(layer, log, np.arange(n))
         keys, values = (
             np.repeat(rounded(x, self.kv_dtype), self.shape.heads // self.shape.kv_heads, axis=0) for x in (k, v)
         )
-        scores = np.einsum("htd,hsd->hts", q.astype(np.float64), keys) * SCALE
+        queries = rounded(q, "int8") if self.asks_in_codes else q.astype(np.float64)
+        scores = np.einsum("htd,hsd->hts", queries, keys) * SCALE
         rows, columns = np.arange(n)[:, None], np.arange(n)[None, :]
         hidden = columns > rows
         if window:

@@ -24,6 +24,7 @@ class NoBytes final : public ByteLayer {
     for (std::size_t i = 0; i < n; ++i) moved.emplace_back(src[i], dst[i]);
   }
   std::size_t cell_bytes() const override { return 0; }
+  std::vector<CellArray> cell_arrays() const override { return {}; }
   void read_cells(std::span<const Cell>, std::span<std::byte>) const override {}
   void write_cells(std::span<const Cell>, std::span<const std::byte>) override {}
   std::vector<std::pair<Cell, Cell>> moved;

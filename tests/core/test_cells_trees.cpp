@@ -31,6 +31,7 @@ class Recorder final : public ByteLayer {
   }
 
   std::size_t cell_bytes() const override { return 0; }
+  std::vector<CellArray> cell_arrays() const override { return {}; }
   void read_cells(std::span<const Cell>, std::span<std::byte>) const override {}
   void write_cells(std::span<const Cell>, std::span<const std::byte>) override {}
 

@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "convert.h"
+#include "cpu/kernels/rotation.h"
+#include "cpu/kernels/table.h"
 
 namespace agentkv::cpu::testing {
 
@@ -33,7 +35,33 @@ float rounded(std::string_view dtype, float x) {
   return x;
 }
 
+int code_of(KvDtype dtype, const std::byte* row, int d) {
+  if (dtype == KvDtype::Int8) return static_cast<std::int8_t>(row[d]);
+  constexpr int levels[] = {6, 18, 31, 44, 58, 75, 96, 127};
+  const int byte = static_cast<int>(row[d / 32 * 16 + d % 16]), nibble = d % 32 < 16 ? byte & 15 : byte >> 4;
+  return nibble < 8 ? levels[nibble] : -levels[nibble - 8];
+}
+
 }  // namespace
+
+Tensor kept(const char* name, const Tensor& rows) {
+  const KvDtype dtype = parse_kv_dtype(name);
+  Tensor out(rows);
+  if (!has_scales(dtype)) {
+    for (float& x : out.data) x = rounded(name, x);
+    return out;
+  }
+  std::vector<std::byte> codes(kMaxHeadDim);
+  for (int h = 0; h < rows.heads; ++h) {
+    for (int t = 0; t < rows.tokens; ++t) {
+      float scale;
+      row_kernels(dtype).store_row(rows.row(h, t), codes.data(), &scale, rows.dim);
+      for (int d = 0; d < rows.dim; ++d) out.row(h, t)[d] = scale * static_cast<float>(code_of(dtype, codes.data(), d));
+      turn_back(out.row(h, t), rows.dim);
+    }
+  }
+  return out;
+}
 
 Filled::Filled(const Shape& shape, Cell cells, ParallelFor parallel_for, unsigned seed)
     : shape(shape),
@@ -55,10 +83,6 @@ Filled::Filled(const Shape& shape, Cell cells, ParallelFor parallel_for, unsigne
   std::mt19937 random(seed);
   k = Tensor(shape.n_kv_heads, cells, shape.head_dim, random);
   v = Tensor(shape.n_kv_heads, cells, shape.head_dim, random);
-  // Already rounded: storing them is exact.
-  for (Tensor* tensor : {&k, &v}) {
-    for (float& x : tensor->data) x = rounded(shape.dtype, x);
-  }
   std::vector<Cell> all(static_cast<std::size_t>(cells));
   std::iota(all.begin(), all.end(), 0);
   planner->current = PlanMaker().sequence(all, cells).done();
@@ -98,7 +122,9 @@ Tensor Filled::attend(const StepPlan& plan, float scale, Pos window, Pos sinks, 
 }
 
 Tensor Filled::reference(const StepPlan& plan, float scale, Pos window, Pos sinks, unsigned seed) const {
-  const Tensor q = queries(plan, seed);
+  const bool codes = has_scales(parse_kv_dtype(shape.dtype));
+  const Tensor q = codes ? kept("int8", queries(plan, seed)) : queries(plan, seed);
+  const Tensor keys = kept(shape.dtype, k), values = kept(shape.dtype, v);
   Tensor out(q.heads, q.tokens, q.dim);
   for (int row = 0; row < plan.n_tokens(); ++row) {
     const auto cells = visible_cells(plan, row, window, sinks);
@@ -107,7 +133,7 @@ Tensor Filled::reference(const StepPlan& plan, float scale, Pos window, Pos sink
       double peak = -std::numeric_limits<double>::infinity(), total = 0;
       for (auto [position, cell] : cells) {
         double score = 0;
-        for (int d = 0; d < q.dim; ++d) score += double{q.row(h, row)[d]} * k.row(h / shape.group, cell)[d];
+        for (int d = 0; d < q.dim; ++d) score += double{q.row(h, row)[d]} * keys.row(h / shape.group, cell)[d];
         scores.push_back(score * scale);
         peak = std::max(peak, scores.back());
       }
@@ -115,7 +141,7 @@ Tensor Filled::reference(const StepPlan& plan, float scale, Pos window, Pos sink
       for (std::size_t i = 0; i < cells.size(); ++i) {
         const double weight = std::exp(scores[i] - peak);
         total += weight;
-        for (int d = 0; d < q.dim; ++d) sum[d] += weight * v.row(h / shape.group, cells[i].second)[d];
+        for (int d = 0; d < q.dim; ++d) sum[d] += weight * values.row(h / shape.group, cells[i].second)[d];
       }
       for (int d = 0; d < q.dim; ++d) out.row(h, row)[d] = static_cast<float>(sum[d] / total);
     }

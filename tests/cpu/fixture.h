@@ -41,6 +41,9 @@ struct Shape {
 // What a plan's row sees, as (position, cell).
 std::vector<std::pair<Pos, Cell>> visible_cells(const StepPlan& plan, int row, Pos window, Pos sinks);
 
+// What a pool of that dtype gives back of rows: rounded, or through codes and back.
+Tensor kept(const char* dtype, const Tensor& rows);
+
 // A cache whose cells [0, cells) were filled by one step, so that any later plan may read any of them.
 class Filled {
  public:
@@ -52,7 +55,7 @@ class Filled {
   Tensor reference(const StepPlan& plan, float scale, Pos window = 0, Pos sinks = 0, unsigned seed = 2) const;
 
   Shape shape;
-  Tensor k, v;  // what the cells hold: float32 values that the dtype can represent
+  Tensor k, v;  // what was stored into the cells
   std::shared_ptr<FixedPlan> planner;
   KvCache cache;
 

@@ -127,13 +127,20 @@ void sweep(const Shape& shape, Pos window, const ParallelFor& parallel_for) {
 }
 
 // Levels with fused multiply-add agree with one another, too.
-void check_levels() {
-  Filled filled({2, 2, 80, "fp16"}, 600, nullptr);
-  const StepPlan plan = PlanMaker().sequence(range(0, 600), 70).done();
-  set_isa("v4");
-  const Tensor wide = filled.attend(plan, kScale);
-  set_isa("v3");
-  CHECK(filled.attend(plan, kScale).data == wide.data);
+void check_levels(const std::vector<std::string_view>& isas, const char* dtype) {
+  Filled filled({2, 2, 80, dtype}, 600, nullptr);
+  const auto outputs = [&](std::string_view isa) {
+    set_isa(isa);
+    std::vector<Tensor> all;
+    for (const int n : {1, 70}) all.push_back(filled.attend(PlanMaker().sequence(range(0, 600), n).done(), kScale));
+    return all;
+  };
+  const std::vector<Tensor> want = outputs(isas.front());
+  for (const std::string_view isa : isas) {
+    if (isa == "v2") continue;
+    const std::vector<Tensor> got = outputs(isa);
+    for (std::size_t i = 0; i < want.size(); ++i) CHECK(got[i].data == want[i].data);
+  }
 }
 
 }  // namespace
@@ -146,17 +153,22 @@ int main() {
     set_isa(isa);
     const bool best = isa == isas.front();
     sweep({1, 2, 32, "fp16"}, 0, two);
+    sweep({1, 2, 32, "int8"}, 0, two);
     if (!best) continue;
+    sweep({1, 1, 80, "int8"}, 0, nullptr);
+    sweep({1, 4, 64, "int4"}, 0, two);
     sweep({1, 1, 32, "fp32"}, 0, nullptr);
     sweep({1, 4, 40, "bf16"}, 0, two);
     sweep({1, 2, 32, "fp16"}, 300, nullptr);
     // One thread or two: the same bits.
-    Filled one({2, 2, 64, "fp16"}, 1500, nullptr), many({2, 2, 64, "fp16"}, 1500, two);
-    for (const int n : {1, 70}) {
-      const StepPlan plan = PlanMaker().sequence(range(0, 1500), n).done();
-      CHECK(one.attend(plan, kScale).data == many.attend(plan, kScale).data);
+    for (const char* dtype : {"fp16", "int8"}) {
+      Filled one({2, 2, 64, dtype}, 1500, nullptr), many({2, 2, 64, dtype}, 1500, two);
+      for (const int n : {1, 70}) {
+        const StepPlan plan = PlanMaker().sequence(range(0, 1500), n).done();
+        CHECK(one.attend(plan, kScale).data == many.attend(plan, kScale).data);
+      }
     }
   }
-  if (isas.front() == "v4") check_levels();
+  for (const char* dtype : {"fp16", "int8", "int4"}) check_levels(isas, dtype);
   return 0;
 }

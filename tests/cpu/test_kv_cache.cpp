@@ -56,11 +56,11 @@ void test_growth() {
   planner->current = writes({2, 0, 3});
   update(cache, 0, k, v);
   CHECK_EQ(cache.allocated_cells(), 4);
-  CHECK_EQ(cache.bytes(), std::size_t{2 * 2 * 4 * 8 * 4});
+  CHECK_EQ(cache.bytes(), std::size_t{2 * 2 * 2 * 4 * 8 * 4});
   planner->current = writes({9, 60, 20});
   const AttendSpec spec = update(cache, 0, k, v);
-  CHECK_EQ(cache.allocated_cells(), 64);  // doubled: 4, 8, ... 64; layer 1 still holds nothing
-  CHECK_EQ(cache.bytes(), std::size_t{2 * 2 * 64 * 8 * 4});
+  CHECK_EQ(cache.allocated_cells(), 64);  // doubled: 4, 8, ... 64
+  CHECK_EQ(cache.bytes(), std::size_t{2 * 2 * 2 * 64 * 8 * 4});
   planner->current = writes({9, 60, 70});
   const AttendSpec grown = update(cache, 0, k, v);
   CHECK_EQ(cache.allocated_cells(), 100);  // the capacity, not 128
@@ -155,8 +155,8 @@ void test_rounding() {
     set_isa(isa);
     const int n = static_cast<int>(values.size());
     std::vector<std::uint16_t> half(values.size()), brain(values.size());
-    kernels().store_row[static_cast<int>(KvDtype::Fp16)](values.data(), reinterpret_cast<std::byte*>(half.data()), n);
-    kernels().store_row[static_cast<int>(KvDtype::Bf16)](values.data(), reinterpret_cast<std::byte*>(brain.data()), n);
+    row_kernels(KvDtype::Fp16).store_row(values.data(), reinterpret_cast<std::byte*>(half.data()), nullptr, n);
+    row_kernels(KvDtype::Bf16).store_row(values.data(), reinterpret_cast<std::byte*>(brain.data()), nullptr, n);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::isnan(values[i])) {
         CHECK(std::isnan(float_from_fp16(half[i])));

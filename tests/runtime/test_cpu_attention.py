@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pytest
 from agentkv_runtime import _core
 
-from tests.conformance.layers import rounded
+from tests import code_rows
+from tests.conformance.layers import CODES, TOLERANCE, rounded
 
 Float = npt.NDArray[np.float32]
 
@@ -64,7 +65,7 @@ def history(n: int, seed: int = 0) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, VOCAB, n)]
 
 
-@pytest.fixture(params=["fp32", "fp16", "bf16"])
+@pytest.fixture(params=TOLERANCE)
 def kv_dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -80,7 +81,7 @@ def restore_settings() -> Iterator[None]:
 def reference(feeder: Feeder, tokens: list[int], kv_dtype: str, window: int) -> npt.NDArray[np.float64]:
     n, index = len(tokens), np.array(tokens)
     turn = feeder.turn[:n]
-    q = (feeder.q[:, index] * turn).astype(np.float64)
+    q = rounded(feeder.q[:, index] * turn, "int8" if kv_dtype in CODES else "fp32")
     k = np.repeat(rounded(feeder.k[:, index] * turn, kv_dtype), len(q) // len(feeder.k), axis=0)
     v = np.repeat(rounded(feeder.v[:, index] + turn, kv_dtype), len(q) // len(feeder.v), axis=0)
     scores = np.einsum("htd,hsd->hts", q, k) * SCALE
@@ -101,7 +102,8 @@ def test_agrees_with_float64_on_every_instruction_set(
         _core.set_cpu_isa(isa)
         feeder = Feeder(kv_dtype, kv_heads=kv_heads, heads=heads, dim=dim)
         got = feeder.feed(0, tokens, 100, window)
-        np.testing.assert_allclose(got, reference(feeder, tokens, kv_dtype, window), atol=1e-5, rtol=0, err_msg=isa)
+        want = reference(feeder, tokens, kv_dtype, window)
+        np.testing.assert_allclose(got, want, atol=TOLERANCE[kv_dtype], rtol=0, err_msg=isa)
 
 
 def test_chunks(kv_dtype: str) -> None:
@@ -175,12 +177,39 @@ def test_threads(kv_dtype: str) -> None:
 
 @pytest.mark.usefixtures("restore_settings")
 def test_levels_with_fma_agree() -> None:
-    def output(isa: str) -> Float:
+    def output(isa: str, kv_dtype: str) -> Float:
         _core.set_cpu_isa(isa)
-        return Feeder().feed(0, history(150), 50)
+        return Feeder(kv_dtype).feed(0, history(150), 50)
 
     with_fma = [isa for isa in _core.cpu_isas() if isa != "v2"]
-    assert all(np.array_equal(output(with_fma[0]), output(isa)) for isa in with_fma)
+    for kv_dtype in ("fp16", *CODES):
+        want = output(with_fma[0], kv_dtype)
+        assert all(np.array_equal(want, output(isa, kv_dtype)) for isa in with_fma)
+
+
+@pytest.mark.usefixtures("restore_settings")
+@pytest.mark.parametrize("kv_dtype", CODES)
+@pytest.mark.parametrize("dim", [8, 40, 64, 80, 128, 200, 256])
+def test_codes_are_those_of_the_format(kv_dtype: str, dim: int) -> None:
+    """To the byte, on every instruction set: outliers, tiny rows and zeros among them."""
+    rows = np.random.default_rng(dim).standard_normal((1, 30, dim)).astype(np.float32)
+    rows[0, 1] *= np.float32(1e15)
+    rows[0, 2] *= np.float32(1e-15)
+    rows[0, 3:9, 0] *= 50
+    rows[0, 9] = 0
+    codes, scales = code_rows.packed(rows[0, :9], kv_dtype)
+    for isa in _core.cpu_isas():
+        _core.set_cpu_isa(isa)
+        feeder = Feeder(kv_dtype, kv_heads=1, heads=1, dim=dim, capacity=64)
+        feeder.cells.begin_step([0] * 30)
+        feeder.cache.update_and_attend(0, feeder.cells.step_positions(), rows, rows, rows, SCALE)
+        feeder.cells.commit_step()
+        kept = feeder.cache.read_cells(list(range(30)))
+        half = kept.shape[1] // 2
+        assert np.array_equal(kept[:, :half], kept[:, half:])  # K and V alike
+        assert np.array_equal(kept[:9, : half - 4], codes)
+        assert kept[:9, half - 4 : half].tobytes() == scales.tobytes()
+        assert not kept[9].any()
 
 
 def test_a_row_that_differs_gives_other_bits() -> None:

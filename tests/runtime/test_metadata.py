@@ -57,5 +57,9 @@ def test_bytes_per_token() -> None:
     assert metadata.kv_bytes_per_token("bf16") == metadata.kv_bytes_per_token("fp16") == 2 * 2 * 3 * 16 * 2
     with pytest.raises(ValueError, match="fp64"):
         metadata.kv_bytes_per_token("fp64")
-    with pytest.raises(ValueError, match="head_dim that 32 divides, not 16"):
-        metadata.kv_bytes_per_token("int8")
+    assert metadata.kv_bytes_per_token("int8") == metadata.kv_bytes_per_token("int8", "torch") == 2 * 2 * 3 * (16 + 4)
+    assert metadata.kv_bytes_per_token("int4") == 2 * 2 * 3 * (16 + 4)  # 32 numbers in 16 bytes
+    assert KvCacheMetadata(1, 1, 128).kv_bytes_per_token("int4") == 2 * (64 + 4)
+    assert KvCacheMetadata(1, 1, 128).kv_bytes_per_token("int8", "mlx") == 2 * (128 + 2 * 4)
+    with pytest.raises(ValueError, match="head_dim that 32 divides on MLX, not 16"):
+        metadata.kv_bytes_per_token("int8", "mlx")

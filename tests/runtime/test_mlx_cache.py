@@ -87,7 +87,7 @@ def test_bytes_of_quantised_pools(kv_dtype: str) -> None:
             cache.update_and_attend(layer, cells.step_positions(), zeros, zeros, zeros, SCALE)
         row = dim * BITS[kv_dtype] // 8 + 2 * (dim // group) + 2 * (dim // group)  # codes, scales, biases
         assert cache.bytes == 3 * 2 * KV_HEADS * 32 * row
-        assert cache.bytes == 32 * KvCacheMetadata(3, KV_HEADS, dim).kv_bytes_per_token(kv_dtype)
+        assert cache.bytes == 32 * KvCacheMetadata(3, KV_HEADS, dim).kv_bytes_per_token(kv_dtype, "mlx")
         cells.abort_step()
     with pytest.raises(_core.InvalidTensor, match="80"):
         _mlx.MlxCache(_core.Cells(8), 1, KV_HEADS, 80, kv_dtype)

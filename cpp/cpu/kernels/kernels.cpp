@@ -2,6 +2,7 @@
 // the linker could otherwise pick a copy that needs newer instructions for the whole program.
 #include "cpu/kernels/packed.h"
 #include "cpu/kernels/row_ops.h"
+#include "cpu/kernels/state.h"
 #include "cpu/kernels/stream.h"
 
 namespace agentkv::cpu {
@@ -23,15 +24,20 @@ void attend_block(const BlockArgs& a) {
   }
 }
 
+void scale_query(const float* q, float scale, float* dst, int dim) {
+  for (int d = 0; d < dim; ++d) dst[d] = q[d] * scale;
+}
+
+template <class Row>
+constexpr RowKernels kFloatKernels = {attend_block<Row>, store_row<Row>, scale_query, finish};
+
 }  // namespace
 
 extern const KernelTable AGENTKV_TABLE;
 const KernelTable AGENTKV_TABLE = {
-    {attend_block<Fp32Row>, attend_block<Fp16Row>, attend_block<Bf16Row>},
-    {store_row<Fp32Row>, store_row<Fp16Row>, store_row<Bf16Row>},
+    {kFloatKernels<Fp32Row>, kFloatKernels<Fp16Row>, kFloatKernels<Bf16Row>},
     init_state,
     merge_state,
-    finish,
     rms_norm_row,
     rotate_row,
 };

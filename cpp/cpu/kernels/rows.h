@@ -99,7 +99,7 @@ struct Fp16Row {
 };
 
 template <class Row>
-void store_row(const float* src, std::byte* dst, int n) {
+void store_row(const float* src, std::byte* dst, float*, int n) {
   constexpr int step = kWidth < 8 ? kWidth : 8;  // rows are multiples of 8 long
   int d = 0;
   for (; d + kWidth <= n; d += kWidth) Row::store_part(load(src + d), dst, d);

@@ -2,12 +2,16 @@
 // shares no inline code with files compiled for another.
 //
 // The reduction order is part of the interface (all kernels, all query counts, all instruction sets with FMA give the
-// same bits):
+// same bits). Over float rows:
 //   score(q, p)  = fma chain over d = 0 .. dim - 1 of q[d] * K[p][d], from 0; q already carries scale * log2(e)
 //   positions go by blocks [64 b, 64 b + 64); an absent or hidden position has score -inf, so weight 0
 //   per block: peak = max, weights = exp2(score - peak), 16 lanes of denominators (lane = p mod 16, the four weights of
 //   a lane summed as (w0 + w1) + (w2 + w3)), sum[d] = fma chain over p of w[p] * V[p][d], from sum[d] * fade
 //   blocks of a segment in order, then segments merged in order
+// Over rows of codes, with integer products, which are exact in any order:
+//   score(q, p)  = float(codes of q * codes of K[p]) * scale of K[p] * scale of q; the softmax as above
+//   per block: weights times the scales of V become 16-bit integers, sum[d] = fma(float(weights * codes of V), unit,
+//   sum[d] * fade)
 #pragma once
 
 #include <cstddef>
@@ -23,6 +27,8 @@ inline constexpr int kMaxHeadDim = 256;
 // A query row's running state in floats: sum [padded dim], denominators [kLanes], peak, padding.
 inline constexpr int padded_dim(int dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
 inline constexpr int state_floats(int dim) { return padded_dim(dim) + 2 * kLanes; }
+// A query row as kernels read it, in floats; a multiple of 64 bytes.
+inline constexpr int query_floats(int dim) { return kLanes + (dim + 63) / 64 * 64; }
 // Floats of scratch that attend_block needs: K and V of a block and the scores of a strip of rows.
 inline constexpr int kStripRows = 24;
 inline constexpr int scratch_floats(int dim) { return kBlock * (dim + padded_dim(dim)) + kStripRows * kBlock; }
@@ -31,28 +37,47 @@ inline constexpr int scratch_floats(int dim) { return kBlock * (dim + padded_dim
 struct BlockArgs {
   const std::byte* k;  // this K/V head's rows, cell c at k + c * row_bytes
   const std::byte* v;
+  const float* k_scales;  // cell c's at k_scales[c]; null where rows are floats
+  const float* v_scales;
   std::size_t row_bytes;
   const std::int32_t* cells;       // [kBlock] cell of each position, -1 where absent
   const std::int32_t* next_cells;  // the block that follows, to prefetch; may be null
   int dim;
   int n_rows;
-  const float* const* q;         // [n_rows] -> [dim]
+  const float* const* q;         // [n_rows] -> [query_floats(dim)], as prepare_query wrote it
   const std::uint64_t* visible;  // [n_rows] bit p: the row sees position p of the block; never 0
   float* const* state;           // [n_rows] -> [state_floats(dim)], 64-byte aligned
   float* scratch;                // [scratch_floats(dim)], 64-byte aligned
 };
 
+// What depends on how a pool keeps its rows.
+struct RowKernels {
+  void (*attend_block)(const BlockArgs&);
+  // src [n] as the pool keeps it; n a multiple of 8. Writes *scale where rows are codes.
+  void (*store_row)(const float* src, std::byte* dst, float* scale, int n);
+  // q times scale, which carries log2(e); dst [query_floats(dim)], 64-byte aligned.
+  void (*prepare_query)(const float* q, float scale, float* dst, int dim);
+  void (*finish)(const float* state, float* out, int dim);
+};
+
 struct KernelTable {
-  void (*attend_block[3])(const BlockArgs&);                      // by KvDtype
-  void (*store_row[3])(const float* src, std::byte* dst, int n);  // by KvDtype; n a multiple of 8
+  RowKernels rows[3];  // fp32, fp16, bf16
   void (*init_state)(float* state, int dim);
   void (*merge_state)(float* into, const float* later, int dim);
-  void (*finish)(const float* state, float* out, int dim);
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int n);
   // Turns pairs (i, i + pairs), or (2 i, 2 i + 1) when interleaved, by the angles of cos and sin [pairs].
   void (*rotate)(const float* x, const float* cos, const float* sin, int pairs, bool interleaved, float* y);
 };
 
-const KernelTable& kernels();  // for the instruction set in use
+// Apart from the others because more instruction sets matter to it.
+struct CodeKernelTable {
+  RowKernels rows[2];  // int8, int4
+};
+
+// For the instruction set in use.
+const KernelTable& kernels();
+const CodeKernelTable& code_kernels();
+enum class KvDtype;
+const RowKernels& row_kernels(KvDtype dtype);
 
 }  // namespace agentkv::cpu

@@ -16,7 +16,8 @@ import torch
 
 from agentkv_runtime._core import CacheFull, Cells, InvalidRange, InvalidTensor, StepPlan
 from agentkv_runtime.backends import BACKENDS
-from agentkv_runtime.hf.dtypes import TORCH_DTYPES
+from agentkv_runtime.torch_backend.pool import Pool
+from agentkv_runtime.torch_backend.rows import rows_of
 
 __all__ = ["TorchCache"]
 
@@ -59,21 +60,21 @@ class TorchCache:
             raise InvalidTensor(f"kv_dtype {kv_dtype!r} is not one of {', '.join(known)} on the torch backend")
         self.planner = planner
         self.capacity = capacity
-        self.dtype = TORCH_DTYPES[kv_dtype]
+        self.rows = rows_of(kv_dtype)
         self.min_chunk = max(1, min(min_chunk, capacity))
         self.device = torch.device(device)
-        self._pools: list[tuple[torch.Tensor, torch.Tensor] | None] = [None] * n_layers
+        self._pools: list[tuple[Pool, Pool] | None] = [None] * n_layers
         self._step: _Step | None = None
 
     @property
     def bytes(self) -> int:
         """K and V bytes allocated now, all layers."""
-        return sum(tensor.nbytes for pools in self._pools if pools is not None for tensor in pools)
+        return sum(pool.bytes for pools in self._pools for pool in pools or ())
 
     @property
     def allocated_cells(self) -> int:
         """Cells that the largest pool has room for."""
-        return max((pools[0].shape[2] for pools in self._pools if pools is not None), default=0)
+        return max((pools[0].cells for pools in self._pools if pools is not None), default=0)
 
     @contextmanager
     def step(self, positions: Sequence[int]) -> Iterator[None]:
@@ -106,13 +107,12 @@ class TorchCache:
         group = q.shape[1] // kv_heads
         if q.shape[1] != group * kv_heads or q.shape[2] != rows or q.shape[3] != dim:
             raise InvalidTensor(f"q {tuple(q.shape)} does not fit k {tuple(k.shape)}")
-        keys, values = self._write(layer_id, k, v, step)
-        keys = keys[0, :, None, : step.read_len].float()
-        values = values[0, :, None, : step.read_len].float()
-        scores = (q[0].float().reshape(kv_heads, group, rows, dim) @ keys.transpose(-1, -2)) * scale
+        keys, values = (pool.read(step.read_len)[:, None] for pool in self._write(layer_id, k, v, step))
+        queries = self.rows.turn(q[0].float()).reshape(kv_heads, group, rows, dim)
+        scores = (queries @ keys.transpose(-1, -2)) * scale
         scores = scores.masked_fill(~step.mask(window, sinks), float("-inf"))
         weights = torch.softmax(scores, dim=-1)
-        return (weights @ values).reshape(1, q.shape[1], rows, -1).to(q.dtype)
+        return self.rows.turn_back(weights @ values).reshape(1, q.shape[1], rows, -1).to(q.dtype)
 
     @torch.inference_mode()
     def update_and_attend(
@@ -137,28 +137,37 @@ class TorchCache:
         """Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange."""
         if len(src) != len(dst):
             raise InvalidRange(f"{len(src)} source cells for {len(dst)} destinations")
-        cells = min((pools[0].shape[2] for pools in self._pools if pools is not None), default=0)
+        cells = min((pools[0].cells for pools in self._pools if pools is not None), default=0)
         for cell in (*src, *dst):
             if cells and not 0 <= cell < cells:
                 raise InvalidRange(f"cannot move cell {cell}; {cells} are allocated")
         for pools in self._pools:
             for pool in pools or ():
-                pool[:, :, list(dst)] = pool[:, :, list(src)]
+                pool.move(src, dst)
 
     @property
     def cell_bytes(self) -> int:
         """Bytes that K and V of one cell take, all layers; 0 until each was written, which tells their shapes."""
-        return sum(pool[:, :, 0].nbytes for pools in self._written() for pool in pools)
+        return sum(pool.cell_bytes for pools in self._written() for pool in pools)
+
+    @property
+    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
+        """(name, dtype, shape) of what those bytes are, in their order; none until each layer was written."""
+        return [
+            array
+            for layer, pools in enumerate(self._written())
+            for name, pool in zip("kv", pools, strict=True)
+            for array in pool.describe(f"layers.{layer}.{name}")
+        ]
 
     @torch.inference_mode()
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
         """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept. Raises InvalidRange."""
         layers = self._written()
-        self._check_cells(cells, min((pools[0].shape[2] for pools in layers), default=0))
+        self._check_cells(cells, min((pools[0].cells for pools in layers), default=0))
         if not cells:
             return np.zeros((0, self.cell_bytes), np.uint8)
-        parts = [self._rows(pool[:, :, list(cells)]).view(torch.uint8).numpy() for pools in layers for pool in pools]
-        return np.concatenate(parts, axis=1)
+        return np.concatenate([pool.read_bytes(cells) for pools in layers for pool in pools], axis=1)
 
     @torch.inference_mode()
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
@@ -173,24 +182,16 @@ class TorchCache:
         if not cells:
             return
         at = 0
-        for layer, pools in enumerate(self._written()):
-            grown = tuple(self._grown(pool, pool, max(cells) + 1) for pool in pools)
-            for pool in grown:
-                rows = self._rows(pool[:, :, : len(cells)])
-                part = np.ascontiguousarray(bytes[:, at : at + rows.shape[1] * rows.element_size()])
-                at += part.shape[1]
-                rows = torch.from_numpy(part).view(self.dtype).reshape(len(cells), pool.shape[1], pool.shape[3])
-                pool[0, :, list(cells)] = rows.transpose(0, 1).to(self.device)
-            self._pools[layer] = (grown[0], grown[1])
+        for pools in self._written():
+            for pool in pools:
+                self._reserve(pool, max(cells) + 1)
+                # As in a forward: values that are not finite would reach rows that do not see them.
+                pool.restore(cells, bytes[:, at : at + pool.cell_bytes], finite=pool is pools[1])
+                at += pool.cell_bytes
 
-    def _written(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _written(self) -> list[tuple[Pool, Pool]]:
         pools = [pools for pools in self._pools if pools is not None]
         return pools if len(pools) == len(self._pools) else []
-
-    @staticmethod
-    def _rows(cells: torch.Tensor) -> torch.Tensor:
-        # [1, H, n, D] on the device -> [n, H * D] on the host
-        return cells[0].transpose(0, 1).reshape(cells.shape[2], -1).cpu().contiguous()
 
     @staticmethod
     def _check_cells(cells: Sequence[int], end: int) -> None:
@@ -198,41 +199,38 @@ class TorchCache:
             if not 0 <= index(cell) < end:
                 raise InvalidRange(f"cell {cell} is out of range [0, {end})")
 
-    def _write(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, step: _Step) -> tuple[torch.Tensor, torch.Tensor]:
+    def _write(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, step: _Step) -> tuple[Pool, Pool]:
         if not 0 <= layer_id < len(self._pools):
             raise InvalidTensor(f"layer {layer_id} is outside [0, {len(self._pools)})")
         if k.shape[2] != len(step.write_cells) or v.shape[:3] != k.shape[:3]:
             raise InvalidTensor(
                 f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit a step of {len(step.write_cells)} rows"
             )
-        pools = self._pools[layer_id]
-        if pools is not None and (pools[0].shape[1::2] != k.shape[1::2] or pools[1].shape[1::2] != v.shape[1::2]):
-            raise InvalidTensor(f"k {tuple(k.shape)} does not fit pools {tuple(pools[0].shape)} of layer {layer_id}")
-        keys, values = (
-            self._grown(pools[i] if pools else None, new, step.cells_needed) for i, new in enumerate((k, v))
-        )
-        self._pools[layer_id] = (keys, values)
+        held = self._pools[layer_id]
+        pools = held or (self._pool(k), self._pool(v))
+        for name, pool, new in (("k", pools[0], k), ("v", pools[1], v)):
+            if (pool.heads, pool.dim) != (new.shape[1], new.shape[3]):
+                raise InvalidTensor(
+                    f"{name} {tuple(new.shape)} does not fit layer {layer_id} of {pool.heads} heads of {pool.dim}"
+                )
+        for pool in pools:
+            self._reserve(pool, step.cells_needed)
+        self._pools[layer_id] = pools
         # What is not finite would reach rows that do not see it, as 0 times it, and outlive its sequence.
-        for pool, new in ((keys, k), (values, v.where(v.isfinite(), 0))):
-            pool.index_copy_(2, step.write_cells, self._rounded(new))
-        return keys, values
+        for pool, new in zip(pools, (k, v.where(v.isfinite(), 0)), strict=True):
+            pool.write(step.write_cells, new)
+        return pools
 
-    def _rounded(self, new: torch.Tensor) -> torch.Tensor:
-        if self.dtype == torch.float16:  # one outlier must not turn a whole row into NaN
-            new = new.clamp(-65504, 65504)
-        return new.to(self.dtype)
+    def _pool(self, rows: torch.Tensor) -> Pool:
+        return Pool(self.rows, rows.shape[1], rows.shape[3], self.device)
 
-    def _grown(self, pool: torch.Tensor | None, like: torch.Tensor, cells: int) -> torch.Tensor:
-        have = 0 if pool is None else pool.shape[2]
-        if cells <= have and pool is not None:
-            return pool
-        size = max(have, self.min_chunk)
+    def _reserve(self, pool: Pool, cells: int) -> None:
+        if cells <= pool.cells:
+            return
+        size = max(pool.cells, self.min_chunk)
         while size < cells:
             size *= 2
         size = min(size, self.capacity)
         if size < cells:
             raise CacheFull(f"the plan needs {cells} cells and the pools stop at {self.capacity}")
-        grown = torch.zeros((1, like.shape[1], size, like.shape[3]), dtype=self.dtype, device=self.device)
-        if pool is not None:
-            grown[:, :, :have] = pool
-        return grown
+        pool.grow(size)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 from agentkv_runtime.hf.attention import feeding
 from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_windows
@@ -52,7 +53,19 @@ class TorchModel:
         self.feature_dim: int = len(feature_layers) * text.hidden_size
         self.max_positions = position_limit(text)
         """Positions that a history may have; None where the config names no length."""
+        self._fingerprint: str | None = None
         self._stream = ResidualStream(self.model, feature_layers) if feature_layers else None
+
+    @torch.inference_mode()
+    def fingerprint(self) -> str:
+        """Digest of the weights and the config: what tells saved cells whether they belong to this model."""
+        if self._fingerprint is None:
+            digest = xxhash.xxh3_128(self.model.config.to_json_string().encode())
+            for name, tensor in sorted(self.model.state_dict().items()):
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().contiguous().view(-1).cpu().view(torch.uint8).numpy())
+            self._fingerprint = f"xxh3:{digest.hexdigest()}"
+        return self._fingerprint
 
     @torch.inference_mode()
     def forward(

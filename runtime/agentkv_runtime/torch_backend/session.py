@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchSession", "open_torch_session"]
 
+WEIGHT_DTYPES = ("fp32", "fp16", "bf16")
+
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
@@ -41,6 +43,7 @@ class TorchSession(_core.PythonRunner):
         min_chunk: int,
         max_tokens: int,
         max_logits: int,
+        max_sequences: int = 256,
     ) -> None:
         from agentkv_runtime.torch_backend.cache import TorchCache
 
@@ -52,7 +55,7 @@ class TorchSession(_core.PythonRunner):
             feature_dim=model.feature_dim,
         )
         self.model = model
-        self.cache = _core.Cells(capacity)
+        self.cache = _core.Cells(capacity, max_sequences)
         self.layer = TorchCache(
             self.cache,
             n_layers=model.n_layers,
@@ -78,6 +81,32 @@ class TorchSession(_core.PythonRunner):
         """Cells that the pools have room for now."""
         return self.layer.allocated_cells
 
+    @property
+    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
+        """(name, dtype, shape) of what a cell holds, in the order of its bytes."""
+        self._learn_shapes()
+        return self.layer.cell_arrays
+
+    def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept."""
+        return self.layer.read_cells(cells)
+
+    def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        """What read_cells gave, back into these cells."""
+        self._learn_shapes()
+        self.layer.write_cells(cells, bytes)
+
+    def _learn_shapes(self) -> None:
+        """Models say what their layers keep by keeping it: a forward tells, and is taken back."""
+        if self.layer.cell_bytes:
+            return
+        spare = next(seq for seq in range(self.cache.max_sequences) if not self.cache.seq_len(seq))
+        self.cache.begin_step([spare])
+        try:
+            self.model.forward(self.layer, [0], [0], [])
+        finally:
+            self.cache.abort_step()
+
     def _run(self, tokens: Rows, positions: Rows, logits_indices: Rows) -> Floats | tuple[Floats, Floats]:
         logits, features = self.model.forward(self.layer, _list(tokens), _list(positions), _list(logits_indices))
         return _array(logits) if features is None else (_array(logits), _array(features))
@@ -94,6 +123,7 @@ def open_torch_session(
     threads: int | None = None,
     max_tokens: int = 512,
     max_logits: int = 64,
+    max_sequences: int = 256,
     feature_layers: Sequence[int] = (),
 ) -> TorchSession:
     """Loads a Hugging Face folder and opens one cache over it.
@@ -105,10 +135,9 @@ def open_torch_session(
     Raises BackendError without torch and transformers, ValueError for a dtype that torch pools do not have.
     """
     backend = BACKENDS["torch"]
-    for name, value in (("kv_dtype", kv_dtype), ("dtype", dtype)):
-        if value is not None and value not in backend.kv_dtypes:
-            known = ", ".join(backend.kv_dtypes)
-            raise ValueError(f"{name} {value!r} is not one of {known}: what the torch backend has")
+    for name, value, known in (("kv_dtype", kv_dtype, backend.kv_dtypes), ("dtype", dtype, WEIGHT_DTYPES)):
+        if value is not None and value not in known:
+            raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}: what the torch backend has")
     try:
         backend.load()
     except BackendError as error:
@@ -132,6 +161,7 @@ def open_torch_session(
         min_chunk=min_chunk,
         max_tokens=max_tokens,
         max_logits=max_logits,
+        max_sequences=max_sequences,
     )
 
 

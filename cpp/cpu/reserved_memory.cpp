@@ -1,0 +1,74 @@
+#include "cpu/reserved_memory.h"
+
+#if defined(__linux__) || defined(__APPLE__)
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace agentkv::cpu {
+namespace {
+
+// Private and read-only: no system counts it as memory that it may have to provide.
+constexpr int kProtection = PROT_READ;
+constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
+
+bool addresses_are_limited() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+}
+
+}  // namespace
+
+ReservedMemory::ReservedMemory(std::size_t bytes) noexcept {
+  if (bytes == 0 || addresses_are_limited()) return;
+  void* data = mmap(nullptr, bytes, kProtection, kFlags, -1, 0);
+  if (data == MAP_FAILED) return;
+#ifdef __linux__
+  madvise(data, bytes, MADV_HUGEPAGE);  // a hint, for where 2 MiB are committed: streaming K/V is hard on the TLB
+#endif
+  data_ = static_cast<std::byte*>(data);
+  size_ = bytes;
+}
+
+ReservedMemory::~ReservedMemory() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+bool ReservedMemory::commit(std::size_t begin, std::size_t end) noexcept {
+  return begin >= end || mprotect(data_ + begin, end - begin, PROT_READ | PROT_WRITE) == 0;
+}
+
+void ReservedMemory::release(std::size_t begin, std::size_t end) noexcept {
+  if (begin >= end) return;
+  // A new mapping in place of the old one: madvise would free the pages, but leave them counted where the system
+  // counts what it has promised.
+  if (mmap(data_ + begin, end - begin, kProtection, kFlags | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    madvise(data_ + begin, end - begin, MADV_DONTNEED);
+    return;
+  }
+#ifdef __linux__
+  madvise(data_ + begin, end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+std::size_t ReservedMemory::page_size() noexcept {
+  static const auto size = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+}  // namespace agentkv::cpu
+
+#else
+
+namespace agentkv::cpu {
+
+ReservedMemory::ReservedMemory(std::size_t) noexcept {}
+ReservedMemory::~ReservedMemory() = default;
+bool ReservedMemory::commit(std::size_t, std::size_t) noexcept { return false; }
+void ReservedMemory::release(std::size_t, std::size_t) noexcept {}
+std::size_t ReservedMemory::page_size() noexcept { return 4096; }
+
+}  // namespace agentkv::cpu
+
+#endif

@@ -1,0 +1,117 @@
+#include "cpu/row_array.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/errors.h"
+#include "core/growth.h"
+#include "core/message.h"
+
+namespace agentkv::cpu {
+namespace {
+
+// Kernels load whole vectors, which may reach past the last row.
+constexpr std::size_t kSlack = 64;
+constexpr std::size_t kAlign = 64;
+constexpr std::size_t kFewPages = 8;
+// What a capacity that means "no bound" may take of the addresses of a process.
+constexpr std::size_t kMostReserved = std::size_t{1} << 36;
+// The part of what is needed that is committed on top of it, so that few steps have to ask the system.
+constexpr std::size_t kAhead = 32;
+
+std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+[[noreturn]] void refuse(std::size_t bytes, Cell cells) {
+  throw OutOfMemory(error_text("the system refused ", bytes, " bytes for keys and values of ", cells,
+                               " cells; close branches and compact, free memory, or raise the limit on it"));
+}
+
+}  // namespace
+
+void RowArray::Free::operator()(std::byte* p) const { std::free(p); }
+
+RowArray::RowArray(int lanes, std::size_t row_bytes, Cell capacity, Cell min_chunk)
+    : lanes_(static_cast<std::size_t>(lanes)), row_bytes_(row_bytes), capacity_(capacity), min_chunk_(min_chunk) {
+  const std::size_t page = ReservedMemory::page_size();
+  const std::size_t stride =
+      std::min(whole_pages(static_cast<std::size_t>(capacity)), kMostReserved / lanes_ / page * page);
+  if (stride <= kFewPages * page) return;
+  reserved_ = ReservedMemory(stride * lanes_ + kSlack);
+  if (!reserved_) return;
+  stride_ = stride;
+  data_ = reserved_.data();
+}
+
+std::size_t RowArray::whole_pages(std::size_t rows) const {
+  return rounded_up(rows * row_bytes_, ReservedMemory::page_size());
+}
+
+std::size_t RowArray::bytes() const {
+  return lanes_ * (reserved_ ? committed_ : static_cast<std::size_t>(cells_) * row_bytes_);
+}
+
+void RowArray::reserve(Cell cells) {
+  if (cells <= cells_) return;
+  const Cell grown = grown_cells(cells_, cells, min_chunk_, capacity_);
+  if (reserved_ && whole_pages(static_cast<std::size_t>(cells)) <= stride_) {
+    commit(cells);
+  } else {
+    move_to_heap(grown);
+  }
+}
+
+void RowArray::commit(Cell cells) {
+  const auto needed = static_cast<std::size_t>(cells);
+  const std::size_t bytes = std::min(whole_pages(needed + needed / kAhead), stride_);
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    if (reserved_.commit(lane * stride_ + committed_, lane * stride_ + bytes)) continue;
+    while (lane-- > 0) reserved_.release(lane * stride_ + committed_, lane * stride_ + bytes);
+    refuse(lanes_ * (bytes - committed_), cells);
+  }
+  set_committed(bytes);
+}
+
+void RowArray::shrink(Cell cells) noexcept {
+  if (cells >= cells_) return;
+  if (reserved_) {
+    const std::size_t bytes = whole_pages(static_cast<std::size_t>(cells));
+    if (bytes >= committed_) return;
+    for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      reserved_.release(lane * stride_ + bytes, lane * stride_ + committed_);
+    }
+    set_committed(bytes);
+  } else if (const Cell kept = cells == 0 ? 0 : grown_cells(0, cells, min_chunk_, capacity_); kept < cells_) {
+    try {
+      move_to_heap(kept);
+    } catch (const OutOfMemory&) {  // it stays where it is
+    }
+  }
+}
+
+void RowArray::set_committed(std::size_t bytes) {
+  committed_ = bytes;
+  cells_ = static_cast<Cell>(std::min(bytes / row_bytes_, static_cast<std::size_t>(capacity_)));
+}
+
+void RowArray::move_to_heap(Cell cells) {
+  const std::size_t stride = static_cast<std::size_t>(cells) * row_bytes_;
+  const std::size_t size = rounded_up(stride * lanes_ + kSlack, kAlign);
+  std::unique_ptr<std::byte, Free> data;
+  if (cells > 0) {
+    data.reset(static_cast<std::byte*>(std::aligned_alloc(kAlign, size)));
+    if (!data) refuse(size, cells);
+    const std::size_t kept = static_cast<std::size_t>(std::min(cells, cells_)) * row_bytes_;
+    for (std::size_t lane = 0; lane < lanes_ && kept > 0; ++lane) {
+      std::memcpy(data.get() + lane * stride, data_ + lane * stride_, kept);
+    }
+  }
+  heap_ = std::move(data);
+  reserved_ = ReservedMemory();
+  committed_ = 0;
+  data_ = heap_.get();
+  stride_ = stride;
+  cells_ = cells;
+}
+
+}  // namespace agentkv::cpu

@@ -1,0 +1,90 @@
+"""One layer's K or V in torch: the planes of its rows, cells along axis 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from agentkv_runtime.torch_backend.rows import Rows
+
+__all__ = ["Pool"]
+
+
+class Pool:
+    """Planes `[1, n_heads, cells, width]`, grown together."""
+
+    def __init__(self, rows: Rows, heads: int, dim: int, device: torch.device) -> None:
+        self.rows, self.heads, self.dim, self.device = rows, heads, dim, device
+        self._planes = self._empty(0)
+
+    @property
+    def cells(self) -> int:
+        """Cells that there is room for."""
+        return self._planes[0].shape[2]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes allocated now."""
+        return sum(plane.nbytes for plane in self._planes)
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes that one cell takes."""
+        return sum(plane.shape[1] * plane.shape[3] * plane.element_size() for plane in self._planes)
+
+    def describe(self, name: str) -> list[tuple[str, str, list[int]]]:
+        """(name, dtype, shape) of what those bytes are, in their order."""
+        return [
+            (name + plane_name, dtype, [plane.shape[1], plane.shape[3]])
+            for (plane_name, dtype), plane in zip(self.rows.names, self._planes, strict=True)
+        ]
+
+    def grow(self, cells: int) -> None:
+        """Room for so many cells; what is there stays."""
+        grown = self._empty(cells)
+        for new, old in zip(grown, self._planes, strict=True):
+            new[:, :, : self.cells] = old
+        self._planes = grown
+
+    def write(self, cells: torch.Tensor, rows: torch.Tensor) -> None:
+        """Stores rows `[1, n_heads, T, dim]` into cells `[T]`."""
+        for plane, new in zip(self._planes, self.rows.encode(rows), strict=True):
+            plane.index_copy_(2, cells, new)
+
+    def read(self, end: int) -> torch.Tensor:
+        """float32 `[n_heads, end, dim]`: the first cells, in the basis that the rows have."""
+        return self.rows.decode(tuple(plane[0, :, :end] for plane in self._planes), self.dim)
+
+    def move(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """Copies cell src[i] to dst[i], as if all were read first."""
+        for plane in self._planes:
+            plane[:, :, list(dst)] = plane[:, :, list(src)]
+
+    def read_bytes(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """uint8 `[n, cell_bytes]`."""
+        parts = []
+        for plane in self._planes:
+            rows = plane[0, :, list(cells)].transpose(0, 1).reshape(len(cells), -1).cpu().contiguous()
+            parts.append(rows.view(torch.uint8).numpy())
+        return np.concatenate(parts, axis=1)
+
+    def restore(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8], finite: bool) -> None:
+        """What read_bytes gave, back into these cells; with `finite`, 0 for every number that is not."""
+        at = 0
+        for plane in self._planes:
+            width = plane.shape[1] * plane.shape[3] * plane.element_size()
+            part = torch.from_numpy(np.ascontiguousarray(bytes[:, at : at + width])).view(plane.dtype)
+            at += width
+            rows = part.reshape(len(cells), plane.shape[1], plane.shape[3]).transpose(0, 1)
+            if finite and plane.is_floating_point():
+                rows = rows.where(rows.isfinite(), 0)
+            plane[0, :, list(cells)] = rows.to(self.device)
+
+    def _empty(self, cells: int) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            torch.zeros((1, self.heads, cells, width), dtype=dtype, device=self.device)
+            for dtype, width in zip(self.rows.planes, self.rows.widths(self.dim), strict=True)
+        )

@@ -5,12 +5,14 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,14 @@ std::shared_ptr<Layer> make_layer(std::shared_ptr<Cells> cells, int n_layers, in
   return std::make_shared<Layer>(config, std::move(cells), rest...);
 }
 
+using CellArrayTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>>;
+
+inline std::vector<CellArrayTuple> arrays_of(const ByteLayer& layer) {
+  std::vector<CellArrayTuple> arrays;
+  for (const CellArray& array : layer.cell_arrays()) arrays.emplace_back(array.name, array.dtype, array.shape);
+  return arrays;
+}
+
 // An array of that shape that `fill(float*)` writes without the GIL.
 template <class Fill>
 OutHeads filled(std::size_t heads, std::size_t tokens, std::size_t dim, Fill&& fill) {
@@ -54,12 +64,57 @@ OutHeads filled(std::size_t heads, std::size_t tokens, std::size_t dim, Fill&& f
   return array_of<float>(std::move(data), heads, tokens, dim);
 }
 
+// What whole cells hold, of anything that has a byte layer.
+template <class Class, class LayerOf>
+void def_cells(Class& holder, LayerOf layer_of) {
+  using namespace nb::literals;
+  using Holder = typename Class::Type;
+  holder
+      .def_prop_ro(
+          "cell_bytes", [=](Holder& self) { return layer_of(self).cell_bytes(); },
+          "Bytes that K and V of one cell take, all layers.")
+      .def_prop_ro(
+          "cell_arrays", [=](Holder& self) { return arrays_of(layer_of(self)); },
+          "(name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, "
+          "and [n_kv_heads, numbers].")
+      .def(
+          "read_cells",
+          [=](Holder& self, const std::vector<Cell>& cells) {
+            const ByteLayer& layer = layer_of(self);
+            std::vector<std::byte> bytes(cells.size() * layer.cell_bytes());
+            {
+              nb::gil_scoped_release release;
+              layer.read_cells(cells, bytes);
+            }
+            return array_of<std::uint8_t>(std::move(bytes), cells.size(), layer.cell_bytes());
+          },
+          "cells"_a,
+          "uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell "
+          "that has no memory.")
+      .def(
+          "write_cells",
+          [=](Holder& self, const std::vector<Cell>& cells, const CellBytes& bytes) {
+            ByteLayer& layer = layer_of(self);
+            if (bytes.shape(0) != cells.size() || bytes.shape(1) != layer.cell_bytes()) {
+              throw InvalidRange(error_text("bytes [", bytes.shape(0), ", ", bytes.shape(1), "] for ", cells.size(),
+                                            " cells of ", layer.cell_bytes(), " bytes each"));
+            }
+            nb::gil_scoped_release release;
+            layer.write_cells(cells, {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+          },
+          "cells"_a, "bytes"_a.noconvert(),
+          "What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, "
+          "no cell twice. Raises InvalidRange.");
+}
+
 // The class of a byte layer; `make` makes it over Cells, `attend` is its update_and_attend.
 template <class Layer, class Make, class Attend>
 nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* doc, const char* init_doc, Make make,
                                   Attend attend) {
   using namespace nb::literals;
-  return nb::class_<Layer>(m, name, doc)
+  nb::class_<Layer> layer(m, name, doc);
+  def_cells(layer, [](Layer& self) -> ByteLayer& { return self; });
+  return layer
       .def(nb::new_(make), "cells"_a, "n_layers"_a, "n_kv_heads"_a, "head_dim"_a, "kv_dtype"_a = "fp16",
            "min_chunk"_a = 256, init_doc)
       .def("update_and_attend", attend, "layer"_a, "positions"_a, "q"_a, "k"_a, "v"_a, "scale"_a, "window"_a = 0,
@@ -78,34 +133,6 @@ nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* 
           },
           "src"_a, "dst"_a,
           "Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.")
-      .def_prop_ro("cell_bytes", &Layer::cell_bytes, "Bytes that K and V of one cell take, all layers.")
-      .def(
-          "read_cells",
-          [](const Layer& layer, const std::vector<Cell>& cells) {
-            std::vector<std::byte> bytes(cells.size() * layer.cell_bytes());
-            {
-              nb::gil_scoped_release release;
-              layer.read_cells(cells, bytes);
-            }
-            return array_of<std::uint8_t>(std::move(bytes), cells.size(), layer.cell_bytes());
-          },
-          "cells"_a,
-          "uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell "
-          "that has no memory.")
-      .def(
-          "write_cells",
-          [](Layer& layer, const std::vector<Cell>& cells, const CellBytes& bytes) {
-            if (bytes.shape(0) != cells.size() || bytes.shape(1) != layer.cell_bytes()) {
-              throw InvalidRange(error_text("bytes [", bytes.shape(0), ", ", bytes.shape(1), "] for ", cells.size(),
-                                            " cells of ", layer.cell_bytes(), " bytes each"));
-            }
-            nb::gil_scoped_release release;
-            layer.write_cells(cells, {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
-          },
-          "cells"_a, "bytes"_a.noconvert(),
-          "What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, "
-          "no "
-          "cell twice. Raises InvalidRange.")
       .def_prop_ro("bytes", &Layer::bytes, "K and V bytes allocated now, all layers.")
       .def_prop_ro("allocated_cells", &Layer::allocated_cells, "Cells that have memory now.");
 }

@@ -109,6 +109,11 @@ void bind_faces(nb::module_& m) {
            "Drops seq's claim on [p0, p1). Raises UnknownSequence, InvalidRange, InvalidStep.")
       .def("seq_keep", &SeqCache::seq_keep, "seq"_a,
            "Forgets every other sequence. Raises UnknownSequence, InvalidStep.")
+      .def("seq_grow", &SeqCache::seq_grow, "seq"_a, "n"_a,
+           "Gives seq n more positions, in free cells whose bytes are to be written. Raises CacheFull, InvalidRange, "
+           "InvalidStep.")
+      .def("seq_shared", &SeqCache::seq_shared, "seq"_a,
+           "One past the last position whose cell has another owner; 0 for none.")
       .def("seq_len", &SeqCache::seq_len, "seq"_a, "One past the last position held; 0 for an empty sequence.")
       .def(
           "seq_runs", [](const SeqCache& c, SeqId seq) { return run_tuples(c.seq_runs(seq)); }, "seq"_a,

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -15,6 +16,7 @@
 
 #include "bindings/arrays.h"
 #include "bindings/reports.h"
+#include "bindings/stored.h"
 #include "bindings/tokens.h"
 
 namespace nb = nanobind;
@@ -78,8 +80,13 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "copy", &Engine::copy, "branch"_a,
           "A branch in the same state, random stream included, which is no fork: to go back to, or to try something on "
           "and adopt it. Raises BranchClosed, BranchBusy, TooManyBranches.")
-      .def("rollback", &Engine::rollback, "branch"_a, "length"_a,
-           "Forgets the tokens from `length` on. Raises BranchClosed, BranchBusy, InvalidRollback.")
+      .def("rollback", &Engine::rollback, "branch"_a, "length"_a, "epoch"_a = nb::none(),
+           "Forgets the tokens from `length` on. Given the epoch that the token before `length` had, it raises "
+           "InvalidRollback where the branch has that token no more. Raises BranchClosed, BranchBusy, InvalidRollback.")
+      .def(
+          "end", &Engine::end, "branch"_a,
+          "Which history a branch has: its length, and the epoch of its last token, 0 where there is none. Tokens that "
+          "a branch wrote one after another share an epoch, which no others have. Raises BranchClosed, BranchBusy.")
       .def("adopt", &Engine::adopt, "dst"_a, "src"_a,
            "dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.")
       .def("close", &Engine::close, "branch"_a, "Cancels the branch's job and frees its cells. Idempotent.")
@@ -177,6 +184,7 @@ void bind_engine(nb::module_& m) {
       "choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.");
   bind_verbs(engine);
   bind_jobs(engine);
+  bind_stored_verbs(engine);
   engine
       .def("settle", &run<&Engine::settle>,
            "What ends without a forward: cancelled jobs, and jobs whose logits are known. A step does the same first; "

@@ -22,6 +22,7 @@ void bind_model_runner(nb::module_& m);
 void bind_prompt_lookup(nb::module_& m);
 void bind_python_runner(nb::module_& m);
 void bind_reports(nb::module_& m);
+void bind_stored(nb::module_& m);
 
 NB_MODULE(_core, m) {
   m.doc() = "Native core of agentkv: bookkeeping, byte layers, step loop, ExecuTorch programs.";
@@ -47,6 +48,7 @@ NB_MODULE(_core, m) {
   bind_drafter(m);     // the base class of every drafter below
   bind_constraint(m);  // before the options, whose default it is in
   bind_options(m);
+  bind_stored(m);
   bind_engine(m);
   bind_program(m);
   bind_python_runner(m);

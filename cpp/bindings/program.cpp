@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "bindings/byte_layer.h"
 #include "bindings/make_session.h"
 #include "executorch/cpu/cpu_backend.h"
 #include "executorch/log_capture.h"
@@ -64,8 +65,10 @@ void bind_loaded_program(nb::module_& m) {
 }
 
 void bind_session(nb::module_& m) {
-  nb::class_<ExecuTorchSession, ModelRunner>(m, "ExecuTorchSession",
-                                             "One cache over a loaded program. Belongs to one thread at a time.")
+  nb::class_<ExecuTorchSession, ModelRunner> session(
+      m, "ExecuTorchSession", "One cache over a loaded program. Belongs to one thread at a time.");
+  def_cells(session, [](ExecuTorchSession& self) -> ByteLayer& { return self.layer(); });
+  session
       .def_prop_ro(
           "cache", [](const ExecuTorchSession& s) { return std::shared_ptr<TreeSeqCache>(s.cache()); },
           "The bookkeeping: which sequence holds which cells.")

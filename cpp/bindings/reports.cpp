@@ -46,7 +46,8 @@ void bind_reports(nb::module_& m) {
           [](const LogChange& c) {
             return nb::bytes(reinterpret_cast<const char*>(c.appended.data()), c.appended.size() * sizeof(Token));
           },
-          "What follows them now: int32, in the machine's byte order.");
+          "What follows them now: int32, in the machine's byte order.")
+      .def_ro("epoch", &LogChange::epoch, "Of the last token, as `Engine.end` says.");
 
   nb::class_<Emitted>(m, "Emitted", "One token of a generation that was started with emit=True.")
       .def_ro("job", &Emitted::job)

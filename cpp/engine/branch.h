@@ -24,6 +24,7 @@ struct Branch : BranchState {
   Pos told = 0;          // this many tokens of the log are as they were last told
   bool changed = false;  // there is something to tell
   Made made = {};
+  bool aside = false;  // cells behind n_cached are kept elsewhere
 
   Pos length() const { return static_cast<Pos>(log.size()); }
   std::span<const Token> pending() const { return std::span(log).subspan(static_cast<std::size_t>(n_cached)); }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/lineage.h"
 #include "engine/logits_row.h"
 #include "engine/output.h"
 #include "engine/philox.h"
@@ -19,9 +20,10 @@ struct BranchState {
   std::uint64_t rng_stream = 0;  // of random numbers
   std::uint32_t forks = 0;       // how many children drew a stream from this one
   Output output = {};            // the last one under a constraint
+  Lineage lineage = {};          // of log
 
   // What the next child begins with. The caller counts it in `forks` once the child stands.
-  BranchState child() const { return {log, next_logits, child_stream(rng_stream, forks), 0, output}; }
+  BranchState child() const { return {log, next_logits, child_stream(rng_stream, forks), 0, output, lineage}; }
 
   void roll_back(Pos length) {
     log.resize(static_cast<std::size_t>(length));

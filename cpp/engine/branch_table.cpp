@@ -31,7 +31,12 @@ Branch& BranchTable::idle(BranchId id) {
     throw BranchBusy(
         error_text("branch ", id, " has a job that still runs: wait for it, cancel it, or fork the branch"));
   }
+  check_here(branch);
   return branch;
+}
+
+void BranchTable::check_here(const Branch& branch) {
+  if (branch.aside) throw BranchBusy(error_text("branch ", branch.id, " is set aside: bring it back first"));
 }
 
 void BranchTable::check_room(std::size_t n) const {
@@ -45,6 +50,7 @@ Branch& BranchTable::add(BranchState state) {
   auto branch = std::make_unique<Branch>(Branch{std::move(state)});
   branch->id = next_id_;
   branch->seq = free_.back();
+  branch->lineage.cut(branch->length(), ++epochs_);  // another branch may go on with the last one
   Branch& added = *branches_.emplace(next_id_, std::move(branch)).first->second;
   free_.pop_back();
   ++next_id_;
@@ -58,6 +64,7 @@ Branch& BranchTable::create() {
 }
 
 std::vector<BranchId> BranchTable::fork(Branch& parent, std::size_t n) {
+  check_here(parent);
   check_room(n);
   std::vector<BranchId> children;
   children.reserve(n);
@@ -89,7 +96,12 @@ Branch& BranchTable::sharing(const Branch& branch, BranchState state) {
   return added;
 }
 
-void BranchTable::rollback(Branch& branch, std::int64_t length) {
+void BranchTable::rollback(Branch& branch, std::int64_t length, std::optional<Epoch> epoch) {
+  if (epoch && (length > branch.length() || branch.lineage.at(static_cast<Pos>(length)) != *epoch)) {
+    throw InvalidRollback(error_text("the mark at ", length, " tokens is of history that was rewritten: branch ",
+                                     branch.id, " has ", branch.length(),
+                                     " tokens, but not those any more; take a new mark"));
+  }
   if (length < 0 || length > branch.length()) {
     throw InvalidRollback(error_text("cannot roll branch ", branch.id, " back to length ", length, ": it has ",
                                      branch.length(), " tokens"));
@@ -97,6 +109,7 @@ void BranchTable::rollback(Branch& branch, std::int64_t length) {
   if (length == branch.length()) return;
   drop_cells(branch, static_cast<Pos>(length));
   branch.roll_back(static_cast<Pos>(length));
+  branch.lineage.cut(static_cast<Pos>(length), ++epochs_);
   branch.told = std::min(branch.told, static_cast<Pos>(length));
   branch.made = {};
 }
@@ -122,6 +135,9 @@ void BranchTable::adopt(Branch& dst, const Branch& src) {
   BranchState state = src;
   const auto same =
       std::mismatch(src.log.begin(), src.log.end(), dst.log.begin(), dst.log.end()).first - src.log.begin();
+  state.lineage = dst.lineage;
+  state.lineage.go_on_as(src.lineage, static_cast<Pos>(same));
+  state.lineage.cut(src.length(), ++epochs_);
   dst.told = std::min(dst.told, static_cast<Pos>(same));
   dst.made = {};
   drop_cells(dst, 0);
@@ -140,6 +156,53 @@ void BranchTable::close(Branch& branch) noexcept {
   branches_.erase(branch.id);
 }
 
+Branch& BranchTable::restore(const StoredBranch& stored, SeqId held, LogitsRow next_logits) {
+  const auto length = static_cast<Pos>(stored.log.size());
+  std::int64_t cached = 0;
+  for (const Piece& piece : stored.rows) {
+    require<InvalidRange>(piece.to == cached && piece.length >= 1, "rows for positions from ", piece.to, " on, after ",
+                          cached, " positions");
+    cached += piece.length;
+  }
+  require<InvalidRange>(cached == length || cached + 1 == length, cached, " rows for ", length, " tokens");
+  require<InvalidRange>(!next_logits || (cached == length && length > 0), "logits after ", length, " tokens of which ",
+                        cached, " have rows");
+  Lineage lineage;
+  lineage.cut(0, ++epochs_);
+  Branch& branch = add({.log = stored.log,
+                        .next_logits = std::move(next_logits),
+                        .rng_stream = stored.rng_stream,
+                        .forks = stored.forks,
+                        .output = stored.output,
+                        .lineage = std::move(lineage)});
+  try {
+    if (cached > 0) cache_->seq_map(held, branch.seq, stored.rows);
+  } catch (...) {
+    close(branch);
+    throw;
+  }
+  branch.n_cached = static_cast<Pos>(cached);
+  return branch;
+}
+
+void BranchTable::set_aside(Branch& branch, Pos length) {
+  // Drafters keep what they know: it is of the same tokens when they are back.
+  if (branch.n_cached > length) cache_->seq_rm(branch.seq, length);
+  branch.n_cached = std::min(branch.n_cached, length);
+  branch.made = {};
+  branch.aside = true;
+}
+
+void BranchTable::bring_back(Branch& branch, SeqId held) {
+  const Pos rows = cache_->seq_len(held);
+  if (rows > 0) {
+    const Piece tail[] = {{0, branch.n_cached, rows}};
+    cache_->seq_map(held, branch.seq, tail);
+  }
+  branch.n_cached += rows;
+  branch.aside = false;
+}
+
 void BranchTable::tell(Branch& branch) {
   if (branch.changed) return;
   changed_.push_back(branch.id);
@@ -147,7 +210,8 @@ void BranchTable::tell(Branch& branch) {
 }
 
 LogChange BranchTable::change_of(const Branch& branch) {
-  return {branch.id, branch.told, {branch.log.begin() + branch.told, branch.log.end()}};
+  return {
+      branch.id, branch.told, {branch.log.begin() + branch.told, branch.log.end()}, branch.lineage.at(branch.length())};
 }
 
 std::vector<LogChange> BranchTable::take_changes() {
@@ -199,12 +263,17 @@ void BranchTable::trim(Branch& branch) {
   if (cache_->seq_len(branch.seq) > branch.n_cached) cache_->seq_rm(branch.seq, branch.n_cached);
 }
 
-std::optional<SeqId> BranchTable::borrow(const Branch& branch) {
+std::optional<SeqId> BranchTable::borrow() {
   if (free_.empty()) return std::nullopt;
   const SeqId seq = free_.back();
-  if (branch.n_cached > 0) cache_->seq_cp(branch.seq, seq, 0, branch.n_cached);
   free_.pop_back();
   return seq;
+}
+
+std::optional<SeqId> BranchTable::borrow(const Branch& branch) {
+  if (free_.empty()) return std::nullopt;
+  if (branch.n_cached > 0) cache_->seq_cp(branch.seq, free_.back(), 0, branch.n_cached);
+  return borrow();
 }
 
 void BranchTable::give_back(SeqId seq) {

@@ -11,6 +11,7 @@
 #include "engine/branch.h"
 #include "engine/log_change.h"
 #include "engine/speculation.h"
+#include "engine/stored_branch.h"
 
 namespace agentkv {
 
@@ -28,12 +29,23 @@ class BranchTable {
   Branch& create();                                           // throws TooManyBranches
   std::vector<BranchId> fork(Branch& parent, std::size_t n);  // all or none; throws TooManyBranches
   Branch& copy(Branch& branch);                               // its random stream, too; throws TooManyBranches
-  void rollback(Branch& branch, std::int64_t length);         // throws InvalidRollback
+  // With an epoch: where the branch has not got the token of it before `length` any more, InvalidRollback.
+  void rollback(Branch& branch, std::int64_t length, std::optional<Epoch> epoch = {});  // throws InvalidRollback
   // Of what a job made, the first `kept` tokens stay: the branch is as if it had made no more. False where the branch
   // is gone or went on since; nothing is changed then.
   bool take_back(JobId job, Pos kept);
   void adopt(Branch& dst, const Branch& src);
   void close(Branch& branch) noexcept;
+
+  // A new branch over rows of a sequence that is no branch's. Throws TooManyBranches, InvalidRange for rows that are
+  // not there, or are not what the log needs: all of it, or all but the last token.
+  Branch& restore(const StoredBranch& stored, SeqId held, LogitsRow next_logits);
+  // The cells behind the first `length` positions are kept elsewhere, and no verb but close works, until they are
+  // brought back: the positions of another sequence, from its first on.
+  void set_aside(Branch& branch, Pos length);
+  void bring_back(Branch& branch, SeqId held);
+  static void check_here(const Branch& branch);  // throws BranchBusy for one that is set aside
+
   bool known(BranchId id) const { return branches_.contains(id); }
 
   // A verb or a job on the branch is over: its log, as it is now, is for take_changes().
@@ -53,7 +65,8 @@ class BranchTable {
   // Drops the cells past n_cached: rows that were fed on the branch's sequence but are not its tokens.
   void trim(Branch& branch);
 
-  // A sequence that shares the branch's cells until give_back(); none when every sequence is a branch's.
+  // An empty sequence until give_back(), or one that shares a branch's cells; none when every sequence is taken.
+  std::optional<SeqId> borrow();
   std::optional<SeqId> borrow(const Branch& branch);
   void give_back(SeqId seq);
 
@@ -77,6 +90,7 @@ class BranchTable {
   std::vector<LogChange> last_words_;  // of branches that were closed
   BranchId next_id_ = 0;
   std::uint64_t roots_ = 0;
+  Epoch epochs_ = 0;  // so many were given out
 };
 
 }  // namespace agentkv

@@ -39,6 +39,7 @@ Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache
       speculation_(stats_),
       constraints_(stats_, info_.vocab_size),
       branches_(std::move(cache), config.max_branches, speculation_),
+      held_(branches_),
       context_{.branches = branches_,
                .vocabulary = vocabulary_,
                .stats = stats_,
@@ -78,9 +79,9 @@ BranchId Engine::copy(BranchId id) {
   return made.id;
 }
 
-void Engine::rollback(BranchId id, std::int64_t length) {
+void Engine::rollback(BranchId id, std::int64_t length, std::optional<Epoch> epoch) {
   Branch& branch = branches_.idle(id);
-  branches_.rollback(branch, length);
+  branches_.rollback(branch, length, epoch);
   branches_.tell(branch);
 }
 
@@ -88,6 +89,11 @@ void Engine::adopt(BranchId dst, BranchId src) {
   Branch& to = branches_.idle(dst);
   branches_.adopt(to, branches_.idle(src));
   branches_.tell(to);
+}
+
+std::pair<Pos, Epoch> Engine::end(BranchId id) {
+  const Branch& branch = branches_.idle(id);
+  return {branch.length(), branch.lineage.at(branch.length())};
 }
 
 void Engine::close(BranchId id) {

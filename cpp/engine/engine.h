@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "engine/forward.h"
+#include "engine/held_cells.h"
 #include "engine/jobs.h"
 
 namespace agentkv {
@@ -31,12 +33,25 @@ class Engine {
   BranchId fork(BranchId branch) { return fork(branch, 1).front(); }
   // A branch in the same state, random stream included: to go back to, or to try something on and adopt it.
   BranchId copy(BranchId branch);
-  void rollback(BranchId branch, std::int64_t length);
+  // With the epoch of the token before `length`, to where the branch has that token still; InvalidRollback otherwise.
+  void rollback(BranchId branch, std::int64_t length, std::optional<Epoch> epoch = {});
   void adopt(BranchId dst, BranchId src);
   void close(BranchId branch);
+  // Which history a branch has: its length, and the epoch of its last token.
+  std::pair<Pos, Epoch> end(BranchId branch);
   const Branch& branch(BranchId id) { return branches_.at(id); }
   // How the logs differ from what the last call said, as of the end of each branch's last verb or job.
   std::vector<LogChange> take_changes() { return branches_.take_changes(); }
+
+  // Branches whose K and V are kept outside of the cache, see held_cells.h. What is in the cells is for whoever holds
+  // them to read and write.
+  HeldCells& held() { return held_; }
+  std::vector<BranchId> restore(HoldId hold, std::span<const StoredBranch> stored);  // all or none
+  // Rows of a hold by take_unshared(): their cells are the hold's alone from now on, and the branch waits for them.
+  void set_aside(BranchId branch, HoldId hold);
+  void bring_back(BranchId branch, HoldId hold);  // the rows lie in another hold now
+  // A branch that was made anew from its tokens draws as the one that it stands for.
+  void set_stream(BranchId branch, std::uint64_t rng_stream, std::uint32_t forks);
 
   // From now on the drafter hears of every branch; a generation that names it attaches it too.
   void attach(std::shared_ptr<Drafter> drafter);
@@ -82,7 +97,7 @@ class Engine {
   void offer_rows();
   std::size_t propose_drafts(std::size_t bound);
   void run_forwards(StepReport& report);
-  void retry_alone(StepReport& report, const std::string& reason);
+  void retry_alone(StepReport& report, const Failure& failure);
   void deliver(std::span<const Segment> segments, std::span<const float> logits, StepReport& report);
   void keep_accepted(const BatchEntry& entry);
   void learn_cost(std::span<const Segment> segments);
@@ -97,6 +112,7 @@ class Engine {
   Speculation speculation_;
   Constraints constraints_;
   BranchTable branches_;
+  HeldCells held_;
   JobContext context_;
   Batch batch_;
   Forward forward_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/errors.h"
 #include "engine/engine.h"
 
 namespace agentkv {
@@ -12,6 +13,11 @@ using Clock = std::chrono::steady_clock;
 
 // Prefill moves on even where decode rows alone fill a step.
 constexpr std::size_t kLeastPrefill = 16;
+
+Failure failure_of(const std::exception& error) {
+  const auto* known = dynamic_cast<const OutOfMemory*>(&error);
+  return {known ? known->kind : ErrorKind::StepFailed, error.what()};
+}
 
 }  // namespace
 
@@ -73,7 +79,8 @@ void Engine::guarded(Job& job, Action&& action) {
   try {
     action();
   } catch (const std::exception& error) {
-    job.fail(ErrorKind::StepFailed, error.what());
+    const Failure failure = failure_of(error);
+    job.fail(failure.kind, failure.message);
   }
 }
 
@@ -109,20 +116,20 @@ std::size_t Engine::propose_drafts(std::size_t bound) {
 void Engine::run_forwards(StepReport& report) {
   report.branches = static_cast<std::int32_t>(batch_.jobs());
   while (batch_.next_forward(segments_)) {
-    std::string reason;
+    Failure failure;
     try {
       deliver(segments_, forward_.run(segments_), report);
       continue;
     } catch (const std::exception& error) {
-      reason = error.what();
+      failure = failure_of(error);
     }
-    retry_alone(report, reason);
+    retry_alone(report, failure);
   }
 }
 
 // One job's rows may be what made a merged forward fail: those that fail alone end, the others go on.
-void Engine::retry_alone(StepReport& report, const std::string& reason) {
-  if (segments_.size() == 1) return segments_.front().entry->job->fail(ErrorKind::StepFailed, reason);
+void Engine::retry_alone(StepReport& report, const Failure& failure) {
+  if (segments_.size() == 1) return segments_.front().entry->job->fail(failure.kind, failure.message);
   for (const Segment& segment : segments_) {
     Job& job = *segment.entry->job;
     if (job.done()) continue;

@@ -11,6 +11,7 @@ struct LogChange {
   BranchId branch;
   Pos kept;                     // tokens at the front of the copy that stay
   std::vector<Token> appended;  // what follows them now
+  Epoch epoch;                  // of the last token; 0 where there is none
 };
 
 }  // namespace agentkv

@@ -10,5 +10,6 @@ namespace agentkv {
 using Token = std::int32_t;
 using BranchId = std::int64_t;  // never reused, so a stale handle is recognised
 using JobId = std::int64_t;
+using Epoch = std::int64_t;  // of tokens that were written together; from 1 on
 
 }  // namespace agentkv

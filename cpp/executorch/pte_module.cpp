@@ -275,7 +275,16 @@ void PteModule::run(const std::string& method, std::shared_ptr<ByteLayer> layer,
   for (const InputRows& input : inputs)
     values.push_back(views.emplace_back(input.data, input.rows, input.width).value());
   const auto result = module_->execute(method, values);
-  if (slot_->error) throw failed(message_of(std::exchange(slot_->error, nullptr)));
+  if (slot_->error) {
+    const auto error = std::exchange(slot_->error, nullptr);
+    try {
+      std::rethrow_exception(error);
+    } catch (const OutOfMemory&) {
+      throw;  // which is no fault of the program
+    } catch (...) {
+      throw failed(message_of(error));
+    }
+  }
   if (!result.ok()) throw failed(because(result.error(), log));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const auto tensor = i < result->size() ? (*result)[i].tryToTensor() : et::Result<Tensor>(et::Error::NotFound);

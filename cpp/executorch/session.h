@@ -27,7 +27,7 @@ class ExecuTorchSession final : public ModelRunner {
   std::span<const float> features() const override { return {features_.get(), n_features_}; }
 
   const std::shared_ptr<Bookkeeping>& cache() const { return built_.cells; }
-  const ByteLayer& layer() const { return *built_.layer; }
+  ByteLayer& layer() const { return *built_.layer; }
   const std::shared_ptr<ExecuTorchProgram>& program() const { return program_; }
 
  private:

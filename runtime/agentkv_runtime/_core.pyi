@@ -27,6 +27,9 @@ class Error(RuntimeError):
 class CacheFull(Error):
     """The pool has fewer free cells than a step needs."""
 
+class OutOfMemory(Error):
+    """The system refused memory for keys and values; the cache is as it was."""
+
 class UnknownSequence(Error):
     """A sequence id that is out of range or holds nothing."""
 
@@ -216,6 +219,14 @@ class SeqCache(SteppedCache):
     def seq_keep(self, seq: int) -> None:
         """Forgets every other sequence. Raises UnknownSequence, InvalidStep."""
 
+    def seq_grow(self, seq: int, n: int) -> None:
+        """
+        Gives seq n more positions, in free cells whose bytes are to be written. Raises CacheFull, InvalidRange, InvalidStep.
+        """
+
+    def seq_shared(self, seq: int) -> int:
+        """One past the last position whose cell has another owner; 0 for none."""
+
     def seq_len(self, seq: int) -> int:
         """One past the last position held; 0 for an empty sequence."""
 
@@ -306,7 +317,27 @@ class CpuCache:
 
     def __init__(self, cells: Cells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
         """
-        head_dim: a multiple of 8 up to 256; kv_dtype: "fp32", "fp16" or "bf16". Raises InvalidTensor.
+        head_dim: a multiple of 8 up to 256; kv_dtype: "fp32", "fp16", "bf16", "int8" or "int4". Raises InvalidTensor.
+        """
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes that K and V of one cell take, all layers."""
+
+    @property
+    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
+        """
+        (name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, and [n_kv_heads, numbers].
+        """
+
+    def read_cells(self, cells: Sequence[int]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
+        """
+        uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell that has no memory.
+        """
+
+    def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
         """
 
     def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
@@ -317,20 +348,6 @@ class CpuCache:
     def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
         """
         Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.
-        """
-
-    @property
-    def cell_bytes(self) -> int:
-        """Bytes that K and V of one cell take, all layers."""
-
-    def read_cells(self, cells: Sequence[int]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
-        """
-        uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell that has no memory.
-        """
-
-    def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
-        """
-        What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
         """
 
     @property
@@ -396,6 +413,10 @@ class LogChange:
     @property
     def appended(self) -> bytes:
         """What follows them now: int32, in the machine's byte order."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the last token, as `Engine.end` says."""
 
 class Emitted:
     """One token of a generation that was started with emit=True."""
@@ -762,6 +783,53 @@ class PolicyOptions:
     @property
     def longest_pause(self) -> int: ...
 
+class Hold:
+    """Cells that stay until they are released."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def rows(self) -> int: ...
+
+class StoredBranch:
+    """A branch as it is kept outside of the cache."""
+
+    def __init__(self, tokens: Iterable[int], rows: numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, output_end: int = 0, output_complete: bool = False) -> None: ...
+
+    @property
+    def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """int32 [length]."""
+
+    @property
+    def rows(self) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        int32 [n, 3]: from which row of the hold, to which position, how many. They cover all tokens, or all but the last.
+        """
+
+    @property
+    def rng_stream(self) -> int: ...
+
+    @property
+    def forks(self) -> int: ...
+
+    @property
+    def next_logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
+        """float32 [vocab_size] after the tokens; [0] where they are not known."""
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """Of the last output; None for none."""
+
+    @property
+    def output_began(self) -> int: ...
+
+    @property
+    def output_end(self) -> int: ...
+
+    @property
+    def output_complete(self) -> bool: ...
+
 class Engine:
     """
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
@@ -792,9 +860,14 @@ class Engine:
         A branch in the same state, random stream included, which is no fork: to go back to, or to try something on and adopt it. Raises BranchClosed, BranchBusy, TooManyBranches.
         """
 
-    def rollback(self, branch: int, length: int) -> None:
+    def rollback(self, branch: int, length: int, epoch: int | None = None) -> None:
         """
-        Forgets the tokens from `length` on. Raises BranchClosed, BranchBusy, InvalidRollback.
+        Forgets the tokens from `length` on. Given the epoch that the token before `length` had, it raises InvalidRollback where the branch has that token no more. Raises BranchClosed, BranchBusy, InvalidRollback.
+        """
+
+    def end(self, branch: int) -> tuple[int, int]:
+        """
+        Which history a branch has: its length, and the epoch of its last token, 0 where there is none. Tokens that a branch wrote one after another share an epoch, which no others have. Raises BranchClosed, BranchBusy.
         """
 
     def adopt(self, dst: int, src: int) -> None:
@@ -872,6 +945,47 @@ class Engine:
         The reader of a generation with emit_ahead has taken so many more of its tokens.
         """
 
+    def hold(self, branches: Sequence[int]) -> tuple[Hold, list[StoredBranch]]:
+        """
+        Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells stay until the hold is released. Raises BranchClosed, TooManyBranches.
+        """
+
+    def hold_unshared(self, branch: int) -> Hold:
+        """
+        The cells of an idle branch that nobody else has. Raises BranchClosed, BranchBusy, TooManyBranches.
+        """
+
+    def reserve(self, rows: int) -> Hold:
+        """So many new cells, to be written. Raises ContextFull, TooManyBranches."""
+
+    def held_cells(self, hold: int, first: int, count: int) -> list[int]:
+        """
+        Where rows [first, first + count) of a hold lie now; good until the next verb or step. Raises InvalidRange.
+        """
+
+    def release(self, hold: int) -> None:
+        """Lets the cells go that nobody else has. Idempotent."""
+
+    def restore(self, hold: int, stored: Sequence[StoredBranch]) -> list[int]:
+        """
+        New branches over the rows of a hold, all or none. Raises TooManyBranches, InvalidToken, PositionsExhausted, and InvalidRange for what does not fit together.
+        """
+
+    def set_aside(self, branch: int, hold: int) -> None:
+        """
+        The branch lets go of what hold_unshared() gave, and no verb but close works on it until it is back. Raises BranchClosed, BranchBusy, and InvalidRange where it went on since.
+        """
+
+    def bring_back(self, branch: int, hold: int) -> None:
+        """
+        What was set aside lies in the rows of this hold now. Raises BranchClosed, InvalidRange.
+        """
+
+    def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
+        """
+        The key of the branch's random numbers, and how many children drew theirs from it. Raises BranchClosed, BranchBusy.
+        """
+
     def settle(self) -> StepReport:
         """
         What ends without a forward: cancelled jobs, and jobs whose logits are known. A step does the same first; called on its own, those who wait for such jobs can join the step.
@@ -916,6 +1030,26 @@ class ExecuTorchProgram:
 
 class ExecuTorchSession(ModelRunner):
     """One cache over a loaded program. Belongs to one thread at a time."""
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes that K and V of one cell take, all layers."""
+
+    @property
+    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
+        """
+        (name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, and [n_kv_heads, numbers].
+        """
+
+    def read_cells(self, cells: Sequence[int]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
+        """
+        uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell that has no memory.
+        """
+
+    def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
+        """
 
     @property
     def cache(self) -> TreeSeqCache:

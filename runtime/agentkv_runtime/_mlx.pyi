@@ -32,19 +32,15 @@ class MlxCache:
         kv_dtype: "fp32", "fp16", "bf16", or "int8" or "int4" where 32 divides head_dim. Raises InvalidTensor.
         """
 
-    def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
-        """
-        Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
-        """
-
-    def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
-        """
-        Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.
-        """
-
     @property
     def cell_bytes(self) -> int:
         """Bytes that K and V of one cell take, all layers."""
+
+    @property
+    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
+        """
+        (name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, and [n_kv_heads, numbers].
+        """
 
     def read_cells(self, cells: Sequence[int]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
         """
@@ -54,6 +50,16 @@ class MlxCache:
     def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
+        """
+
+    def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+        """
+        Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
+        """
+
+    def move_cells(self, src: Sequence[int], dst: Sequence[int]) -> None:
+        """
+        Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.
         """
 
     @property

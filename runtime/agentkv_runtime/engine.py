@@ -5,11 +5,13 @@ from agentkv_runtime._core import (
     Engine,
     Finished,
     GenerateOptions,
+    Hold,
     LogChange,
     PolicyOptions,
     Sampling,
     Stats,
     StepReport,
+    StoredBranch,
     expect_leaks,
 )
 
@@ -18,10 +20,12 @@ __all__ = [
     "Engine",
     "Finished",
     "GenerateOptions",
+    "Hold",
     "LogChange",
     "PolicyOptions",
     "Sampling",
     "Stats",
     "StepReport",
+    "StoredBranch",
     "expect_leaks",
 ]

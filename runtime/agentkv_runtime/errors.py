@@ -7,6 +7,7 @@ __all__ = [
     "FormatError",
     "ModelFolderError",
     "TemplateTimeout",
+    "TensorFileError",
     "TokenizerError",
     "UnknownSchemaError",
     "UnsupportedModelError",
@@ -35,6 +36,10 @@ class TemplateTimeout(TokenizerError):
 
 class FormatError(ValueError):
     """A response template that is malformed, a call format that is not known, or one that cannot say what is asked."""
+
+
+class TensorFileError(ValueError):
+    """A file of tensors that is missing, unreadable, damaged, or not one of ours."""
 
 
 class UnknownSchemaError(ValueError):

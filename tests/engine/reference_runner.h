@@ -93,6 +93,16 @@ class ReferenceRunner final : public ModelRunner {
     return tokens;
   }
 
+  struct Entry {
+    Token token = -1;
+    Pos position = -1;
+
+    bool operator==(const Entry&) const = default;
+  };
+
+  // What is in a cell, as a byte layer reads and writes it.
+  Entry& cell(Cell cell) { return memory_[static_cast<std::size_t>(cell)]; }
+
   std::function<void(std::span<const Token>, std::span<float>)> model = hashed_logits;
   std::function<void(std::span<const std::int64_t>)> fault;  // may throw in the middle of a forward
   int calls = 0;
@@ -100,11 +110,6 @@ class ReferenceRunner final : public ModelRunner {
   std::vector<std::size_t> rows;    // per call
 
  private:
-  struct Entry {
-    Token token = -1;
-    Pos position = -1;
-  };
-
   Token read(Cell cell, Pos position) const {
     const Entry& entry = memory_[static_cast<std::size_t>(cell)];
     CHECK_EQ(entry.position, position);

@@ -1,0 +1,122 @@
+#include "bindings/stored.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/tokens.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace agentkv {
+namespace {
+
+using Pieces = nb::ndarray<const Pos, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
+using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+nb::object pieces_array(const StoredBranch& stored) {
+  std::vector<Pos> flat;
+  for (const Piece& piece : stored.rows) flat.insert(flat.end(), {piece.from, piece.to, piece.length});
+  return nb::cast(array_of<Pos>(std::move(flat), stored.rows.size(), 3));
+}
+
+void make_stored(StoredBranch* self, nb::object tokens, const Pieces& rows, std::uint64_t rng_stream,
+                 std::uint32_t forks, const Row& next_logits, std::shared_ptr<Constraint> constraint, Pos output_began,
+                 Pos output_end, bool output_complete) {
+  new (self) StoredBranch{.log = tokens_of(tokens),
+                          .rng_stream = rng_stream,
+                          .forks = forks,
+                          .next_logits = {next_logits.data(), next_logits.data() + next_logits.size()}};
+  for (std::size_t i = 0; i < rows.shape(0); ++i) {
+    self->rows.push_back({rows.data()[3 * i], rows.data()[3 * i + 1], rows.data()[3 * i + 2]});
+  }
+  if (constraint) self->output = {std::move(constraint), output_began, output_end, output_complete};
+}
+
+}  // namespace
+
+void bind_stored_verbs(nb::class_<Engine>& engine) {
+  engine
+      .def(
+          "hold",
+          [](Engine& self, const std::vector<BranchId>& branches) {
+            auto [hold, images] = self.held().take(branches);
+            return std::pair{hold, std::move(images)};
+          },
+          "branches"_a,
+          "Every cell of these branches, once each, and the branches as they are now, running jobs or not. The cells "
+          "stay until the hold is released. Raises BranchClosed, TooManyBranches.")
+      .def(
+          "hold_unshared", [](Engine& self, BranchId branch) { return self.held().take_unshared(branch); }, "branch"_a,
+          "The cells of an idle branch that nobody else has. Raises BranchClosed, BranchBusy, TooManyBranches.")
+      .def(
+          "reserve", [](Engine& self, Pos rows) { return self.held().reserve(rows); }, "rows"_a,
+          "So many new cells, to be written. Raises ContextFull, TooManyBranches.")
+      .def(
+          "held_cells",
+          [](Engine& self, HoldId hold, Pos first, Pos count) { return self.held().cells(hold, first, count); },
+          "hold"_a, "first"_a, "count"_a,
+          "Where rows [first, first + count) of a hold lie now; good until the next verb or step. Raises InvalidRange.")
+      .def(
+          "release", [](Engine& self, HoldId hold) { self.held().release(hold); }, "hold"_a,
+          "Lets the cells go that nobody else has. Idempotent.")
+      .def(
+          "restore",
+          [](Engine& self, HoldId hold, const std::vector<StoredBranch>& stored) { return self.restore(hold, stored); },
+          "hold"_a, "stored"_a,
+          "New branches over the rows of a hold, all or none. Raises TooManyBranches, InvalidToken, "
+          "PositionsExhausted, "
+          "and InvalidRange for what does not fit together.")
+      .def(
+          "set_aside", &Engine::set_aside, "branch"_a, "hold"_a,
+          "The branch lets go of what hold_unshared() gave, and no verb but close works on it until it is back. Raises "
+          "BranchClosed, BranchBusy, and InvalidRange where it went on since.")
+      .def("bring_back", &Engine::bring_back, "branch"_a, "hold"_a,
+           "What was set aside lies in the rows of this hold now. Raises BranchClosed, InvalidRange.")
+      .def("set_stream", &Engine::set_stream, "branch"_a, "rng_stream"_a, "forks"_a,
+           "The key of the branch's random numbers, and how many children drew theirs from it. Raises BranchClosed, "
+           "BranchBusy.");
+}
+
+}  // namespace agentkv
+
+void bind_stored(nb::module_& m) {
+  using namespace agentkv;
+  nb::class_<HeldCells::Hold>(m, "Hold", "Cells that stay until they are released.")
+      .def_ro("id", &HeldCells::Hold::id)
+      .def_ro("rows", &HeldCells::Hold::rows);
+  nb::class_<StoredBranch>(m, "StoredBranch", "A branch as it is kept outside of the cache.")
+      .def("__init__", &make_stored, "tokens"_a, "rows"_a, nb::kw_only(), "rng_stream"_a, "forks"_a, "next_logits"_a,
+           "constraint"_a = nb::none(), "output_began"_a = 0, "output_end"_a = 0, "output_complete"_a = false,
+           nb::sig("def __init__(self, tokens: collections.abc.Iterable[int], rows: "
+                   "numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: "
+                   "numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, "
+                   "output_end: int = 0, output_complete: bool = False) -> None"))
+      .def_prop_ro(
+          "tokens", [](const StoredBranch& s) { return copied_array<Token>(s.log); }, nb::rv_policy::automatic,
+          "int32 [length].")
+      .def_prop_ro(
+          "rows", &pieces_array, nb::sig("def rows(self) -> numpy.typing.NDArray[numpy.int32]"),
+          "int32 [n, 3]: from which row of the hold, to which position, how many. They cover all tokens, or all "
+          "but the last.")
+      .def_ro("rng_stream", &StoredBranch::rng_stream)
+      .def_ro("forks", &StoredBranch::forks)
+      .def_prop_ro(
+          "next_logits", [](const StoredBranch& s) { return copied_array<float>(s.next_logits); },
+          nb::rv_policy::automatic, "float32 [vocab_size] after the tokens; [0] where they are not known.")
+      .def_prop_ro(
+          "constraint", [](const StoredBranch& s) { return s.output.constraint; },
+          nb::sig("def constraint(self) -> Constraint | None"), "Of the last output; None for none.")
+      .def_prop_ro("output_began", [](const StoredBranch& s) { return s.output.began; })
+      .def_prop_ro("output_end", [](const StoredBranch& s) { return s.output.end; })
+      .def_prop_ro("output_complete", [](const StoredBranch& s) { return s.output.complete; });
+}

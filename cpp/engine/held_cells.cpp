@@ -1,0 +1,160 @@
+#include "engine/held_cells.h"
+
+#include "core/errors.h"
+#include "core/message.h"
+#include "core/run_list.h"
+
+namespace agentkv {
+namespace {
+
+// Which row each cell has, and where the cells without one came from.
+class Rows {
+ public:
+  explicit Rows(Cell capacity) : row_of_(static_cast<std::size_t>(capacity), -1) {}
+
+  // Adds the cells of a run; `stored` gets their rows, `fresh` those that had none.
+  void add(const Run& run, std::vector<Piece>& stored, std::vector<Piece>& fresh) {
+    for (Cell i = 0; i < run.length; ++i) {
+      Pos& row = row_of_[static_cast<std::size_t>(run.cell + i)];
+      if (row < 0) {
+        row = next_++;
+        append(fresh, {run.position + i, row, 1});
+      }
+      append(stored, {row, run.position + i, 1});
+    }
+  }
+
+ private:
+  static void append(std::vector<Piece>& pieces, const Piece& piece) {
+    if (!pieces.empty()) {
+      Piece& last = pieces.back();
+      if (last.from + last.length == piece.from && last.to + last.length == piece.to) {
+        last.length += piece.length;
+        return;
+      }
+    }
+    pieces.push_back(piece);
+  }
+
+  std::vector<Pos> row_of_;
+  Pos next_ = 0;
+};
+
+// The cells at positions [first, last) of a sequence without holes.
+std::vector<Cell> cells_of(const TreeSeqCache& cache, SeqId seq, Pos first, Pos last) {
+  std::vector<Cell> cells;
+  cells.reserve(static_cast<std::size_t>(last - first));
+  for (const Run& run : overlapping(cache.seq_runs(seq), first, last)) {
+    const Run part = clip(run, first, last);
+    for (Cell i = 0; i < part.length; ++i) cells.push_back(part.cell + i);
+  }
+  return cells;
+}
+
+StoredBranch stored(const Branch& branch) {
+  StoredBranch out{.log = branch.log, .rng_stream = branch.rng_stream, .forks = branch.forks, .output = branch.output};
+  if (branch.next_logits) out.next_logits = *branch.next_logits;
+  return out;
+}
+
+}  // namespace
+
+SeqId HeldCells::spare() {
+  const auto seq = branches_.borrow();
+  if (!seq) {
+    throw TooManyBranches(error_text("more saves and loads at once than there are spare sequences, with ",
+                                     branches_.size(), " live branches: wait for one of them, or close branches"));
+  }
+  return *seq;
+}
+
+HeldCells::Hold HeldCells::add(SeqId seq) {
+  holds_.emplace(next_, seq);
+  return {next_++, branches_.cache().seq_len(seq)};
+}
+
+std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<const BranchId> ids) {
+  for (const BranchId id : ids) branches_.check_here(branches_.at(id));
+  std::vector<StoredBranch> images;
+  TreeSeqCache& cache = branches_.cache();
+  Rows rows(cache.capacity());
+  const SeqId seq = spare();
+  try {
+    for (const BranchId id : ids) {
+      const Branch& branch = branches_.at(id);
+      StoredBranch& image = images.emplace_back(stored(branch));
+      std::vector<Piece> fresh;
+      for (const Run& run : overlapping(cache.seq_runs(branch.seq), 0, branch.n_cached)) {
+        rows.add(clip(run, 0, branch.n_cached), image.rows, fresh);
+      }
+      if (!fresh.empty()) cache.seq_map(branch.seq, seq, fresh);
+    }
+    return {add(seq), std::move(images)};
+  } catch (...) {
+    branches_.give_back(seq);
+    throw;
+  }
+}
+
+HeldCells::Hold HeldCells::take_unshared(BranchId id) {
+  const Branch& branch = branches_.idle(id);
+  TreeSeqCache& cache = branches_.cache();
+  const Pos first = cache.seq_shared(branch.seq);
+  const SeqId seq = spare();
+  try {
+    if (first < branch.n_cached) {
+      const Piece tail[] = {{first, 0, branch.n_cached - first}};
+      cache.seq_map(branch.seq, seq, tail);
+    }
+    return add(seq);
+  } catch (...) {
+    branches_.give_back(seq);
+    throw;
+  }
+}
+
+HeldCells::Hold HeldCells::reserve(Pos rows) {
+  require<InvalidRange>(rows >= 0, "reserve of ", rows, " rows");
+  const Cell free = branches_.free_cells();
+  require<ContextFull>(rows <= free, "bringing back what is stored needs ", rows, " cells, but ", free, " of ",
+                       branches_.cache().capacity(), " are free: close or roll back branches, or open a larger cache");
+  const SeqId seq = spare();
+  try {
+    branches_.cache().seq_grow(seq, rows);
+    return add(seq);
+  } catch (...) {
+    branches_.give_back(seq);
+    throw;
+  }
+}
+
+SeqId HeldCells::sequence(HoldId id) const {
+  const auto found = holds_.find(id);
+  require<InvalidRange>(found != holds_.end(), "there is no hold ", id, " any more");
+  return found->second;
+}
+
+std::vector<Cell> HeldCells::cells(HoldId id, Pos first, Pos count) const {
+  const SeqId seq = sequence(id);
+  const Pos rows = branches_.cache().seq_len(seq);
+  require<InvalidRange>(first >= 0 && count >= 0 && count <= rows - first, "rows [", first, ", ",
+                        std::int64_t{first} + count, ") of a hold of ", rows);
+  return cells_of(branches_.cache(), seq, first, first + count);
+}
+
+bool HeldCells::has_end_of(HoldId id, const Branch& branch) const {
+  const SeqId seq = sequence(id);
+  const Pos rows = branches_.cache().seq_len(seq);
+  return rows <= branch.n_cached &&
+         cells_of(branches_.cache(), seq, 0, rows) ==
+             cells_of(branches_.cache(), branch.seq, branch.n_cached - rows, branch.n_cached);
+}
+
+void HeldCells::release(HoldId id) {
+  const auto found = holds_.find(id);
+  if (found == holds_.end()) return;
+  branches_.give_back(found->second);
+  holds_.erase(found);
+}
+
+}  // namespace agentkv

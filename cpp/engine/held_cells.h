@@ -1,0 +1,53 @@
+// Cells that are read or written between steps: those of branches that are saved or set aside, and those that come
+// back.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/branch_table.h"
+#include "engine/stored_branch.h"
+
+namespace agentkv {
+
+using HoldId = std::int64_t;  // never reused
+
+// A hold is a sequence of no branch whose position i is row i of what is stored. Its cells stay, whatever becomes of
+// the branches and wherever cells move, until it is released.
+class HeldCells {
+ public:
+  explicit HeldCells(BranchTable& branches) : branches_(branches) {}
+
+  struct Hold {
+    HoldId id;
+    Pos rows;
+  };
+
+  // Every cell of these branches, once each, and the branches as they are now, running jobs or not. Throws
+  // BranchClosed, TooManyBranches when no sequence is spare.
+  std::pair<Hold, std::vector<StoredBranch>> take(std::span<const BranchId> ids);
+  // The cells of an idle branch that nobody else has.
+  Hold take_unshared(BranchId id);
+  // New cells, to be written. Throws ContextFull, TooManyBranches.
+  Hold reserve(Pos rows);
+
+  // Where rows [first, first + count) lie now. Throws InvalidRange.
+  std::vector<Cell> cells(HoldId id, Pos first, Pos count) const;
+  bool has_end_of(HoldId id, const Branch& branch) const;  // are its rows the last that the branch has?
+  SeqId sequence(HoldId id) const;                         // throws InvalidRange for a hold that there is not
+  Pos rows(HoldId id) const { return branches_.cache().seq_len(sequence(id)); }
+  void release(HoldId id);  // one that was released is left alone
+
+ private:
+  Hold add(SeqId seq);
+  SeqId spare();
+
+  BranchTable& branches_;
+  std::map<HoldId, SeqId> holds_;
+  HoldId next_ = 0;
+};
+
+}  // namespace agentkv

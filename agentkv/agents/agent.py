@@ -11,17 +11,19 @@ from typing_extensions import TypeForm, TypeVar, Unpack
 
 from .._branch import Branch
 from .._errors import InvalidInput
-from .._inputs import checked_count, checked_sampling, text_of
+from .._inputs import checked_count, checked_sampling, items_of, text_of
+from .._messages import checked_template
 from .._shown import shown
 from .._speculation import INHERIT, Inherit, Speculative
 from .answers import Answers
 from .asking import Approve, asking
-from .calling import Desk
-from .options import AfterCall, BeforeRound, How, Options, Toolset, checked_tools
+from .calling import Desk, nobody
+from .options import AfterCall, BeforeRound, How, Options, Toolset, check_hooks, checked_tools
 from .run_context import RunContext
 from .stream import AgentStream
 from .sub_agent import sub_agent
 from .tool import Tool, check_seconds
+from .trunks import warn_of_untold
 from .turn import Turn
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from .._sampling import Sampling
     from ..output.grammar import GrammarSource
     from .calling import Ask, Emit
-    from .events import Event
     from .run import Run
     from .step import Step
 
@@ -120,7 +121,7 @@ class Agent(Generic[Deps, Out]):
         text_of(self.instructions, "instructions")
         object.__setattr__(self, "tools", checked_tools(self.tools))
         object.__setattr__(self, "answers", Answers(self.output))
-        object.__setattr__(self, "toolsets", tuple(self.toolsets))
+        object.__setattr__(self, "toolsets", tuple(items_of(self.toolsets, "toolsets")))
         self.answers.check(bool(self.tools or self.toolsets))
         checked_count(self.max_rounds, "max_rounds", 1)
         checked_count(self.max_tokens, "max_tokens", 1)
@@ -131,6 +132,8 @@ class Agent(Generic[Deps, Out]):
             check_seconds(self.max_seconds, "max_seconds", zero=False)
         if self.sampling is not None:
             checked_sampling(self.sampling)
+        checked_template(self.template, known=True)
+        check_hooks(before_round=self.before_round, after_call=self.after_call)
 
     async def trunk(self, context: Context) -> Branch:
         """A branch with the system prompt and the tools, to fork and to run on.
@@ -194,7 +197,7 @@ class Agent(Generic[Deps, Out]):
             OutputInvalid: the answer was refused by its type, and so were its retries.
             AgentKVError: as the verbs do: ContextFull, BranchBusy, StepFailed and so on.
         """
-        turn = await self._turn(branch, deps, _tell_nobody, asking(approve))
+        turn = await self._turn(branch, deps, nobody, asking(approve))
         return await turn.run(_as_messages(prompt), keep_partial)
 
     @overload
@@ -228,12 +231,14 @@ class Agent(Generic[Deps, Out]):
         """As `run`, with what happens as it happens: `async with agent.stream(branch, "...") as events: ...`.
 
         Calls of tools that say approve=True come as `kv.events.ApprovalAsked`, unless there is a callback. Leaving the
-        block before the end cancels the turn.
+        block before `Finished` was read cancels the turn; with `keep_partial` the branch then holds the text that was
+        read.
         """
         return AgentStream(
             lambda emit, ask: self._turn(branch, deps, emit, ask),
             lambda turn: turn.run(_as_messages(prompt), keep_partial),
             approve,
+            waits=keep_partial,
         )
 
     @overload
@@ -249,7 +254,7 @@ class Agent(Generic[Deps, Out]):
         The branch holds the question: `await branch.extend([{"role": "user", "content": "..."}])`. The message is the
         answer where `step.done`. Raises as `run` does.
         """
-        turn = await self._turn(branch, deps, _tell_nobody, asking(approve))
+        turn = await self._turn(branch, deps, nobody, asking(approve))
         return await turn.step(keep_partial)
 
     def as_tool(self, name: str, description: str, *, fork: bool = True) -> Tool[Deps, ..., Any]:
@@ -269,7 +274,7 @@ class Agent(Generic[Deps, Out]):
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """A turn that is a call of another agent's turn."""
-        turn = await self._turn(branch, context.deps, _tell_nobody, context._ask or asking(None))
+        turn = await self._turn(branch, context.deps, nobody, context._ask or asking(None))
         return await turn.run(prompt, False)
 
     async def _turn(self, branch: Branch, deps: Any, emit: Emit, ask: Ask) -> Turn[Out]:
@@ -282,6 +287,7 @@ class Agent(Generic[Deps, Out]):
         context = RunContext(deps, branch, self, _ask=ask)
         home = branch._home
         by_name = {tool.name: tool for tool in tools}
+        warn_of_untold(branch, by_name)
         return Turn(self, branch, Desk(by_name, context, home.tool_threads, home.tokenizer, emit, ask))
 
     async def _all_tools(self) -> Sequence[Tool[Any, ..., Any]]:
@@ -292,7 +298,3 @@ class Agent(Generic[Deps, Out]):
 def _as_messages(prompt: Prompt | None) -> Prompt | None:
     """What a user says is a user's message."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str | bytes) else prompt
-
-
-async def _tell_nobody(event: Event) -> None:
-    """Nobody listens to the events of a turn."""

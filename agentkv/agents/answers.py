@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from agentkv_runtime.errors import FormatError
@@ -28,6 +29,7 @@ class Answers(Generic[Out]):
         self._asked = asked(output)
         self._held = self._asked.constraint
         self._schema = self._held.schema if isinstance(self._held, Typed | JsonSchema) else None
+        self._last: tuple[Format, list[Mapping[str, Any]], str, Grammar] | None = None
 
     def check(self, tools: bool) -> None:
         """Raises InvalidInput where an answer could not be told from calls."""
@@ -45,11 +47,16 @@ class Answers(Generic[Out]):
         Raises InvalidInput for tools where no calls are known for the model, or one that a grammar cannot hold.
         """
         if not definitions and (self._schema is None or form.thinking is None):
-            return self._held
+            return _AsText(self._held) if isinstance(self._held, GrammarSource) else self._held
+        known = list(definitions)
+        if self._last is not None and self._last[0] is form and self._last[1:3] == (known, prefix):
+            return self._last[3]
         try:
-            return Grammar(form.grammar(definitions, output=self._schema, prefix=prefix))
+            grammar = Grammar(form.grammar(definitions, output=self._schema, prefix=prefix))
         except FormatError as error:
             raise InvalidInput(f"{error}; pass call_format to Context.open, or have no tools") from error
+        self._last = form, known, prefix, grammar
+        return grammar
 
     def read(self, text: str) -> Out:
         """The value of an answer. Raises OutputInvalid."""
@@ -59,3 +66,19 @@ class Answers(Generic[Out]):
             return cast(Out, self._asked.read(text))
         except OutputIncomplete as error:
             raise OutputInvalid(f"the answer {shown(text)} is refused: {error}", text) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _AsText(GrammarSource[str]):
+    """What an answer is held to. Its value is made once, by the round that asks again where it is refused."""
+
+    held: GrammarSource[Any]
+
+    @property
+    def grammar(self) -> str:
+        """What llguidance takes."""
+        return self.held.grammar
+
+    def read(self, text: str) -> str:
+        """The text itself."""
+        return text

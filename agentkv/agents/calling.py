@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,8 @@ import anyio
 from anyio import to_thread
 
 from .._errors import ToolFailed
+from .._log import log
+from .._shown import said
 from .calls import CallRecord, CallRequest, CallStatus
 from .events import ApprovalAsked, CallFinished, CallStarted, Event, Retried
 from .parameters import InvalidArguments
@@ -22,11 +25,16 @@ from .tool import Retry, Tool
 if TYPE_CHECKING:
     from .._tokenizer import Tokenizer
     from .threads import ToolThreads
+    from .tool import OnLong
 
 Emit = Callable[[Event], Awaitable[None]]
 Ask = Callable[[ApprovalAsked], Awaitable[str | None]]  # None, or why the call is denied
 
 _LONG = 8192  # characters of a result that are made tokens beside the event loop
+
+
+async def nobody(event: Event) -> None:
+    """Listens to no events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,11 @@ class Desk:
     emit: Emit
     ask: Ask
 
+    @property
+    def heard(self) -> bool:
+        """Does somebody listen to events?"""
+        return self.emit is not nobody
+
 
 class _NoResult(Exception):
     """The call ends without a result; says why in words for the model."""
@@ -66,6 +79,7 @@ class Call:
         self._tool = desk.tools.get(request.name)
         self._began = anyio.current_time()
         self._attempts = 0
+        self._called = 0  # attempts that came to call the function
         self.request = request
         self.record: CallRecord | None = None
 
@@ -93,6 +107,8 @@ class Call:
         except _NoResult as end:
             failure = end.__cause__
             self.record = self._ended(end.status, str(end))
+            if end.status in ("failed", "timeout"):
+                log.warning("tool failed", tool=self.request.name, attempts=self._attempts, exc_info=failure)
         except BaseException:
             self.record = self._ended("cancelled", "its turn ended before it did")
             raise
@@ -110,6 +126,8 @@ class Call:
             return self._tool, self._tool.check(request.arguments)
         except InvalidArguments as error:
             raise _NoResult("invalid", f"bad arguments: {error}") from error
+        except Exception as error:  # a validator of the user's
+            raise _NoResult("invalid", f"bad arguments: {_described(error)}") from error
 
     async def _approved(self, tool: Tool[Any, ..., Any]) -> None:
         if tool.approve:
@@ -123,36 +141,59 @@ class Call:
             self._attempts += 1
             try:
                 result = await self._attempt(tool, arguments)
-                return result, await self._content(tool, result)
             except Retry as retry:
-                why = str(retry) or "try again"
+                why = await self._bounded(said(retry) or "try again", "cut")
                 await self._desk.emit(Retried(tool.name, why, self._attempts))
                 raise _NoResult("retry", why) from retry
-            except TooLong as error:
-                raise _NoResult("failed", str(error)) from error
             except Exception as error:
-                why = _described(error)
+                why = await self._bounded(_described(error), "cut")
                 if self._attempts > tool.retries:
                     raise _NoResult("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
                 await self._desk.emit(Retried(tool.name, why, self._attempts))
+            else:
+                return result, await self._content(tool, result)
             await anyio.sleep(tool.backoff * 2 ** (self._attempts - 1))
 
     async def _attempt(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> Any:
         context = replace(self._desk.context, call=self.request, attempt=self._attempts)
         call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)
+        called = self._called
         with anyio.move_on_after(tool.timeout) as scope:
-            if _is_async(tool.function):
+            try:
+                if not _is_async(tool.function):
+                    return await self._in_thread(call)
+                self._called += 1
                 return await call()
-            (result,) = await self._desk.threads.run(lambda: (call(),))  # trio takes no coroutine from a thread
-            return await result if inspect.isawaitable(result) else result
+            except anyio.get_cancelled_exc_class() as error:
+                if anyio.current_effective_deadline() == -math.inf:
+                    raise
+                raise RuntimeError("it cancelled itself, or waited for what was cancelled") from error
         assert scope.cancelled_caught
-        raise _TimedOut(f"it took longer than {tool.timeout:g} s")
+        waited = ", and no thread was free for it" if self._called == called else ""
+        raise _TimedOut(f"it took longer than {tool.timeout:g} s{waited}")
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        place = await self._desk.threads.place()
+        self._called += 1
+        try:
+            (result,) = await place.run(lambda: (call(),))  # trio takes no coroutine from a thread
+        finally:
+            self._called -= place.given_up
+        return await result if inspect.isawaitable(result) else result
 
     async def _content(self, tool: Tool[Any, ..., Any], result: object) -> str:
-        text = text_of_result(result)
-        if tool.max_result_tokens is None:
+        try:
+            return await self._bounded(text_of_result(result), tool.on_long)
+        except TooLong as error:
+            raise _NoResult("failed", str(error)) from error
+        except Exception as error:  # it has no JSON form, and would have none if the function were called again
+            raise _NoResult("failed", _described(error)) from error
+
+    async def _bounded(self, text: str, on_long: OnLong) -> str:
+        most = None if self._tool is None else self._tool.max_result_tokens
+        if most is None:
             return text
-        cut = partial(bounded, text, tool.max_result_tokens, tool.on_long, self._desk.tokenizer)
+        cut = partial(bounded, text, most, on_long, self._desk.tokenizer)
         return cut() if len(text) <= _LONG else await to_thread.run_sync(cut, abandon_on_cancel=True)
 
     def _ended(self, status: CallStatus, why: str) -> CallRecord:
@@ -168,7 +209,7 @@ class Call:
             seconds=anyio.current_time() - self._began,
             status=status,
             content=content,
-            attempts=self._attempts,
+            attempts=self._called,
         )
 
 
@@ -182,7 +223,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 def _described(error: Exception) -> str:
     """An exception as the model reads it."""
-    name, text = type(error).__name__, str(error)
+    name, text = type(error).__name__, said(error)
     if isinstance(error, _TimedOut):
         return text
     return f"{name}: {text}" if text else name

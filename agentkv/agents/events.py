@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import anyio
+from agentkv_runtime.formats.parsed import ReasoningDelta, TextDelta
 
 from .calls import CallRecord, CallRequest
 from .run import Run
@@ -21,20 +22,6 @@ __all__ = [
     "RolledBack",
     "TextDelta",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """More of what the model says."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """More of what the model thinks before it says something."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +85,10 @@ class ApprovalAsked:
         """The call may run."""
         self._answered.set()
 
-    def deny(self, why: str = "it was not approved") -> None:
+    def deny(self, why: str | None = None) -> None:
         """The call must not run; the model reads why."""
         if not self._answered.is_set():
-            self._denied = why
+            self._denied = "it was not approved" if why is None else why
             self._answered.set()
 
     def later(self) -> None:

@@ -64,3 +64,10 @@ def checked_tools(tools: object) -> tuple[Tool[Any, ..., Any], ...]:
             raise InvalidInput(f"two tools are called {item.name}; give one of them another name: kv.tool(name=...)")
         names.add(item.name)
     return items
+
+
+def check_hooks(**hooks: object) -> None:
+    """Raises InvalidInput for one that cannot be called."""
+    for name, hook in hooks.items():
+        if hook is not None and not callable(hook):
+            raise InvalidInput(f"{name} is {shown(hook)}, but it must be a function")

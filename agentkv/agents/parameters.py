@@ -7,14 +7,14 @@ import inspect
 import typing
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, PydanticJsonSchemaWarning
 
 from .._errors import InvalidInput
+from .._shown import said
 from .run_context import RunContext
 
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -55,16 +55,16 @@ class Parameters:
         fields: dict[str, Any] = {}
         names: dict[str, str] = {}
         parameters, takes_context = _parameters(function, name, known)
-        for index, (parameter, hint) in enumerate(parameters):
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            # Fields have names of our own: those of parameters may be those of the model's methods.
-            names[f"p{index}"] = parameter.name
-            fields[f"p{index}"] = (Annotated[hint, Field(alias=parameter.name)], default)
         try:
+            for index, (parameter, hint) in enumerate(parameters):
+                default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+                # Fields have names of our own: those of parameters may be those of the model's methods.
+                names[f"p{index}"] = parameter.name
+                fields[f"p{index}"] = (Annotated[hint, Field(alias=parameter.name)], default)
             model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
             return cls(model, names, descriptions, takes_context)
-        except (PydanticUserError, TypeError) as error:
-            why = str(error).splitlines()[0]
+        except Exception as error:  # pydantic's own, and whatever hints and their hooks raise
+            why = (said(error).splitlines() or [type(error).__name__])[0]
             raise InvalidInput(f"the parameters of tool {name} have no JSON schema: {why}") from error
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _parameters(
     hints = _hints(function, known)
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise InvalidInput(
             f"tool {name} has no signature to read: {error}; wrap it in a function that has one"
         ) from error
@@ -107,10 +107,15 @@ def _parameters(
                 f"tool {name} has the parameter {parameter}, but models give arguments by name; name each"
             )
         if parameter.name not in hints:
-            raise InvalidInput(f"parameter {parameter.name} of tool {name} has no type hint; the model needs its type")
-        if _is_context(hints[parameter.name]):
+            advice = "; to make a tool of a method, give the bound one: kv.tool(thing.method)"
             raise InvalidInput(
-                f"parameter {parameter.name} of tool {name} is a RunContext; make it the first parameter"
+                f"parameter {parameter.name} of tool {name} has no type hint; the model needs its type"
+                f"{advice if parameter.name == 'self' else ''}"
+            )
+        if any(_is_context(part) for part in (hints[parameter.name], *get_args(hints[parameter.name]))):
+            raise InvalidInput(
+                f"parameter {parameter.name} of tool {name} is a RunContext; make it the first parameter, and "
+                "kv.RunContext its whole type"
             )
     return [(parameter, hints[parameter.name]) for parameter in parameters], takes_context
 

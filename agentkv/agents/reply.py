@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
 
 from .._errors import BranchClosed, ContextFull, LimitReached
+from .._request import GenerationRequest
 from .._sampling import Sampling
-from . import events
+from .._stream import DEFAULT_BUFFER, TokenStream
 
 if TYPE_CHECKING:
     from .._branch import Branch
@@ -49,43 +52,76 @@ class Reply:
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
-        turn, agent, form = self._turn, self._turn.agent, self._home.format
-        left = agent.max_tokens - turn.generated
-        if left <= 0:
-            raise LimitReached(f"the turn generated {turn.generated} tokens; pass a larger max_tokens to the agent")
-        prefix = self._home.tokenizer.decode(self._held.tokens[-_PREFIX:], skip_special=False)
-        parser = form.parser(prefix=prefix, tools=self._definitions)
-        stream = self._held.stream(
-            max_tokens=left,
-            sampling=self._sampling,
-            speculative=agent.speculative,
-            output=agent.answers.constraint(form, self._definitions, prefix) or str,
-        )
-        async with stream as tokens:
-            async for token in tokens:
-                turn.generated += token.id >= 0
-                await self._tell(parser.feed(self._spelled(token.id)), written)
+        turn, before, read = self._turn, len(self._held), 0
+        turn.text = ""
+        prefix = self._begun()
+        parser = self._home.format.parser(prefix=prefix, tools=self._definitions)
+        stream = self._stream(prefix)
+        most = 1 if turn.desk.heard else None
+        try:
+            async with stream as tokens:
+                while batch := await tokens.batch(most):
+                    read += len(batch)
+                    await self._tell(parser.feed(self._text(token.id for token in batch)), written)
+        except BaseException:
+            with suppress(FormatError):
+                rest = parser.feed(self._text(self._held._history.log[before + read :]))
+                turn.text += "".join(delta.text for delta in rest if isinstance(delta, TextDelta))
+            raise
+        finally:
+            turn.generated += len(self._held) - before
         self.generation = stream.generation
         self._check_whole()
         await self._tell(parser.end(), written)
         self.message = parser.finish()
         turn.text = self.message.content
 
+    def _begun(self) -> str:
+        """What the template wrote of the message."""
+        written = self._spelled(self._held._history.log[-_PREFIX:]).decode("utf-8", "replace")
+        return self._home.format.template.reply_in(written)
+
+    def _stream(self, prefix: str) -> TokenStream[Any]:
+        """Its tokens. Where somebody listens each comes at once, and those that were read are kept; else they come with
+        those that may complete a call, and all are kept."""
+        turn, agent, home = self._turn, self._turn.agent, self._home
+        left = agent.max_tokens - turn.generated
+        if left <= 0:
+            raise LimitReached(f"the turn generated {turn.generated} tokens; pass a larger max_tokens to the agent")
+        heard = turn.desk.heard
+        buffer = DEFAULT_BUFFER if heard else left
+        request = GenerationRequest.checked(
+            self._held.id,
+            max_tokens=left,
+            stop=None,
+            sampling=self._sampling,
+            speculative=agent.speculative,
+            output=agent.answers.constraint(home.format, self._definitions, prefix) or str,
+            top_logprobs=0,
+            home=home,
+            buffer=buffer,
+        )
+        urgent = None if heard else home.call_ends if self._definitions else frozenset[int]()
+        return TokenStream(self._held, request, buffer, "read" if heard else "made", urgent)
+
     async def _tell(self, deltas: Iterable[Delta], written: Callable[[ParsedCall], None]) -> None:
-        emit = self._turn.desk.emit
         for delta in deltas:
             match delta:
                 case TextDelta(text):
-                    await emit(events.TextDelta(text))
-                case ReasoningDelta(text):
-                    await emit(events.ReasoningDelta(text))
+                    self._turn.text += text
+                    await self._turn.desk.emit(delta)
+                case ReasoningDelta():
+                    await self._turn.desk.emit(delta)
                 case CallClosed(_, call):
                     written(call)
 
-    def _spelled(self, token: int) -> str:
-        """What a token adds to the text, as a parser reads it: special tokens are part of it."""
-        table = self._bytes
-        return self._decoder.decode(table[token]) if 0 <= token < len(table) else ""
+    def _text(self, tokens: Iterable[int]) -> str:
+        return self._decoder.decode(self._spelled(tokens))
+
+    def _spelled(self, tokens: Iterable[int]) -> bytes:
+        """The text of tokens as a parser reads it: special ones are part of it."""
+        table, size = self._bytes, len(self._bytes)
+        return b"".join([table[i] for i in tokens if 0 <= i < size])
 
     def _check_whole(self) -> None:
         """A message that was cut short is no message: its last call may be half a call."""

@@ -19,17 +19,17 @@ class TooLong(Exception):
 def text_of_result(result: object) -> str:
     """A str as it is, anything else as JSON. Raises TypeError for what has no JSON form."""
     if isinstance(result, str):
-        return result.encode("utf-8", "replace").decode()  # a lone surrogate has no tokens
+        return _spellable(result)
     try:
         plain = to_jsonable_python(result)
     except PydanticSerializationError as error:
         raise TypeError(f"the tool returned a {type(result).__name__}, which has no JSON form") from error
-    return json.dumps(plain, ensure_ascii=False)
+    return _spellable(json.dumps(plain, ensure_ascii=False))
 
 
 def text_of_error(why: str) -> str:
     """What the model reads where there is no result."""
-    return json.dumps({"error": why}, ensure_ascii=False)
+    return _spellable(json.dumps({"error": why}, ensure_ascii=False))
 
 
 def bounded(text: str, most: int, on_long: OnLong, tokenizer: Tokenizer) -> str:
@@ -50,3 +50,8 @@ def bounded(text: str, most: int, on_long: OnLong, tokenizer: Tokenizer) -> str:
             return cut
         kept -= over
     return ""
+
+
+def _spellable(text: str) -> str:
+    """A lone surrogate has no tokens."""
+    return str.encode(text, "utf-8", "replace").decode()

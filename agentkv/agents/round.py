@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._errors import LimitReached, OutputInvalid
+from .._message import call_id
 from .awaiting import awaited
 from .calling import Call
 from .calls import CallRequest
@@ -32,6 +33,7 @@ class Round(Generic[Out]):
         self._agent = turn.agent
         self._held = held
         self._start = len(held)
+        self._calls_before = held._history.conversation.calls
         self._context = replace(turn.desk.context, _asked_at=self._start)
         self._desk = replace(turn.desk, context=self._context)
         self._calls: list[Call] = []  # of the message
@@ -81,8 +83,7 @@ class Round(Generic[Out]):
         most = self._agent.max_calls
         if most is not None and len(self._turn.calls) == most:
             raise LimitReached(f"the turn makes more than {most} calls; pass a larger max_calls to the agent")
-        # Nine letters and digits, which some templates ask for; no other call of the branch has them.
-        name = f"c{self._start % 10**6:06d}{len(self._calls) % 100:02d}"
+        name = call_id(self._calls_before + len(self._calls))  # as `Branch.messages` calls it
         call = Call(self._desk, CallRequest(name, parsed.name, parsed.arguments or {}, parsed.error))
         self._calls.append(call)
         self._turn.calls.append(call)
@@ -108,5 +109,6 @@ class Round(Generic[Out]):
 
     async def _ask_again(self, why: str, attempt: int) -> None:
         await self._desk.emit(Retried("output", why, attempt))
+        self._turn.taken_back += len(self._held) - self._start
         await self._held.rollback(self._start)
         await self._desk.emit(RolledBack(self._start, why))

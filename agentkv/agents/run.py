@@ -28,7 +28,7 @@ class Run(Generic[Out]):
     """One turn of an agent: `agent.run`; as `error.run`, what was done until the turn ended early.
 
     Attributes:
-        text: the last message's content.
+        text: the last message's content; of a turn that ended early, what there was of it.
         calls: in the order in which the model wrote them, with what became of each.
         messages: of the turn: the question, the model's messages with their calls, the results.
         usage: tokens that were generated in all rounds, and those that the branch held beside them at the end.

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from .._errors import AgentKVError, BranchBusy
 from .asking import Approve, asking
-from .events import ApprovalAsked, Event
+from .events import ApprovalAsked, Event, Finished, ReasoningDelta, TextDelta
 from .together import Together
 
 if TYPE_CHECKING:
@@ -28,32 +29,41 @@ class AgentStream(Generic[Out_co]):
     """An async context manager and iterator of `kv.events`, made by `Agent.stream`.
 
     The turn runs in a task of its own, some events ahead of the reader. What ends it early is raised to the reader.
-    Leaving the block before the end cancels the turn, as any cancellation does: its branch is where it was.
+    Leaving the block before `Finished` was read cancels the turn, however far ahead it was: its branch is where it was.
+    With `keep_partial` the branch keeps the text that was read, and no more: the turn waits for its reader then.
     """
+
+    _send: MemoryObjectSendStream[Event]  # both are there once it was entered
+    _receive: MemoryObjectReceiveStream[Event]
 
     def __init__(
         self,
         begin: Callable[[Emit, Ask], Awaitable[Turn[Out_co]]],
         play: Callable[[Turn[Out_co]], Awaitable[Run[Out_co]]],
         approve: Approve | None,
+        waits: bool,
     ) -> None:
         """Private: use `Agent.stream`."""
         self._begin = begin
         self._play = play
         self._ask = self._show if approve is None else asking(approve)
-        self._send, self._receive = anyio.create_memory_object_stream[Event](_AHEAD)
+        self._waits = waits  # for the reader to come back, before more is said
+        self._back = anyio.Event()  # it has
         self._together = Together()
         self._group: TaskGroup | None = None
         self._turn: Turn[Out_co] | None = None
         self._run: Run[Out_co] | None = None
         self._error: Exception | None = None
         self._last: Event | None = None
+        self._heard = anyio.Event()  # the reader has the last event
+        self._ended = anyio.Event()
         self._over = False
 
     async def __aenter__(self) -> AgentStream[Out_co]:
         if self._group is not None:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
-        self._turn = turn = await self._begin(self._send.send, self._ask)
+        self._turn = turn = await self._begin(self._tell, self._ask)
+        self._send, self._receive = anyio.create_memory_object_stream[Event](_AHEAD)
         self._group = await self._together.__aenter__()
         self._group.start_soon(self._take, turn)
         return self
@@ -81,6 +91,8 @@ class AgentStream(Generic[Out_co]):
             raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
         if isinstance(self._last, ApprovalAsked):
             self._last.passed_on()
+        if not self._receive.statistics().current_buffer_used:
+            self._back.set()
         try:
             self._last = await self._receive.receive()
         except anyio.EndOfStream:
@@ -90,6 +102,10 @@ class AgentStream(Generic[Out_co]):
             raise StopAsyncIteration from None
         except anyio.BusyResourceError:
             raise BranchBusy("two tasks read one stream; let one of them hand events on") from None
+        if isinstance(self._last, Finished):
+            self._heard.set()
+            with anyio.CancelScope(shield=True):  # a tick, after which the branch is free
+                await self._ended.wait()
         return self._last
 
     @property
@@ -107,7 +123,17 @@ class AgentStream(Generic[Out_co]):
                 self._run = await self._play(turn)
             except Exception as error:
                 self._error = error
+            finally:
+                self._ended.set()
             self._over = True
+
+    async def _tell(self, event: Event) -> None:
+        self._back = anyio.Event()
+        await self._send.send(event)
+        if isinstance(event, Finished):
+            await self._heard.wait()  # the turn is not done before its reader knows
+        elif self._waits and isinstance(event, TextDelta | ReasoningDelta):
+            await self._back.wait()
 
     async def _show(self, asked: ApprovalAsked) -> str | None:
         await self._send.send(asked)

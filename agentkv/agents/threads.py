@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar, cast
 
 import anyio
 from anyio import to_thread
 
-from .._host import current_host
+from .._host import Host, current_host
 
 T = TypeVar("T")
 
@@ -35,32 +34,48 @@ class ToolThreads:
         """Threads that have not returned, abandoned ones included."""
         return self._slots.borrowed_tokens
 
+    async def place(self) -> Place:
+        """A slot for one thread, once there is one; `run` is to follow at once."""
+        place = Place(self._slots, self._unlimited, self._host)
+        await self._slots.acquire_on_behalf_of(place)
+        return place
+
+
+class Place:
+    """A slot, held until its thread returns. Either the thread runs the function or its task gives it up: whoever
+    claims it first.
+
+    Attributes:
+        given_up: the function was not called, and will not be.
+    """
+
+    def __init__(self, slots: anyio.CapacityLimiter, unlimited: anyio.CapacityLimiter, host: Host) -> None:
+        self._slots = slots
+        self._unlimited = unlimited
+        self._host = host
+        self._claimed = threading.Lock()
+        self.given_up = False
+
     async def run(self, function: Callable[[], T]) -> T:
         """Runs `function` in a thread. A cancelled task does not wait for it."""
-        once = _Once()
-        await self._slots.acquire_on_behalf_of(once)
-        free = partial(self._slots.release_on_behalf_of, once)
 
         def work() -> T | None:
-            if not once.claim():
+            if not self._claim():
                 return None  # its task was cancelled before the thread came to it
             try:
                 return function()
             finally:
-                self._host.post(free)
+                self._host.post(self._free)
 
         try:
             return cast(T, await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._unlimited))
         finally:
-            if once.claim():
-                free()
+            if self._claim():
+                self.given_up = True
+                self._free()
 
+    def _claim(self) -> bool:
+        return self._claimed.acquire(blocking=False)
 
-class _Once:
-    """A function that either its thread runs or its task gives up: whoever claims it first."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def claim(self) -> bool:
-        return self._lock.acquire(blocking=False)
+    def _free(self) -> None:
+        self._slots.release_on_behalf_of(self)

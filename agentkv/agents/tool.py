@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -23,6 +22,8 @@ Deps = TypeVar("Deps")
 Deps_contra = TypeVar("Deps_contra", contravariant=True)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+_OPTIONS = frozenset(["timeout", "retries", "backoff", "approve", "early", "max_result_tokens", "on_long", "on_error"])
 
 OnError = Literal["tell", "raise"]
 OnLong = Literal["cut", "refuse"]
@@ -87,7 +88,8 @@ class Tool(Generic[Deps_contra, P, R_co]):
             raise InvalidInput(
                 f"parameters {what} are {shown(self.parameters)}, but they must be an object's JSON schema"
             )
-        if not callable(self.function) or inspect.isasyncgenfunction(self.function):
+        several = inspect.isasyncgenfunction(self.function) or inspect.isgeneratorfunction(self.function)
+        if not callable(self.function) or several:
             raise InvalidInput(f"function {what} is {shown(self.function)}, but it must return one result")
         if self.timeout is not None:
             check_seconds(self.timeout, f"timeout {what}", zero=False)
@@ -192,6 +194,10 @@ def _made(
     if isinstance(function, Tool | type) or not callable(function):
         raise InvalidInput(f"kv.tool was given {shown(function)}, but it takes a function")
     called = name if name is not None else getattr(function, "__name__", "")
+    unknown = sorted(options.keys() - _OPTIONS)
+    if unknown:
+        known_ones = ", ".join(sorted(_OPTIONS | {"name", "description"}))
+        raise InvalidInput(f"kv.tool has no option {unknown[0]!r}; its options are {known_ones}")
     said, about = described(function)
     parameters = Parameters.of(function, called, about, known)
     return Tool(
@@ -207,6 +213,6 @@ def _made(
 
 def check_seconds(value: object, what: str, *, zero: bool) -> None:
     """Raises InvalidInput for what is no finite number of seconds."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]  # a number by now
         raise InvalidInput(f"{what} is {shown(value)}, but it must be a number of seconds above 0")

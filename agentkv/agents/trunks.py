@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import anyio
+
+from .._log import log
 
 if TYPE_CHECKING:
     from .._branch import Branch
@@ -42,6 +44,15 @@ class Trunks:
         for root in self._roots.values():
             if root.branch is not None:
                 root.branch.close()
+
+
+def warn_of_untold(branch: Branch, names: Iterable[str]) -> None:
+    """Logs which tools of an agent a branch's messages do not tell its model of: it will hardly call them."""
+    conversation = branch._history.conversation
+    told = {tool.get("function", tool).get("name") for tool in conversation.tools or ()}
+    untold = [name for name in names if name not in told]
+    if untold and conversation.entries:
+        log.warning("the branch does not tell the model of all tools of its agent", branch=branch.id, untold=untold)
 
 
 class _Root:

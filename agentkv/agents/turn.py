@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
-from .._errors import LimitReached
+from .._errors import InvalidInput, LimitReached
 from .._generation import Usage
 from .._hold import Hold
+from .._shown import said
 from .calling import Call, Desk
 from .events import Finished, RolledBack
 from .round import Round
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .._branch import Branch
     from .._inputs import Prompt
     from .agent import Agent
+    from .events import Event
 
 Out = TypeVar("Out")
 T = TypeVar("T")
@@ -35,7 +37,8 @@ class Turn(Generic[Out]):
         calls: those that the model wrote, in its order.
         rounds: messages that were begun.
         generated: tokens that were generated, those that were rolled back included.
-        text: content of the last message.
+        taken_back: of these, those that were rolled back in the turn.
+        text: content of the last message, as far as it is there.
         failed: what was done when something ended the turn early; nothing otherwise.
     """
 
@@ -45,6 +48,7 @@ class Turn(Generic[Out]):
         self.calls: list[Call] = []
         self.rounds = 0
         self.generated = 0
+        self.taken_back = 0
         self.text = ""
         self.failed: Run[Out] = Run("", (), (), Usage(len(branch), 0), 0, 0.0)
         self._branch = branch
@@ -55,36 +59,46 @@ class Turn(Generic[Out]):
         """The whole turn. Whatever ends it early leaves the branch where it was, unless it is to `keep`."""
 
         async def rounds(held: Branch) -> Run[Out]:
-            if prompt is not None:
+            if prompt is None:
+                _check_asked(held)
+            else:
                 await held.extend(prompt)
             while True:
                 step = await Round(self, held).run()
                 if step.done:
                     return self._so_far(held, step.output)
 
-        run = await self._transaction(rounds, keep)
-        await self.desk.emit(Finished(run))
-        return run
+        return await self._transaction(rounds, keep, Finished)
 
     async def step(self, keep: bool) -> Step[Out]:
         """One round. Whatever ends it early leaves the branch where it was, unless it is to `keep`."""
-        return await self._transaction(lambda held: Round(self, held).run(), keep)
 
-    async def _transaction(self, work: Callable[[Branch], Awaitable[T]], keep: bool) -> T:
+        async def one(held: Branch) -> Step[Out]:
+            _check_asked(held)
+            return await Round(self, held).run()
+
+        return await self._transaction(one, keep)
+
+    async def _transaction(
+        self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None = None
+    ) -> T:
         try:
             async with Hold(self._branch, keep=keep) as held:
                 self._start = len(held.messages)
                 try:
-                    return await self._in_time(work(held))
+                    result = await self._in_time(work(held))
+                    if told is not None:
+                        await self.desk.emit(told(result))
+                    return result
                 except BaseException as error:
                     self.failed = self._so_far(held)
                     if isinstance(error, Exception):
-                        with suppress(AttributeError):  # an exception of the user's that takes no attributes
+                        with suppress(Exception):  # one of the user's that takes no attributes
                             error.run = self.failed  # type: ignore[attr-defined]
                     raise
         except Exception as error:
             if not keep:
-                await self.desk.emit(RolledBack(len(self._branch), str(error)))
+                await self.desk.emit(RolledBack(len(self._branch), said(error)))
             raise
 
     async def _in_time(self, work: Awaitable[T]) -> T:
@@ -98,8 +112,19 @@ class Turn(Generic[Out]):
             text=self.text,
             calls=tuple(call.record for call in self.calls if call.record is not None),
             messages=tuple(held.messages[self._start :]),
-            usage=Usage(max(len(held) - self.generated, 0), self.generated),
+            usage=Usage(max(len(held) - self.generated + self.taken_back, 0), self.generated),
             rounds=self.rounds,
             seconds=anyio.current_time() - self._began,
             _output=output,
+        )
+
+
+def _check_asked(held: Branch) -> None:
+    """Raises InvalidInput for a branch that ends with its instructions: no template has the model speak there."""
+    conversation = held._history.conversation
+    if conversation.entries and not conversation.opened and len(held) <= conversation.end:
+        role = conversation.entries[-1].message["role"]
+        raise InvalidInput(
+            f"the branch ends with a message of the {role}, which asks nothing; pass a prompt, or extend the branch by "
+            "a user's message first"
         )

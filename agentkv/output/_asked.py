@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
+
+from pydantic import BaseModel
 
 from .._errors import AgentKVError, InvalidInput, OutputIncomplete
 from .._shown import shown
@@ -48,10 +50,17 @@ def asked(output: object) -> Asked[Any]:
     """What a type, a grammar or a constraint of the user's asks for; `str` is plain text. Raises InvalidInput."""
     if output is str:
         return Asked(None, str)
-    if isinstance(output, Constraint) and not isinstance(output, type):
+    if _is_constraint(output):
         return Asked(output, str)
     source = output if isinstance(output, GrammarSource) else _typed(output)
     return Asked(source, source.read)
+
+
+def _is_constraint(output: object) -> TypeGuard[Constraint]:
+    try:
+        return isinstance(output, Constraint) and not isinstance(output, type)
+    except Exception:  # it has a `done`, which raises: so will its generation
+        return True
 
 
 def _typed(output: Any) -> Typed[Any]:
@@ -62,6 +71,8 @@ def _typed(output: Any) -> Typed[Any]:
             f"output is {shown(output)}, but it must be a type, kv.Regex, kv.JsonSchema (around a schema), kv.Grammar "
             "or a kv.Constraint; for plain text leave it out"
         )
+    if isinstance(output, BaseModel) or (is_dataclass(output) and not isinstance(output, type)):
+        raise InvalidInput(f"output is {shown(output)}, but it must be a type; pass {type(output).__name__} itself")
     try:
         return _known(output)
     except TypeError:  # not hashable

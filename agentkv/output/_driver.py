@@ -8,7 +8,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._errors import InvalidInput
-from .._shown import shown
+from .._shown import said, shown
+from .._snapshot import SavedOutput
 from ._following import OwnRule
 from ._matching import GrammarRule, GrammarVocabulary
 from ._state import ConstraintFailed, Masks, Rule, State
@@ -17,6 +18,7 @@ from .grammar import GrammarSource
 
 if TYPE_CHECKING:
     from agentkv_runtime.constraints import PythonConstraint
+    from agentkv_runtime.engine import StoredBranch
     from agentkv_runtime.tokenizer import Tokenizer
 
     from .._engine import StepEngine
@@ -60,16 +62,16 @@ class Driver:
                 return [], [], True, ""
             forced = state.forced(most)
             return state.allowed(tokens, parents), forced, False, ""
-        except ConstraintFailed as error:
+        except BaseException as error:  # a user's object may raise anything, and the others' turns go on
             self._rules.pop(job, None)
             self._states.pop(job, None)
-            return [], [], False, str(error)
+            return [], [], False, _reason(error)
 
     def _fill(self, job: int, tokens: list[int], parents: list[int], masks: Masks) -> str:
         try:
             self._states[job].fill(tokens, parents, masks)
-        except ConstraintFailed as error:
-            return str(error)
+        except BaseException as error:
+            return _reason(error)
         return ""
 
     def _end(self, job: int) -> None:
@@ -87,6 +89,7 @@ class Grammars:
         self._lock = threading.Lock()
         self._vocabulary: GrammarVocabulary | None = None
         self._driver: Any = None
+        self._restored: dict[str, PythonConstraint] = {}  # of loaded branches, by the text of the grammar
         self._known: weakref.WeakValueDictionary[object, PythonConstraint] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[object, PythonConstraint] = OrderedDict()
 
@@ -108,16 +111,49 @@ class Grammars:
         key = _key(description)
         with self._lock:
             native = self._known.get(key)
+        if native is None and self._restored and isinstance(description, GrammarSource):
+            native = self._restored.get(description.grammar)
         if native is None:
             rule = self.compiled(description)  # without the lock: it may take long, and lets other threads run
             with self._lock:
                 native = self._known.get(key) or self.wrapped(shown(description), rule)
-                self._known[key] = native
+        with self._lock:
+            self._known[key] = native
         with self._lock:
             self._recent[key] = native
             self._recent.move_to_end(key)
             while len(self._recent) > _KEPT:
                 self._recent.popitem(last=False)
+        return native
+
+    def saved_output(self, image: StoredBranch) -> SavedOutput | None:
+        """What a file may know of a branch's last output: one under a grammar, not under an object of a user's."""
+        if image.constraint is None:
+            return None
+        with self._lock:
+            keys = [key for key, native in self._known.items() if native is image.constraint]
+        grammar = next((key.grammar for key in keys if isinstance(key, GrammarSource)), None)
+        grammar = grammar or next((text for text, native in self._restored.items() if native is image.constraint), None)
+        if grammar is None:
+            return None
+        return SavedOutput(
+            grammar=grammar, began=image.output_began, end=image.output_end, complete=image.output_complete
+        )
+
+    def restored(self, grammar: str) -> PythonConstraint:
+        """What a loaded branch was asked to say, as it was saved: grammars with this text go on with it.
+
+        Raises InvalidInput where it is no grammar.
+        """
+        native = self._restored.get(grammar)
+        if native is None:
+            try:
+                rule = GrammarRule(grammar, self._open_vocabulary())
+            except ValueError as error:
+                raise InvalidInput(f"the grammar of a saved output is none: {error}") from error
+            native = self.wrapped("a saved grammar", rule)
+            with self._lock:
+                native = self._restored.setdefault(grammar, native)
         return native
 
     def compiled(self, description: Description) -> Rule:
@@ -127,7 +163,8 @@ class Grammars:
         try:
             return GrammarRule(description.grammar, self._open_vocabulary())
         except ValueError as error:
-            raise InvalidInput(f"{shown(description)} is no grammar: {error}") from error
+            advice = 'rules are lines such as `start: "yes" | NAME`, in llguidance\'s variant of Lark'
+            raise InvalidInput(f"{shown(description)} is no grammar: {str(error).rstrip()}\n{advice}") from error
 
     def _open_vocabulary(self) -> GrammarVocabulary:
         with self._lock:
@@ -142,6 +179,11 @@ class Grammars:
         if self._driver is None:
             self._driver = PythonConstraintDriver(Driver())
         return PythonConstraint(self._driver, name, rule)
+
+
+def _reason(error: BaseException) -> str:
+    why = said(error)
+    return why if isinstance(error, ConstraintFailed) else f"{type(error).__name__}: {why}"
 
 
 def _key(description: Description) -> object:

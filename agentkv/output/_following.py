@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .._shown import said
 from ._state import ConstraintFailed, Masks, State, Walk
 from .constraint import Constraint
 
@@ -142,4 +143,4 @@ def _called(constraint: Constraint, what: str, method: Callable[..., T], *given:
     try:
         return method(*given)
     except BaseException as error:  # also what ends one that does not return
-        raise ConstraintFailed(f"{type(constraint).__name__}.{what}: {type(error).__name__}: {error}") from error
+        raise ConstraintFailed(f"{type(constraint).__name__}.{what}: {type(error).__name__}: {said(error)}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ._state import ConstraintFailed, Masks, State, Walk
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
     from llguidance import LLMatcher, LLTokenizer
 
+_KNOWN_TEXTS = 1024  # whose tokens are remembered
 _KEPT = 8  # matchers of a grammar that wait for another generation: what they have learnt of its lexemes stays
 
 
@@ -22,6 +24,8 @@ class GrammarVocabulary:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
+        encode = lru_cache(maxsize=_KNOWN_TEXTS)(tokenizer.encode)  # what is forced is much the same each time
+
         class Encoder:
             eos_token_id = (tokenizer.eos_ids or [vocab_size])[0]
             bos_token_id = None
@@ -29,7 +33,7 @@ class GrammarVocabulary:
             special_token_ids = (*(i for i in tokenizer.special_ids if i < vocab_size), vocab_size)
 
             def __call__(self, text: bytes | str) -> list[int]:
-                return tokenizer.encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+                return encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
         self.size = vocab_size
         self.eos = frozenset(tokenizer.eos_ids)

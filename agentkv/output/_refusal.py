@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+_OPTION = "Enable 'coerce_one_of' option to approximate oneOf with anyOf"  # which is not ours
+
 
 @lru_cache(maxsize=256)
 def refusal(grammar: str) -> str | None:
@@ -11,4 +13,4 @@ def refusal(grammar: str) -> str | None:
     from llguidance import LLMatcher  # a shared library, loaded with the first output that needs one
 
     reason = LLMatcher.validate_grammar(grammar)
-    return " ".join(reason.split()) or None
+    return " ".join(reason.split()).replace(_OPTION, "Use anyOf") or None

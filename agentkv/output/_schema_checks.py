@@ -44,10 +44,15 @@ def inexact_number(schema: dict[str, Any]) -> str | None:
 def repeatable_keys(schema: dict[str, Any]) -> str | None:
     """A `minProperties` that counts keys which the grammar lets come twice: those that the schema does not list."""
     for inner in subschemas(schema):
-        least, listed = inner.get("minProperties", 0), {*inner.get("properties", ()), *inner.get("required", ())}
-        if isinstance(least, int) and least > len(listed) + 1:
+        least = inner.get("minProperties", 0)
+        if isinstance(least, int) and least > len(_strings(inner, "properties") | _strings(inner, "required")) + 1:
             return f"minProperties is {least}, but keys that `properties` does not list may repeat"
     return None
+
+
+def _strings(schema: dict[str, Any], key: str) -> set[str]:
+    value = schema.get(key)  # anything: what llguidance refuses is said later
+    return {item for item in value if isinstance(item, str)} if isinstance(value, list | dict) else set()
 
 
 def _integers(value: object) -> Iterator[int]:

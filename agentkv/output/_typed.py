@@ -46,9 +46,9 @@ class Typed(GrammarSource[Out]):
             adapter: TypeAdapter[Out] = TypeAdapter(kind)
             schema = adapter.json_schema(schema_generator=HeldSchema)
         except Exception as error:  # pydantic's own, and whatever a type's hooks raise
-            reason = str(error).split("\n")[0]
+            reason = str(error).split("\n")[0].partition(". Set `arbitrary")[0]
             raise InvalidInput(
-                f"output is {shown(kind)}, of which pydantic makes no JSON: {reason}; pass a pydantic model, a "
+                f"output is {_named(kind)}, of which pydantic makes no JSON: {reason}; pass a pydantic model, a "
                 "dataclass, a TypedDict, a Literal, an Enum, a type such as list[int], kv.Regex, kv.JsonSchema, "
                 "kv.Grammar or a kv.Constraint"
             ) from error
@@ -56,7 +56,7 @@ class Typed(GrammarSource[Out]):
         grammar = grammar_of(schema) if words is None else _one_of(words).grammar
         fault = inexact_number(schema) or refused_keyword(grammar)
         if fault:
-            raise InvalidInput(f"output is {shown(kind)}, whose schema a grammar cannot hold: {fault}")
+            raise InvalidInput(f"output is {_named(kind)}, whose schema a grammar cannot hold: {fault}")
         return cls(grammar, schema, words is not None, adapter)
 
     @property
@@ -75,6 +75,10 @@ class Typed(GrammarSource[Out]):
             raise cut_json(faults[0]["msg"])
         said = "; ".join(_said(fault["loc"], fault["msg"]) for fault in faults)
         raise OutputInvalid(f"the output {shown(text)} is refused: {said}", text)
+
+
+def _named(kind: object) -> str:
+    return f"the type {kind.__name__}" if isinstance(kind, type) else shown(kind)
 
 
 def _choices(schema: dict[str, Any]) -> list[str] | None:

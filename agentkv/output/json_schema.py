@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import InvalidInput, OutputIncomplete
-from .._shown import shown
+from .._shown import said, shown
 from ._schema_checks import inexact_number, refused_keyword, repeatable_keys
 from .grammar import GrammarSource
 
@@ -63,7 +63,8 @@ _STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": 
 
 def grammar_of(schema: dict[str, Any]) -> str:
     """A schema as llguidance takes it, in our style unless it has an `x-guidance` of its own."""
-    style = _STYLE | schema.get("x-guidance", {})
+    style = schema.get("x-guidance", {})
+    style = _STYLE | style if isinstance(style, dict) else style  # llguidance says what is wrong with that
     return json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": style}}]})
 
 
@@ -75,11 +76,15 @@ def cut_json(fault: str) -> OutputIncomplete:
 def _json_of(schema: object) -> str:
     if schema is True:
         return "{}"
+    if isinstance(schema, type):
+        raise InvalidInput(
+            f"schema is the type {schema.__name__}, but a JSON Schema is a mapping; pass the type as output"
+        )
     if not isinstance(schema, Mapping):
         raise InvalidInput(f"schema is {shown(schema)}, but a JSON Schema is a mapping, such as {{'type': 'integer'}}")
     try:
         text = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
         text.encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"schema is {shown(schema)}, which is not JSON: {error}") from None
+    except Exception as error:  # a mapping's methods may raise anything
+        raise InvalidInput(f"schema is {shown(schema)}, which is not JSON: {said(error)}") from None
     return text

@@ -29,7 +29,7 @@ class Regex(GrammarSource[str]):
             raise InvalidInput(f"pattern is {shown(self.pattern)}, but it must be a str, such as r'[0-9]{{4}}'")
         object.__setattr__(self, "pattern", text_of(self.pattern, "pattern"))
         if reason := refusal(self.grammar):
-            raise InvalidInput(f"the pattern {shown(self.pattern)} cannot be made a grammar: {reason}")
+            raise InvalidInput(f"the pattern {shown(self.pattern)} cannot be made a grammar: {_fault(reason)}")
 
     @property
     def grammar(self) -> str:
@@ -41,3 +41,9 @@ class Regex(GrammarSource[str]):
     def read(self, text: str) -> str:
         """The text itself."""
         return text
+
+
+def _fault(reason: str) -> str:
+    """What is wrong, without the lines that show where: there is one line only."""
+    said = reason.partition(" 1 | start:")[0]
+    return said.rpartition("error: " if "error: " in said else "(in regex): ")[2]

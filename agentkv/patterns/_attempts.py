@@ -12,6 +12,7 @@ import anyio
 
 from .._branch import Branch
 from .._errors import InvalidInput
+from .._shown import shown
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -68,7 +69,10 @@ async def attempt_each(
     async def run(index: int, branch: Branch) -> None:
         try:
             with anyio.fail_after(timeout):
-                over = await arrived(index, await attempt(branch))
+                begun = attempt(branch)
+                if not inspect.isawaitable(begun):
+                    raise InvalidInput(f"an attempt returned {shown(begun)}, but it must be an async function")
+                over = await arrived(index, await begun)
         except Exception as error:
             branch.close()
             errors.append(error)
@@ -92,7 +96,11 @@ def checked(winner: V | None, errors: list[Exception]) -> V:
 async def scored(score: Score[T], result: T) -> float:
     """The score of a result. Raises InvalidInput for one that cannot be compared."""
     value = score(result)
-    number = float(await value if inspect.isawaitable(value) else value)
+    value = await value if inspect.isawaitable(value) else value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"a score is {shown(value)}, but it must be a number") from None
     if number != number:
         raise InvalidInput("a score is not a number (nan), so it cannot be compared; return a float")
     return number

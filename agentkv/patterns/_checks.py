@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+import sys
 
 from .._branch import Branch
 from .._errors import InvalidInput
@@ -17,7 +17,7 @@ def check(trunk: object, timeout: object = None, *, counts: dict[str, int] | Non
     if not isinstance(trunk, Branch):
         raise InvalidInput(f"trunk is {shown(trunk)}, but it must be a Branch")
     if timeout is not None and not (
-        isinstance(timeout, int | float) and not isinstance(timeout, bool) and isfinite(timeout) and timeout > 0
+        isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout <= sys.float_info.max
     ):
         raise InvalidInput(f"timeout is {shown(timeout)}, but it must be None or a number of seconds above 0")
     for name, count in (counts or {}).items():

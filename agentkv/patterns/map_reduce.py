@@ -8,6 +8,7 @@ from typing import TypeVar
 import anyio
 
 from .._branch import Branch
+from .._inputs import items_of
 from ._attempts import T, Winner, checked, forks
 from ._checks import check
 
@@ -40,6 +41,7 @@ async def map_reduce(
         ExceptionGroup: the work failed on every item; an item that fails beside others is left out.
     """
     check(trunk, timeout, counts={"at_once": at_once}, work=work, reduce=reduce)
+    items = items_of(items, "items")
     results: dict[int, Part] = {}
     errors: list[Exception] = []
     limiter = anyio.CapacityLimiter(at_once)

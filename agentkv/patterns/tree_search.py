@@ -39,7 +39,8 @@ async def tree_search(
     Raises:
         ExceptionGroup: every fork of a level failed; a fork that fails beside others is dropped.
     """
-    check(trunk, timeout, counts={"width": width, "children": children, "depth": depth}, expand=expand, score=score)
+    counts = {"width": width, "children": children, "depth": depth}
+    check(trunk, timeout, counts=counts, expand=expand, score=score, done=done)
     async with Grove() as grove:
         best: list[Winner[T]] = []
         for _ in range(depth):

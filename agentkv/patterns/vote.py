@@ -34,19 +34,23 @@ async def vote(
         ExceptionGroup: every attempt failed; one that fails beside others has no vote.
     """
     check(trunk, timeout, attempt=attempt, key=key)
-    votes: dict[int, tuple[Any, T]] = {}
-
-    def agreeing(index: int) -> list[int]:
-        return sorted(other for other, (answer, _) in votes.items() if answer == votes[index][0])
+    results: dict[int, T] = {}
+    ballots: list[tuple[Any, list[int]]] = []  # an answer, and who reached it
 
     async with forks(trunk, n) as branches:
 
         async def arrived(index: int, result: T) -> bool:
-            votes[index] = key(result), result
-            close([branches[other] for other in agreeing(index)[1:]])
+            answer = key(result)
+            bool(answer == answer)  # one that cannot be compared has no vote, the first one neither
+            same = next((voters for other, voters in ballots if other == answer), None)
+            if same is None:
+                ballots.append((answer, same := []))
+            same.append(index)
+            results[index] = result
+            close([branches[other] for other in same if other != min(same)])
             return False
 
         errors = await attempt_each(branches, attempt, arrived, timeout)
-        won = checked(max(votes, key=lambda index: (len(agreeing(index)), -index), default=None), errors)
-        close([branch for branch in branches if branch is not branches[won]])
-        return Winner(branches[won], votes[won][1], len(agreeing(won)) / len(votes))
+        won = checked(max((voters for _, voters in ballots), key=lambda v: (len(v), -min(v)), default=None), errors)
+        close([branch for branch in branches if branch is not branches[min(won)]])
+        return Winner(branches[min(won)], results[min(won)], len(won) / len(results))

@@ -40,12 +40,12 @@ class _Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._end = time.monotonic() + seconds
+        self._end = time.thread_time() + seconds
         self._blocks = 0
 
     def look(self) -> None:
         self._blocks += 1
-        if self._blocks % _BLOCKS_PER_LOOK == 0 and time.monotonic() > self._end:
+        if self._blocks % _BLOCKS_PER_LOOK == 0 and time.thread_time() > self._end:
             raise TemplateTimeout(
                 f"the chat template ran for {self._seconds:g} seconds without an end; give fewer messages, or mend it"
             )
@@ -53,7 +53,8 @@ class _Deadline:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Templates that run inside raise TemplateTimeout once that time is over."""
+    """Templates that run inside raise TemplateTimeout once this thread's processor has spent so many seconds on them:
+    on a machine that is busy with other things no template is too slow."""
     token = _deadline.set(_Deadline(seconds))
     try:
         yield

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.call_spelling import tool_of
 from agentkv_runtime.formats.lark import Lark
-from agentkv_runtime.formats.parsed import ParsedMessage
+from agentkv_runtime.formats.parsed import CallClosed, ParsedMessage
 from agentkv_runtime.formats.parser import MessageParser
 from agentkv_runtime.formats.spelling import NoCalls, Spelling, Wanted
 from agentkv_runtime.formats.template import ResponseTemplate
@@ -57,6 +58,17 @@ class Format:
         Raises FormatError for calls that it cannot write: several in a format of one, or beside content.
         """
         return self.spelling.write(content, calls, reasoning, self.thinking)
+
+    @cached_property
+    def call_ends(self) -> frozenset[str]:
+        """The characters with which calls before the last become complete, found by writing two and reading them.
+
+        Raises FormatError where it cannot write calls.
+        """
+        calls = [("name", {"key": "value"})] * (2 if self.spelling.several else 1)
+        parser = self.parser()
+        read = ((character, parser.feed(character)) for character in self.write("", calls))
+        return frozenset(character for character, deltas in read if any(isinstance(d, CallClosed) for d in deltas))
 
     def grammar(
         self,

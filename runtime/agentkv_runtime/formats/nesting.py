@@ -8,7 +8,7 @@ _OPENING, _CLOSING = "[{(", "]})"
 
 
 class Nesting:
-    """Follows a text character by character."""
+    """Follows a text."""
 
     def __init__(self, quotes: str = '"') -> None:
         self._quotes = quotes
@@ -22,18 +22,19 @@ class Nesting:
         """Is the text inside a string?"""
         return bool(self._quote)
 
-    def read(self, character: str) -> None:
-        """Goes over one character."""
-        if self._quote:
-            if self._escaped:
-                self._escaped = False
-            elif character == "\\":
-                self._escaped = True
-            elif character == self._quote:
-                self._quote = ""
-        elif character in self._quotes:
-            self._quote = character
-        elif character in _OPENING:
-            self.depth += 1
-        elif character in _CLOSING:
-            self.depth -= 1
+    def read(self, text: str) -> None:
+        """Goes over more of it."""
+        for character in text:
+            if self._quote:
+                if self._escaped:
+                    self._escaped = False
+                elif character == "\\":
+                    self._escaped = True
+                elif character == self._quote:
+                    self._quote = ""
+            elif character in self._quotes:
+                self._quote = character
+            elif character in _OPENING:
+                self.depth += 1
+            elif character in _CLOSING:
+                self.depth -= 1

@@ -113,7 +113,7 @@ class Regions:
         found: list[_Found] = []
         awaited = list(self._awaited())
         unread = set(self._text[self._at :])
-        if not ended and not any(anchor.may_begin_with(c) for _, anchor, _ in awaited for c in unread):
+        if not ended and not any(anchor.may_begin_in(unread) for _, anchor, _ in awaited):
             return None, held
         for entry, anchor, opens in awaited:
             match = anchor.search(self._text, self._at, ended=ended)
@@ -152,8 +152,7 @@ class Regions:
         assert self._region is not None
         self._region.parts.append(text)
         if self._region.nesting:
-            for character in text:
-                self._region.nesting.read(character)
+            self._region.nesting.read(text)
         yield Step(self._region, text)
 
     def _begin(self, entry: Field, captures: Mapping[str, str]) -> Step:

@@ -31,13 +31,21 @@ class Anchor:
     final: bool
     """A match that ends with the text read so far is one, whatever comes next."""
     _beginnings: dict[str, bool] = field(default_factory=dict, repr=False, compare=False)
+    _others: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def may_begin_with(self, character: str) -> bool:
         """May a match begin with this character? Quick, and most text has none."""
         if character not in self._beginnings:
             looks_back = _LOOKS_BACK.search(self.pattern.pattern) is not None
-            self._beginnings[character] = looks_back or self.pattern.match(character, partial=True) is not None
+            begins = looks_back or self.pattern.match(character, partial=True) is not None
+            self._beginnings[character] = begins
+            if not begins:
+                self._others.add(character)
         return self._beginnings[character]
+
+    def may_begin_in(self, characters: set[str]) -> bool:
+        """May a match begin with one of these?"""
+        return any(map(self.may_begin_with, characters - self._others))
 
     def search(self, text: str, start: int, *, ended: bool) -> regex.Match[str] | None:
         """The first match; while the text has not `ended`, also what may become one. Raises FormatError."""
@@ -47,7 +55,7 @@ class Anchor:
                 return match
             # A whole match is preferred to a partial one, although that may begin before it.
             for before in range(start, match.start()):
-                if self.may_begin_with(text[before]):
+                if text[before] not in self._others and self.may_begin_with(text[before]):
                     partial = self.pattern.match(text, before, partial=True, timeout=self._seconds)
                     if partial is not None:
                         return partial

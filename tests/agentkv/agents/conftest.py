@@ -10,7 +10,9 @@ import pytest
 
 import agentkv as kv
 from examples.nano.tools import SYSTEM, TOOLS
-from tests.agentkv.conftest import anyio_backend, folder, open_context  # noqa: F401 - fixtures
+from tests.agentkv.conftest import OpenContext, anyio_backend, folder, open_context  # noqa: F401 - fixtures
+
+from .table import Table
 
 OpenDesk = Callable[..., AbstractAsyncContextManager[kv.Context]]
 
@@ -42,3 +44,13 @@ def open_desk() -> OpenDesk:
             yield ctx
 
     return open_desk
+
+
+@pytest.fixture
+def table(open_context: OpenContext) -> Callable[..., Any]:  # noqa: F811 - a fixture
+    @asynccontextmanager
+    async def table(*tools: kv.Tool[Any, ..., Any]) -> AsyncIterator[Table]:
+        async with open_context() as ctx:
+            yield Table(ctx, await ctx.branch("The"), list(tools))
+
+    return table

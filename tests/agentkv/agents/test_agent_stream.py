@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import anyio
 import pytest
 
 import agentkv as kv
+from agentkv._worker import EngineWorker
 
 from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
 
@@ -202,12 +204,33 @@ async def test_leaving_a_stream_early_undoes_the_turn(open_desk: OpenDesk) -> No
                     await events.__anext__()
                 with pytest.raises(kv.AgentKVError, match="still runs"):
                     _ = stream.run
-            if not isinstance(stream.run._output, str):
-                assert branch.tokens == before
-                with pytest.raises(kv.OutputIncomplete):
-                    _ = stream.run.output
-            else:  # the turn was ahead of its reader
-                await branch.rollback(len(before))
+            assert branch.tokens == before
+            with pytest.raises(kv.OutputIncomplete):
+                _ = stream.run.output
+
+
+async def test_a_turn_is_done_once_its_reader_knows_however_far_ahead_it_was() -> None:
+    async with kv.testing.replies(lambda _: "Well.", capacity=512, threads=1) as ctx:
+        branch = await kv.Agent("S").trunk(ctx)
+        before, forwards = branch.tokens, ctx.stats.forwards
+        stream = kv.Agent("S").stream(branch, "Q")
+        async with stream as events:
+            await events.__anext__()
+            await anyio.sleep(0.05)  # it has written all that it has to write
+            assert ctx.stats.forwards > forwards
+            with pytest.raises(kv.BranchBusy):
+                await branch.extend("more")
+        assert (branch.tokens, branch.messages[-1].role) == (before, "system")
+        assert stream.run.messages[-1].content == "Well."
+        stream = kv.Agent("S").stream(branch, "Q")
+        async with stream as events:
+            async for event in events:
+                if isinstance(event, kv.events.Finished):
+                    assert stream.run is event.run
+                    await branch.extend([{"role": "user", "content": "The branch is free."}])
+                    break
+        assert [message.role for message in branch.messages] == ["system", "user", "assistant", "user"]
+        assert stream.run.output == "Well."
 
 
 async def test_what_ends_a_turn_is_raised_to_the_reader(open_desk: OpenDesk) -> None:
@@ -254,3 +277,49 @@ async def test_a_stream_is_for_one_turn_and_one_reader(open_desk: OpenDesk) -> N
                 asked.approve()
         with pytest.raises(kv.AgentKVError, match="another turn"):
             await stream.__aenter__()
+
+
+async def test_a_turn_that_nobody_listens_to_is_woken_where_a_call_may_end(open_desk: OpenDesk) -> None:
+    """The first call begins before the second one is written, and few of the tokens wake the turn."""
+    begun: list[str] = []
+
+    async def weather(ctx: kv.RunContext[Any], city: str) -> dict[str, Any]:
+        async with await ctx.branch.fork() as now:
+            begun.append(now.text.split("<|im_start|>")[-1])
+        return {"temp": 3, "sky": "sunny"}
+
+    wakes = 0
+    batch, step = kv.TokenStream.batch, EngineWorker.step
+
+    def slow(worker: EngineWorker) -> Any:
+        time.sleep(0.03)  # a model that leaves the event loop time
+        return step(worker)
+
+    async def counted(stream: kv.TokenStream[Any], most: int | None = None) -> list[kv.Token]:
+        nonlocal wakes
+        wakes += 1
+        return await batch(stream, most)
+
+    agent = desk_agent(tools=[as_tool("weather", weather, takes_context=True)])
+    async with open_desk() as ctx:
+        trunk = await agent.trunk(ctx)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kv.TokenStream, "batch", counted)
+            patch.setattr(EngineWorker, "step", slow)
+            run = await agent.run(trunk, TWO_CALLS)
+        assert [text.count("</tool_call>") for text in begun] == [1, 2]
+        assert "Brasno" not in begun[0]
+        assert wakes < run.usage.completion_tokens // 4
+
+
+@pytest.mark.parametrize("names", [(), ("weather",)])
+async def test_events_of_text_come_token_by_token(open_desk: OpenDesk, names: tuple[str, ...]) -> None:
+    agent = desk_agent(*names)
+    async with open_desk() as ctx:
+        trunk = await agent.trunk(ctx)
+        run = await agent.run(await trunk.fork(), NO_CALL)
+        events = await events_of(agent.stream(trunk, NO_CALL))
+        texts = [event.text for event in events if isinstance(event, kv.events.TextDelta)]
+        assert "".join(texts) == run.text
+        assert len(texts) > 3
+        assert kv.events.TextDelta is kv.formats.TextDelta

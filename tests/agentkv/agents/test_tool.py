@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import AsyncIterator
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, Union
 
 import pytest
 from pydantic import BaseModel, Field
@@ -245,6 +245,24 @@ def test_what_is_no_tool_is_refused(function: Any, said: str) -> None:
         kv.tool(function)
 
 
+class Hooked:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        raise RuntimeError("no schema today")
+
+
+Odd = Enum("Odd", {"a": object()})
+
+
+@pytest.mark.parametrize("hint", [5, [int], {"a": int}, float("nan"), Union, Protocol, Hooked, Odd, Literal["\ud800"]])
+def test_a_hint_that_no_schema_comes_of_is_refused(hint: Any) -> None:
+    def look(at: Any) -> None: ...
+
+    look.__annotations__["at"] = hint
+    with pytest.raises(kv.InvalidInput, match="look"):
+        kv.tool(look)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -259,16 +277,18 @@ def test_what_is_no_tool_is_refused(function: Any, said: str) -> None:
         {"timeout": "1"},
         {"timeout": float("nan")},
         {"timeout": True},
+        {"timeout": 1 << 20_000},
         {"backoff": -1},
         {"retries": -1},
         {"retries": 1.5},
+        {"retries": -(1 << 20_000)},
         {"max_result_tokens": 0},
         {"approve": "yes"},
         {"early": None},
         {"on_long": "drop"},
         {"on_error": "ignore"},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(kv.InvalidInput, match=next(iter(options))):

@@ -2,74 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import random
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import numpy as np
 import pytest
-import trio
-from numpy.typing import NDArray
-from sniffio import current_async_library
 
 import agentkv as kv
 from tests.agentkv.conftest import after_forwards
 from tests.faults import fail_at
 
+from .before import Before, live_tasks
 from .conftest import NO_CALL, ONE_CALL, TWO_CALLS, OpenDesk, as_tool, desk_agent
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("failing_caches")]
-
-
-def live_tasks() -> int:
-    if current_async_library() == "asyncio":
-        return len(asyncio.all_tasks())
-    return trio.lowlevel.current_statistics().tasks_living
-
-
-class Before:
-    """A branch as it was, to compare it with later."""
-
-    def __init__(self, ctx: kv.Context, branch: kv.Branch, row: NDArray[np.float32]) -> None:
-        self.ctx, self.branch, self.row = ctx, branch, row
-        self.tokens, self.messages = branch.tokens, branch.messages
-        self.mark = branch.mark()
-        self.counts = self._counts()
-        self.tasks = live_tasks()
-
-    @classmethod
-    async def of(cls, ctx: kv.Context, branch: kv.Branch) -> Before:
-        mark, row = branch.mark(), await branch.logits()
-        await branch.extend([5])
-        await branch.rollback(mark)  # whose last token is fed again, into a cell of its own
-        np.testing.assert_array_equal(await branch.logits(), row)
-        return cls(ctx, branch, row)
-
-    def _counts(self) -> tuple[int, int]:
-        return self.ctx.stats.branches, self.ctx.stats.cells_used
-
-    async def check(self) -> None:
-        """The branch has its tokens, messages, bits and mark; no branch, cell, job, task or hold is left."""
-        assert live_tasks() == self.tasks
-        assert self.branch.tokens == self.tokens
-        assert self.branch.messages == self.messages
-        held = await self.ctx._loop.call(lambda engine: engine.tokens(self.branch.id).tolist())  # type: ignore[attr-defined]
-        assert held == self.tokens
-        np.testing.assert_array_equal(await self.branch.logits(), self.row)
-        await self.branch.rollback(self.mark)
-        gc.collect()
-        for _ in range(400):
-            if self._counts() == self.counts and not self.ctx._home.tool_threads.busy:
-                break
-            await anyio.sleep(0.001)
-            await self.ctx._loop.call(lambda _: None)
-        assert (self._counts(), self.ctx._home.tool_threads.busy) == (self.counts, 0)
-        assert self.ctx._loop._worker.jobs == {}
-        assert self.branch._history.hold is None
 
 
 async def fails(turn: Callable[[], Awaitable[Any]], error: type[Exception], said: str = "") -> Exception:
@@ -305,113 +252,3 @@ async def test_several_tasks_on_one_branch_take_one_turn(open_desk: OpenDesk) ->
                 group.start_soon(turn)
         assert sorted(outcomes)[1:] == ["busy"] * 3
         assert [message.role for message in branch.messages[1:]].count("user") == 1
-
-
-class Chaos:
-    """Turns with failures of every kind injected at random, several branches at once."""
-
-    def __init__(self, ctx: kv.Context, seed: int) -> None:
-        self.ctx = ctx
-        self.rng = random.Random(seed)
-        self.outcomes: dict[str, int] = {}
-        tools = [as_tool(name, self._tool(name), on_error="raise") for name in ("stock", "train")]
-        told = as_tool("weather", self._tool("weather"), retries=1, backoff=0.001, timeout=0.01)
-        self.agent = desk_agent(tools=[told, *tools, as_tool("convert", approve=True)], max_rounds=4, max_tokens=200)
-
-    def _tool(self, name: str) -> Any:
-        from examples.nano.tools import TOOLS
-
-        async def run(**arguments: Any) -> Any:
-            luck = self.rng.random()
-            if luck < 0.2:
-                raise RuntimeError("bad luck")
-            if luck < 0.3:
-                raise kv.Retry("again, please")
-            if luck < 0.6:
-                await anyio.sleep(self.rng.random() * 0.02)
-            return TOOLS[name].run(**arguments)
-
-        return run
-
-    async def _approve(self, event: kv.events.ApprovalAsked) -> bool:
-        if self.rng.random() < 0.2:
-            raise LookupError("nobody")
-        await anyio.sleep(self.rng.random() * 0.002)
-        return self.rng.random() < 0.5
-
-    async def turn(self, branch: kv.Branch) -> None:
-        """One turn, of which nothing but its outcome is left."""
-        question = self.rng.choice([TWO_CALLS, ONE_CALL, NO_CALL, "Convert 12 miles to km."])
-        mark, before = branch.mark(), (branch.tokens, branch.messages)
-        outcome = "done"
-        with anyio.CancelScope() as scope:
-            if self.rng.random() < 0.4:
-                scope.deadline = anyio.current_time() + self.rng.random() ** 2 * 0.1
-            try:
-                if self.rng.random() < 0.3:
-                    async with self.agent.stream(branch, question, approve=self._approve) as events:
-                        async for _ in events:
-                            if self.rng.random() < 0.02:
-                                break
-                    if len(branch) != len(before[0]):
-                        await branch.rollback(mark)
-                else:
-                    await self.agent.run(branch, question, approve=self._approve)
-                    await branch.rollback(mark)
-            except (kv.AgentKVError, LookupError) as error:
-                outcome = type(error).__name__
-        if scope.cancelled_caught:
-            outcome = "cancelled"
-            if len(branch) != len(before[0]):  # the turn had ended; the rollback after it was cancelled
-                await branch.rollback(mark)
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-        assert (branch.tokens, branch.messages) == before
-
-
-async def chaos(open_desk: OpenDesk, seed: int, turns: int) -> dict[str, int]:
-    async with open_desk(capacity=900) as ctx:
-        run = Chaos(ctx, seed)
-        trunk = await run.agent.trunk(ctx)
-        before = await Before.of(ctx, trunk)
-        branches = await trunk.fork(3)
-
-        async def work(branch: kv.Branch) -> None:
-            for _ in range(turns // 3):
-                if run.rng.random() < 0.2:
-                    await fail_at(ctx, run.rng.randrange(3), after=run.rng.randrange(40))
-                filler = None
-                if run.rng.random() < 0.1:
-                    try:
-                        filler = await ctx.branch([7] * run.rng.randrange(1, 700))
-                    except (kv.ContextFull, kv.StepFailed):
-                        filler = None
-                await run.turn(branch)
-                if filler is not None:
-                    await filler.close()
-
-        async with anyio.create_task_group() as group:
-            for branch in branches:
-                group.start_soon(work, branch)
-        for branch in branches:
-            assert branch.tokens == before.tokens
-            while True:
-                try:
-                    np.testing.assert_array_equal(await branch.logits(), before.row)
-                    break
-                except kv.StepFailed:  # a failure that is still armed
-                    continue
-            await branch.close()
-        await before.check()
-        return run.outcomes
-
-
-async def test_turns_are_transactions_whatever_happens(open_desk: OpenDesk) -> None:
-    outcomes = await chaos(open_desk, seed=3, turns=45)
-    assert {"done", "cancelled"} <= outcomes.keys(), outcomes
-    assert len(outcomes) >= 3, outcomes
-
-
-@pytest.mark.soak
-async def test_two_thousand_turns_are_transactions(open_desk: OpenDesk) -> None:
-    outcomes = await chaos(open_desk, seed=4, turns=2000)
-    assert {"done", "cancelled", "ToolFailed", "StepFailed", "ContextFull", "LookupError"} <= outcomes.keys(), outcomes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -138,6 +139,28 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_a_keyword_that_no_grammar_holds_is_named(schema: dict[str, Any], named: str) -> None:
     with pytest.raises(kv.InvalidInput, match=f"a grammar cannot hold this schema: .*{named}"):
         kv.JsonSchema(schema)
+
+
+class Unreadable(dict[str, Any]):
+    def __iter__(self) -> Any:
+        raise RuntimeError("no keys")
+
+    def keys(self) -> Any:
+        raise RuntimeError("no keys")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("value", [None, 5, True, "x", [5], [["a"]], {"a": 5}])
+@pytest.mark.parametrize("keyword", ["properties", "required", "x-guidance", "type", "enum", "$defs", "minProperties"])
+def test_a_keyword_with_the_wrong_value_is_held_or_refused(keyword: str, value: Any, inside: bool) -> None:
+    schema = {"minProperties": 3, keyword: value}
+    with contextlib.suppress(kv.InvalidInput):
+        kv.JsonSchema({"type": "object", "properties": {"a": schema}} if inside else schema)
+
+
+def test_a_mapping_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(kv.InvalidInput, match="no keys"):
+        kv.JsonSchema(Unreadable(type="integer"))
 
 
 @pytest.mark.parametrize(

@@ -90,17 +90,25 @@ async def test_forks_and_rollbacks_go_on(ctx: kv.Context) -> None:
         assert branch.tokens == whole.tokens
 
 
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("nothing to say")
+
+
 class Failing(Rule):
     where = "advance"
+    masks: dict[str, Any] = {}  # noqa: RUF012
 
     def advance(self, token: int) -> None:
         if self.where == "advance" and len(self.said) == 4:
             raise RuntimeError("enough of this")
+        if self.where == "silent" and len(self.said) == 4:
+            raise Silent
         super().advance(token)
 
     def mask(self) -> NDArray[np.bool_]:
-        if len(self.said) == 4 and self.where != "advance":
-            return np.ones(7, bool) if self.where == "shape" else np.zeros(self.vocab_size, bool)
+        if len(self.said) == 4 and self.where in self.masks:
+            return self.masks[self.where]  # type: ignore[no-any-return]
         return super().mask()
 
 
@@ -110,6 +118,8 @@ class Failing(Rule):
         ("advance", "Failing.advance: RuntimeError: enough of this"),
         ("shape", "must be bool"),
         ("dead", "allows no token"),
+        ("ragged", "ValueError: setting an array element"),
+        ("silent", r"Failing.advance: Silent: \(which cannot be shown\)"),
     ],
 )
 async def test_what_it_raises_ends_its_own_generation(ctx: kv.Context, where: str, words: str) -> None:
@@ -118,6 +128,11 @@ async def test_what_it_raises_ends_its_own_generation(ctx: kv.Context, where: st
 
     Bad.__name__ = "Failing"
     Bad.where = where
+    Bad.masks = {
+        "shape": np.ones(7, bool),
+        "dead": np.zeros(ctx.model_info.vocab_size, bool),
+        "ragged": [[True], [True, False]],
+    }
     bad, good = await (await ctx.branch("a")).fork(2)
     results: list[Any] = []
 
@@ -134,6 +149,17 @@ async def test_what_it_raises_ends_its_own_generation(ctx: kv.Context, where: st
     assert results[0].finish_reason == "stop"
     assert 1 < len(bad) < 8  # what was said before stays
     assert (await bad.generate(max_tokens=2)).finish_reason in ("length", "eos")
+
+
+class Undone(Rule):
+    @property
+    def done(self) -> bool:
+        raise RuntimeError("who knows")
+
+
+async def test_a_done_that_raises_ends_its_generation(ctx: kv.Context) -> None:
+    with pytest.raises(kv.StepFailed, match=r"Undone\.done: RuntimeError: who knows"):
+        await (await ctx.branch("a")).generate(output=Undone(ctx.model_info.vocab_size))
 
 
 class Blocking(Rule):

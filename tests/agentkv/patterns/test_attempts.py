@@ -6,6 +6,7 @@ from collections import Counter
 
 import anyio
 import anyio.lowlevel
+import numpy as np
 import pytest
 
 import agentkv as kv
@@ -145,6 +146,42 @@ async def test_an_attempt_that_takes_too_long_is_dropped(open_context: OpenConte
         assert all(isinstance(error, TimeoutError) for error in group.value.exceptions)
 
 
+async def test_answers_that_are_equal_to_nothing_have_a_vote_and_those_without_equality_have_none(
+    open_context: OpenContext,
+) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch("abc")
+
+        async def nan(branch: kv.Branch) -> float:
+            return float("nan")
+
+        async def array(branch: kv.Branch) -> object:
+            return np.arange(3)
+
+        win = await kv.patterns.vote(trunk, 4, nan)
+        assert (win.score, win.branch.closed) == (0.25, False)
+        await win.branch.close()
+        with pytest.raises(ExceptionGroup) as caught:
+            await kv.patterns.vote(trunk, 3, array)
+        assert [type(error) for error in caught.value.exceptions] == [ValueError] * 3
+        assert ctx.branches == [trunk]
+
+
+async def test_items_are_read_before_any_is_worked_on(open_context: OpenContext) -> None:
+    async def work(branch: kv.Branch, item: int) -> int:
+        return item
+
+    async def reduce(branch: kv.Branch, parts: list[int]) -> int:
+        return sum(parts)
+
+    async with open_context() as ctx:
+        trunk = await ctx.branch("abc")
+        with pytest.raises(kv.InvalidInput, match="items cannot be read"):
+            await kv.patterns.map_reduce(trunk, 5, work, reduce)  # type: ignore[arg-type]
+        win = await kv.patterns.map_reduce(trunk, (i for i in range(4)), work, reduce)  # type: ignore[arg-type]
+        assert (win.result, win.score) == (6, 1.0)
+
+
 async def test_the_majority_wins_a_vote(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch([1, 2, 3])
@@ -258,3 +295,16 @@ async def test_bad_input_is_refused_before_anything_is_forked(open_context: Open
             with pytest.raises(kv.InvalidInput):
                 await run()
             assert ctx.branches == [trunk]
+
+
+async def test_attempts_and_scores_of_the_wrong_kind_say_so(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch([1, 2, 3])
+        with pytest.raises(ExceptionGroup) as failed:
+            await kv.patterns.vote(trunk, 2, lambda _: "yes")  # type: ignore[arg-type, return-value]
+        assert "an attempt returned str 'yes', but it must be an async function" in str(failed.value.exceptions[0])
+        with pytest.raises(ExceptionGroup) as failed:
+            await kv.patterns.best_of(trunk, 2, place_of, score=lambda _: "good")  # type: ignore[arg-type, return-value]
+        assert "a score is str 'good', but it must be a number" in str(failed.value.exceptions[0])
+        await settled(ctx)
+        assert ctx.branches == [trunk]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import FormatError
-from agentkv_runtime.formats import FAMILIES, Family, ParsedMessage
+from agentkv_runtime.formats import FAMILIES, CallClosed, Family, ParsedMessage
 from transformers.utils.chat_parsing import parse_response
 
 from .cuts import check_deltas, cuts, read
@@ -234,6 +234,22 @@ def test_what_is_written_is_read(family: Family) -> None:
     if family.spelling.begins:
         with pytest.raises(FormatError, match="not both"):
             form.write("Well.", calls[:1])
+
+
+@pytest.mark.parametrize("family", CALLERS, ids=lambda family: family.name)
+def test_a_call_that_others_follow_ends_with_a_character_that_ends_calls(family: Family) -> None:
+    form = family.fit({})
+    values: list[dict[str, Any]] = [{}, {"a": "]})>"}, {"b": {"c": [1, {"d": "x"}]}}, {"e": "\u4f60"}]
+    calls = [("f", value) for value in values] if family.spelling.several else []
+    for text in (form.write("", calls), *(text for text, *_ in OUTPUTS[family.name])):
+        parser = form.parser()
+        ended = 0
+        for character in text:
+            if any(isinstance(delta, CallClosed) for delta in parser.feed(character)):
+                ended += 1
+                # A message that ends here needs no telling: its last call is complete with it.
+                assert character in form.call_ends or ended == len(form.parse(text).calls), text
+    assert bool(form.call_ends) == family.spelling.several
 
 
 WEATHER = {

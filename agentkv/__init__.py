@@ -23,9 +23,12 @@ from ._errors import (
     InvalidRollback,
     LimitReached,
     ModelError,
+    OutOfMemory,
     OutputIncomplete,
     OutputInvalid,
     PositionsExhausted,
+    SnapshotError,
+    SnapshotMismatch,
     StepFailed,
     ToolFailed,
     TooManyBranches,
@@ -34,10 +37,12 @@ from ._errors import (
 from ._extending import Extended
 from ._gather import gather
 from ._generation import Choice, Generation, Token, TopLogprob, Usage
+from ._loading import Loaded
 from ._mark import Mark
 from ._message import Message, ToolCall
 from ._model import ModelInfo
 from ._sampling import Sampling
+from ._saving import Saved
 from ._stats import Stats
 from ._stream import TokenStream
 from ._tokenizer import Tokenizer
@@ -76,10 +81,12 @@ __all__ = [
     "InvalidRollback",
     "JsonSchema",
     "LimitReached",
+    "Loaded",
     "Mark",
     "Message",
     "ModelError",
     "ModelInfo",
+    "OutOfMemory",
     "OutputIncomplete",
     "OutputInvalid",
     "PositionsExhausted",
@@ -88,6 +95,9 @@ __all__ = [
     "Run",
     "RunContext",
     "Sampling",
+    "Saved",
+    "SnapshotError",
+    "SnapshotMismatch",
     "Stats",
     "Step",
     "StepFailed",

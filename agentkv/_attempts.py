@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ._commands import Job
 from ._errors import BranchBusy, OutputIncomplete, OutputInvalid
+from ._extending import Moved
 
 if TYPE_CHECKING:
     from ._engine import StepEngine
@@ -25,19 +28,37 @@ async def generated(branch: Generating, request: GenerationRequest, retries: int
     for attempt in range(1, retries + 1):
         if not isinstance(generation._fault, OutputInvalid) or not _is_last(generation, branch):
             break
-        again, length = request.again(attempt), generation.usage.prompt_tokens
+        again, forget = request.again(attempt), _forgetting(generation, branch)
 
-        def start(engine: StepEngine, again: GenerationRequest = again, length: int = length) -> int:
-            engine.rollback(again.branch, length)
+        def start(
+            engine: StepEngine, again: GenerationRequest = again, forget: Callable[[StepEngine], None] = forget
+        ) -> int:
+            forget(engine)
             return again.start(engine)
 
-        generation = await loop.run(Job(start, again.finish))
+        try:
+            generation = await loop.run(Job(start, again.finish))
+        except (Moved, BranchBusy):
+            break
     fault = generation._fault
     if fault is None or isinstance(fault, OutputIncomplete):
         return generation
     if _is_last(generation, branch):
-        await loop.call(lambda engine: engine.rollback(request.branch, generation.usage.prompt_tokens))
+        with suppress(Moved, BranchBusy):
+            await loop.call(_forgetting(generation, branch))
     raise fault
+
+
+def _forgetting(generation: Generation[Any], branch: Generating) -> Callable[[StepEngine], None]:
+    """Takes back what is the last of a branch now. Raises Moved or BranchBusy where another task was quicker."""
+    number, end, length = branch._id, branch._history.end, generation.usage.prompt_tokens
+
+    def forget(engine: StepEngine) -> None:
+        if engine.end(number) != end:
+            raise Moved
+        engine.rollback(number, length)
+
+    return forget
 
 
 def _is_last(generation: Generation[Any], branch: Generating) -> bool:
@@ -46,4 +67,4 @@ def _is_last(generation: Generation[Any], branch: Generating) -> bool:
         branch._check_free()
     except BranchBusy:
         return False
-    return len(branch._history) == generation.usage.total_tokens
+    return branch._history.aside is None and len(branch._history) == generation.usage.total_tokens

@@ -19,8 +19,9 @@ from ._errors import BranchBusy, BranchClosed, InvalidInput
 from ._extending import Extended, Extending, Moved
 from ._generating import Generating
 from ._generation import Choice
-from ._inputs import Prompt, checked_count
-from ._mark import Mark, length_at, make_mark
+from ._inputs import Prompt, checked_count, checked_name
+from ._keeping import Keeping
+from ._mark import Mark, make_mark, place_of
 from ._message import Message
 from ._shown import shown
 
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from ._context import Context
     from ._engine import Finished
     from ._home import Home
+    from ._loading import Loaded
 
 MOST_FORKS = 2**31 - 1
 
 
-class Branch(Generating):
+class Branch(Generating, Keeping):
     """One line of history. Made by `Context.branch` and `Branch.fork`.
 
     A branch does one thing at a time: a verb on a branch that still runs something, an agent's turn included, raises
@@ -45,7 +47,18 @@ class Branch(Generating):
     A branch that is no longer referenced is closed.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_finalizer", "_history", "_hold", "_home", "_id", "_loop", "_parent")
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "_finalizer",
+        "_history",
+        "_hold",
+        "_home",
+        "_id",
+        "_loaded",
+        "_loop",
+        "_parent",
+    )
 
     def __init__(self, home: Home, engine_id: int, parent: Branch | None) -> None:
         self._home = home
@@ -55,6 +68,7 @@ class Branch(Generating):
         self._parent = None if parent is None else weakref.ref(parent)
         self._closed = False
         self._hold: object = None
+        self._loaded: Loaded | None = None
         self._finalizer = weakref.finalize(self, self._loop.release, engine_id)
         self._finalizer.atexit = False
         home.enter(self)
@@ -129,16 +143,27 @@ class Branch(Generating):
             PositionsExhausted: more tokens than the model has positions.
         """
         while True:
-            self._check_free()
+            await self._ready()
             made = await self._home.encoding.prompt(prompt, after=self._history, template=template)
-            self._check_free()
+            await self._ready()
             with suppress(Moved):  # then it is made anew
                 return await Extending(self._loop, self._id, self._history, made).run()
 
-    def mark(self) -> Mark:
-        """The present end of the history, to roll back to. Synchronous and free."""
+    def mark(self, name: str | None = None) -> Mark:
+        """The present end of the history, to roll back to. Synchronous and free.
+
+        One with a name is also among `marks`, and saved with the branch; a later one takes the name over.
+        """
         self._check()
-        return make_mark(self._id, self._history)
+        mark = make_mark(self._id, self._history)
+        if name is not None:
+            self._history.marks[checked_name(name, "the name of a mark")] = mark
+        return mark
+
+    @property
+    def marks(self) -> dict[str, Mark]:
+        """The marks that were given a name, and that still hold."""
+        return dict(self._history.marks)
 
     async def rollback(self, to: Mark | int) -> None:
         """Forgets everything after a mark, or after the first `to` tokens. Moves no bytes.
@@ -146,9 +171,9 @@ class Branch(Generating):
         Raises:
             InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.
         """
-        self._check_free()
-        length = length_at(to, self._id, self._history)
-        await self._loop.call(lambda engine: engine.rollback(self._id, length))
+        await self._ready()
+        length, epoch = place_of(to, self._id, self._history)
+        await self._loop.call(lambda engine: engine.rollback(self._id, length, epoch))
 
     @overload
     async def fork(self) -> Branch: ...
@@ -164,6 +189,7 @@ class Branch(Generating):
             TooManyBranches: more live branches than the cache was built for; then none is made.
         """
         self._check()
+        await self._here()
         count = 1 if n is None else checked_count(n, "n", 1, MOST_FORKS)
 
         def undo(worker: Worker, made: list[int]) -> None:
@@ -187,7 +213,7 @@ class Branch(Generating):
         """
         self._check_started("select")
         texts, encoded = await self._home.encoding.choices(choices)
-        self._check_started("select")
+        await self._ready("select")
 
         def finish(finished: Finished) -> list[float]:
             check_finished(finished)
@@ -202,7 +228,7 @@ class Branch(Generating):
         Raises:
             InvalidInput: a branch without tokens.
         """
-        self._check_started("logits")
+        await self._ready("logits")
 
         def finish(finished: Finished) -> NDArray[np.float32]:
             check_finished(finished)
@@ -224,6 +250,9 @@ class Branch(Generating):
             raise InvalidInput(f"other is {shown(other)}, but it must be a Branch")
         other._check_free()
         self._home.check_owns(other)
+        while self._history.aside is not None or other._history.aside is not None:
+            await other._ready()
+            await self._ready()
         share = partial(self._loop.histories.share, other._id)
         await self._loop.call(lambda engine: engine.adopt(self._id, other._id), told=lambda _: share([self._id]))
 
@@ -261,6 +290,14 @@ class Branch(Generating):
         self._check()
         if self._history.hold is not None and self._history.hold is not self._hold:
             raise BranchBusy(f"branch {self._id} is in an agent's turn; wait for its end, or work on a fork")
+
+    async def _ready(self, verb: str | None = None) -> None:
+        """For verbs that need the cells: brings back those that were offloaded. Awaits nothing else."""
+        self._check_free()
+        await self._here()
+        self._check_free()
+        if verb is not None:
+            self._check_started(verb)
 
     def _check_started(self, verb: str) -> None:
         self._check_free()

@@ -7,7 +7,7 @@ event loop, whatever it or others raised. Whoever awaits it waits for `settled`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -16,7 +16,7 @@ import anyio
 from ._errors import BranchClosed, from_native
 
 if TYPE_CHECKING:
-    from ._engine import Emitted, Finished, StepEngine
+    from ._engine import CellStore, Emitted, Finished, StepEngine
 
 T = TypeVar("T")
 
@@ -25,6 +25,7 @@ class Worker(Protocol):
     """What a command may use of the thread."""
 
     engine: StepEngine
+    cells: CellStore
     jobs: dict[int, Job[Any]]
 
     def report(self, settle: Callable[[], None]) -> None:
@@ -86,29 +87,25 @@ class Awaited(Command, Generic[T]):
         return self._result  # type: ignore[return-value]
 
 
-class Call(Awaited[T]):
-    """A verb that is done as soon as it is applied.
+class Verb(Awaited[T]):
+    """What is done as soon as it is applied.
 
     `undo` takes back one whose result nobody receives; `told` hears of every result, on the event loop, in the order
     in which the engine did things.
     """
 
-    __slots__ = ("_done", "_told", "_undo", "_verb")
+    __slots__ = ("_done", "_told", "_undo")
 
     def __init__(
-        self,
-        verb: Callable[[StepEngine], T],
-        undo: Callable[[Worker, T], None] | None = None,
-        told: Callable[[T], None] | None = None,
+        self, undo: Callable[[Worker, T], None] | None = None, told: Callable[[T], None] | None = None
     ) -> None:
         super().__init__()
-        self._verb = verb
         self._undo = undo
         self._told = told
         self._done: list[T] = []
 
     def apply(self, worker: Worker) -> None:
-        result = self._verb(worker.engine)
+        result = self._do(worker)
         self._done.append(result)
         if self._told is not None:
             worker.report(partial(self._told, result))
@@ -118,6 +115,45 @@ class Call(Awaited[T]):
         for result in self._done:
             if self._undo is not None:
                 self._undo(worker, result)
+
+    @abstractmethod
+    def _do(self, worker: Worker) -> T: ...
+
+
+class Call(Verb[T]):
+    """A verb of the engine."""
+
+    __slots__ = ("_verb",)
+
+    def __init__(
+        self,
+        verb: Callable[[StepEngine], T],
+        undo: Callable[[Worker, T], None] | None = None,
+        told: Callable[[T], None] | None = None,
+    ) -> None:
+        super().__init__(undo, told)
+        self._verb = verb
+
+    def _do(self, worker: Worker) -> T:
+        return self._verb(worker.engine)
+
+
+class CellCall(Verb[T]):
+    """A verb that reads or writes what is in cells."""
+
+    __slots__ = ("_verb",)
+
+    def __init__(
+        self,
+        verb: Callable[[StepEngine, CellStore], T],
+        undo: Callable[[Worker, T], None] | None = None,
+        told: Callable[[T], None] | None = None,
+    ) -> None:
+        super().__init__(undo, told)
+        self._verb = verb
+
+    def _do(self, worker: Worker) -> T:
+        return self._verb(worker.engine, worker.cells)
 
 
 class Job(Awaited[T]):
@@ -175,10 +211,12 @@ class Job(Awaited[T]):
 class StreamJob(Job[T]):
     """A generation whose tokens are handed out as they come. `heard` is called at its end, whatever that was.
 
+    `started` is set once it has begun. `urgent` are the tokens that the reader is woken for, with all that came before
+    them; None for every token. A reader that is not woken for every token is not woken for the beginning either.
     `kept` is how many of its tokens stay when it is taken back, None for all; `cut` says that no others did.
     """
 
-    __slots__ = ("_heard", "cut", "feed", "kept", "started")
+    __slots__ = ("_heard", "_urgent", "cut", "feed", "kept", "started")
 
     def __init__(
         self,
@@ -186,17 +224,26 @@ class StreamJob(Job[T]):
         finish: Callable[[Finished], T],
         feed: Callable[[list[Emitted]], None],
         heard: Callable[[], None],
+        urgent: Container[int] | None = None,
     ) -> None:
         super().__init__(start, finish)
+        self._urgent = urgent
         self.feed = feed  # hands tokens to the reader; on the event loop
         self._heard = heard
         self.started = anyio.Event()
+        if urgent is not None:
+            self.started.set()
         self.kept: int | None = None
         self.cut = False
 
+    def wakes(self, token: int) -> bool:
+        """Is the reader woken for this token?"""
+        return self._urgent is None or token in self._urgent
+
     def apply(self, worker: Worker) -> None:
         super().apply(worker)
-        worker.report(self.started.set)
+        if self._urgent is None:
+            worker.report(self.started.set)
 
     def take_back(self, worker: Worker) -> None:
         if self.id is None:
@@ -254,6 +301,18 @@ class Release(Command):
 
     def apply(self, worker: Worker) -> None:
         worker.close(self._branch)
+
+
+class LetGo(Command):
+    """Lets cells go that were held to be read or written."""
+
+    __slots__ = ("_hold",)
+
+    def __init__(self, hold: int) -> None:
+        self._hold = hold
+
+    def apply(self, worker: Worker) -> None:
+        worker.engine.release(self._hold)
 
 
 class Taken(Command):

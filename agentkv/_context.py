@@ -13,11 +13,13 @@ from ._commands import Job, check_finished
 from ._encoding import Encoding
 from ._errors import InvalidInput
 from ._home import Home
-from ._inputs import Prompt, checked_path
+from ._inputs import Prompt, checked_bool, checked_path
+from ._loading import Loading
 from ._log import log
 from ._loop import StepLoop
 from ._model import ModelInfo, OpenEngine, OpenModel, Options, open_model
 from ._reply import ReplyReader
+from ._saving import Progress, Saved, save_branches
 from ._shown import shown
 from ._speculation import Speculative
 from ._stats import Stats
@@ -60,7 +62,8 @@ class Context:
         Args:
             model: path of a model folder, or of a Hugging Face folder (run by torch, without export).
             capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
-            kv_dtype: of keys and values: "fp32", "fp16" or "bf16"; on MLX also "int8" and "int4".
+            kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of their bytes: "int8",
+                "int4".
             max_batch_tokens: rows of one step; longer prefills are cut into chunks.
             threads: of the process-wide pool; None leaves it as it is. MLX and CUDA do not use it.
             speculative: a strategy of `kv.spec`, or your own, for all generations that do not name another; None for
@@ -206,6 +209,60 @@ class Context:
             if branch.id not in kept:
                 branch.close()
         await self._loop.call(lambda _: None)  # verbs apply in order: the branches are free after this one
+
+    async def save(
+        self, path: str | Path, branches: Mapping[str, Branch], *, progress: Progress | None = None
+    ) -> Saved:
+        """Saves several branches to one file, as they are at one moment; see `Branch.save`.
+
+        Cells that they share are in the file once, and are shared again when it is loaded.
+
+        Args:
+            path: the file; its folder must be there.
+            branches: by the names that `load_all` gives them back under.
+            progress: called with the bytes that are done and the bytes in all.
+
+        Raises:
+            SnapshotError: the file cannot be written; what was there is unchanged.
+        """
+        self._loop.check_open()
+        return await save_branches(self._home, path, branches, progress)
+
+    async def load(self, path: str | Path, *, recompute: bool = False, progress: Progress | None = None) -> Branch:
+        """The branch of a file that `Branch.save` wrote. It goes on as the saved one would have: the same tokens,
+        random draws, messages and named marks, and without a forward. `Branch.loaded` says where its cells are from.
+
+        The file is mapped, and checked before the branch is there; it may come from anybody.
+
+        Args:
+            path: the file.
+            recompute: where the file is of another model with the same tokenizer, or of a cache of another kind, feed
+                its tokens again instead of refusing it.
+            progress: called with the bytes, or the tokens, that are done, and those in all.
+
+        Raises:
+            SnapshotError: the file is missing, unreadable, damaged, or holds no branch.
+            SnapshotMismatch: it does not fit this Context, and `recompute` is False; or it has another tokenizer.
+            InvalidInput: it holds several branches.
+            ContextFull, PositionsExhausted, TooManyBranches: there is no room for it.
+        """
+        loaded = await self._load(path, recompute, progress, one=True)
+        return next(iter(loaded.values()))
+
+    async def load_all(
+        self, path: str | Path, *, recompute: bool = False, progress: Progress | None = None
+    ) -> dict[str, Branch]:
+        """All branches of a file, by name; all or none. Cells that they shared are shared again. See `load`."""
+        return await self._load(path, recompute, progress, one=False)
+
+    async def _load(
+        self, path: str | Path, recompute: bool, progress: Progress | None, *, one: bool
+    ) -> dict[str, Branch]:
+        self._loop.check_open()
+        loading = Loading(
+            self._home, checked_path(path, "path", "a file"), checked_bool(recompute, "recompute"), progress
+        )
+        return await loading.run(one=one)
 
     async def _empty_branch(self) -> Branch:
         branch, _ = await self._loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))

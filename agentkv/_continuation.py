@@ -17,7 +17,7 @@ from agentkv_runtime.errors import TemplateTimeout
 
 from ._conversation import Conversation, Entry
 from ._errors import InvalidInput
-from ._pieces import Pieces, find_generated
+from ._pieces import Pieces, find_elsewhere, find_generated
 
 if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
@@ -39,14 +39,14 @@ class Continuation:
 
 
 class Clock:
-    """The time that all renderings of one prompt have together."""
+    """The time that all renderings of one prompt have together, of the processor of the one thread that they run on."""
 
     def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
+        self._end = time.thread_time() + seconds
 
     def left(self) -> float:
         """Seconds; never none, so that a template says itself that it takes too long."""
-        return max(self._end - time.monotonic(), 1e-3)
+        return max(self._end - time.thread_time(), 1e-3)
 
 
 class Continuing:
@@ -122,16 +122,28 @@ class Continuing:
         for index, entry in enumerate(entries):
             if entry.given is None:
                 continue
-            found = find_generated(self._added, text, entry, pieces.done)
-            if found is None and entry is reply:
-                entry = self._respelled(entries[: index + 1])
-                found = find_generated(self._added, text, entry, pieces.done)
+            found = self._find(text, entries, index, entry is reply, pieces.done)
             if found is not None:
-                placed[index] = pieces.generated(entry, *found)
+                placed[index] = pieces.generated(*found)
             elif entry is not reply:
                 pieces.rewritten()
         pieces.rest()
         return pieces, placed
+
+    def _find(
+        self, text: ControlledText, entries: Sequence[Entry], index: int, is_reply: bool, start: int
+    ) -> tuple[Entry, int, int] | None:
+        """One entry as a rendering spells it, and where. A reply that the template trims is looked for behind what the
+        template wrote before it, ahead of places that look like it."""
+        spellings = [entries[index]]
+        if is_reply and find_generated(self._added, text, spellings[0], start) is None:
+            spellings.append(self._respelled(entries[: index + 1]))
+        for find in (find_generated, find_elsewhere):
+            for spelling in spellings:
+                place = find(self._added, text, spelling, start)
+                if place is not None:
+                    return spelling, *place
+        return None
 
     def _respelled(self, entries: Sequence[Entry]) -> Entry:
         """The assistant's last message as the template spells it, where it says all that was generated."""

@@ -81,6 +81,11 @@ class Conversation:
             leftover=kept,
         )
 
+    @property
+    def calls(self) -> int:
+        """How many calls its messages make."""
+        return sum(len(entry.message.get("tool_calls") or ()) for entry in self.entries)
+
     def follows(self, length: int) -> bool:
         """Do messages go on from it on a branch of so many tokens? Not from tokens that are no message's."""
         return self.opened or length <= max(self.end, self.leftover)
@@ -105,8 +110,7 @@ class Conversation:
             return self.entries
         text, end = reader.text(log, self.end)
         prompt = self.tail.text if self.tail else ""
-        calls = sum(len(entry.message.get("tool_calls") or ()) for entry in self.entries)
-        read = reader.message(text, prompt, self.tools, calls)
+        read = reader.message(text, prompt, self.tools, self.calls)
         return (*self.entries, Entry(reader.mapping(read, text), self.end, end, self.tail, text, self.opening, read))
 
     def messages(self, log: Sequence[int], reader: ReplyReader) -> list[Message]:

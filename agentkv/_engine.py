@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Engine, GenerateOptions, Stats
+    from agentkv_runtime.engine import Engine, GenerateOptions, Hold, Stats, StoredBranch
 
 
 class LogChange(Protocol):
-    """How a branch's tokens differ from those told last: the first `kept` stay, then come `appended` (int32 bytes)."""
+    """How a branch's tokens differ from those told last: the first `kept` stay, then come `appended` (int32 bytes).
+
+    `epoch` is that of the last token, as `StepEngine.end` says.
+    """
 
     @property
     def branch(self) -> int: ...
@@ -24,6 +27,8 @@ class LogChange(Protocol):
     def kept(self) -> int: ...
     @property
     def appended(self) -> bytes: ...
+    @property
+    def epoch(self) -> int: ...
 
 
 class Emitted(Protocol):
@@ -101,11 +106,18 @@ class StepEngine(Protocol):
     def copy(self, branch: int) -> int:
         """A branch in the same state, random stream included."""
 
-    def rollback(self, branch: int, length: int) -> None:
-        """Keeps the first `length` tokens."""
+    def rollback(self, branch: int, length: int, epoch: int | None = None) -> None:
+        """Keeps the first `length` tokens; given the epoch of the last one, only if the branch still has that."""
 
     def adopt(self, dst: int, src: int) -> None:
         """dst takes over src's history."""
+
+    def end(self, branch: int) -> tuple[int, int]:
+        """Which history the branch has: its length, and the epoch of its last token.
+
+        Tokens that a branch wrote one after another share an epoch, and no others have it: so the two name a history,
+        without a look at tokens. 0 where there is none.
+        """
 
     def tokens(self, branch: int) -> npt.NDArray[np.int32]:
         """The branch's tokens, a copy: int32 [length]."""
@@ -148,6 +160,47 @@ class StepEngine(Protocol):
 
     def stats(self) -> Stats:
         """Counters."""
+
+    def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[StoredBranch]]:
+        """Every cell of these branches, once each, and the branches as they are now. The cells stay until `release`."""
+
+    def hold_unshared(self, branch: int) -> Hold:
+        """The cells of an idle branch that nobody else has."""
+
+    def reserve(self, rows: int) -> Hold:
+        """So many new cells, to be written."""
+
+    def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
+        """Where rows of a hold lie now."""
+
+    def release(self, hold: int) -> None:
+        """Lets cells go that nobody else has; harmless for a hold that was released."""
+
+    def restore(self, hold: int, stored: Sequence[StoredBranch]) -> list[int]:
+        """New branches over the rows of a hold, all or none."""
+
+    def set_aside(self, branch: int, hold: int) -> None:
+        """The branch lets go of what `hold_unshared` gave; no verb but close works on it until it is back."""
+
+    def bring_back(self, branch: int, hold: int) -> None:
+        """What was set aside lies in the rows of this hold now."""
+
+    def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
+        """The key of the branch's random numbers."""
+
+
+class CellStore(Protocol):
+    """What is in the cells of an engine's cache."""
+
+    @property
+    def cell_arrays(self) -> Sequence[tuple[str, str, Sequence[int]]]:
+        """(name, dtype, shape) of what a cell holds, in the order of its bytes."""
+
+    def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """uint8 [n, bytes of a cell]."""
+
+    def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        """What read_cells gave, back into these cells."""
 
 
 if TYPE_CHECKING:

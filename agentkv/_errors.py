@@ -45,6 +45,10 @@ class ContextFull(AgentKVError):
     """The cache has fewer free cells than the request needs; the branch is as it was."""
 
 
+class OutOfMemory(AgentKVError):
+    """The system refused memory for keys and values; the branch is as it was."""
+
+
 class TooManyBranches(AgentKVError):
     """More live branches than the cache was built for."""
 
@@ -67,6 +71,14 @@ class ModelError(AgentKVError):
 
 class DraftMismatch(ModelError):
     """A draft that was not made for the model: another vocabulary, tokenizer or width of features."""
+
+
+class SnapshotError(AgentKVError):
+    """A file of saved branches that cannot be written, or that is missing, unreadable, damaged or none of ours."""
+
+
+class SnapshotMismatch(SnapshotError):
+    """A file of saved branches from another model, or another kind of cache; nothing was changed."""
 
 
 class StepFailed(AgentKVError):
@@ -118,6 +130,7 @@ PUBLIC: dict[str, tuple[type[AgentKVError], str]] = {
     "InvalidTensor": (ModelError, "export the model again"),
     "InvalidToken": (InvalidInput, ""),
     "InvalidTree": (StepFailed, "open the Context again"),
+    "OutOfMemory": (OutOfMemory, ""),
     "PositionsExhausted": (PositionsExhausted, ""),
     "ProgramError": (ModelError, "export the model again with `agentkv export`"),
     "RegistryError": (ModelError, "export the model again with `agentkv export`"),

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ._commands import Job, Worker, check_finished
 
 if TYPE_CHECKING:
@@ -73,11 +71,11 @@ class Extending:
         self._branch = branch
         self._history = history
         self._made = made
-        self._before = history.log[:]
+        self._before = history.end
 
     async def run(self) -> Extended:
         """All or nothing. Raises Moved where the branch was changed meanwhile."""
-        made, length = self._made, len(self._before)
+        made, length = self._made, self._before[0]
         if made.conversation is None:
             job = Job(lambda engine: engine.extend(self._branch, made.added), check_finished)
             await self._loop.run(job)
@@ -88,13 +86,13 @@ class Extending:
         return Extended(made.kept, len(made.added), length - made.kept)
 
     def _check(self, engine: StepEngine) -> None:
-        engine.rollback(self._branch, len(engine.tokens(self._branch)))  # raises BranchBusy, changes nothing
-        if not np.array_equal(engine.tokens(self._branch), np.frombuffer(self._before, np.int32)):
+        if engine.end(self._branch) != self._before:
             raise Moved
 
     async def _rewrite(self, conversation: Conversation) -> None:
         """The branch keeps what it has until the whole of it stands on a draft."""
         drafts: list[int] = []  # by the thread
+        rewritten: list[tuple[int, int]] = []  # the branch's end then
 
         def draft(engine: StepEngine) -> int:
             self._check(engine)
@@ -116,13 +114,16 @@ class Extending:
             except Exception:
                 engine.close(before)
                 raise
+            rewritten.append(engine.end(self._branch))
             return before
 
         def undo(worker: Worker, before: int) -> None:
-            if len(worker.engine.tokens(self._branch)) == self._made.kept + len(self._made.added):
-                worker.engine.adopt(self._branch, before)
-                worker.report(partial(self._history.converse, held))
-            worker.close(before)
+            try:  # the branch may be closed, or busy: then it went on, and stays
+                if worker.engine.end(self._branch) == rewritten[0]:
+                    worker.engine.adopt(self._branch, before)
+                    worker.report(partial(self._history.converse, held))
+            finally:
+                worker.close(before)
 
         held = self._history.conversation
         await self._loop.run(Job(draft, check_finished, undo=lambda worker: worker.close(drafts[0])))

@@ -106,7 +106,7 @@ class Generating:
             home=self._home,
         )
         await request.prepare()
-        self._check_started("generate")
+        await self._ready("generate")
         return await generated(self, request, retries)
 
     @overload
@@ -160,4 +160,7 @@ class Generating:
         raise NotImplementedError
 
     def _check_started(self, verb: str) -> None:
+        raise NotImplementedError
+
+    async def _ready(self, verb: str | None = None) -> None:
         raise NotImplementedError

@@ -1,10 +1,9 @@
-"""The event loop's copy of the branches' tokens, kept by the changes that the engine tells; the conversations that they
-are; and which marks hold."""
+"""The event loop's copy of the branches' tokens, kept by the changes that the engine tells, and the conversations that
+they are."""
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -13,71 +12,49 @@ from ._conversation import Conversation
 if TYPE_CHECKING:
     from ._engine import LogChange
     from ._hold import Hold
+    from ._mark import Mark
+    from ._offloading import Aside
 
 
 class History:
-    """The tokens of one branch, as of its last verb that ended, their messages, and the record of their rewrites.
+    """The tokens of one branch, as of its last verb that ended, and their messages.
 
+    `end` names the history as the engine does: its length, and the epoch of its last token.
     `coming` is what the messages are once the extend that runs has ended: a fork may take what of it is there.
-    A mark taken at time `t` with length `n` holds as long as no rewrite since `t` kept fewer than `n` tokens.
-    `_floors_time` and `_floors_kept` both rise: since just before each time, so many tokens were kept at the least.
-
     `hold` is who alone may change the branch for now; None where anybody may.
     """
 
-    __slots__ = (
-        "_floors_kept",
-        "_floors_time",
-        "coming",
-        "conversation",
-        "hold",
-        "log",
-        "owner",
-        "revision",
-        "time",
-    )
+    __slots__ = ("aside", "coming", "conversation", "end", "hold", "log", "marks", "owner", "revision")
 
     def __init__(self) -> None:
         self.log = array("i")
+        self.end = (0, 0)
         self.conversation = Conversation()
         self.coming: Conversation | None = None
         self.revision = 0  # of tokens and messages
         self.owner = object()  # of the marks of this history
         self.hold: Hold | None = None
-        self.time = 0
-        self._floors_time: list[int] = []
-        self._floors_kept: list[int] = []
+        self.aside: Aside | None = None  # cells that wait outside of the cache
+        self.marks: dict[str, Mark] = {}  # those with a name that hold
 
     def __len__(self) -> int:
         return len(self.log)
 
-    def change(self, kept: int, appended: bytes) -> None:
-        """Keeps the first `kept` tokens and adds others, int32."""
+    def change(self, kept: int, appended: bytes, epoch: int) -> None:
+        """Keeps the first `kept` tokens and adds others, int32; the last one is of the epoch then."""
         self.revision += 1
         self.conversation = self.conversation.cut(kept)
         if kept < len(self.log):
-            self._record_rewrite(kept)
-            del self.log[kept:]
+            self.marks = {name: mark for name, mark in self.marks.items() if mark.length <= kept}
+        del self.log[kept:]
         self.log.frombytes(appended)
+        self.end = (len(self.log), epoch)
 
     def converse(self, conversation: Conversation) -> None:
         """The tokens are those of another conversation."""
         self.revision += 1
         self.conversation = conversation
         self.coming = None
-
-    def kept_since(self, time: int) -> int | None:
-        """The fewest tokens that any rewrite after `time` kept; None when there was none."""
-        first = bisect_right(self._floors_time, time)
-        return self._floors_kept[first] if first < len(self._floors_time) else None
-
-    def _record_rewrite(self, kept: int) -> None:
-        self.time += 1
-        while self._floors_kept and self._floors_kept[-1] >= kept:
-            self._floors_kept.pop()
-            self._floors_time.pop()
-        self._floors_kept.append(kept)
-        self._floors_time.append(self.time)
 
 
 class Histories:
@@ -95,7 +72,7 @@ class Histories:
             history = self._of.get(change.branch)
             if history is None:
                 history = self._of[change.branch] = History()
-            history.change(change.kept, change.appended)
+            history.change(change.kept, change.appended, change.epoch)
 
     def share(self, source: int, branches: Iterable[int]) -> None:
         """Other branches took over the messages of one, as far as they have its tokens."""

@@ -36,7 +36,7 @@ class Hold:
 
     async def __aenter__(self) -> Branch:
         branch = self._branch
-        branch._check_free()
+        await branch._ready()
         self._history.hold = self
         try:
             # All that was submitted before is done with after this, and BranchBusy says if something still runs: a
@@ -88,7 +88,7 @@ class Hold:
 def _view(branch: Branch, hold: Hold) -> Branch:
     """The same branch, for whoever holds it. It is no branch of its own: it is not listed, and closes nothing."""
     view = type(branch).__new__(type(branch))
-    for name in ("_home", "_loop", "_id", "_history", "_parent", "_closed", "_finalizer"):
+    for name in ("_home", "_loop", "_id", "_history", "_parent", "_closed", "_finalizer", "_loaded"):
         setattr(view, name, getattr(branch, name))
     view._hold = hold
     return view

@@ -6,7 +6,10 @@ import weakref
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import xxhash
+
 from ._errors import ForeignBranch, ModelError
+from ._snapshot import ModelKey
 from ._spelling import Spelling
 from .agents.threads import ToolThreads
 from .agents.trunks import Trunks
@@ -47,6 +50,7 @@ class Home:
         self.tokenizer = tokenizer
         self.speculation: Speculation = model.speculation
         self._model = model
+        self._key: ModelKey | None = None
         self.grammars = Grammars(model.tokenizer, model.info.vocab_size)
         self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
 
@@ -71,6 +75,12 @@ class Home:
         return self.tokenizer.token_bytes()
 
     @cached_property
+    def call_ends(self) -> frozenset[int]:
+        """The tokens with which a call of the model's may become complete."""
+        ends = {character.encode()[-1] for character in self.format.call_ends}
+        return frozenset(i for i, spelled in enumerate(self.token_bytes) if not ends.isdisjoint(spelled))
+
+    @cached_property
     def trunks(self) -> Trunks:
         """The prompts of agents."""
         return Trunks()
@@ -79,6 +89,16 @@ class Home:
     def tool_threads(self) -> ToolThreads:
         """The worker threads of its tools."""
         return ToolThreads()
+
+    def model_key(self) -> ModelKey:
+        """What saved cells belong to. Takes a while the first time; from any thread."""
+        if self._key is None:
+            info = self._model.info
+            spelled = [len(piece).to_bytes(4, "little") + piece for piece in self.token_bytes]
+            tokenizer = xxhash.xxh3_128_hexdigest(b"".join(spelled))
+            fingerprint = info.fingerprint or self._model.fingerprint()
+            self._key = ModelKey(fingerprint, info.backend, info.kv_dtype, tokenizer)
+        return self._key
 
     def enter(self, branch: Branch) -> None:
         """A branch begins."""

@@ -69,7 +69,7 @@ class _TrioHost:
 
         try:
             self._token.run_sync_soon(callback)
-        except trio.RunFinishedError:
+        except (trio.RunFinishedError, OSError):  # the latter where trio was left by an exception of a signal's
             return False
         return True
 

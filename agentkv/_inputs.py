@@ -45,6 +45,8 @@ def checked_ids(ids: object, vocab_size: int) -> list[int]:
         array = np.asarray(ids)
     except Exception:  # whatever its methods raise
         array = np.empty((0, 0))
+    if isinstance(ids, Mapping | Message):
+        raise InvalidInput(f"a prompt is {shown(ids)}, one message; give a list of messages: [message]")
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInput(
             f"a prompt is a str, a list of token ids, or a list of chat messages, not {shown(ids)}; "
@@ -65,7 +67,8 @@ def checked_count(value: object, what: str, least: int, most: int | None = None)
         raise InvalidInput(f"{what} is {shown(value)}, but it must be an int")
     if value < least or (most is not None and value > most):
         bound = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise InvalidInput(f"{what} is {value}, but it must be {bound}")
+        short = -(2**64) < value < 2**64  # Python writes no int of thousands of digits
+        raise InvalidInput(f"{what} is {value if short else shown(value)}, but it must be {bound}")
     return int(value)
 
 
@@ -109,11 +112,18 @@ def checked_sampling(sampling: object) -> Sampling:
     return sampling
 
 
-def checked_path(value: object, what: str) -> Path:
+def checked_name(value: object, what: str) -> str:
+    """A text of at least one character."""
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{what} is {shown(value)}, but it must be a str with at least 1 character")
+    return text_of(value, what)
+
+
+def checked_path(value: object, what: str, of: str = "a model folder") -> Path:
     """A path, with `~` expanded; whether anything is there shows when it is opened."""
     text = text_of(str(value) if isinstance(value, Path) else value, what) if isinstance(value, str | Path) else ""
     if not text:
-        raise InvalidInput(f"{what} is {shown(value)}, but it must be the path of a model folder")
+        raise InvalidInput(f"{what} is {shown(value)}, but it must be the path of {of}")
     if "\0" in text:
         raise InvalidInput(f"{what} is {shown(text)}, but no path has a NUL character")
     try:

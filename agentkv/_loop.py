@@ -20,7 +20,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from ._blocked import BlockedStrategy
-from ._commands import Awaited, Call, Cancel, Close, Command, Release, StreamJob, Taken, Worker
+from ._commands import Awaited, Call, Cancel, Close, Command, LetGo, Release, StreamJob, Taken, Worker
 from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
 from ._handshake import Quiet
 from ._history import Histories
@@ -216,6 +216,14 @@ class StepLoop:
         """Frees a branch; callable from any thread, a finalizer included."""
         self._queue.put(Release(branch))
 
+    def let_go(self, hold: int) -> None:
+        """Lets held cells go; callable from any thread."""
+        self._queue.put(LetGo(hold))
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Runs `callback` on the event loop, from any thread; does nothing when that is gone."""
+        self._host.post(callback)
+
     def taken(self, job: StreamJob[Any], count: int) -> None:
         """The reader of a stream has taken so many more of its tokens."""
         self._queue.put(Taken(job, count))
@@ -260,12 +268,21 @@ class StepLoop:
                 try:
                     with anyio.move_on_after(PATIENCE_S, shield=True):
                         await event.wait()
-                    if not event.is_set() and blocked.interrupt():
-                        self._give_up()
+                    if not event.is_set():
+                        self._revive()
+                        if blocked.interrupt():
+                            self._give_up()
                 except anyio.get_cancelled_exc_class() as error:  # asyncio's own cancel() goes through shields
                     cancelled = error
         if cancelled is not None:
             raise cancelled
+
+    def _revive(self) -> None:
+        """What a signal's exception kept from being sent or settled, as it may come before any line of a callback."""
+        if self._outbox:
+            self._send()
+        if self._posts:
+            self._settle_posts()
 
     def _give_up(self) -> None:
         """The thread will not come back: everything under way fails, and the Context ends without it."""

@@ -14,7 +14,7 @@ class Mark:
     """A point in a branch's history to roll back to. Made by `Branch.mark`.
 
     It holds as long as the branch still has the history before it: rolling back behind it, or adopting a history that
-    differs before it, makes it invalid for good.
+    differs before it, makes it invalid. Tokens that are written anew are another history, even if they are the same.
 
     Attributes:
         branch_id: the branch that it belongs to.
@@ -24,30 +24,28 @@ class Mark:
     branch_id: int
     length: int
     _owner: object = field(repr=False)  # tells branches of different Contexts apart
-    _time: int = field(repr=False)
+    _epoch: int = field(repr=False)  # of the token before it: see `StepEngine.end`
 
 
 def make_mark(branch_id: int, history: History) -> Mark:
     """A mark at the end of a history."""
-    return Mark(branch_id, len(history), history.owner, history.time)
+    length, epoch = history.end
+    return Mark(branch_id, length, history.owner, epoch)
 
 
-def length_at(to: Mark | int, branch_id: int, history: History) -> int:
-    """How many tokens a rollback keeps. Raises InvalidRollback; InvalidInput for what is neither mark nor length."""
+def place_of(to: Mark | int, branch_id: int, history: History) -> tuple[int, int | None]:
+    """How many tokens a rollback keeps, and the epoch of the last one where that matters.
+
+    Raises InvalidRollback; InvalidInput for what is neither mark nor length. Whether the mark still holds is for the
+    engine to say, when it has done what other tasks asked of the branch before.
+    """
     if not isinstance(to, Mark):
-        length = checked_count(to, "the length to roll back to", 0)
-    else:
-        length = to.length
-        if to._owner is not history.owner:
-            raise InvalidRollback(f"{to} does not belong to branch {branch_id}; use a mark of this branch")
-        kept = history.kept_since(to._time)
-        if kept is not None and kept < length:
+        length = checked_count(to, "the length to roll back to", 0, 2**63 - 1)
+        if length > len(history):
             raise InvalidRollback(
-                f"{to} is of history that was rewritten: since then branch {branch_id} kept only {kept} tokens of it; "
-                "take a new mark"
+                f"cannot roll branch {branch_id} back to {length} tokens: it has {len(history)}; pass at most that"
             )
-    if length > len(history):
-        raise InvalidRollback(
-            f"cannot roll branch {branch_id} back to {length} tokens: it has {len(history)}; pass at most that"
-        )
-    return length
+        return length, None
+    if to._owner is not history.owner:
+        raise InvalidRollback(f"{to} does not belong to branch {branch_id}; use a mark of this branch")
+    return to.length, to._epoch

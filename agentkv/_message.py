@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # what templates call it: most families, gpt-oss, others
@@ -54,6 +55,21 @@ class Message:
 
     def __str__(self) -> str:
         return self.content
+
+    def as_openai(self) -> dict[str, Any]:
+        """The message in the form of OpenAI's API, as a dict that is JSON; `extend` and `Context.branch` take it back.
+
+        Arguments of calls are JSON texts there. Calls that cannot be read are left out.
+        """
+        message = as_mapping(replace(self, calls=tuple(call for call in self.calls if call.error is None)))
+        for call in message.get("tool_calls", ()):
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        return message
+
+
+def call_id(number: int) -> str:
+    """The id of a conversation's call, counted from 0. Nine letters and digits, as the strictest templates want."""
+    return f"call{number:05d}"
 
 
 def message_of(message: Mapping[str, Any], start: int, end: int) -> Message:

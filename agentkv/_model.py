@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
 MOST_POSITIONS = 2**31 - 1
+MOST_BRANCHES = 256
+SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,8 @@ class OpenModel:
     info: ModelInfo
     tokenizer: Tokenizer
     speculation: Speculation
+    fingerprint: Callable[[], str]
+    """Of a model without a program, which has none in its info; reads all weights."""
     call_format: CallFormat | None
     """That was asked for, or else the one that the folder names; None where neither does."""
 
@@ -121,10 +127,11 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     try:
         if options.backend == "torch" or folder.is_hf_folder(options.path):
             session, info, tokenizer = _open_torch(options)
-            source = None
+            source, fingerprint = None, session.model.fingerprint
         else:
             source = folder.read_model_folder(options.path)
             session, info, tokenizer = _open_exported(options, source)
+            fingerprint = partial(str, info.fingerprint)
             source.check_current()
         token_bytes = tokenizer.token_bytes(info.vocab_size)
         tokenizer.eos_ids  # noqa: B018 - a folder may name ends that are no ids
@@ -139,6 +146,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
         eos_ids=tokenizer.eos_ids,
         special_ids=tokenizer.special_ids,
         max_batch_tokens=options.max_batch_tokens,
+        max_branches=MOST_BRANCHES,
         max_positions=min(info.max_positions or 0, MOST_POSITIONS),
     )
     target = DraftTarget(
@@ -155,7 +163,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     named = options.call_format
     if named is None and source and tokenizer.response_template is None:
         named = source.manifest.call_format
-    return OpenEngine(engine, session, speculation), OpenModel(info, tokenizer, speculation, named)
+    return OpenEngine(engine, session, speculation), OpenModel(info, tokenizer, speculation, fingerprint, named)
 
 
 def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
@@ -180,6 +188,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
         kv_dtype=options.kv_dtype,
         device=options.device,
         threads=options.threads,
+        max_sequences=MOST_BRANCHES + SPARE_SEQUENCES,
     )
     info = ModelInfo(
         path=options.path,
@@ -210,7 +219,12 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         )
     if options.threads is not None:
         set_threads(options.threads)
-    session = open_session(folder, capacity=options.capacity, kv_dtype=options.kv_dtype)
+    session = open_session(
+        folder,
+        capacity=options.capacity,
+        kv_dtype=options.kv_dtype,
+        max_sequences=MOST_BRANCHES + SPARE_SEQUENCES,
+    )
     info = ModelInfo(
         path=options.path,
         backend=manifest.backend,

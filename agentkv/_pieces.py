@@ -137,25 +137,36 @@ class Pieces:
 
 
 def find_generated(added: AddedTokens, text: ControlledText, entry: Entry, start: int) -> tuple[int, int] | None:
-    """Where a generated message stands in a rendering, from `start` on."""
+    """Where a generated message stands in a rendering that writes before it, from `start` on, what it wrote then."""
     given = entry.given
     assert given is not None
     place = start + len(given.text)
-    end = place + len(entry.spelled)
     if text.text.startswith(given.text + entry.spelled, start) and added.same(text.between(start, place), given):
-        return place, end
-    # The template wrote something else before it: how its turn is opened and what follows it tell where it is.
+        return place, place + len(entry.spelled)
+    return None
+
+
+def find_elsewhere(added: AddedTokens, text: ControlledText, entry: Entry, start: int) -> tuple[int, int] | None:
+    """Where it stands in one that writes something else: how its turn is opened and what follows it tell."""
     controls = [control.start for control in added.controls_in(text)]
     place = text.text.find(entry.spelled, start) if entry.spelled and entry.opening else -1
     while place >= 0:
         end = place + len(entry.spelled)
         before = controls[: bisect_left(controls, place)]
-        headers = [text.text[begin:place] for begin in before[-_MOST_IN_HEADER:] if begin >= start]
+        headers = [begin for begin in before[-_MOST_IN_HEADER:] if begin >= start]
+        opened = any(_opens(entry.opening, text.text, begin, place) for begin in headers)
         behind = len(text.text) - len(text.text[end:].lstrip())
-        if any(map(entry.opening.startswith, headers)) and (behind == len(text.text) or behind in controls):
+        if opened and (behind == len(text.text) or behind in controls):
             return place, end
         place = text.text.find(entry.spelled, place + 1)
     return None
+
+
+def _opens(opening: str, text: str, begin: int, place: int) -> bool:
+    """Is what lies between two places of a text the opening of a turn, or the first part of it? White space that goes
+    on with the opening is the template's, also where a reply begins with the same."""
+    more = opening[place - begin : place - begin + 1]
+    return opening.startswith(text[begin:place]) and not (more.isspace() and text.startswith(more, place))
 
 
 def _common_characters(one: str, other: str) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import FormatError
 
-from ._message import Message, ToolCall, as_mapping
+from ._message import Message, ToolCall, as_mapping, call_id
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -47,8 +47,7 @@ class ReplyReader:
         except FormatError:  # a pattern of the folder's that takes too long
             return Message("assistant", text)
         calls = tuple(
-            # Nine letters and digits, as the strictest templates want.
-            ToolCall(call.name, call.arguments, f"call{number:05d}", call.error)
+            ToolCall(call.name, call.arguments, call_id(number), call.error)
             for number, call in enumerate(parsed.calls, calls_before)
         )
         return Message("assistant", parsed.content, parsed.reasoning or None, calls)

@@ -15,3 +15,11 @@ def shown(value: object) -> str:
     except Exception:
         text = "(which cannot be shown)"
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def said(error: BaseException) -> str:
+    """What an exception says, whatever its `__str__` does; lone surrogates, which no token spells, as `?`."""
+    try:
+        return str(error).encode("utf-8", "replace").decode()
+    except Exception:
+        return "(which cannot be shown)"

@@ -27,12 +27,14 @@ class Stats:
         retries: forwards that were run again, for one branch alone, after a forward of several had failed.
         rows_per_step: how many steps had how many rows, {rows: steps}.
         branches: live branches.
-        cells: cache cells that are allocated now, grown on demand up to `capacity`.
+        cells: cache cells that have memory now: those in use and a few more, up to `capacity`.
         cells_used: of these, cells that some branch holds.
         cells_shared: of these, cells that two or more branches hold.
         capacity: cells that the cache may hold.
-        kv_bytes: bytes of keys and values that are allocated now: 2 x layers x `cells` x n_kv_heads x head_dim x
-            bytes of one number; int8 and int4 add a float16 scale and bias per group of 64 or 32 numbers.
+        kv_bytes: memory of keys and values now, in bytes: 2 x layers x `cells` x n_kv_heads x head_dim x bytes of one
+            number, and up to a page for each head and layer; int8 and int4 add a float32 scale per row, on MLX a
+            float16 scale and bias per group of 64 or 32 numbers. On the CPU it is a few percent above what the cells in
+            use take, and follows them up; MLX and torch double it.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
         constraint_seconds: time that steps waited for constraints, in seconds.

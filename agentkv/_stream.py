@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
+from collections.abc import Container
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, get_args
@@ -14,7 +15,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from ._commands import StreamJob
 from ._errors import AgentKVError, BranchBusy
 from ._generation import Generation, Out_co, Token
-from ._inputs import checked_word
+from ._inputs import checked_count, checked_word
 
 if TYPE_CHECKING:
     from ._engine import Emitted, Finished
@@ -42,11 +43,13 @@ class TokenStream(Generic[Out_co]):
         request: GenerationRequest,
         buffer: int,
         keep: Keep,
+        urgent: Container[int] | None = None,
     ) -> None:
+        """Private: use `Branch.stream`. `urgent`: the tokens that the reader is woken for, None for every one."""
         self._branch = branch  # kept: one that nobody refers to is closed
         self._loop = branch._loop
         self._request = request
-        self._job: StreamJob[Generation[Any]] = StreamJob(request.start, self._end, self._feed, self._wake)
+        self._job: StreamJob[Generation[Any]] = StreamJob(request.start, self._end, self._feed, self._wake, urgent)
         self._taken_per_notice = max(buffer // 2, 1)
         self._taken = 0  # tokens since the last notice
         self._keep = checked_word(keep, "keep", get_args(Keep))
@@ -67,7 +70,7 @@ class TokenStream(Generic[Out_co]):
         self._branch._check_free()
         await checkpoint_if_cancelled()
         await self._request.prepare()
-        self._branch._check_free()
+        await self._branch._ready()
         self._entered = True
         self._loop.submit(self._job)
         try:
@@ -75,7 +78,7 @@ class TokenStream(Generic[Out_co]):
         except BaseException as error:
             await self._leave(error)
             raise
-        if self._job.failed:
+        if self._job.failed and self._job.id is None:  # one that began hands out what it made, however soon it failed
             self._job.result()
         return self
 
@@ -101,17 +104,41 @@ class TokenStream(Generic[Out_co]):
 
     async def __anext__(self) -> Token:
         """The next token; raises what ended the generation, if it was an error."""
+        self._check_entered()
+        if not await self._there():
+            raise StopAsyncIteration
+        token = self._tokens.popleft()
+        self._take(token)
+        return token
+
+    async def batch(self, most: int | None = None) -> list[Token]:
+        """All tokens that are there, or at most so many; none after the end, and else one at least.
+
+        Raises as the iterator does, and InvalidInput for a `most` below 1.
+        """
+        if most is not None:
+            checked_count(most, "most", 1)
+        self._check_entered()
+        await self._there()
+        tokens = [self._tokens.popleft() for _ in range(min(len(self._tokens), most or len(self._tokens)))]
+        self._take(*tokens)
+        return tokens
+
+    def _check_entered(self) -> None:
         if not self._entered:
             raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")
         self._loop.check_here()
+
+    async def _there(self) -> bool:
+        """Waits for a token. False at the end; raises what it was, if it was an error."""
         if self._tokens:
             await checkpoint()
         while not self._tokens:
             if self._left:
-                raise StopAsyncIteration
+                return False
             if self._job.settled.is_set():
                 self._job.result()
-                raise StopAsyncIteration
+                return False
             if self._wakeup is not None:
                 raise BranchBusy("two tasks read one stream; give each its own branch")
             self._wakeup = anyio.Event()
@@ -119,13 +146,15 @@ class TokenStream(Generic[Out_co]):
                 await self._wakeup.wait()
             finally:
                 self._wakeup = None
-        self._taken += 1
-        if self._taken == self._taken_per_notice:
+        return True
+
+    def _take(self, *tokens: Token) -> None:
+        """The reader has these."""
+        self._taken += len(tokens)
+        if self._taken >= self._taken_per_notice:
             self._loop.taken(self._job, self._taken)
             self._taken = 0
-        token = self._tokens.popleft()
-        self._read += token.id >= 0
-        return token
+        self._read += sum(token.id >= 0 for token in tokens)
 
     @property
     def generation(self) -> Generation[Out_co]:
@@ -145,7 +174,7 @@ class TokenStream(Generic[Out_co]):
         while items and not self._left:
             item = items.pop(0)
             text = self._decoder.decode(item.text)
-            likely = self._request.likely(item.top_logprobs)
+            likely = self._request.likely(item.top_logprobs) if self._request.top_logprobs else ()
             self._tokens.append(Token(item.token, text, item.logprob, self._count, likely))
             self._count += 1
             self._shown += len(text)

@@ -20,7 +20,7 @@ from ._stats import Snapshot
 from ._trace import StepTrace
 
 if TYPE_CHECKING:
-    from ._engine import Emitted, StepEngine, StepReport
+    from ._engine import CellStore, Emitted, StepEngine, StepReport
     from ._model import OpenEngine
 
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
@@ -65,6 +65,7 @@ class EngineWorker:
         histories: Histories,
     ) -> None:
         self.engine: StepEngine
+        self.cells: CellStore
         self._open_engine: OpenEngine | None = None
         self.jobs: dict[int, Job[Any]] = {}
         self.snapshot: Snapshot
@@ -76,6 +77,7 @@ class EngineWorker:
         self._outbox = outbox
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
+        self._due = False  # is there a reader to wake for it?
         self._answers = Answers()
         self._stats_at = 0.0
         self._stopping = False
@@ -102,6 +104,7 @@ class EngineWorker:
         try:
             self._open_engine = open_engine()
             self.engine = self._open_engine.engine
+            self.cells = self._open_engine.session
             self.snapshot = self._open_engine.snapshot()
         except BaseException as error:
             self.report(partial(opened, error))
@@ -195,12 +198,13 @@ class EngineWorker:
             job = self.jobs[emitted.job]
             assert isinstance(job, StreamJob)
             self._streamed.setdefault(job, []).append(emitted)
+            self._due = self._due or job.wakes(emitted.token)
         for finished in report.finished:
             self.jobs[finished.job].end(self, finished)
             del self.jobs[finished.job]
 
     def _publish(self) -> None:
-        if not self._settlements and not self._streamed:
+        if not self._settlements and not self._due:
             return
         now = perf_counter()
         number = self._answers.posted() if self._settlements else None
@@ -210,7 +214,7 @@ class EngineWorker:
         settlements = self._settlements
         if self._streamed:
             settlements = [partial(_feed, self._streamed), *settlements]
-            self._streamed = {}
+            self._streamed, self._due = {}, False
         if not self._post(Post(settlements, number)):
             self._stopping = True
         self._settlements = []
@@ -235,4 +239,4 @@ class EngineWorker:
         if self._open_engine is not None:
             self._open_engine.close()
         self._open_engine = None
-        del self.engine
+        del self.engine, self.cells

@@ -243,7 +243,7 @@ def inspect(
 def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:
     for dtype in BACKENDS[backend].kv_dtypes if backend in BACKENDS else ():
         try:
-            yield f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype))
+            yield f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype, backend))
         except ValueError:  # codes do not fit every head_dim
             continue
 

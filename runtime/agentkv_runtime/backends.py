@@ -92,7 +92,7 @@ BACKENDS = {
     for backend in (
         Backend(
             "cpu",
-            kv_dtypes=("fp32", "fp16", "bf16"),
+            kv_dtypes=("fp32", "fp16", "bf16", "int8", "int4"),
             load=_load_cpu,
             backend_id="AgentKVCPU",
             quantizations=("none", "8da8w", "8da4w"),
@@ -106,7 +106,7 @@ BACKENDS = {
             quantizations=("none", "affine8", "affine4"),
             dtypes=("fp32", "fp16", "bf16"),
         ),
-        Backend("torch", kv_dtypes=("fp32", "fp16", "bf16"), load=_load_torch),
+        Backend("torch", kv_dtypes=("fp32", "fp16", "bf16", "int8", "int4"), load=_load_torch),
     )
 }
 """What `Context.open` can be asked for."""

@@ -142,10 +142,10 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of ids; bytes that are no UTF-8 become U+FFFD."""
         skipped = set(self.special_ids) if skip_special else set()
-        ids = list(ids)
+        ids, size = list(ids), self.vocab_size
         for i in ids:
-            if not 0 <= i < self.vocab_size:
-                raise TokenizerError(f"token id {i} is outside the vocabulary of {self.vocab_size}")
+            if not 0 <= i < size:
+                raise TokenizerError(f"token id {i} is outside the vocabulary of {size}")
         text: str = self._tokenizer.decode([i for i in ids if i not in skipped], skip_special_tokens=False)
         return text
 

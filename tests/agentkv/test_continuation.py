@@ -211,6 +211,50 @@ def test_a_reply_stays_where_only_the_opening_of_its_turn_is_rewritten(
     assert log.tokens[answer.start : answer.end].tolist() == reply
 
 
+@pytest.mark.parametrize("written", ["\nYes.", "\n\nYes.", "\n \nYes.\n", " \n"])
+def test_white_space_that_a_reply_begins_with_is_not_that_of_its_header(
+    tokenizer_of: Callable[[str], Tokenizer], written: str
+) -> None:
+    """The template trims what was said, so that the header's newline and the reply spell the reply as it was made."""
+    log = Log(tokenizer_of("turns"))
+    log.extend([{"role": "user", "content": "Yes?"}])
+    opening = log.tokens[:]
+    reply = log.reply(written)
+    assert log.extend([{"role": "user", "content": "And?"}]) == 0
+    assert log.tokens[: len(opening) + len(reply)] == opening + reply
+    answer = log.messages[1]
+    assert (answer.start, answer.end) == (len(opening), len(opening) + len(reply))
+    log.reply("Well.")
+    assert log.extend([{"role": "user", "content": "Well?"}]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "stays"),
+    [
+        *(("thinking", written, True) for written in ("Yes.", "<b>Yes.</b>", "\nYes.", "\n<b>Yes.")),
+        *(("documents", written, True) for written in ("Yes.", "<b>Yes.</b>")),
+        *(("documents", written, False) for written in ("\nYes.", "\n<b>Yes.", "\n")),
+    ],
+)
+def test_a_header_that_is_rewritten_keeps_its_white_space(
+    tokenizer_of: Callable[[str], Tokenizer], name: str, written: str, stays: bool
+) -> None:
+    log = Log(tokenizer_of(name))
+    log.extend([{"role": "user", "content": "Yes?"}], {"enable_thinking": False, "think": False})
+    assert text_of(log).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    reply = [log.tokenizer.encode(letter)[0] for letter in written]  # as no tokenizer would cut it
+    log.tokens.extend(reply)
+    assert log.extend([{"role": "user", "content": "And?"}]) > 0
+    answer = log.messages[1]
+    header = log.tokenizer.encode("<|im_start|>assistant\n")
+    if stays:
+        assert log.tokens[answer.start - len(header) : answer.end].tolist() == header + reply
+    else:
+        variables = {"enable_thinking": False, "think": False}
+        whole = log.chat.render(checked_messages(log.messages), None, True, variables, 10, no_check)
+        assert log.tokens.tolist() == log.tokenizer.encode_rendered(whole)
+
+
 def test_thoughts_that_the_prompt_opens_and_the_template_drops(tokenizer_of: Callable[[str], Tokenizer]) -> None:
     log = Log(tokenizer_of("folded"))
     log.extend([{"role": "user", "content": "What?"}])

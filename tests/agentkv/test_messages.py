@@ -135,16 +135,18 @@ async def test_a_rewrite_that_is_cancelled_or_does_not_fit_changes_nothing(with_
         asked = branch.mark()
         answer = "<think>\nhm\n</think>\n\nYes."
         await branch.extend(answer)
-        tokens, messages = branch.tokens, branch.messages
+        answered, tokens, messages = branch.mark(), branch.tokens, branch.messages
         for delay in range(20):
             with anyio.move_on_after(delay * 1e-4) as scope:
                 await branch.extend([user("And?")])
             if scope.cancelled_caught:
                 assert (branch.tokens, branch.messages) == (tokens, messages)
+                await branch.rollback(answered)
             else:
                 assert len(branch.messages) == 3
                 await branch.rollback(asked)
                 await branch.extend(answer)
+                answered = branch.mark()
         with pytest.raises(kv.ContextFull):
             await branch.extend([user("xyz " * 18)])
         assert (branch.tokens, branch.messages) == (tokens, messages)
@@ -168,10 +170,12 @@ async def test_a_turn_that_rewrites_and_fails_leaves_no_trace(with_template: Wit
         async with kv.Context.open(folder, capacity=512, kv_dtype="fp32", threads=1) as ctx:
             branch = await ctx.branch([user("Hi.")])
             await branch.extend("<think>\nhm\n</think>\n\nYes.")
-            tokens, messages = branch.tokens, branch.messages
+            tokens, messages, mark = branch.tokens, branch.messages, branch.mark()
             if tries:
                 with pytest.raises(ZeroDivisionError):
                     await rewrite_and_fail(branch)
+            assert (branch.tokens, branch.messages) == (tokens, messages)
+            await branch.rollback(mark)  # it holds as if nothing had been tried
             assert (branch.tokens, branch.messages) == (tokens, messages)
             kid = await branch.fork()
             drawn.append([(await one.generate(max_tokens=8, sampling=warm)).tokens for one in (branch, kid)])
@@ -236,3 +240,11 @@ async def same_logits(branch: kv.Branch) -> bool:
     row = (await branch.logits()).tobytes()
     async with await branch.context.branch(branch.tokens) as fresh:
         return (await fresh.logits()).tobytes() == row
+
+
+async def test_a_message_that_is_no_list_says_so(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch([{"role": "user", "content": "Hello"}])
+        for message in ({"role": "user", "content": "Hello"}, branch.messages[0]):
+            with pytest.raises(kv.InvalidInput, match=r"one message; give a list of messages: \[message\]"):
+                await branch.extend(message)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -69,6 +70,7 @@ def argument(rng: random.Random, name: str, others: list[Any]) -> Any:
     return rng.choice(others) if rng.random() < 0.1 else value(rng)
 
 
+SAVED = tempfile.TemporaryDirectory()
 REQUIRED = {"prompt": "x", "to": 0, "choices": ["a"], "text": "x", "ids": [1]}
 
 
@@ -92,7 +94,9 @@ def draw(rng: random.Random, target: Target, others: list[Any], folder: Path) ->
     if name in ("gather", "Context.keep"):
         return {str(i): argument(rng, "", others) for i in range(rng.randint(1, 2))}
     chosen = rng.sample(names, rng.randint(1, min(2, len(names)))) if names else []
-    chosen = [n for n in chosen if n != "variables"]
+    chosen = [
+        n for n in chosen if n not in ("variables", "path", "folder", "progress")
+    ]  # what is written goes to SAVED
     arguments = {n: argument(rng, n, others) for n in chosen}
     for required, parameter in inspect.signature(function).parameters.items():
         if parameter.default is parameter.empty and required in names and required not in arguments:
@@ -100,7 +104,8 @@ def draw(rng: random.Random, target: Target, others: list[Any], folder: Path) ->
                 "messages": [{"role": "user", "content": "x"}],
                 "other": others[0],
                 "model": folder,
-                "path": "x",
+                "path": Path(SAVED.name) / "saved",
+                "branches": {"one": others[0]},
             }
             if required != "variables":
                 arguments[required] = {**fallback, **REQUIRED}[required]

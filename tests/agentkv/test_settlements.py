@@ -165,3 +165,20 @@ async def fail_once(
                     inner.start_soon(generate, kid)
     assert len(ends) == 4
     assert len(calls) > kth
+
+
+@pytest.mark.parametrize("lost", ["what is to be sent", "what is to be settled"])
+async def test_a_callback_that_a_signal_kept_from_running_hangs_nobody_who_leaves(
+    open_context: OpenContext, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("abc")
+        if lost == "what is to be sent":
+            ctx._loop._quiet._ticking = True  # a tick is under way, and never comes
+        else:
+            monkeypatch.setattr(ctx._loop._host, "post", lambda callback: True)
+        with anyio.fail_after(20):
+            await branch.close()
+        monkeypatch.undo()
+        assert ctx._loop._outbox.left() == []
+    assert not ctx._loop.is_open

@@ -97,6 +97,30 @@ async def test_every_buffer_size_delivers_everything(open_context: OpenContext) 
         assert await kv.gather(*(read(kid, 1 + i) for i, kid in enumerate(kids))) == [expected] * 4
 
 
+async def test_batches_are_all_that_is_there(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch("The quick brown fox")
+        kids = await trunk.fork(3)
+        expected = (await trunk.generate(max_tokens=40)).tokens
+
+        async def read(kid: kv.Branch, buffer: int) -> list[int]:
+            async with kid.stream(max_tokens=40, buffer=buffer) as stream:
+                batches = []
+                while batch := await stream.batch():
+                    assert len(batch) <= buffer
+                    batches.append([token.id for token in batch])
+                assert stream.generation.tokens == expected
+                assert await stream.batch() == []  # and none after that
+            return [token for batch in batches for token in batch]
+
+        assert await kv.gather(*(read(kid, 1 + 8 * i) for i, kid in enumerate(kids))) == [expected] * 3
+        async with trunk.stream(max_tokens=40) as stream:
+            with pytest.raises(kv.AgentKVError, match="still runs"):
+                _ = stream.generation
+            read_so_far = await stream.batch()
+        assert stream.generation.tokens == [token.id for token in read_so_far]
+
+
 async def test_a_stream_that_cannot_begin_says_so_where_it_is_entered(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch("The")

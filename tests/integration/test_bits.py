@@ -28,7 +28,13 @@ MODELS: dict[str, tuple[str, str]] = {
     "qwen3-8da4w": ("qwen3-gqa4-d128-tied", "8da4w"),
 }
 # The whole sweep in float32 pools; half pools on one model, since rounding happens on the way in.
-CASES = [*((name, "fp32") for name in MODELS), ("llama-none", "fp16"), ("llama-8da4w", "bf16")]
+CASES = [
+    *((name, "fp32") for name in MODELS),
+    ("llama-none", "fp16"),
+    ("llama-8da4w", "bf16"),
+    ("mistral-none", "int8"),
+    ("llama-8da4w", "int4"),
+]
 
 
 class Bits:

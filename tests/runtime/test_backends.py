@@ -71,7 +71,8 @@ def test_a_backend_is_loaded_under_its_name() -> None:
 def test_the_table_uses_the_words_of_manifests_and_caches() -> None:
     assert {quant for backend in BACKENDS.values() for quant in backend.quantizations} == set(get_args(Quantization))
     assert {dtype for backend in BACKENDS.values() for dtype in backend.dtypes} == set(get_args(DType))
-    assert set(BACKENDS["torch"].kv_dtypes) == set(TORCH_DTYPES) == set(get_args(DType))
+    assert set(TORCH_DTYPES) == set(get_args(DType))
+    assert all(set(backend.kv_dtypes) == {*TORCH_DTYPES, "int8", "int4"} for backend in BACKENDS.values())
     for dtype in KV_DTYPES:
         assert KvCacheMetadata(1, 1, 64).kv_bytes_per_token(dtype) > 0
 

@@ -1,0 +1,89 @@
+"""Branch.save and Branch.offload: what a branch is outside of the cache."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ._inputs import checked_path
+from ._offloading import Aside, InFile, InMemory
+from ._saving import Progress, Saved, save_branches
+
+if TYPE_CHECKING:
+    from ._branch import Branch
+    from ._history import History
+    from ._home import Home
+    from ._loading import Loaded
+    from ._loop import StepLoop
+
+
+class Keeping:
+    """What a branch is as far as it is kept elsewhere."""
+
+    __slots__ = ()
+
+    _history: History
+    _home: Home
+    _id: int
+    _loaded: Loaded | None
+    _loop: StepLoop
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """Where a branch that was loaded from a file has its cells from; None for any other."""
+        return self._loaded
+
+    async def save(self, path: str | Path, *, progress: Progress | None = None) -> Saved:
+        """Saves the branch to a file, for `Context.load`: tokens, keys and values, messages, named marks, and what its
+        random numbers depend on. Takes it as it is now, also while it runs something; it and others go on meanwhile.
+
+        What was at `path` is replaced once the file is whole and on the disk, or else stays as it is.
+
+        Args:
+            path: the file; its folder must be there.
+            progress: called with the bytes that are done and the bytes in all.
+
+        Raises:
+            SnapshotError: the file cannot be written.
+        """
+        self._check()
+        return await save_branches(self._home, path, {"branch": cast("Branch", self)}, progress)
+
+    async def offload(self, folder: str | Path | None = None) -> int:
+        """Moves the cells that no other branch shares out of the cache, and frees them. The next verb brings them back,
+        with the same bits; `mark` and `close` do not need them.
+
+        Args:
+            folder: keep them in a file without a name in this folder; None keeps them in memory.
+
+        Returns:
+            How many cells were freed.
+
+        Raises:
+            BranchBusy: the branch runs something.
+            SnapshotError: the file cannot be written; the branch stays in the cache.
+        """
+        self._check_free()
+        place = None if folder is None else checked_path(folder, "folder", "a folder")
+        if self._history.aside is not None:
+            return 0
+        store = InMemory if place is None else partial(InFile, place)
+        return await Aside(self._loop, self._id, self._history, store).offload()
+
+    @property
+    def offloaded(self) -> bool:
+        """Are cells of the branch outside of the cache?"""
+        return self._history.aside is not None
+
+    async def _here(self) -> None:
+        """Brings back what was offloaded. Awaits nothing else."""
+        while self._history.aside is not None:
+            await self._history.aside.bring_back()
+            self._check()
+
+    def _check(self) -> None:
+        raise NotImplementedError
+
+    def _check_free(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,190 @@
+"""Loading branches: their cells from the file, or where they do not fit, their tokens fed again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._branch import Branch
+from ._commands import Call, CellCall, Job, check_finished
+from ._errors import InvalidInput, SnapshotMismatch
+from ._in_thread import in_thread
+from ._log import log
+from ._mark import Mark
+from ._saving import SLICE_BYTES, Progress, reporting, write_rows
+from ._snapshot import BranchState, CellArray, ModelKey, cell_arrays
+from ._snapshot_file import SnapshotFile
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Hold, StoredBranch
+
+    from ._engine import StepEngine
+    from ._home import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Where a loaded branch has its cells from.
+
+    Attributes:
+        path: the file.
+        reused: tokens whose keys and values came from the file.
+        recomputed: tokens that were fed to the model again.
+        mismatch: why; empty where nothing was.
+    """
+
+    path: Path
+    reused: int
+    recomputed: int
+    mismatch: str
+
+
+class Loading:
+    """The branches of one file on their way into a Context."""
+
+    def __init__(self, home: Home, path: Path, recompute: bool, progress: Progress | None) -> None:
+        self._home = home
+        self._loop = home.loop
+        self._path = path
+        self._recompute = recompute
+        self._progress = reporting(progress)
+
+    async def run(self, *, one: bool) -> dict[str, Branch]:
+        """All of them or none; with `one` the file must hold a single one. Raises SnapshotError, SnapshotMismatch."""
+        file = await in_thread(self._loop, partial(SnapshotFile, self._path))
+        if one and len(file.branches) != 1:
+            names = ", ".join(map(repr, list(file.branches)[:8]))
+            raise InvalidInput(f"{self._path} holds {len(file.branches)} branches ({names}); use load_all")
+        arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
+        mismatch = await self._mismatch(file, arrays)
+        if mismatch and not self._recompute:
+            raise SnapshotMismatch(
+                f"{self._path} does not fit this Context: {mismatch}; open the Context as it was when the file was "
+                "saved, or pass recompute=True to feed the tokens again"
+            )
+        branches = await (self._fed_again(file, mismatch) if mismatch else self._mapped(file, arrays))
+        log.info("branches loaded", path=str(self._path), branches=len(branches), recomputed=mismatch or None)
+        return branches
+
+    async def _mismatch(self, file: SnapshotFile, arrays: list[CellArray]) -> str:
+        """How the file differs from this Context; empty where its cells can be taken. Raises SnapshotMismatch."""
+        mine: ModelKey = await in_thread(self._loop, self._home.model_key)
+        theirs = file.key
+        if theirs.tokenizer != mine.tokenizer:
+            raise SnapshotMismatch(
+                f"{self._path} was saved with another tokenizer, in which its tokens mean something else; begin a "
+                "branch anew from the messages or the text"
+            )
+        if theirs.model != mine.model:
+            return "it was saved from another model"
+        for name in ("backend", "kv_dtype"):
+            if getattr(theirs, name) != getattr(mine, name):
+                return f"its {name} is {getattr(theirs, name)!r}, and here it is {getattr(mine, name)!r}"
+        return "" if {array.spec for array in arrays} == file.arrays else "its cells are laid out otherwise"
+
+    async def _mapped(self, file: SnapshotFile, arrays: list[CellArray]) -> dict[str, Branch]:
+        hold: Hold = await self._loop.run(
+            Call(lambda engine: engine.reserve(file.rows), lambda worker, hold: worker.engine.release(hold.id))
+        )
+        try:
+            step = max(1, SLICE_BYTES // arrays[-1].end)
+            for first in range(0, file.rows, step):
+                rows = await in_thread(self._loop, partial(file.next_cells, min(step, file.rows - first), arrays))
+                await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows)))
+                self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
+            stored = await in_thread(self._loop, lambda: [self._stored(state) for state in file.branches.values()])
+            return await self._entered(file, hold, stored)
+        except InvalidInput as error:  # what the file says cannot be
+            raise file.damaged(str(error)) from error
+        finally:
+            self._loop.let_go(hold.id)
+
+    async def _entered(self, file: SnapshotFile, hold: Hold, stored: list[StoredBranch]) -> dict[str, Branch]:
+        def undo(worker: Any, ids: list[int]) -> None:
+            for branch in ids:
+                worker.close(branch)
+
+        def restore(engine: StepEngine) -> list[int]:
+            ids = engine.restore(hold.id, stored)
+            engine.release(hold.id)  # the cells are the branches' alone by the time that anybody counts them
+            return ids
+
+        def told(ids: list[int]) -> None:
+            for branch, state in zip(ids, file.branches.values(), strict=True):
+                self._converse(branch, state)
+
+        ids = await self._loop.call(restore, undo, told)
+        made = [Branch(self._home, branch, None) for branch in ids]
+        for branch, state in zip(made, file.branches.values(), strict=True):
+            cells = int(state.rows[:, 2].sum())
+            branch._loaded = Loaded(self._path, cells, 0, "")
+        return dict(zip(file.branches, made, strict=True))
+
+    def _stored(self, state: BranchState) -> StoredBranch:
+        from agentkv_runtime.engine import StoredBranch
+
+        output: dict[str, Any] = {}
+        if state.output is not None:
+            output["constraint"] = self._home.grammars.restored(state.output.grammar)
+            output["output_began"] = state.output.began
+            output["output_end"] = state.output.end
+            output["output_complete"] = state.output.complete
+        return StoredBranch(
+            state.tokens,
+            state.rows,
+            rng_stream=state.rng_stream,
+            forks=state.forks,
+            next_logits=state.next_logits,
+            **output,
+        )
+
+    async def _fed_again(self, file: SnapshotFile, mismatch: str) -> dict[str, Branch]:
+        branches: dict[str, Branch] = {}
+        of = sum(len(state.tokens) for state in file.branches.values())
+        done = 0
+        try:
+            for name, state in file.branches.items():
+                branches[name], reused = await self._fed(state)
+                fed = len(state.tokens) - reused
+                branches[name]._loaded = Loaded(self._path, 0, fed, mismatch)
+                done += len(state.tokens)
+                self._progress(done, of)
+        except BaseException:
+            for branch in branches.values():
+                branch.close()
+            raise
+        return branches
+
+    async def _fed(self, state: BranchState) -> tuple[Branch, int]:
+        """A branch of the same tokens, and how many of them a live branch had."""
+        created: list[int] = []  # by the thread
+        shared: list[int] = []
+
+        def create(engine: StepEngine) -> int:
+            branch, reused = engine.create(state.tokens)
+            try:
+                engine.set_stream(branch, state.rng_stream, state.forks)
+                job = engine.extend(branch, state.tokens[reused:])
+            except Exception:
+                engine.close(branch)
+                raise
+            created.append(branch)
+            shared.append(reused)
+            return job
+
+        def finish(finished: Any) -> None:
+            check_finished(finished)
+            self._converse(created[0], state)
+
+        await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
+        return Branch(self._home, created[0], None), shared[0]
+
+    def _converse(self, branch: int, state: BranchState) -> None:
+        history = self._loop.histories[branch]
+        history.converse(state.conversation)
+        _, epoch = history.end
+        history.marks = {
+            name: Mark(branch, length, history.owner, epoch if length else 0) for name, length in state.marks.items()
+        }

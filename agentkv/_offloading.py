@@ -1,0 +1,169 @@
+"""Branches whose cells wait outside of the cache, in memory or in a file, until the next verb needs them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+import numpy as np
+import xxhash
+
+from ._commands import Call, CellCall
+from ._errors import SnapshotError
+from ._in_thread import in_thread
+from ._saving import SLICE_BYTES, read_rows, write_rows
+from ._snapshot import cell_arrays
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Hold
+    from agentkv_runtime.tensor_file import Bytes
+
+    from ._commands import Worker
+    from ._engine import StepEngine
+    from ._history import History
+    from ._loop import StepLoop
+
+
+class Store(Protocol):
+    """Keeps slices of rows, in their order. Called in threads. Raises OSError."""
+
+    def put(self, rows: Bytes) -> None:
+        """The next slice."""
+
+    def get(self, index: int) -> Bytes:
+        """One of them."""
+
+
+class InMemory:
+    """Slices in memory."""
+
+    def __init__(self) -> None:
+        self._slices: list[Bytes] = []
+
+    def put(self, rows: Bytes) -> None:
+        """The next slice."""
+        self._slices.append(rows)
+
+    def get(self, index: int) -> Bytes:
+        """One of them."""
+        return self._slices[index]
+
+
+class InFile:
+    """Slices in a file that has no name: it is gone with whoever has it open, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open for as long as it is needed
+        self._slices: list[tuple[int, tuple[int, ...], bytes]] = []  # where, shape, digest
+        self._end = 0
+
+    def put(self, rows: Bytes) -> None:
+        """The next slice."""
+        left = rows.reshape(-1).data
+        at = self._end
+        while left:
+            written = os.pwrite(self._file.fileno(), left, at)
+            left, at = left[written:], at + written
+        self._slices.append((self._end, rows.shape, xxhash.xxh3_128_digest(rows.data)))
+        self._end = at
+
+    def get(self, index: int) -> Bytes:
+        """One of them. Raises OSError where the disk gives back other bytes."""
+        at, shape, digest = self._slices[index]
+        rows = np.empty(shape, np.uint8)
+        read = os.preadv(self._file.fileno(), [rows.reshape(-1).data], at)
+        if read != rows.nbytes or xxhash.xxh3_128_digest(rows.data) != digest:
+            raise OSError(None, "the bytes are not those that were written")
+        return rows
+
+
+class Aside:
+    """What one branch has outside of the cache, from the begin of its offloading to the end of its return.
+
+    Verbs wait for it (`bring_back`) before they begin.
+    """
+
+    def __init__(self, loop: StepLoop, branch: int, history: History, open_store: Callable[[], Store]) -> None:
+        self._loop = loop
+        self._branch = branch
+        self._history = history
+        self._open_store = open_store
+        self._lock = anyio.Lock()
+        self._away = False  # by what the engine did
+        self._rows = 0
+        self._step = 1
+        self._store: Store
+
+    async def offload(self) -> int:
+        """Returns how many cells were freed. Raises BranchBusy, SnapshotError; the branch is then as it was."""
+        self._history.aside = self
+        hold: Hold | None = None
+        try:
+            async with self._lock:
+                hold = await self._loop.run(Call(lambda engine: engine.hold_unshared(self._branch), self._release))
+                if hold.rows:
+                    await self._put(hold)
+                    await self._loop.run(Call(partial(self._set_aside, hold.id), told=lambda _: self._gone()))
+                return hold.rows
+        except OSError as error:
+            raise self._failed("written", error) from error
+        finally:
+            if hold is not None:
+                self._loop.let_go(hold.id)
+            if not self._away:
+                self._history.aside = None
+
+    async def bring_back(self) -> None:
+        """Raises ContextFull, SnapshotError; the branch then waits on."""
+        async with self._lock:
+            if self._history.aside is not self:
+                return
+            hold = await self._loop.run(Call(lambda engine: engine.reserve(self._rows), self._release))
+            try:
+                for index, first in enumerate(range(0, self._rows, self._step)):
+                    rows = await in_thread(self._loop, partial(self._store.get, index))
+                    await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows)))
+                await self._loop.run(Call(partial(self._bring_back, hold.id), told=lambda _: self._back()))
+            except OSError as error:
+                raise self._failed("read", error) from error
+            finally:
+                self._loop.let_go(hold.id)
+
+    async def _put(self, hold: Hold) -> None:
+        arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
+        self._rows, self._step = hold.rows, max(1, SLICE_BYTES // arrays[-1].end)
+        self._store = await in_thread(self._loop, self._open_store)
+        for first in range(0, self._rows, self._step):
+            count = min(self._step, self._rows - first)
+            rows = await self._loop.run(CellCall(partial(read_rows, hold.id, first, count)))
+            await in_thread(self._loop, partial(self._store.put, rows))
+
+    def _set_aside(self, hold: int, engine: StepEngine) -> None:
+        engine.set_aside(self._branch, hold)
+        engine.release(hold)
+
+    def _bring_back(self, hold: int, engine: StepEngine) -> None:
+        engine.bring_back(self._branch, hold)
+        engine.release(hold)
+
+    def _gone(self) -> None:
+        self._away = True
+
+    def _back(self) -> None:
+        self._away = False
+        self._history.aside = None
+
+    def _failed(self, how: str, error: OSError) -> SnapshotError:
+        return SnapshotError(
+            f"the cells of branch {self._branch} cannot be {how}: {error.strerror or error}; "
+            + ("it stays in the cache" if how == "written" else "begin another branch with its tokens")
+        )
+
+    @staticmethod
+    def _release(worker: Worker, hold: Hold) -> None:
+        worker.engine.release(hold.id)

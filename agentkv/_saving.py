@@ -1,0 +1,176 @@
+"""Saving branches: what they are at one moment, written beside everything else that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ._commands import CellCall
+from ._errors import InvalidInput, SnapshotError
+from ._in_thread import in_thread
+from ._inputs import checked_name, checked_path
+from ._shown import shown
+from ._snapshot import BranchState, CellArray, cell_arrays
+from ._snapshot_file import append_cells, begin_file
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import Hold, StoredBranch
+    from agentkv_runtime.tensor_file import Bytes, TensorWriter
+
+    from ._branch import Branch
+    from ._engine import CellStore, StepEngine
+    from ._home import Home
+
+SLICE_BYTES = 4 << 20  # of cells copied between two forwards: a millisecond or two
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Hears how many bytes are done, and of how many; on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What was saved.
+
+    Attributes:
+        path: the file.
+        nbytes: its size.
+        cells: cells in it; those that several branches share once.
+    """
+
+    path: Path
+    nbytes: int
+    cells: int
+
+
+def reporting(progress: object) -> Progress:
+    """What a save or a load tells of its progress; nobody, for None. Raises InvalidInput for what cannot be called."""
+    if progress is None:
+        return lambda done, of: None
+    if not callable(progress):
+        raise InvalidInput(
+            f"progress is {shown(progress)}, but it is called with what is done and what there is in all"
+        )
+    return progress
+
+
+async def save_branches(
+    home: Home, path: str | Path, branches: Mapping[str, Branch], progress: Progress | None
+) -> Saved:
+    """Checks what users pass, and saves. Raises InvalidInput, ForeignBranch, BranchClosed, SnapshotError."""
+    target = checked_path(path, "path", "a file")
+    if not isinstance(branches, Mapping) or len(branches) == 0:
+        raise InvalidInput(f"branches is {shown(branches)}, but it must be a mapping of names to at least one branch")
+    checked = {checked_name(name, "the name of a branch"): branch for name, branch in branches.items()}
+    for name, branch in checked.items():
+        if not hasattr(branch, "_home"):
+            raise InvalidInput(f"branch {name!r} is {shown(branch)}, but save takes branches")
+        home.check_owns(branch)
+        branch._check()
+    while any(branch._history.aside is not None for branch in checked.values()):
+        for branch in checked.values():
+            await branch._here()
+    return await Saving(home, checked, target, progress).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Branches as they are at one moment, and a hold on their cells."""
+
+    hold: Hold
+    images: Sequence[StoredBranch]
+    arrays: Sequence[CellArray]
+
+
+class Saving:
+    """One file in the making."""
+
+    def __init__(self, home: Home, branches: Mapping[str, Branch], path: Path, progress: Progress | None) -> None:
+        self._home = home
+        self._loop = home.loop
+        self._names = list(branches)
+        self._ids = [branch.id for branch in branches.values()]
+        self._path = path
+        self._progress = reporting(progress)
+        self._states: dict[str, BranchState] = {}
+        self._writer: TensorWriter | None = None
+        self._given_up = False
+
+    async def run(self) -> Saved:
+        """Writes it. Raises SnapshotError where it cannot be written; the file at the path is then what it was."""
+        taken = await self._loop.run(CellCall(self._take, _let_go, self._told))
+        try:
+            saved = await self._write(taken)
+            await self._loop.call(lambda engine: engine.release(taken.hold.id))
+            return saved
+        except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
+            self._give_up()
+            raise
+        except BaseException as error:
+            await in_thread(self._loop, self._give_up)
+            if isinstance(error, OSError):
+                reason = error.strerror or str(error)
+                raise SnapshotError(f"{self._path} cannot be written: {reason}; what was there is unchanged") from error
+            raise
+        finally:
+            self._loop.let_go(taken.hold.id)
+
+    def _take(self, engine: StepEngine, cells: CellStore) -> Taken:
+        arrays = cell_arrays(cells.cell_arrays)
+        hold, images = engine.hold(self._ids)
+        return Taken(hold, images, arrays)
+
+    def _told(self, taken: Taken) -> None:
+        """On the event loop, which knows now what the engine did until then."""
+        for name, branch, image in zip(self._names, self._ids, taken.images, strict=True):
+            history = self._loop.histories[branch]
+            tokens = image.tokens
+            self._states[name] = BranchState(
+                tokens=tokens,
+                rows=image.rows,
+                rng_stream=image.rng_stream,
+                forks=image.forks,
+                next_logits=image.next_logits,
+                conversation=(history.coming or history.conversation).cut(len(tokens)),
+                marks={name: mark.length for name, mark in history.marks.items() if mark.length <= len(tokens)},
+                output=self._home.grammars.saved_output(image),
+            )
+
+    async def _write(self, taken: Taken) -> Saved:
+        rows, step = taken.hold.rows, max(1, SLICE_BYTES // taken.arrays[-1].end)
+        writer = await in_thread(self._loop, partial(self._begin, taken))
+        for first in range(0, rows, step):
+            part = await self._loop.run(CellCall(partial(read_rows, taken.hold.id, first, min(step, rows - first))))
+            await in_thread(self._loop, partial(append_cells, writer, taken.arrays, part))
+            self._progress(writer.written, writer.nbytes)
+        await in_thread(self._loop, writer.finish)
+        self._progress(writer.nbytes, writer.nbytes)
+        return Saved(self._path, writer.nbytes, rows)
+
+    def _begin(self, taken: Taken) -> TensorWriter:
+        key = self._home.model_key()
+        self._writer = begin_file(self._path, key, taken.arrays, taken.hold.rows, self._states)
+        if self._given_up:
+            self._writer.discard()
+        return self._writer
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        if self._writer is not None:
+            self._writer.discard()
+
+
+def read_rows(hold: int, first: int, count: int, engine: StepEngine, cells: CellStore) -> Bytes:
+    """Rows of a hold, uint8 [count, bytes of a cell]."""
+    return cells.read_cells(engine.held_cells(hold, first, count))
+
+
+def write_rows(hold: int, first: int, rows: Bytes, engine: StepEngine, cells: CellStore) -> None:
+    """Writes rows of a hold."""
+    cells.write_cells(engine.held_cells(hold, first, len(rows)), rows)
+
+
+def _let_go(worker: Any, taken: Taken) -> None:
+    worker.engine.release(taken.hold.id)

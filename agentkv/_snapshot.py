@@ -1,0 +1,115 @@
+"""What a file of saved branches holds: its document, and how its tensors are named.
+
+document                  U8 [n]            JSON: a Document
+branches.<i>.tokens       I32 [length]      in the order of the document's branches
+branches.<i>.rows         I32 [pieces, 3]   from which row of the cells, to which position, how many
+logits.<i>                F32 [vocab_size]  next-token logits of the branches that name it
+cells.<array>             [rows, ...]       what the byte layer says that a cell holds, such as layers.0.k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from agentkv_runtime.tensor_file import SIZES, TensorSpec
+from pydantic import Field
+
+from ._saved_conversations import Count, Saved, SavedConversations
+
+if TYPE_CHECKING:
+    from ._conversation import Conversation
+
+FORMAT = "agentkv.branches"
+VERSION = "1"
+DOCUMENT = "document"
+MOST_DOCUMENT_BYTES = 64 << 20
+MOST_VALUES = 4_000_000  # of a document: what a small file may make of memory is bounded, too
+
+Name = Annotated[str, Field(min_length=1)]
+Int32s = npt.NDArray[np.int32]
+
+
+class SavedOutput(Saved):
+    """What a branch was last asked to say under a grammar."""
+
+    grammar: str
+    began: Count
+    end: Count
+    complete: bool
+
+
+class SavedBranch(Saved):
+    """A branch, without its tokens and rows."""
+
+    rng_stream: Annotated[int, Field(ge=0, lt=2**64)]
+    forks: Annotated[int, Field(ge=0, lt=2**32)]
+    logits: Count | None
+    conversation: Count | None
+    marks: dict[Name, Count]
+    output: SavedOutput | None
+
+
+class Document(Saved):
+    """What a file says of its branches, by name."""
+
+    branches: dict[Name, SavedBranch]
+    conversations: SavedConversations
+
+
+class ModelKey(NamedTuple):
+    """What must be the same for rows to be worth anything: saved in the header, under these names."""
+
+    model: str
+    backend: str
+    kv_dtype: str
+    tokenizer: str
+
+    def metadata(self) -> dict[str, str]:
+        """For the header."""
+        return {"format": FORMAT, "version": VERSION, **self._asdict()}
+
+
+class CellArray(NamedTuple):
+    """One array of what a cell holds, and where it lies in the bytes of a cell."""
+
+    spec: TensorSpec  # of one cell
+    begin: int
+    end: int
+
+    def of(self, rows: int) -> TensorSpec:
+        """The tensor of so many cells."""
+        return TensorSpec(f"cells.{self.spec.name}", self.spec.dtype, (rows, *self.spec.shape))
+
+
+def cell_arrays(described: Sequence[tuple[str, str, Sequence[int]]]) -> list[CellArray]:
+    """What a byte layer says that its cells hold."""
+    arrays: list[CellArray] = []
+    for name, dtype, shape in described:
+        if dtype not in SIZES:
+            raise ValueError(f"the byte layer has {dtype} in {name}, which files do not have")
+        begin = arrays[-1].end if arrays else 0
+        spec = TensorSpec(name, dtype, tuple(shape))
+        arrays.append(CellArray(spec, begin, begin + spec.nbytes))
+    return arrays
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """A branch outside of its Context."""
+
+    tokens: Int32s
+    rows: Int32s
+    rng_stream: int
+    forks: int
+    next_logits: npt.NDArray[np.float32]  # [0] where they are not known
+    conversation: Conversation
+    marks: Mapping[str, int] = field(default_factory=dict)
+    output: SavedOutput | None = None
+
+    def tensors(self, index: int) -> dict[str, Any]:
+        """Its arrays, by the names of their tensors."""
+        return {f"branches.{index}.tokens": self.tokens, f"branches.{index}.rows": self.rows}

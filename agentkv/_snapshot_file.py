@@ -1,0 +1,207 @@
+"""Files of saved branches: what is written before and beside the cells, and what is believed of it when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from agentkv_runtime.errors import TensorFileError
+from agentkv_runtime.tensor_file import Bytes, TensorFile, TensorSpec, TensorWriter
+from pydantic import ValidationError
+
+from ._errors import InvalidInput, SnapshotError
+from ._saved_conversations import ConversationSaver
+from ._snapshot import (
+    DOCUMENT,
+    FORMAT,
+    MOST_DOCUMENT_BYTES,
+    MOST_VALUES,
+    VERSION,
+    BranchState,
+    CellArray,
+    Document,
+    ModelKey,
+    SavedBranch,
+)
+
+DTYPES = {"I32": np.int32, "F32": np.float32}
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+def begin_file(
+    path: Path, key: ModelKey, arrays: Sequence[CellArray], rows: int, branches: Mapping[str, BranchState]
+) -> TensorWriter:
+    """A file that lacks nothing but its cells. Raises OSError; InvalidInput for what no file can hold."""
+    tensors = _tensors(branches)
+    specs = [_spec(name, array) for name, array in tensors.items()]
+    writer = TensorWriter(path, [*specs, *(array.of(rows) for array in arrays)], key.metadata())
+    try:
+        for name, array in tensors.items():
+            writer.append(name, array.view(np.uint8))
+    except BaseException:
+        writer.discard()
+        raise
+    return writer
+
+
+def append_cells(writer: TensorWriter, arrays: Sequence[CellArray], rows: Bytes) -> None:
+    """The next cells, uint8 [n, bytes of a cell]. Raises OSError."""
+    for array in arrays:
+        writer.append(f"cells.{array.spec.name}", rows[:, array.begin : array.end])
+
+
+def _tensors(branches: Mapping[str, BranchState]) -> Tensors:
+    conversations = ConversationSaver()
+    logits: dict[bytes, tuple[int, npt.NDArray[np.float32]]] = {}
+    saved: dict[str, SavedBranch] = {}
+    tensors: Tensors = {}
+    for index, (name, state) in enumerate(branches.items()):
+        row = None
+        if state.next_logits.size:  # forks have the same ones
+            row, _ = logits.setdefault(state.next_logits.tobytes(), (len(logits), state.next_logits))
+        saved[name] = SavedBranch(
+            rng_stream=state.rng_stream,
+            forks=state.forks,
+            logits=row,
+            conversation=conversations.add(state.conversation),
+            marks=dict(state.marks),
+            output=state.output,
+        )
+        tensors |= state.tensors(index)
+    tensors |= {f"logits.{index}": row for index, row in logits.values()}
+    text = Document(branches=saved, conversations=conversations.result()).model_dump_json().encode()
+    if len(text) > MOST_DOCUMENT_BYTES or _values_in(text) > MOST_VALUES:
+        raise InvalidInput(
+            f"the messages of these branches make a document of {len(text)} bytes, more than a file may have; save "
+            "fewer branches in one file"
+        )
+    return {DOCUMENT: np.frombuffer(text, np.uint8), **tensors}
+
+
+def _spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
+    dtype = {np.dtype(np.uint8): "U8", np.dtype(np.int32): "I32", np.dtype(np.float32): "F32"}[array.dtype]
+    return TensorSpec(name, dtype, array.shape)
+
+
+def _values_in(text: bytes) -> int:
+    """How many values a JSON text has at most."""
+    return sum(text.count(mark) for mark in (b",", b"[", b"{", b":"))
+
+
+class SnapshotFile:
+    """A file of saved branches, mapped; everything but its cells was read and checked.
+
+    Raises SnapshotError for one that is missing, unreadable, damaged, of another kind or a later version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = TensorFile(path)
+            self._check_format()
+            self.document = self._document()
+            self.branches = self._states()
+            self.rows, self.arrays = self._cells()
+        except TensorFileError as error:
+            raise SnapshotError(f"{error}; save the branches again") from error
+
+    @property
+    def key(self) -> ModelKey:
+        """What the branches were saved from."""
+        return ModelKey(*(self._file.metadata.get(name, "") for name in ModelKey._fields))
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole file."""
+        return self._file.nbytes
+
+    def next_cells(self, count: int, arrays: Sequence[CellArray]) -> Bytes:
+        """The next cells, uint8 [count, bytes of a cell]; checked with the last of them. Raises SnapshotError."""
+        out = np.empty((count, arrays[-1].end), np.uint8)
+        try:
+            for array in arrays:
+                part = self._file.take(f"cells.{array.spec.name}", count * (array.end - array.begin))
+                out[:, array.begin : array.end] = part.reshape(count, -1)
+        except TensorFileError as error:
+            raise SnapshotError(f"{error}; save the branches again") from error
+        return out
+
+    def damaged(self, what: str) -> SnapshotError:
+        """What to raise for a file that says what cannot be."""
+        return SnapshotError(f"{self._file.damaged(what)}; save the branches again")
+
+    def _check_format(self) -> None:
+        metadata = self._file.metadata
+        if metadata.get("format") != FORMAT:
+            raise self._file.damaged("it holds no branches")
+        if metadata.get("version") != VERSION:
+            raise SnapshotError(
+                f"{self.path}: version {metadata.get('version')} of the format, but this agentkv reads {VERSION}; load "
+                "it with the agentkv that saved it"
+            )
+
+    def _document(self) -> Document:
+        spec = self._file.tensors.get(DOCUMENT)
+        if spec is None or spec.dtype != "U8" or spec.nbytes > MOST_DOCUMENT_BYTES:
+            raise self._file.damaged("it has no document")
+        text = self._file.whole(DOCUMENT).tobytes()
+        if _values_in(text) > MOST_VALUES:
+            raise self._file.damaged("its document has too many values")
+        try:
+            return Document.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise self._file.damaged(f"its document has no good {'.'.join(map(str, first['loc']))!r}") from error
+
+    def _states(self) -> dict[str, BranchState]:
+        try:
+            conversations = self.document.conversations.made()
+        except (InvalidInput, ValueError) as error:
+            raise self._file.damaged(f"its messages: {error}") from error
+        states: dict[str, BranchState] = {}
+        for index, (name, saved) in enumerate(self.document.branches.items()):
+            tokens = self._array(f"branches.{index}.tokens", "I32", (-1,))
+            if saved.conversation is None or saved.conversation >= len(conversations):
+                raise self._file.damaged(f"branch {name!r} has no conversation")
+            conversation = conversations[saved.conversation]
+            reaches = max(conversation.end, conversation.leftover, *saved.marks.values(), 0)
+            if reaches > len(tokens) or any(entry.end > len(tokens) for entry in conversation.entries):
+                raise self._file.damaged(f"branch {name!r} has {len(tokens)} tokens, but something at {reaches}")
+            row = np.zeros(0, np.float32)
+            if saved.logits is not None:
+                row = self._array(f"logits.{saved.logits}", "F32", (-1,))
+            states[name] = BranchState(
+                tokens=tokens,
+                rows=self._array(f"branches.{index}.rows", "I32", (-1, 3)),
+                rng_stream=saved.rng_stream,
+                forks=saved.forks,
+                next_logits=row,
+                conversation=conversation,
+                marks=saved.marks,
+                output=saved.output,
+            )
+        return states
+
+    def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        spec = self._file.tensors.get(name)
+        fits = spec is not None and spec.dtype == dtype and len(spec.shape) == len(shape)
+        if spec is None or not fits or spec.shape[1:] != shape[1:]:
+            raise self._file.damaged(f"no {name} of the right shape")
+        return self._file.whole(name).view(DTYPES[dtype]).reshape(spec.shape).copy()
+
+    def _cells(self) -> tuple[int, set[TensorSpec]]:
+        rows: set[int] = set()
+        arrays: set[TensorSpec] = set()
+        for name, spec in self._file.tensors.items():
+            if not name.startswith("cells."):
+                continue
+            if not spec.shape:
+                raise self._file.damaged(f"{name} has no rows")
+            rows.add(spec.shape[0])
+            arrays.add(TensorSpec(name.removeprefix("cells."), spec.dtype, spec.shape[1:]))
+        if len(rows) != 1:
+            raise self._file.damaged("its arrays do not have the same rows")
+        return rows.pop(), arrays

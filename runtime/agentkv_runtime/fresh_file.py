@@ -1,0 +1,100 @@
+"""A file that takes its place when it is whole: what is at the path is the old file or the new one, at every moment."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+import threading
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+__all__ = ["FreshFile"]
+
+_SUFFIX = ".unfinished"
+
+
+class FreshFile:
+    """A file in the making, in the folder that it is for; hidden, and locked for as long as its writer lives.
+
+    A symbolic link is followed: the file that it leads to is replaced. What an earlier writer left behind when it was
+    killed is removed. From any thread. Raises OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._target = Path(os.path.realpath(path))
+        if os.path.lexists(self._target) and not stat.S_ISREG(os.lstat(self._target).st_mode):
+            raise OSError(None, "there is something else than a regular file", str(self._target))
+        _remove_leftovers(self._target)
+        self._lock = threading.Lock()
+        self._path, self._fd = _locked_file(self._target)
+
+    def write(self, at: int, data: npt.NDArray[np.uint8] | bytes) -> None:
+        """Writes all of `data` from byte `at` on."""
+        left = data.data if isinstance(data, np.ndarray) else memoryview(data)
+        with self._lock:
+            if self._fd < 0:
+                raise OSError(None, "the file was given up", str(self._target))
+            while left:
+                written = os.pwrite(self._fd, left, at)
+                left = left[written:]
+                at += written
+
+    def put_in_place(self) -> None:
+        """Renames it, once its bytes are on the disk; the name is on the disk, too, when this returns."""
+        with self._lock:
+            if self._fd < 0:
+                raise OSError(None, "the file was given up", str(self._target))
+            os.fsync(self._fd)
+            os.replace(self._path, self._target)
+            self._close()
+        folder = os.open(self._target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def discard(self) -> None:
+        """Removes it, unless it is in its place already."""
+        with self._lock:
+            if self._fd < 0:
+                return
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+
+def _prefix(target: Path) -> str:
+    return f".agentkv-{xxhash.xxh3_64_hexdigest(os.fsencode(target.name))}-"
+
+
+def _locked_file(target: Path) -> tuple[Path, int]:
+    while True:
+        path = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_SUFFIX}")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:  # nobody took it for a leftover before it was locked
+            return path, fd
+        os.close(fd)
+
+
+def _remove_leftovers(target: Path) -> None:
+    with os.scandir(target.parent) as entries:
+        names = [e.name for e in entries if e.name.startswith(_prefix(target)) and e.name.endswith(_SUFFIX)]
+    for name in names:
+        with contextlib.suppress(OSError):  # of others, or still being written
+            fd = os.open(target.parent / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(target.parent / name)
+            finally:
+                os.close(fd)

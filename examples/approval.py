@@ -20,7 +20,8 @@ async def decide(asked: kv.events.ApprovalAsked) -> bool:
     if not sys.stdin.isatty():
         print("y (no terminal)")
         return True
-    return (await anyio.to_thread.run_sync(sys.stdin.readline)).strip().lower() == "y"
+    await anyio.wait_readable(sys.stdin)  # Ctrl-C ends it, as it does not end a thread that reads
+    return sys.stdin.readline().strip().lower() == "y"
 
 
 async def main() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+_INCLUDED = re.compile(r'--8<-- "([^"]+)"\n')
 _TITLE = re.compile(r'title="([^"]+)"')
 
 
@@ -23,6 +24,7 @@ class Block:
     title: str | None
     code: str
     output: str | None
+    included: bool  # its text stands in a file of the repository
 
     @property
     def where(self) -> str:
@@ -36,14 +38,17 @@ def blocks_of(page: Path) -> list[Block]:
     found: list[Block] = []
     end = 0
     for match in _FENCE.finditer(text):
-        language, _, attributes = match["info"].strip().partition(" ")
+        language, _, attributes = match["info"].strip(" {.}").partition(" ")
         code = textwrap.dedent(match["code"])
         title = _TITLE.search(attributes)
         if language == "text" and not title and found and not text[end : match.start()].strip():
             found[-1] = replace(found[-1], output=code)
         else:
+            included = _INCLUDED.fullmatch(code)
+            if included:
+                code = (DOCS.parent / included[1]).read_text(encoding="utf-8")
             line = text.count("\n", 0, match.start("code")) + 1
-            found.append(Block(page, line, language, title[1] if title else None, code, None))
+            found.append(Block(page, line, language, title[1] if title else None, code, None, bool(included)))
         end = match.end()
     return found
 

@@ -3,7 +3,7 @@
 | block | what is done with it |
 | --- | --- |
 | `python` | runs where `await` is allowed; `kv` is agentkv, `ctx` a Context on nano |
-| any `title="x.py"` | is saved as x.py |
+| any `title="x.py"` | is saved as x.py; a file of the repository is there already |
 | `console` | each line after `$ ` runs in a shell; an export that was made before is not made again |
 | `text` | what the block before it prints, `...` standing for anything; an error ends a block with its last line |
 | `sh` | installs something, so it is looked at only: make targets and extras must exist |
@@ -60,7 +60,9 @@ class Reader:
                 opened = kv.Context.open(kv.models.nano(), capacity=CAPACITY)
                 self.names["ctx"] = await stack.enter_async_context(opened)
             for block in blocks:
-                if block.title:
+                if block.included:
+                    assert (self.folder / str(block.title)).read_text(encoding="utf-8") == block.code
+                elif block.title:
                     (self.folder / block.title).write_text(block.code, encoding="utf-8")
                 else:
                     await getattr(self, f"_{block.language}", self._unknown)(block)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from tests.docs.blocks import DOCS, Block, blocks_of, pages
 from tests.docs.reader import ROOT, Reader
 from tests.export_cache import ExportCache
 
+EXAMPLES = ROOT / "examples"
 WITHOUT_CODE = {"models.md"}  # a table that tests/architectures writes
 PAGES = [page for page in pages() if "reference" not in page.relative_to(DOCS).parts and page.name not in WITHOUT_CODE]
 
@@ -29,10 +32,14 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the reader works. It holds `hf-model`, a Hugging Face folder."""
-    (tmp_path / "hf-model").symlink_to(ROOT / "examples" / "nano" / "weights")
+    """Where the reader works. It holds `hf-model`, a Hugging Face folder, and the `examples`, which may be imported."""
+    (tmp_path / "hf-model").symlink_to(EXAMPLES / "nano" / "weights")
+    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("weights", "__pycache__"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.syspath_prepend(str(tmp_path))
+    for example in EXAMPLES.glob("*.py"):  # another page may have a module of that name
+        sys.modules.pop(example.stem, None)
     return tmp_path
 
 

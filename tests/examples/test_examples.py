@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
+import json
+import signal
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 from rich.console import Console
 
@@ -23,8 +27,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def examples_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    for name in ("approval", "beam", "chat", "desk", "desk_agent", "retry", "speculation", "token_loop", "vote"):
-        sys.modules.pop(name, None)
+    for example in EXAMPLES.glob("*.py"):
+        sys.modules.pop(example.stem, None)
 
 
 async def test_desk_agent_gives_right_answers() -> None:
@@ -49,6 +53,44 @@ async def test_chat_streams_what_it_says(capsys: pytest.CaptureFixture[str]) -> 
         run = await chat.say(await chat.AGENT.trunk(ctx), "What is the weather in Tolvik?")
     (call,) = run.calls
     assert capsys.readouterr().out == f"[weather {call.content}]\n{run.output}\n"
+
+
+async def test_ctrl_c_stops_an_answer_and_keeps_what_was_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import chat
+
+    printed = ""
+
+    def show(text: str = "\n", **_: object) -> None:
+        nonlocal printed
+        printed += text
+        if printed.endswith("56"):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(chat, "print", show, raising=False)
+    async with kv.Context.open(kv.models.nano(), capacity=1024) as ctx:
+        branch = await chat.AGENT.trunk(ctx)
+        with anyio.fail_after(50):
+            await chat.say_until_ctrl_c(branch, "What is 7 * 8?")
+        assert printed.endswith(" (stopped)")
+        kept = branch.messages[-1]
+        assert kept.role == "assistant"
+        assert printed == f"[calculator {branch.messages[-2].content}]{kept.content} (stopped)"
+
+
+async def test_a_chat_goes_on_from_its_transcript(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import chat
+
+    said: list[dict[str, object]] = []
+    for question, messages in (("What is 7 * 8?", 5), ("Thank you!", 7)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(f"{question}\n"))
+        await chat.chat(said)
+        said = json.loads(json.dumps(said))
+        assert len(said) == messages
+    assert capsys.readouterr().out.count("[calculator") == 1
 
 
 async def test_vote_keeps_the_majority() -> None:
@@ -150,3 +192,95 @@ async def test_every_strategy_gives_the_same_answer_in_fewer_forwards(capsys: py
     assert all(count < 0.7 * forwards for _, count in made[1:])
     await speculation.main()
     assert capsys.readouterr().out.endswith(plain.text + "\n")
+
+
+async def test_tools_of_one_message_run_at_once() -> None:
+    import parallel_tools
+
+    began = 0
+    together = anyio.Event()
+
+    async def network() -> None:
+        """Nobody is served before all three have asked."""
+        nonlocal began
+        began += 1
+        if began == 3:
+            together.set()
+        with anyio.fail_after(50):
+            await together.wait()
+
+    async with kv.Context.open(kv.models.nano(), capacity=1024) as ctx:
+        trunk = await parallel_tools.AGENT.trunk(ctx)
+        run, spans = await parallel_tools.timed(trunk, parallel_tools.QUESTION, network)
+    assert [call.arguments["city"] for call in run.calls] == ["Tolvik", "Oresund", "Marsholm"]
+    assert [(call.status, call.attempts) for call in run.calls] == [("done", 1)] * 3
+    assert parallel_tools.at_once(spans) == 3
+    assert parallel_tools.at_once(spans[:1]) == 1
+
+
+async def test_sub_agents_vote_behind_a_tool() -> None:
+    import sub_agents
+
+    minutes: list[str] = []
+    async with kv.Context.open(kv.models.nano(), capacity=2048) as ctx:
+        trunk = await sub_agents.MANAGER.trunk(ctx)
+        async with kv.testing.no_leaks(ctx):
+            run = await sub_agents.MANAGER.run(trunk, sub_agents.QUESTION, deps=minutes)
+    assert [call.result for call in run.calls] == [{"result": 56}]
+    assert minutes[0].startswith("7 * 8: 56 with ")
+
+
+async def test_the_majority_of_sub_agents_wins() -> None:
+    """Whatever the model would say: two of the five are wrong."""
+    import sub_agents
+
+    wrong = itertools.count()
+
+    def reply(text: str) -> kv.testing.Reply:
+        if "weather in a city" not in text:  # the manager's branch: only its sub-agents have that tool
+            asks = kv.testing.call("calculator", expression="7 * 8")
+            return asks if "tool_response" not in text else "It is 56."
+        if "tool_response" in text:
+            return "Done."
+        expression = ("7 * 9", "7 * 8", "7 * 9", "7 * 8", "7 * 8")[next(wrong)]
+        return kv.testing.call("calculator", expression=expression)
+
+    minutes: list[str] = []
+    async with kv.testing.replies(reply, capacity=2048) as ctx:
+        trunk = await sub_agents.MANAGER.trunk(ctx)
+        run = await sub_agents.MANAGER.run(trunk, sub_agents.QUESTION, deps=minutes)
+    assert run.output == "It is 56."
+    assert minutes == ["7 * 8: 56 with 60% of the votes"]
+
+
+async def test_letters_become_orders_at_once() -> None:
+    import extraction
+
+    async with kv.Context.open(kv.models.nano(), capacity=4096) as ctx:
+        async with kv.testing.no_leaks(ctx):
+            orders = await extraction.extract_all(ctx, extraction.LETTERS)
+        assert len(orders) == len(extraction.LETTERS)
+        assert all(isinstance(order, extraction.Order) or order is None for order in orders)
+        assert ctx.stats.forwards < 0.5 * ctx.stats.generated
+
+
+async def test_an_order_without_a_name_is_asked_for_again() -> None:
+    import extraction
+
+    order = {"customer": "Ada", "number": "K1", "total": 4.5, "items": [{"product": "Lumora", "count": 2}]}
+    whole, unnamed = json.dumps(order), json.dumps({**order, "customer": " "})
+    for said, found in (([unnamed, unnamed, whole], extraction.Order(**order)), ([unnamed] * 3, None)):
+        async with kv.testing.replies(said, capacity=1024) as ctx:
+            assert await extraction.extract_all(ctx, ["Ada ordered 2 Lumora."]) == [found]
+
+
+async def test_a_conversation_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import resume
+
+    first = await resume.main(tmp_path / "desk")
+    assert capsys.readouterr().out == f"{resume.QUESTIONS[0]}\n  {first}\n"
+    second = await resume.main(tmp_path / "desk")
+    printed = capsys.readouterr().out
+    assert printed.startswith("resumed: ")
+    assert ", 0 computed again" in printed
+    assert printed.endswith(f"{resume.QUESTIONS[1]}\n  {second}\n")

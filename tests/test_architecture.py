@@ -26,7 +26,7 @@ ALLOWED = {
     "executorch": {"core", "cpu", "mlx", "engine", "spec"},
     "bindings": {"core", "cpu", "mlx", "engine", "spec", "executorch"},
 }
-HEAVY = {"torch", "transformers", "torchao", "executorch", "safetensors"}
+HEAVY = {"torch", "transformers", "torchao", "executorch"}
 # The parts of the runtime that may use torch: export, the torch backend, and what the two share.
 HEAVY_PARTS = {"export", "torch_backend", "hf"}
 # What each of those may import of the others.

@@ -47,11 +47,13 @@ class MemoryReader:
 class Case:
     """Layers filled with `cells` cells of one trunk; `rows` rows per call, on as many branches or on one."""
 
-    def __init__(self, cells: int, group: int, rows: int, layers: int, branches: int = 0) -> None:
+    def __init__(
+        self, cells: int, group: int, rows: int, layers: int, branches: int = 0, kv_dtype: str = "fp16"
+    ) -> None:
         self.rows, self.layers = rows, layers
         random = np.random.default_rng(0)
         self.seq = _core.Cells(cells + rows)
-        self.cache = _core.CpuCache(self.seq, layers, KV_HEADS, DIM, "fp16", cells + rows)
+        self.cache = _core.CpuCache(self.seq, layers, KV_HEADS, DIM, kv_dtype, cells + rows)
         trunk = random.standard_normal((KV_HEADS, cells, DIM)).astype(np.float32)
         q = np.zeros((KV_HEADS, cells, DIM), np.float32)
         self.seq.begin_step([0] * cells)

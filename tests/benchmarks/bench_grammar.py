@@ -1,16 +1,20 @@
-"""What grammars cost: time per step at several vocabularies, for generations that ride together; forwards per token.
+"""What grammars cost: the time that steps wait for them, for generations that ride together; forwards per token.
 
-Run by hand: `python tests/benchmarks/bench_grammar.py [--branches 8] [--forward-ms 34]`. The steps are the engine's own
-over a forward that takes as long as is said (34 ms: eight branches of a model of the shape of Qwen3-0.6B on two cores)
-and gives random logits, so that outputs take every turn that the grammar leaves open. The last table is nano's.
+Run by hand: `python tests/benchmarks/bench_grammar.py [--branches 8] [--forward-ms 34] [--folder KEPT_EXPORT]`. The
+first table is of the engine's own steps at several vocabularies, over a forward that takes as long as is said (34 ms:
+eight branches of a model of the shape of Qwen3-0.6B on two cores) and gives random logits, so that outputs take every
+turn that the grammar leaves open. The second is of that shape itself, with random weights and a vocabulary of 151,936;
+its export needs torch, and minutes, unless FOLDER holds it (`bench_model.py` makes the same). The last is nano's.
 """
 
 from __future__ import annotations
 
 import random
 import string
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
@@ -19,6 +23,7 @@ import numpy.typing as npt
 import typer
 from agentkv_runtime import _core
 from agentkv_runtime.engine import Engine, GenerateOptions
+from bench_model import VOCAB, export, prompt
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +31,9 @@ import agentkv as kv
 from agentkv.output._driver import Grammars
 
 VOCABULARIES = (512, 32_000, 151_936)
+COUNTED = ("steps", "forwards", "generated", "forced", "constraint_seconds", "mask_seconds")
+COLUMNS = ("a step takes", "masks beside", "waited for", "share of a step", "forwards per token")
+KEYS = ("name", "age", "tags", "place", "city", "coast", "red", "green", "blue", "true", "false")
 MOST_TOKENS = 64
 PERSON = kv.JsonSchema(
     {
@@ -59,14 +67,14 @@ class Spelling:
             source = "etaoinshrdlucmfw" if letters else string.digits + string.punctuation + " \n"
             word = "".join(rng.choice(source) for _ in range(rng.randint(2, 9 if letters else 4)))
             words[(rng.choice(["", " "]) * letters + word).encode()] = None
-        self._words = [*words, b"<|end|>"]
-        self._ids = {word: i for i, word in enumerate(self._words)}
-        self._longest = max(map(len, self._words))
+        self.words = [*words, b"<|end|>"]
+        self._ids = {word: i for i, word in enumerate(self.words)}
+        self._longest = max(map(len, self.words))
         self.eos_ids = self.special_ids = [size - 1]
         self.added_ids = {"<|end|>": size - 1}
 
     def token_bytes(self, size: int) -> list[bytes]:
-        return self._words[:size]
+        return self.words[:size]
 
     def encode(self, text: str) -> list[int]:
         rest, ids = text.encode(), []
@@ -113,32 +121,86 @@ def run(tokenizer: Spelling, vocab_size: int, branches: int, seconds: float, con
         pass
     took = time.perf_counter() - start
     after = engine.stats()
-    of = ("steps", "forwards", "generated", "forced", "constraint_seconds", "mask_seconds", "overhead_seconds")
-    return {name: getattr(after, name) - getattr(before, name) for name in of}, took
+    return {name: getattr(after, name) - getattr(before, name) for name in COUNTED}, took
 
 
 def steps_table(branches: int, forward_ms: float) -> Table:
     """Time per step at each vocabulary."""
     table = Table(title=f"{branches} branches, forwards of {forward_ms:g} ms; milliseconds per step")
-    for column in ("vocabulary", "waited for", "masks beside", "all of the step's own", "without", "share of a step"):
+    for column in ("vocabulary", *COLUMNS):
         table.add_column(column, justify="right")
     for size in VOCABULARIES:
         tokenizer = Spelling(size)
         constraint = Grammars(tokenizer, size).native(PERSON)  # type: ignore[arg-type]
-        plain, _ = run(tokenizer, size, branches, forward_ms / 1e3, None)
         run(tokenizer, size, branches, 0, constraint)  # warms llguidance's lexer, as the first outputs of a program do
         stats, took = run(tokenizer, size, branches, forward_ms / 1e3, constraint)
-        own = 1e3 * stats["overhead_seconds"] / stats["steps"]
-        without = 1e3 * plain["overhead_seconds"] / plain["steps"]
-        table.add_row(
-            f"{size:,}",
-            f"{1e3 * stats['constraint_seconds'] / stats['steps']:.3f}",
-            f"{1e3 * stats['mask_seconds'] / stats['steps']:.3f}",
-            f"{own:.3f}",
-            f"{without:.3f}",
-            f"{100 * (own - without) * stats['steps'] / 1e3 / took:.1f}%",
-        )
+        table.add_row(f"{size:,}", *columns(stats, took))
     return table
+
+
+def columns(stats: dict[str, float], took: float) -> list[str]:
+    """Of steps that took so many seconds."""
+    per_step = 1e3 / stats["steps"]
+    return [
+        f"{took * per_step:.2f}",
+        f"{stats['mask_seconds'] * per_step:.3f}",
+        f"{stats['constraint_seconds'] * per_step:.3f}",
+        f"{100 * stats['constraint_seconds'] / took:.1f}%",
+        f"{stats['forwards'] / stats['generated']:.3f}",
+    ]
+
+
+def give_words(folder: Path) -> None:
+    """Makes the vocabulary of an exported shape one of words, as models have: what grammars cost follows from it."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    bytes_as_text = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    texts = [*KEYS, *(word.decode() for word in Spelling(VOCAB).words if word.isascii())]
+    spelled = ["".join(piece for piece, _ in bytes_as_text.pre_tokenize_str(text)) for text in texts]
+    words = list(dict.fromkeys([*sorted(pre_tokenizers.ByteLevel.alphabet()), *spelled]))[:VOCAB]
+    tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+async def shape_table(folder: Path, branches: int, rounds: int) -> Table:
+    """The model's own steps, with free text and with an object, in turns."""
+    table = Table(title=f"{branches} branches of a model of the shape of Qwen3-0.6B; milliseconds per step")
+    for column in ("output", *COLUMNS):
+        table.add_column(column, justify="right")
+    outputs: dict[str, Any] = {"text": str, "object": PERSON}
+    sums = {name: dict.fromkeys((*COUNTED, "took"), 0.0) for name in outputs}
+    async with kv.Context.open(folder, capacity=4096) as ctx:
+        trunk = await ctx.branch(prompt(64))
+        for turn in range(rounds + 1):
+            for name, output in outputs.items():
+                stats, took = await together(ctx, trunk, branches, output, seed=turn * branches)
+                if turn == 0:  # compiles the grammar, and warms its lexer
+                    continue
+                for counted, value in {**stats, "took": took}.items():
+                    sums[name][counted] += value
+    for name, stats in sums.items():
+        table.add_row(name, *columns(stats, stats["took"]))
+    return table
+
+
+async def together(
+    ctx: kv.Context, trunk: kv.Branch, branches: int, output: Any, seed: int
+) -> tuple[dict[str, float], float]:
+    """Stats of generating on so many forks together, and the seconds that it took."""
+    kids = await trunk.fork(branches)
+    before, start = ctx.stats, time.perf_counter()
+    await kv.gather(
+        *(
+            kid.generate(max_tokens=MOST_TOKENS, sampling=kv.Sampling(temperature=1, seed=seed + i), output=output)
+            for i, kid in enumerate(kids)
+        )
+    )
+    took, after = time.perf_counter() - start, ctx.stats
+    for kid in kids:
+        kid.close()
+    return {name: getattr(after, name) - getattr(before, name) for name in COUNTED}, took
 
 
 async def forwards_table() -> Table:
@@ -165,10 +227,18 @@ async def forwards_table() -> Table:
 
 def main(
     branches: Annotated[int, typer.Option(help="Generations at a time.")] = 8,
-    forward_ms: Annotated[float, typer.Option(help="What a forward takes.")] = 34.0,
+    forward_ms: Annotated[float, typer.Option(help="What a forward takes in the first table.")] = 34.0,
+    folder: Annotated[Path | None, typer.Option(help="Where the export is kept, or found if it exists.")] = None,
+    rounds: Annotated[int, typer.Option(help="Outputs of each kind and branch in the second table.")] = 5,
 ) -> None:
-    """Prints both tables."""
+    """Prints the tables."""
     console.print(steps_table(branches, forward_ms))
+    with tempfile.TemporaryDirectory() as scratch:
+        target = folder or Path(scratch) / "export"
+        if not (target / "agentkv.json").exists():
+            export(target)
+        give_words(target)
+        console.print(anyio.run(shape_table, target, branches, rounds))
     console.print(anyio.run(forwards_table))
 
 

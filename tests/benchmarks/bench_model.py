@@ -89,9 +89,9 @@ async def rate(branches: list[kv.Branch], tokens: int) -> float:
     return sum(len(gen.tokens) for gen in gens) / (time.perf_counter() - start)
 
 
-async def measure(folder: Path, rounds: int, tokens: int) -> None:
+async def measure(folder: Path, rounds: int, tokens: int, kv_dtype: str) -> None:
     """Interleave the depths and quote medians."""
-    async with kv.Context.open(folder, capacity=16_384, kv_dtype="fp16") as ctx:
+    async with kv.Context.open(folder, capacity=16_384, kv_dtype=kv_dtype) as ctx:
         trunks = {depth: await ctx.branch(prompt(max(1, depth), seed=depth)) for depth in DEPTHS}
         decode: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
         prefill: list[float] = []
@@ -108,7 +108,7 @@ async def measure(folder: Path, rounds: int, tokens: int) -> None:
             fan.append(await rate(kids, tokens))
             for kid in kids:
                 kid.close()
-        table = Table(title=f"Qwen3-0.6B shape, 8da4w, fp16 cache, median of {rounds}")
+        table = Table(title=f"Qwen3-0.6B shape, 8da4w, {kv_dtype} cache, median of {rounds}")
         table.add_column("what")
         table.add_column("tok/s", justify="right")
         for depth in DEPTHS:
@@ -124,13 +124,14 @@ def main(
     folder: Annotated[Path | None, typer.Option(help="Where the export is kept, or found if it exists.")] = None,
     rounds: int = 5,
     tokens: int = 24,
+    kv_dtype: str = "fp16",
 ) -> None:
     """Export the random checkpoint unless FOLDER holds it, then measure."""
     with tempfile.TemporaryDirectory() as scratch:
         target = folder or Path(scratch) / "export"
         if not (target / "agentkv.json").exists():
             export(target)
-        anyio.run(measure, target, rounds, tokens)
+        anyio.run(measure, target, rounds, tokens, kv_dtype)
 
 
 if __name__ == "__main__":

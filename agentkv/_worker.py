@@ -215,9 +215,10 @@ class EngineWorker:
         if self._streamed:
             settlements = [partial(_feed, self._streamed), *settlements]
             self._streamed, self._due = {}, False
-        if not self._post(Post(settlements, number)):
+        post = Post(settlements, number)
+        self._settlements, settlements = [], []  # what the event loop has settled, nothing here refers to any more
+        if not self._post(post):
             self._stopping = True
-        self._settlements = []
 
     def _refresh_stats(self, now: float) -> None:
         if self._open_engine is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -182,3 +185,35 @@ async def test_a_callback_that_a_signal_kept_from_running_hangs_nobody_who_leave
         monkeypatch.undo()
         assert ctx._loop._outbox.left() == []
     assert not ctx._loop.is_open
+
+
+VERBS: dict[str, Callable[[kv.Branch], Awaitable[object]]] = {
+    "generate": lambda branch: branch.generate(max_tokens=2),
+    "extend": lambda branch: branch.extend("more"),
+    "extend by messages": lambda branch: branch.extend([{"role": "user", "content": "more"}]),
+    "rollback": lambda branch: branch.rollback(2),
+    "logits": lambda branch: branch.logits(),
+    "fork": lambda branch: branch.fork(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_branch_is_given_up_once_its_verbs_are_settled(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick")
+        post, looked = ctx._loop._worker._post, threading.Event()
+
+        def post_and_pause(made: Post) -> bool:
+            went = post(made)
+            looked.wait(1)  # the thread comes no further for a while
+            return went
+
+        monkeypatch.setattr(ctx._loop._worker, "_post", post_and_pause)
+        await VERBS[verb](branch)
+        del branch
+        gc.collect()
+        left = ctx.branches
+        looked.set()
+        assert len(left) == 0

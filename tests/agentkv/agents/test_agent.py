@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import anyio
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import agentkv as kv
 from examples.nano.tools import TOOLS
@@ -230,7 +233,13 @@ async def test_keep_partial_keeps_what_was_done(open_desk: OpenDesk) -> None:
 
 
 async def test_what_was_kept_of_a_message_that_nobody_listened_to_is_the_text(open_desk: OpenDesk) -> None:
-    agent = desk_agent(output=kv.Regex("[a-z]{1900}"), max_seconds=0.5)
+    class Slow:
+        adaptive = False
+
+        def propose(self, branch: int, tokens: NDArray[np.int32], limit: int) -> None:
+            time.sleep(0.001)  # so that the time is up first, on any machine
+
+    agent = desk_agent(output=kv.Regex("[a-z]{1900}"), max_seconds=0.5, speculative=Slow())
     async with open_desk() as ctx:
         branch = await agent.trunk(ctx)
         with pytest.raises(kv.LimitReached, match="longer than") as caught:

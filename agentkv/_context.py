@@ -56,6 +56,7 @@ class Context:
         backend: str | None = None,
         device: str | None = None,
         call_format: CallFormat | None = None,
+        retain: int | None = None,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
@@ -73,6 +74,8 @@ class Context:
             call_format: how the model writes reasoning and calls: the name of a known format (`kv.formats.NAMES`), a
                 response template as transformers reads it, or a format of your own; None takes what the folder says,
                 or what its chat template writes.
+            retain: most cells that closed branches leave to prompts that begin alike; None for as many as are free, 0
+                for none. What was used longest ago makes room for whoever needs it, so nothing ever fails for them.
 
         Raises:
             InvalidInput: an argument out of range.
@@ -89,6 +92,7 @@ class Context:
             backend=backend,
             device=device,
             call_format=checked_format(call_format),
+            retain=retain,
         )
         opened: list[OpenModel] = []
 
@@ -148,7 +152,8 @@ class Context:
     ) -> Branch:
         """A new root branch that holds `prompt`, prefilled; without one, an empty branch.
 
-        What a live branch already has in the cache of the same tokens is shared, not computed again.
+        What the cache already has of the same tokens is shared, not computed again: of live branches, of closed ones
+        (see `retain` of `Context.open`), and of prompts that are computed at this moment.
 
         Args:
             prompt: text, token ids, or chat messages (mappings with a `role` and a `content`, spelled out by the

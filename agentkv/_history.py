@@ -87,4 +87,6 @@ class Histories:
 
     def drop(self, branch: int) -> None:
         """The branch was closed."""
-        self._of.pop(branch, None)
+        history = self._of.pop(branch, None)
+        if history is not None:
+            history.aside = None  # what it kept outside of the cache is nobody's

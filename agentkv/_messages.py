@@ -12,6 +12,7 @@ from ._message import REASONING, Message, as_mapping
 from ._shown import shown
 
 _DEEPEST = 64
+_MOST_BITS = 4096  # of an integer: Python writes none of 14,285 or more
 _CALL = "{'type': 'function', 'function': {'name': ..., 'arguments': ...}}"
 _REFUSED = {
     "function_call": "give calls as 'tool_calls'",
@@ -66,7 +67,10 @@ def checked_tools(tools: object) -> list[dict[str, Any]] | None:
         return None
     items = items_of(tools, "tools") if isinstance(tools, list | tuple) else [tools]
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in items):
-        raise InvalidInput(f"tools is {shown(tools)}, but it must be a list of tool definitions (mappings)")
+        raise InvalidInput(
+            f"tools is {shown(tools)}, but it must be a list of tool definitions: mappings, such as "
+            "`tool.definition` of a kv.Tool"
+        )
     return [_copied(tool, f"tool {index}") for index, tool in enumerate(items)]
 
 
@@ -195,6 +199,8 @@ def _copied(value: Any, what: str, depth: int = 0) -> Any:
     if isinstance(value, str):
         return text_of(value, what)
     if value is None or type(value) in (bool, int, float):
+        if type(value) is int and value.bit_length() > _MOST_BITS:
+            raise InvalidInput(f"{what} has an integer of {value.bit_length()} bits; at most {_MOST_BITS} are allowed")
         return value
     if depth == _DEEPEST:
         raise InvalidInput(f"{what} is nested more than {_DEEPEST} levels deep; flatten it")

@@ -41,6 +41,7 @@ class Options:
     backend: str | None
     device: str | None
     call_format: CallFormat | None
+    retain: int | None
 
     def __post_init__(self) -> None:
         if self.device is not None and not isinstance(self.device, str):
@@ -54,6 +55,7 @@ class Options:
             "max_batch_tokens": checked_count(self.max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
             "threads": None if self.threads is None else checked_count(self.threads, "threads", 1, 1024),
             "speculative": checked_strategy(self.speculative),
+            "retain": None if self.retain is None else checked_count(self.retain, "retain", 0, 2**31 - 1),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -148,6 +150,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
         max_batch_tokens=options.max_batch_tokens,
         max_branches=MOST_BRANCHES,
         max_positions=min(info.max_positions or 0, MOST_POSITIONS),
+        retain=options.capacity if options.retain is None else options.retain,
     )
     target = DraftTarget(
         path=info.path,

@@ -38,6 +38,9 @@ class Store(Protocol):
     def get(self, index: int) -> Bytes:
         """One of them."""
 
+    def close(self) -> None:
+        """Lets go of them all."""
+
 
 class InMemory:
     """Slices in memory."""
@@ -52,6 +55,10 @@ class InMemory:
     def get(self, index: int) -> Bytes:
         """One of them."""
         return self._slices[index]
+
+    def close(self) -> None:
+        """Lets go of them all."""
+        self._slices.clear()
 
 
 class InFile:
@@ -81,6 +88,10 @@ class InFile:
             raise OSError(None, "the bytes are not those that were written")
         return rows
 
+    def close(self) -> None:
+        """Lets go of them all: the disk has their room again."""
+        self._file.close()
+
 
 class Aside:
     """What one branch has outside of the cache, from the begin of its offloading to the end of its return.
@@ -97,7 +108,7 @@ class Aside:
         self._away = False  # by what the engine did
         self._rows = 0
         self._step = 1
-        self._store: Store
+        self._store: Store | None = None
 
     async def offload(self) -> int:
         """Returns how many cells were freed. Raises BranchBusy, SnapshotError; the branch is then as it was."""
@@ -116,17 +127,19 @@ class Aside:
             if hold is not None:
                 self._loop.let_go(hold.id)
             if not self._away:
-                self._history.aside = None
+                self._over()
 
     async def bring_back(self) -> None:
         """Raises ContextFull, SnapshotError; the branch then waits on."""
         async with self._lock:
             if self._history.aside is not self:
                 return
+            store = self._store
+            assert store is not None
             hold = await self._loop.run(Call(lambda engine: engine.reserve(self._rows), self._release))
             try:
                 for index, first in enumerate(range(0, self._rows, self._step)):
-                    rows = await in_thread(self._loop, partial(self._store.get, index))
+                    rows = await in_thread(self._loop, partial(store.get, index))
                     await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows)))
                 await self._loop.run(Call(partial(self._bring_back, hold.id), told=lambda _: self._back()))
             except OSError as error:
@@ -137,11 +150,11 @@ class Aside:
     async def _put(self, hold: Hold) -> None:
         arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
         self._rows, self._step = hold.rows, max(1, SLICE_BYTES // arrays[-1].end)
-        self._store = await in_thread(self._loop, self._open_store)
+        self._store = store = await in_thread(self._loop, self._open_store)
         for first in range(0, self._rows, self._step):
             count = min(self._step, self._rows - first)
             rows = await self._loop.run(CellCall(partial(read_rows, hold.id, first, count)))
-            await in_thread(self._loop, partial(self._store.put, rows))
+            await in_thread(self._loop, partial(store.put, rows))
 
     def _set_aside(self, hold: int, engine: StepEngine) -> None:
         engine.set_aside(self._branch, hold)
@@ -156,7 +169,13 @@ class Aside:
 
     def _back(self) -> None:
         self._away = False
+        self._over()
+
+    def _over(self) -> None:
+        """Nothing is kept any more; whoever raised on the way may keep this object for long."""
         self._history.aside = None
+        if self._store is not None:
+            self._store.close()
 
     def _failed(self, how: str, error: OSError) -> SnapshotError:
         return SnapshotError(

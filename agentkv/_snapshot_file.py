@@ -72,7 +72,11 @@ def _tensors(branches: Mapping[str, BranchState]) -> Tensors:
         )
         tensors |= state.tensors(index)
     tensors |= {f"logits.{index}": row for index, row in logits.values()}
-    text = Document(branches=saved, conversations=conversations.result()).model_dump_json().encode()
+    try:
+        text = Document(branches=saved, conversations=conversations.result()).model_dump_json().encode()
+        Document.model_validate_json(text).conversations.made()  # what is written can be read
+    except (InvalidInput, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the messages of these branches cannot be saved: {error}") from error
     if len(text) > MOST_DOCUMENT_BYTES or _values_in(text) > MOST_VALUES:
         raise InvalidInput(
             f"the messages of these branches make a document of {len(text)} bytes, more than a file may have; save "
@@ -106,6 +110,8 @@ class SnapshotFile:
             self.branches = self._states()
             self.rows, self.arrays = self._cells()
         except TensorFileError as error:
+            if not path.exists():
+                raise SnapshotError(f"there is no file {path}; check the path") from error
             raise SnapshotError(f"{error}; save the branches again") from error
 
     @property
@@ -162,6 +168,7 @@ class SnapshotFile:
         except (InvalidInput, ValueError) as error:
             raise self._file.damaged(f"its messages: {error}") from error
         states: dict[str, BranchState] = {}
+        rows: dict[int | None, npt.NDArray[np.float32]] = {None: np.zeros(0, np.float32)}  # of logits, each once however many branches name it
         for index, (name, saved) in enumerate(self.document.branches.items()):
             tokens = self._array(f"branches.{index}.tokens", "I32", (-1,))
             if saved.conversation is None or saved.conversation >= len(conversations):
@@ -170,15 +177,14 @@ class SnapshotFile:
             reaches = max(conversation.end, conversation.leftover, *saved.marks.values(), 0)
             if reaches > len(tokens) or any(entry.end > len(tokens) for entry in conversation.entries):
                 raise self._file.damaged(f"branch {name!r} has {len(tokens)} tokens, but something at {reaches}")
-            row = np.zeros(0, np.float32)
-            if saved.logits is not None:
-                row = self._array(f"logits.{saved.logits}", "F32", (-1,))
+            if saved.logits not in rows:
+                rows[saved.logits] = self._array(f"logits.{saved.logits}", "F32", (-1,))
             states[name] = BranchState(
                 tokens=tokens,
                 rows=self._array(f"branches.{index}.rows", "I32", (-1, 3)),
                 rng_stream=saved.rng_stream,
                 forks=saved.forks,
-                next_logits=row,
+                next_logits=rows[saved.logits],
                 conversation=conversation,
                 marks=saved.marks,
                 output=saved.output,

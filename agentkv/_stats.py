@@ -20,7 +20,8 @@ class Stats:
         tokens: tokens fed to the model (rows), `prefilled` and decoded together.
         prefilled: of these, tokens of prompts and `extend`.
         generated: tokens that were sampled.
-        reused: tokens that `branch` took from a live branch instead of prefilling them.
+        reused: tokens of prompts that were in the cache already, or computed for another prompt at the same time.
+        recalled: of these, tokens that no live branch had: closed branches had left them (`Context.open`'s `retain`).
         drafted: draft tokens that the model verified.
         accepted: of these, tokens that the model went on with.
         forced: tokens that a constraint left no choice about, and that were run with the token before them.
@@ -28,13 +29,15 @@ class Stats:
         rows_per_step: how many steps had how many rows, {rows: steps}.
         branches: live branches.
         cells: cache cells that have memory now: those in use and a few more, up to `capacity`.
-        cells_used: of these, cells that some branch holds.
+        cells_used: of these, cells that some live branch holds.
         cells_shared: of these, cells that two or more branches hold.
+        cells_retained: cells that closed branches left, for prompts that begin alike; they are free to whoever needs
+            them, and no part of `cells_used`.
         capacity: cells that the cache may hold.
         kv_bytes: memory of keys and values now, in bytes: 2 x layers x `cells` x n_kv_heads x head_dim x bytes of one
             number, and up to a page for each head and layer; int8 and int4 add a float32 scale per row, on MLX a
             float16 scale and bias per group of 64 or 32 numbers. On the CPU it is a few percent above what the cells in
-            use take, and follows them up; MLX and torch double it.
+            use or retained take, and follows them up; MLX and torch double it.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
         constraint_seconds: time that steps waited for constraints, in seconds.
@@ -47,6 +50,7 @@ class Stats:
     prefilled: int = 0
     generated: int = 0
     reused: int = 0
+    recalled: int = 0
     drafted: int = 0
     accepted: int = 0
     forced: int = 0
@@ -56,6 +60,7 @@ class Stats:
     cells: int = 0
     cells_used: int = 0
     cells_shared: int = 0
+    cells_retained: int = 0
     capacity: int = 0
     kv_bytes: int = 0
     forward_seconds: float = 0.0
@@ -65,7 +70,7 @@ class Stats:
 
     @property
     def cells_free(self) -> int:
-        """Cells that no branch holds."""
+        """Cells that no live branch holds, retained ones included."""
         return self.capacity - self.cells_used
 
     @property

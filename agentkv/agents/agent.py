@@ -143,8 +143,10 @@ class Agent(Generic[Deps, Out]):
 
         Raises as `Context.branch` does, and InvalidInput for tools where the model's call format is not known.
         """
+        home = getattr(context, "_home", None)
+        if home is None or home.context is not context:
+            raise InvalidInput(f"context is {shown(context)}, but it must be a Context; `kv.Context.open` opens one")
         tools = await self._all_tools()
-        home = context._home
         definitions = [tool.definition for tool in tools]
         self.answers.constraint(home.format, definitions)  # what cannot be held is said here
         return await home.trunks.fork(self, context, definitions)
@@ -189,7 +191,8 @@ class Agent(Generic[Deps, Out]):
             deps: what tools get as `RunContext.deps`.
             approve: decides on calls of tools that say approve=True: it gets a `kv.events.ApprovalAsked` and returns
                 True or False, or answers the event. Without it they are denied.
-            keep_partial: keep on the branch what was done, whatever ends the turn early.
+            keep_partial: keep on the branch what was done, whatever ends the turn early: the message as far as it came,
+                and where that was whole, the results of its calls.
 
         Raises:
             LimitReached: one of the agent's limits.

@@ -46,7 +46,7 @@ class Answers(Generic[Out]):
 
         Raises InvalidInput for tools where no calls are known for the model, or one that a grammar cannot hold.
         """
-        if not definitions and (self._schema is None or form.thinking is None):
+        if not self._is_in_message(form, bool(definitions)):
             return _AsText(self._held) if isinstance(self._held, GrammarSource) else self._held
         known = list(definitions)
         if self._last is not None and self._last[0] is form and self._last[1:3] == (known, prefix):
@@ -58,14 +58,18 @@ class Answers(Generic[Out]):
         self._last = form, known, prefix, grammar
         return grammar
 
-    def read(self, text: str) -> Out:
-        """The value of an answer. Raises OutputInvalid."""
-        if isinstance(self._held, Typed) and self._held.words and text.startswith('"'):
-            text = json.loads(text)  # beside calls, and after reasoning, words are JSON as well
+    def read(self, text: str, form: Format, tools: bool) -> Out:
+        """The value of an answer of an agent with or without tools. Raises OutputInvalid."""
         try:
+            if isinstance(self._held, Typed) and self._held.words and self._is_in_message(form, tools):
+                text = json.loads(text)  # beside calls, and after reasoning, words are JSON as well
             return cast(Out, self._asked.read(text))
-        except OutputIncomplete as error:
+        except (OutputIncomplete, ValueError) as error:
             raise OutputInvalid(f"the answer {shown(text)} is refused: {error}", text) from error
+
+    def _is_in_message(self, form: Format, tools: bool) -> bool:
+        """Is the answer a part of a message that may also have calls or reasoning?"""
+        return tools or (self._schema is not None and form.thinking is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,7 @@ class Call:
         context = replace(self._desk.context, call=self.request, attempt=self._attempts)
         call = partial(tool.function, *([context] if tool.takes_context else []), **arguments)
         called = self._called
+        task = anyio.get_current_task().id
         with anyio.move_on_after(tool.timeout) as scope:
             try:
                 if not _is_async(tool.function):
@@ -168,6 +169,10 @@ class Call:
                 if anyio.current_effective_deadline() == -math.inf:
                     raise
                 raise RuntimeError("it cancelled itself, or waited for what was cancelled") from error
+            except GeneratorExit as error:
+                if not _runs(task):  # the coroutine is torn down
+                    raise
+                raise RuntimeError("it raised GeneratorExit") from error
         assert scope.cancelled_caught
         waited = ", and no thread was free for it" if self._called == called else ""
         raise _TimedOut(f"it took longer than {tool.timeout:g} s{waited}")
@@ -215,6 +220,14 @@ class Call:
 
 class _TimedOut(TimeoutError):
     """An attempt took longer than its tool allows."""
+
+
+def _runs(task: int) -> bool:
+    """Is this the current task?"""
+    try:
+        return anyio.get_current_task().id == task
+    except RuntimeError:  # there is none
+        return False
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

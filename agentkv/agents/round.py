@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+import anyio
 
 from .._errors import LimitReached, OutputInvalid
 from .._message import call_id
@@ -38,6 +41,7 @@ class Round(Generic[Out]):
         self._desk = replace(turn.desk, context=self._context)
         self._calls: list[Call] = []  # of the message
         self._begun: set[Call] = set()
+        self._calls_are_open = False  # the message that makes them is whole, and no result has entered
 
     async def run(self) -> Step[Out]:
         """The round.
@@ -52,6 +56,15 @@ class Round(Generic[Out]):
         self._turn.rounds += 1
         if self._agent.before_round is not None:
             await awaited(self._agent.before_round(self._context))
+        try:
+            return await self._answered()
+        except BaseException as error:
+            if self._calls_are_open and self._turn.keeps and not isinstance(error, GeneratorExit):
+                with anyio.CancelScope(shield=True), suppress(Exception):
+                    await self._enter_results()  # what a tool has done is known to whoever goes on
+            raise
+
+    async def _answered(self) -> Step[Out]:
         attempt = 1
         while True:
             reply = await self._reply(attempt)
@@ -60,7 +73,9 @@ class Round(Generic[Out]):
                 records = tuple(call.finished for call in self._calls)
                 return Step(reply.message.content, reply.message.reasoning, records, reply.generation)
             try:
-                output = self._agent.answers.read(reply.message.content)
+                output = self._agent.answers.read(
+                    reply.message.content, self._held._home.format, bool(self._desk.tools)
+                )
             except OutputInvalid as error:
                 if attempt > self._agent.output_retries:
                     raise
@@ -74,6 +89,7 @@ class Round(Generic[Out]):
         async with Together() as group:
             reply = Reply(self._turn, self._held, attempt)
             await reply.read(lambda call: self._written(call, group))
+            self._calls_are_open = bool(self._calls)
             for call in self._calls:
                 self._begin(call, group)
         return reply
@@ -103,6 +119,7 @@ class Round(Generic[Out]):
     async def _enter_results(self) -> None:
         """In the order of the calls, whatever order they ended in."""
         records = [call.finished for call in self._calls]
+        self._calls_are_open = False
         await self._held.extend(
             [{"role": "tool", "name": r.name, "tool_call_id": r.id, "content": r.content} for r in records]
         )

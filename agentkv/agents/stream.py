@@ -30,7 +30,8 @@ class AgentStream(Generic[Out_co]):
 
     The turn runs in a task of its own, some events ahead of the reader. What ends it early is raised to the reader.
     Leaving the block before `Finished` was read cancels the turn, however far ahead it was: its branch is where it was.
-    With `keep_partial` the branch keeps the text that was read, and no more: the turn waits for its reader then.
+    With `keep_partial` the branch keeps the text that was read, and no more: the turn waits for its reader then. Calls
+    of a message that is whole have their results there, or say that they were cancelled.
     """
 
     _send: MemoryObjectSendStream[Event]  # both are there once it was entered
@@ -113,7 +114,9 @@ class AgentStream(Generic[Out_co]):
         """The turn, once it has ended; where it ended early, what was done until then. AgentKVError before."""
         if self._run is not None:
             return self._run
-        if self._turn is None or not self._over:
+        if self._turn is None:
+            raise AgentKVError("the stream has not begun; use `async with agent.stream(...) as events`")
+        if not self._over:
             raise AgentKVError("the turn still runs; read the stream to its end or leave its block first")
         return self._turn.failed
 

@@ -39,6 +39,7 @@ class Turn(Generic[Out]):
         generated: tokens that were generated, those that were rolled back included.
         taken_back: of these, those that were rolled back in the turn.
         text: content of the last message, as far as it is there.
+        keeps: what was done stays on the branch, whatever ends the turn early.
         failed: what was done when something ended the turn early; nothing otherwise.
     """
 
@@ -50,6 +51,7 @@ class Turn(Generic[Out]):
         self.generated = 0
         self.taken_back = 0
         self.text = ""
+        self.keeps = False
         self.failed: Run[Out] = Run("", (), (), Usage(len(branch), 0), 0, 0.0)
         self._branch = branch
         self._began = anyio.current_time()
@@ -82,6 +84,7 @@ class Turn(Generic[Out]):
     async def _transaction(
         self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None = None
     ) -> T:
+        self.keeps = keep
         try:
             async with Hold(self._branch, keep=keep) as held:
                 self._start = len(held.messages)

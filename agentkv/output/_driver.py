@@ -89,7 +89,8 @@ class Grammars:
         self._lock = threading.Lock()
         self._vocabulary: GrammarVocabulary | None = None
         self._driver: Any = None
-        self._restored: dict[str, PythonConstraint] = {}  # of loaded branches, by the text of the grammar
+        # Of loaded branches, by the text of the grammar; alive for as long as a branch goes on with it.
+        self._restored: weakref.WeakValueDictionary[str, PythonConstraint] = weakref.WeakValueDictionary()
         self._known: weakref.WeakValueDictionary[object, PythonConstraint] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[object, PythonConstraint] = OrderedDict()
 
@@ -145,7 +146,9 @@ class Grammars:
 
         Raises InvalidInput where it is no grammar.
         """
-        native = self._restored.get(grammar)
+        with self._lock:
+            known = [native for key, native in self._known.items() if _text_of(key) == grammar]
+            native = known[0] if known else self._restored.get(grammar)
         if native is None:
             try:
                 rule = GrammarRule(grammar, self._open_vocabulary())
@@ -184,6 +187,10 @@ class Grammars:
 def _reason(error: BaseException) -> str:
     why = said(error)
     return why if isinstance(error, ConstraintFailed) else f"{type(error).__name__}: {why}"
+
+
+def _text_of(key: object) -> str | None:
+    return key.grammar if isinstance(key, GrammarSource) else None
 
 
 def _key(description: Description) -> object:

@@ -71,7 +71,7 @@ class Typed(GrammarSource[Out]):
         except ValidationError as error:
             faults = error.errors(include_url=False, include_context=False)
         # Not chained: pydantic's error holds every frame below it, where the garbage collector does not see them.
-        if faults[0]["type"] == "json_invalid":
+        if faults[0]["type"] == "json_invalid" and "recursion" not in faults[0]["msg"]:
             raise cut_json(faults[0]["msg"])
         said = "; ".join(_said(fault["loc"], fault["msg"]) for fault in faults)
         raise OutputInvalid(f"the output {shown(text)} is refused: {said}", text)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .._errors import InvalidInput, OutputIncomplete
+from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import said, shown
 from ._schema_checks import inexact_number, refused_keyword, repeatable_keys
 from .grammar import GrammarSource
@@ -49,9 +49,12 @@ class JsonSchema(GrammarSource[Any]):
         return grammar_of(self.schema)
 
     def read(self, text: str) -> Any:
-        """What `json.loads` makes of it. Raises OutputIncomplete for half a JSON."""
+        """What `json.loads` makes of it. Raises OutputIncomplete for half a JSON, OutputInvalid for one that is nested too
+        deeply for Python."""
         try:
             return json.loads(text)
+        except RecursionError:
+            raise OutputInvalid(f"the output {shown(text)} is refused: it is nested too deeply", text) from None
         except ValueError as error:
             raise cut_json(str(error)) from None
 

@@ -99,7 +99,7 @@ async def scored(score: Score[T], result: T) -> float:
     value = await value if inspect.isawaitable(value) else value
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"a score is {shown(value)}, but it must be a number") from None
     if number != number:
         raise InvalidInput("a score is not a number (nan), so it cannot be compared; return a float")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from .._engine import StepEngine
     from .._home import Home
+    from .._tokenizer import Tokenizer
     from ..output._driver import Description
 
 Spell = Callable[[object, Callable[..., str]], str]
@@ -44,7 +45,7 @@ class Script(Grammars):
         own = None if description is None else self.compiled(description)
         name = f"reply {self._begun} of the script"
         return self.wrapped(
-            name, ReplyRule([*said, *tokenizer.eos_ids[:1]], frozenset(tokenizer.eos_ids), self.vocab_size, own)
+            name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own)
         )
 
     def _reply(self, engine: StepEngine, branch: int) -> Any:
@@ -61,9 +62,10 @@ class Script(Grammars):
 class ReplyRule:
     """One reply, token by token, and the grammar that its generation has besides."""
 
-    def __init__(self, tokens: Sequence[int], eos: frozenset[int], vocab_size: int, own: Rule | None) -> None:
+    def __init__(self, tokens: Sequence[int], tokenizer: Tokenizer, vocab_size: int, own: Rule | None) -> None:
         self._tokens = list(tokens)
-        self._eos = eos
+        self._eos = frozenset(tokenizer.eos_ids)
+        self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._own = own
 
@@ -80,10 +82,19 @@ class ReplyRule:
         said = [token for token in self._tokens if token not in self._eos]
         for place, token in enumerate(said):
             if not state.allowed([token], [-1]):
-                raise ConstraintFailed(f"the grammar of the generation does not allow its token {place}")
+                raise ConstraintFailed(
+                    f"the grammar of the generation does not allow {self._text([token])!r} after "
+                    f"{self._text(said[:place])!r}; does the agent have such a tool, with arguments of these names and "
+                    "types?"
+                )
             state.say([token])
         if not state.complete and len(said) < len(self._tokens) and not state.allowed(self._tokens[-1:], [-1]):
-            raise ConstraintFailed("the grammar of the generation does not allow it to end there")
+            raise ConstraintFailed(
+                f"the grammar of the generation does not allow the end after {self._text(said)!r}; is anything missing?"
+            )
+
+    def _text(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special=False)
 
 
 class ReplyState:

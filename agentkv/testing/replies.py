@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from .. import models
 from .._context import Context
 from .._errors import InvalidInput
-from .._shown import shown
+from .._shown import said, shown
 from ._script import Script
 
 
@@ -74,4 +74,7 @@ def _spelled(reply: object, write: Callable[[str, Sequence[tuple[str, dict[str, 
         raise InvalidInput(f"the script has {shown(reply)}, but a reply is text, a kv.testing.call, or a list of these")
     text = "".join(part for part in parts if isinstance(part, str))
     calls = [(part.name, part.arguments) for part in parts if isinstance(part, Call)]
-    return write(text, calls) if calls else text
+    try:
+        return write(text, calls) if calls else text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the script has {shown(reply)}, which has no JSON form: {said(error)}") from error

@@ -120,6 +120,22 @@ void bind_faces(nb::module_& m) {
           "Position-ordered (position, cell, length) runs.")
       .def_prop_ro("max_sequences", &SeqCache::max_sequences)
       .def_prop_ro("live_sequences", &SeqCache::live_sequences, "Sequences that hold something.")
+      .def_prop_ro("retained", &SeqCache::retained, "Cells that no sequence owns and that stay for those to come.")
+      .def("set_retention", &SeqCache::set_retention, "most"_a,
+           "How many such cells may stay; 0, the default, is none. Raises InvalidRange.")
+      .def(
+          "seq_retain",
+          [](SeqCache& c, SeqId seq, const std::vector<std::int32_t>& tokens) { c.seq_retain(seq, tokens); }, "seq"_a,
+          "tokens"_a,
+          "Names the tokens at the first positions of seq, whose cells stay from then on. Raises UnknownSequence, "
+          "InvalidRange, InvalidStep.")
+      .def(
+          "seq_recall",
+          [](SeqCache& c, SeqId dst, const std::vector<std::int32_t>& tokens) { return c.seq_recall(dst, tokens); },
+          "dst"_a, "tokens"_a,
+          "Gives dst, which holds the beginning of `tokens` or nothing, the cells of as many tokens behind it as "
+          "stayed, "
+          "and returns its length then. Raises UnknownSequence, InvalidStep.")
       .def_prop_ro("shared", &SeqCache::shared, "Cells that two sequences or more own.");
   nb::class_<TreeSeqCache, SeqCache>(m, "TreeSeqCache", "A SeqCache whose sequences can have draft nodes.")
       .def(

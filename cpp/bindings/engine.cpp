@@ -69,7 +69,9 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "tokens"_a = nb::none(),
           nb::sig("def create(self, tokens: collections.abc.Iterable[int] | None = None) -> tuple[int, int]"),
           "A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the "
-          "longest prefix of them that a live branch has in the cache, all but the last token; extend it by the rest. "
+          "longest prefix of them that is in the cache, of a live branch or retained, without the last token; extend "
+          "it by "
+          "the rest. "
           "Raises TooManyBranches, InvalidToken.")
       .def("fork", nb::overload_cast<BranchId>(&Engine::fork), "branch"_a,
            "A branch with the same history. Shares cells and copies no bytes; takes a branch with a running job as it "
@@ -167,21 +169,25 @@ void bind_engine(nb::module_& m) {
       "__init__",
       [](Engine* self, std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache> cache,
          nb::sequence token_bytes, nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens,
-         std::int32_t max_branches, std::int32_t max_positions) {
+         std::int32_t max_branches, std::int32_t max_positions, Cell retain) {
         Vocabulary vocabulary = vocabulary_of(*runner, token_bytes, eos_ids, special_ids);
-        const EngineConfig config{
-            .max_batch_tokens = max_batch_tokens, .max_branches = max_branches, .max_positions = max_positions};
+        const EngineConfig config{.max_batch_tokens = max_batch_tokens,
+                                  .max_branches = max_branches,
+                                  .retain = retain,
+                                  .max_positions = max_positions};
         new (self) Engine(std::move(runner), std::move(cache), std::move(vocabulary), config);
       },
       "runner"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
-      "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0,
+      "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0, "retain"_a = 0,
       nb::sig("def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: "
               "collections.abc.Sequence[bytes], "
               "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
-              "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None"),
+              "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0) -> None"),
       "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
       "max_branches: live branches; the cache must have as many sequences, and those it has more let select score more "
-      "choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.");
+      "choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that "
+      "closed "
+      "branches leave to those that begin alike, at most and while nobody else needs them. Raises InvalidEngine.");
   bind_verbs(engine);
   bind_jobs(engine);
   bind_stored_verbs(engine);

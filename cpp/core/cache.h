@@ -15,9 +15,9 @@ namespace agentkv {
 class AGENTKV_API Cache {
  public:
   virtual ~Cache() = default;
-  virtual bool can_extend(std::int64_t n) const = 0;  // are n more cells free?
+  virtual bool can_extend(std::int64_t n) const = 0;  // are n more cells free, or can be?
   virtual Cell capacity() const = 0;
-  virtual Cell used() const = 0;  // cells that some sequence owns
+  virtual Cell used() const = 0;  // cells that some sequence owns; what is retained is not among them
   virtual void clear() = 0;       // forgets everything; refused inside a step
 };
 
@@ -58,7 +58,17 @@ class AGENTKV_API SeqCache : public SteppedCache {
   virtual void seq_grow(SeqId seq, Cell n) = 0;
   virtual void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) = 0;
   virtual Pos seq_shared(SeqId seq) const = 0;  // one past the last position whose cell has another owner; 0 for none
-  virtual Pos seq_len(SeqId seq) const = 0;     // one past the last position held; 0 for an empty sequence
+  // Retention: cells of histories stay for those that begin alike, as long as no sequence needs them; what was used
+  // longest ago leaves first. set_retention says how many cells may stay that no sequence owns; 0, the default, is
+  // none. seq_retain names the tokens at positions [0, tokens.size()) of seq, whose cells stay from then on: all of
+  // them are held (InvalidRange). seq_recall gives dst, which holds the beginning of `tokens` or nothing, the cells of
+  // as many tokens behind it as stayed, and returns its length then; find_retained says how long that would be.
+  virtual void set_retention(Cell most) = 0;
+  virtual Cell retained() const = 0;  // cells that stay and that no sequence owns
+  virtual void seq_retain(SeqId seq, std::span<const std::int32_t> tokens) = 0;
+  virtual Pos seq_recall(SeqId dst, std::span<const std::int32_t> tokens) = 0;
+  virtual Pos find_retained(std::span<const std::int32_t> tokens) const = 0;
+  virtual Pos seq_len(SeqId seq) const = 0;  // one past the last position held; 0 for an empty sequence
   virtual SeqId max_sequences() const = 0;
   virtual SeqId live_sequences() const = 0;                    // sequences that hold something
   virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered; valid until the next verb or commit

@@ -22,15 +22,18 @@ std::size_t checked_capacity(Cell capacity) {
 }  // namespace
 
 CellPool::CellPool(Cell capacity)
-    : owners_(checked_capacity(capacity), 0), free_((owners_.size() + kWordBits - 1) / kWordBits, 0) {
+    : owners_(checked_capacity(capacity), 0),
+      keeps_(owners_.size(), 0),
+      free_((owners_.size() + kWordBits - 1) / kWordBits, 0) {
   clear();
 }
 
 void CellPool::clear() noexcept {
   std::fill(owners_.begin(), owners_.end(), std::uint16_t{0});
+  std::fill(keeps_.begin(), keeps_.end(), std::uint8_t{0});
   std::fill(free_.begin(), free_.end(), std::uint64_t{0});
   mark_free(0, capacity());
-  used_ = 0;
+  used_ = kept_ = 0;
   shared_ = 0;
 }
 
@@ -64,10 +67,14 @@ void CellPool::take(Cell cell) noexcept {
 void CellPool::share_many(Cell first, Cell count) noexcept {
   std::uint16_t* owners = owners_.data() + first;
   Cell now_shared = 0;
+  Cell now_used = 0;
   for (Cell i = 0; i < count; ++i) {
+    now_used += owners[i] == 0;
     now_shared += owners[i] == 1;
     ++owners[i];
   }
+  used_ += now_used;
+  kept_ -= now_used;
   shared_ += now_shared;
 }
 
@@ -82,13 +89,28 @@ void CellPool::release_many(Cell first, Cell count) noexcept {
   }
   used_ -= freed;
   shared_ -= unshared;
-  if (freed == count) {
-    mark_free(first, count);
-  } else if (freed > 0) {
-    for (Cell i = 0; i < count; ++i) {
-      if (owners[i] == 0) mark_free(first + i, 1);
+  if (freed == 0) return;
+  const std::uint8_t* keeps = keeps_.data() + first;
+  const bool none_kept = std::none_of(keeps, keeps + count, [](std::uint8_t kept) { return kept != 0; });
+  if (freed == count && none_kept) return mark_free(first, count);
+  for (Cell i = 0; i < count; ++i) {
+    if (owners[i] > 0) continue;
+    if (keeps[i]) {
+      ++kept_;
+    } else {
+      mark_free(first + i, 1);
     }
   }
+}
+
+void CellPool::keep(Cell first, Cell count) noexcept { std::fill_n(keeps_.begin() + first, count, std::uint8_t{1}); }
+
+bool CellPool::drop(Cell cell) noexcept {
+  keeps_[static_cast<std::size_t>(cell)] = 0;
+  if (owners(cell) > 0) return false;
+  --kept_;
+  mark_free(cell, 1);
+  return true;
 }
 
 void CellPool::mark_free(Cell first, Cell count) noexcept {

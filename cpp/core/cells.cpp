@@ -32,6 +32,7 @@ void Cells::drop_frontier(SeqId seq) noexcept {
 
 void Cells::clear() {
   step_.check_closed("clear");
+  kept_.clear();
   table_.clear();
   for (Frontier& frontier : frontiers_) frontier.clear();
 }
@@ -57,6 +58,7 @@ void Cells::seq_rm(SeqId seq, Pos p0, Pos p1) {
     return;
   }
   table_.remove(seq, p0, p1);
+  keep_to_bound();
   if (table_.length(seq) < length) drop_frontier(seq);
 }
 
@@ -66,11 +68,13 @@ void Cells::seq_keep(SeqId seq) {
   for (SeqId other = 0; other < max_sequences(); ++other) {
     if (other != seq) drop_frontier(other);
   }
+  keep_to_bound();
 }
 
 void Cells::seq_grow(SeqId seq, Cell n) {
   step_.check_closed("seq_grow");
   check_no_frontier("seq_grow", seq);
+  if (n <= available()) make_room(n);
   table_.grow(seq, n);
 }
 
@@ -78,6 +82,32 @@ void Cells::seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) {
   step_.check_closed("seq_map");
   check_no_frontier("seq_map", dst);
   table_.map(src, dst, pieces);
+}
+
+void Cells::set_retention(Cell most) {
+  require<InvalidRange>(most >= 0, "retention of ", most, " cells; it must be at least 0");
+  most_kept_ = most;
+  keep_to_bound();
+}
+
+void Cells::seq_retain(SeqId seq, std::span<const std::int32_t> tokens) {
+  step_.check_closed("seq_retain");
+  if (most_kept_ == 0 || tokens.empty()) return;
+  Pos held = 0;
+  for (const Run& run : table_.runs(seq)) {
+    if (run.position != held) break;
+    held = end_position(run);
+  }
+  require<InvalidRange>(std::ssize(tokens) <= held, "seq_retain of ", tokens.size(), " tokens of sequence ", seq,
+                        ", which holds ", held, " positions without a hole");
+  kept_.insert(tokens, table_.runs(seq));
+}
+
+Pos Cells::seq_recall(SeqId dst, std::span<const std::int32_t> tokens) {
+  step_.check_closed("seq_recall");
+  check_no_frontier("seq_recall", dst);
+  table_.lend(dst, kept_.recall(tokens, table_.length(dst)));
+  return table_.length(dst);
 }
 
 void Cells::propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq) {

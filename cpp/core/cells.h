@@ -11,6 +11,7 @@
 #include "core/compaction.h"
 #include "core/frontier.h"
 #include "core/plan_builder.h"
+#include "core/prefix_tree.h"
 #include "core/seq_table.h"
 #include "core/step_rows.h"
 #include "core/step_state.h"
@@ -30,7 +31,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   const CellMover& mover() const { return mover_; }
   void set_layer(std::weak_ptr<ByteLayer> layer) override;
 
-  bool can_extend(std::int64_t n) const override { return n >= 0 && n <= table_.pool().free(); }
+  bool can_extend(std::int64_t n) const override { return n >= 0 && n <= available(); }
   Cell capacity() const override { return table_.pool().capacity(); }
   Cell used() const override { return table_.pool().used(); }
   Cell shared() const override { return table_.pool().shared(); }
@@ -53,6 +54,11 @@ class AGENTKV_API Cells : public Bookkeeping {
   void seq_grow(SeqId seq, Cell n) override;
   void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) override;
   Pos seq_shared(SeqId seq) const override { return table_.shared_end(seq); }
+  void set_retention(Cell most) override;
+  Cell retained() const override { return table_.pool().kept(); }
+  void seq_retain(SeqId seq, std::span<const std::int32_t> tokens) override;
+  Pos seq_recall(SeqId dst, std::span<const std::int32_t> tokens) override;
+  Pos find_retained(std::span<const std::int32_t> tokens) const override { return kept_.find(tokens); }
 
   void propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq = 0) override;
   void commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq = 0) override;
@@ -61,6 +67,9 @@ class AGENTKV_API Cells : public Bookkeeping {
  private:
   Frontier& frontier(SeqId seq) { return frontiers_[static_cast<std::size_t>(seq)]; }
   const Frontier& frontier(SeqId seq) const { return frontiers_[static_cast<std::size_t>(seq)]; }
+  Cell available() const { return table_.pool().free() + table_.pool().kept(); }
+  void make_room(Cell n) noexcept { kept_.evict(n - table_.pool().free()); }
+  void keep_to_bound() noexcept { kept_.evict(table_.pool().kept() - most_kept_); }
   void drop_frontier(SeqId seq) noexcept;
   void check_no_frontier(const char* verb, SeqId dst) const;
   void check_rows(SeqId seq, std::int32_t rows) const;
@@ -79,6 +88,8 @@ class AGENTKV_API Cells : public Bookkeeping {
   };
 
   SeqTable table_;
+  PrefixTree kept_{table_.pool()};  // its cells and the sequences' are of one pool
+  Cell most_kept_ = 0;
   StepState step_;
   StepPlan plan_;  // positions from begin_step, the rest from the first plan; nothing of it is in table_ before commit
   StepRows rows_;

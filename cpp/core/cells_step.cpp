@@ -22,7 +22,7 @@ void Cells::check_rows(SeqId seq, std::int32_t rows) const {
 void Cells::begin_step(std::span<const SeqId> seq_ids) {
   step_.check_closed("begin_step");
   for (const SeqId seq : seq_ids) table_.check_id(seq);
-  check_step_size(static_cast<std::int64_t>(seq_ids.size()), table_.pool().free(), capacity());
+  check_step_size(static_cast<std::int64_t>(seq_ids.size()), available(), capacity());
   rows_.assign(seq_ids);
   plan_.positions.resize(seq_ids.size());
   for (std::int32_t group = 0; group < rows_.n_groups(); ++group) {
@@ -63,6 +63,7 @@ const StepPlan& Cells::plan(std::span<const std::int64_t> position, int) {
 
 void Cells::build_plan() {
   PlanBuilder builder(plan_);
+  make_room(static_cast<Cell>(plan_.write_cells.size()));
   table_.pool().lowest_free(plan_.write_cells);
   row_nodes_.clear();
   for (std::int32_t group = 0; group < rows_.n_groups(); ++group) build_view(builder, group);

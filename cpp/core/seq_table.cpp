@@ -183,6 +183,13 @@ Pos SeqTable::shared_end(SeqId seq) const {
   return 0;
 }
 
+void SeqTable::lend(SeqId seq, std::span<const Run> more) {
+  RunList& runs = sequences_[checked(seq)];
+  reserve_more(runs, more.size());
+  for (const Run& run : more) pool_.share(run.cell, run.length);
+  append_runs(runs, more);
+}
+
 void SeqTable::clear() noexcept {
   for (RunList& runs : sequences_) runs.clear();
   pool_.clear();

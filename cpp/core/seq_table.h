@@ -16,6 +16,7 @@ class SeqTable {
   SeqTable(Cell capacity, SeqId max_sequences);
 
   const CellPool& pool() const { return pool_; }
+  CellPool& pool() { return pool_; }  // for whoever keeps cells beside the sequences
   SeqId max_sequences() const { return static_cast<SeqId>(sequences_.size()); }
   SeqId live_sequences() const;  // sequences that hold something
 
@@ -28,6 +29,8 @@ class SeqTable {
   void grow(SeqId seq, Cell n);
   void map(SeqId src, SeqId dst, std::span<const Piece> pieces);
   Pos shared_end(SeqId seq) const;
+  // A sequence gets a share of these cells, which are owned or kept and lie behind all that it holds.
+  void lend(SeqId seq, std::span<const Run> more);
   void clear() noexcept;
 
   void check_id(SeqId seq) const { checked(seq); }

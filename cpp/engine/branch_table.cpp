@@ -140,6 +140,7 @@ void BranchTable::adopt(Branch& dst, const Branch& src) {
   state.lineage.cut(src.length(), ++epochs_);
   dst.told = std::min(dst.told, static_cast<Pos>(same));
   dst.made = {};
+  retain(dst);
   drop_cells(dst, 0);
   dst.roll_back(0);
   share(src, dst, src.n_cached);
@@ -149,6 +150,7 @@ void BranchTable::adopt(Branch& dst, const Branch& src) {
 void BranchTable::close(Branch& branch) noexcept {
   // Whoever was told of the branch before is told its last words, too.
   if (branch.changed && branch.told > 0) last_words_.push_back(change_of(branch));
+  retain(branch);
   speculation_.closed(branch.id);
   if (cache_->seq_len(branch.seq) > 0) cache_->seq_rm(branch.seq);
   free_.push_back(branch.seq);  // has room: the constructor filled it with every sequence
@@ -226,12 +228,22 @@ std::vector<LogChange> BranchTable::take_changes() {
   return changes;
 }
 
-Pos BranchTable::reuse_prefix(Branch& branch, std::span<const Token> tokens) {
+// What is gone is computed anew, so retention does without what it cannot take.
+void BranchTable::retain(const Branch& branch) noexcept {
+  if (branch.n_cached == 0) return;
+  try {
+    cache_->seq_retain(branch.seq, std::span(branch.log).first(static_cast<std::size_t>(branch.n_cached)));
+  } catch (const std::exception&) {
+  }
+}
+
+BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const Token> tokens) {
+  if (tokens.empty()) return {};
+  const auto wanted = tokens.first(tokens.size() - 1);
   const Branch* best = nullptr;
   std::size_t longest = 0;
   for (const auto& [id, other] : branches_) {
-    const std::size_t limit =
-        std::min(static_cast<std::size_t>(other->n_cached), tokens.empty() ? 0 : tokens.size() - 1);
+    const std::size_t limit = std::min(static_cast<std::size_t>(other->n_cached), wanted.size());
     if (limit <= longest) continue;
     const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(limit);
     const auto same =
@@ -241,10 +253,19 @@ Pos BranchTable::reuse_prefix(Branch& branch, std::span<const Token> tokens) {
       best = other.get();
     }
   }
-  if (!best) return 0;
-  branch.log.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(longest));
-  share(*best, branch, static_cast<Pos>(longest));
-  return branch.n_cached;
+  // Cells that are live are shared, and only what lies behind them is recalled: together they take the fewest cells.
+  const auto live = static_cast<Pos>(longest);
+  const Pos all = std::max(live, cache_->find_retained(wanted));
+  branch.log.assign(wanted.begin(), wanted.begin() + all);
+  if (best) share(*best, branch, live);
+  if (all > live) branch.n_cached = cache_->seq_recall(branch.seq, wanted);
+  return {all, all - live};
+}
+
+void BranchTable::share_more(const Branch& src, Branch& dst, Pos length) {
+  cache_->seq_cp(src.seq, dst.seq, dst.n_cached, length);
+  dst.n_cached = length;
+  speculation_.shared(src.id, dst.id, length);
 }
 
 std::span<const Token> BranchTable::refeed(Branch& branch) {

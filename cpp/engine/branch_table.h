@@ -53,8 +53,15 @@ class BranchTable {
   // What changed since the last call, each live branch once; and of those closed since, what they had come to.
   std::vector<LogChange> take_changes();
 
-  // Gives an empty branch the longest prefix of `tokens` that a live branch has in the cache, without its last token.
-  Pos reuse_prefix(Branch& branch, std::span<const Token> tokens);
+  // Gives an empty branch the longest prefix of `tokens` that is in the cache, of a live branch or retained, without
+  // its last token.
+  struct Reused {
+    Pos tokens = 0;
+    Pos retained = 0;  // of these, tokens that no live branch has
+  };
+  Reused reuse_prefix(Branch& branch, std::span<const Token> tokens);
+  // The cells of tokens [n_cached, length) of src, which both branches' histories have; dst's log has them already.
+  void share_more(const Branch& src, Branch& dst, Pos length);
 
   // The tokens to feed for a row of logits at the branch's end: what is pending, or the last token once more.
   std::span<const Token> refeed(Branch& branch);
@@ -80,6 +87,7 @@ class BranchTable {
   Branch& fork(Branch& parent);
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
+  void retain(const Branch& branch) noexcept;
 
   std::shared_ptr<TreeSeqCache> cache_;
   Speculation& speculation_;

@@ -22,6 +22,7 @@ EngineConfig checked_config(EngineConfig config) {
   if (config.max_positions < 0) {
     throw InvalidEngine(error_text("max_positions is ", config.max_positions, ", but must be at least 0"));
   }
+  if (config.retain < 0) throw InvalidEngine(error_text("retain is ", config.retain, ", but must be at least 0"));
   if (config.max_batch_tokens < 1) {
     throw InvalidEngine(error_text("max_batch_tokens is ", config.max_batch_tokens, ", but must be at least 1"));
   }
@@ -47,13 +48,16 @@ Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache
                .constraints = constraints_,
                .max_positions = config.max_positions},
       batch_(branches_, info_),
-      forward_(*runner_, branches_.cache(), stats_) {}
+      forward_(*runner_, branches_.cache(), stats_) {
+  branches_.cache().set_retention(config.retain);
+}
 
 Stats Engine::stats() {
   Stats stats = stats_;
   stats.branches = branches_.size();
   stats.cells_used = branches_.cache().used();
   stats.cells_shared = branches_.cache().shared();
+  stats.cells_retained = branches_.cache().retained();
   stats.capacity = branches_.cache().capacity();
   return stats;
 }
@@ -61,8 +65,9 @@ Stats Engine::stats() {
 std::pair<BranchId, Pos> Engine::create(std::span<const Token> tokens) {
   vocabulary_.check(tokens);
   Branch& branch = branches_.create();
-  const Pos reused = branches_.reuse_prefix(branch, tokens);
+  const auto [reused, retained] = branches_.reuse_prefix(branch, tokens);
   stats_.reused += static_cast<std::uint64_t>(reused);
+  stats_.recalled += static_cast<std::uint64_t>(retained);
   branches_.tell(branch);
   return {branch.id, reused};
 }
@@ -143,7 +148,20 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
                                  " are free: close or roll back branches, or open a larger cache"));
   }
   check_positions(branch, tokens.size());
-  return start<ExtendJob>(branch, tokens);
+  return start<ExtendJob>(branch, tokens, ahead_of(branch, tokens));
+}
+
+// Prompts that were opened together are computed once as far as they are alike.
+std::optional<Ahead> Engine::ahead_of(const Branch& branch, std::span<const Token> tokens) const {
+  std::optional<Ahead> most;
+  if (tokens.empty()) return most;
+  for (const auto& job : jobs_) {
+    const auto* extend = dynamic_cast<const ExtendJob*>(job.get());
+    if (!extend || extend->done()) continue;
+    const auto ahead = extend->ahead_of(branch, tokens);
+    if (ahead && (!most || ahead->length > most->length)) most = ahead;
+  }
+  return most;
 }
 
 JobId Engine::generate(BranchId id, const GenerateOptions& options) {

@@ -16,6 +16,7 @@ namespace agentkv {
 struct EngineConfig {
   std::int32_t max_batch_tokens = 512;  // rows of a step; prefill is cut to what decode rows leave of it
   std::int32_t max_branches = kDefaultMaxSequences;
+  Cell retain = 0;  // most cells that closed branches leave to those that begin alike, while nobody else needs them
   std::int32_t max_positions = 0;  // tokens that a branch may hold, as the model knows no later position; 0: any number
 };
 
@@ -88,6 +89,7 @@ class Engine {
   JobId start(Branch& branch, Args&&... args);
   Branch& startable(BranchId id);  // idle, and not empty
   void check_positions(const Branch& branch, std::size_t more) const;
+  std::optional<Ahead> ahead_of(const Branch& branch, std::span<const Token> tokens) const;
   Job* find(JobId id);
   template <class Action>
   void guarded(Job& job, Action&& action);

@@ -15,10 +15,20 @@
 
 namespace agentkv {
 
+// A job that computes a history which another one begins alike: the first `length` tokens.
+struct Ahead {
+  JobId job;
+  BranchId branch;
+  Pos length;
+};
+
 // Feeds tokens, in chunks, and keeps the logits after the last. All or nothing.
 class ExtendJob final : public Job {
  public:
-  ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens);
+  ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens, std::optional<Ahead> ahead);
+
+  // What a branch that is to be extended by `tokens` had better wait for, as this job computes it anyway.
+  std::optional<Ahead> ahead_of(const Branch& branch, std::span<const Token> tokens) const;
 
   const char* kind() const override { return "extend"; }
   bool rides_with_decode() const override;
@@ -29,8 +39,14 @@ class ExtendJob final : public Job {
   void prepare() override;
   void restore() override;
 
+  bool waits();
+  void advance(std::size_t count);
+  Token token_at(std::size_t position) const;
+  bool spells(std::span<const Token> log) const;
+
   std::vector<Token> tokens_;  // the branch's pending token, if any, and the new ones
   std::size_t fed_ = 0;
+  std::optional<Ahead> ahead_;
   const std::size_t n_pending_;
   const Pos base_length_;
   const LogitsRow base_row_;

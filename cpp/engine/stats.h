@@ -17,7 +17,8 @@ struct Stats {
   std::uint64_t tokens = 0;     // rows that were fed
   std::uint64_t prefilled = 0;  // of these, rows of prompts and extends
   std::uint64_t generated = 0;  // tokens that were sampled
-  std::uint64_t reused = 0;     // prompt tokens found in another branch's cells
+  std::uint64_t reused = 0;     // prompt tokens found in the cache
+  std::uint64_t recalled = 0;   // of these, tokens that no live branch had: closed ones had left them
   std::uint64_t drafted = 0;    // draft nodes that the target verified
   std::uint64_t accepted = 0;   // of these, accepted ones
   std::uint64_t forced = 0;     // tokens that a constraint forced and that rode with what came before them
@@ -32,9 +33,10 @@ struct Stats {
 
   // As of the call of Engine::stats().
   std::size_t branches = 0;
-  Cell cells_used = 0;    // cells that some branch holds
-  Cell cells_shared = 0;  // of these, cells that two or more branches hold
-  Cell capacity = 0;      // cells that the cache may hold
+  Cell cells_used = 0;      // cells that some branch holds
+  Cell cells_shared = 0;    // of these, cells that two or more branches hold
+  Cell cells_retained = 0;  // cells that no branch holds and that are kept for those that begin alike
+  Cell capacity = 0;        // cells that the cache may hold
 
   void count_step(std::size_t rows) {
     ++steps;
@@ -50,6 +52,7 @@ inline constexpr std::tuple kStatsFields{
     Field{"prefilled", &Stats::prefilled},
     Field{"generated", &Stats::generated},
     Field{"reused", &Stats::reused},
+    Field{"recalled", &Stats::recalled},
     Field{"drafted", &Stats::drafted},
     Field{"accepted", &Stats::accepted},
     Field{"forced", &Stats::forced},
@@ -64,6 +67,7 @@ inline constexpr std::tuple kStatsFields{
     Field{"branches", &Stats::branches},
     Field{"cells_used", &Stats::cells_used},
     Field{"cells_shared", &Stats::cells_shared},
+    Field{"cells_retained", &Stats::cells_retained},
     Field{"capacity", &Stats::capacity},
 };
 

@@ -241,6 +241,25 @@ class SeqCache(SteppedCache):
         """Sequences that hold something."""
 
     @property
+    def retained(self) -> int:
+        """Cells that no sequence owns and that stay for those to come."""
+
+    def set_retention(self, most: int) -> None:
+        """
+        How many such cells may stay; 0, the default, is none. Raises InvalidRange.
+        """
+
+    def seq_retain(self, seq: int, tokens: Sequence[int]) -> None:
+        """
+        Names the tokens at the first positions of seq, whose cells stay from then on. Raises UnknownSequence, InvalidRange, InvalidStep.
+        """
+
+    def seq_recall(self, dst: int, tokens: Sequence[int]) -> int:
+        """
+        Gives the empty sequence dst the cells of the longest beginning of `tokens` that stayed, and returns its length. Raises UnknownSequence, InvalidRange, InvalidStep.
+        """
+
+    @property
     def shared(self) -> int:
         """Cells that two sequences or more own."""
 
@@ -526,6 +545,9 @@ class Stats:
     def reused(self) -> int: ...
 
     @property
+    def recalled(self) -> int: ...
+
+    @property
     def drafted(self) -> int: ...
 
     @property
@@ -566,6 +588,9 @@ class Stats:
 
     @property
     def cells_shared(self) -> int: ...
+
+    @property
+    def cells_retained(self) -> int: ...
 
     @property
     def capacity(self) -> int: ...
@@ -835,14 +860,14 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0) -> None:
+    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0) -> None:
         """
-        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. Raises InvalidEngine.
+        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. Raises InvalidEngine.
         """
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
         """
-        A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the longest prefix of them that a live branch has in the cache, all but the last token; extend it by the rest. Raises TooManyBranches, InvalidToken.
+        A new branch and how many tokens it reused. Given the tokens that are going to be its prompt, it shares the longest prefix of them that is in the cache, of a live branch or retained, without the last token; extend it by the rest. Raises TooManyBranches, InvalidToken.
         """
 
     @overload

@@ -145,13 +145,20 @@ class TensorFile:
         digest = self._read.setdefault(name, xxhash.xxh3_128())
         digest.update(part.data)
         self._at[name] = at + nbytes
-        if self._at[name] >= spec.nbytes and digest.hexdigest() != self.metadata.get(f"{_DIGEST} {name}"):
-            raise self.damaged(f"the bytes of {printable(name)} are not those that were written")
+        if self._at[name] >= spec.nbytes:
+            self._check_digest(name, digest.hexdigest())
         return part
 
     def whole(self, name: str) -> Bytes:
-        """All bytes of a tensor, checked."""
-        return self.take(name, self.tensors[name].nbytes)
+        """All bytes of a tensor, checked; as often as one likes."""
+        begin = self._begin[name]
+        part = self._map[begin : begin + self.tensors[name].nbytes]
+        self._check_digest(name, xxhash.xxh3_128_hexdigest(part.data))
+        return part
+
+    def _check_digest(self, name: str, digest: str) -> None:
+        if digest != self.metadata.get(f"{_DIGEST} {name}"):
+            raise self.damaged(f"the bytes of {printable(name)} are not those that were written")
 
     def damaged(self, what: str) -> TensorFileError:
         """What to raise."""

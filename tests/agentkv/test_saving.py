@@ -118,6 +118,19 @@ async def test_branches_share_in_the_file_and_afterwards_what_they_shared(tmp_pa
             await ctx.load(path)
 
 
+async def test_forks_that_nobody_extended_and_one_branch_by_two_names_come_back(tmp_path: Path) -> None:
+    async with nano() as ctx:
+        trunk = await ctx.branch(PROMPT)
+        twins = await trunk.fork(2)
+        await ctx.save(tmp_path / "twins", {"a": twins[0], "b": twins[1], "again": twins[0], "trunk": trunk})
+        row = await trunk.logits()
+    async with nano() as ctx:
+        for branch in (await ctx.load_all(tmp_path / "twins")).values():
+            assert branch.tokens == ctx.tokenizer.encode(PROMPT)
+            assert (await branch.logits() == row).all()
+        assert ctx.stats.forwards == 0
+
+
 async def test_messages_marks_and_templates_come_back(tmp_path: Path) -> None:
     path = tmp_path / "talk"
     more = [{"role": "user", "content": "Thank you!"}]

@@ -38,6 +38,7 @@ class Session {
     CHECK(running_.empty());
     outcomes["retried"] += static_cast<int>(rig_.engine.stats().retries);
     outcomes["reused"] += static_cast<int>(rig_.engine.stats().reused);
+    outcomes["recalled"] += static_cast<int>(rig_.engine.stats().recalled);
   }
 
   // What came of the jobs of all sessions, so that a run which tries too little is noticed.
@@ -48,7 +49,8 @@ class Session {
     RigOptions o;
     o.capacity = 120;
     o.max_sequences = seed % 2 ? 8 : 12;
-    o.config = {.max_batch_tokens = 4 + static_cast<int>(seed % 20), .max_branches = 8};
+    const Cell retain = seed % 3 == 0 ? 0 : seed % 3 == 1 ? 20 : 120;
+    o.config = {.max_batch_tokens = 4 + static_cast<int>(seed % 20), .max_branches = 8, .retain = retain};
     o.info.max_tokens = 3 + static_cast<int>(seed % 30);
     o.info.max_logits = 1 + static_cast<int>(seed % 5);
     return o;
@@ -193,7 +195,7 @@ int main() {
   for (const char* outcome :
        {"extend done", "extend ContextFull", "extend StepFailed", "extend cancelled", "generate eos", "generate length",
         "generate context_full", "generate StepFailed", "generate cancelled", "logits done", "logits StepFailed",
-        "select done", "select StepFailed", "select cancelled", "retried", "reused"}) {
+        "select done", "select StepFailed", "select cancelled", "retried", "reused", "recalled"}) {
     std::printf("%s: %d\n", outcome, Session::outcomes[outcome]);
     CHECK(Session::outcomes[outcome] > 0);
   }

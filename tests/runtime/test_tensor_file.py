@@ -50,6 +50,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         assert file.metadata["model"] == "näno"
         parts = [file.take("rows", 40) for _ in range(4)]
         assert b"".join(part.tobytes() for part in parts) == content(SPECS[0]).tobytes()
+        assert [file.whole("tokens").tobytes() for _ in range(2)] == [content(SPECS[3]).tobytes()] * 2
     assert read(path) == {spec.name: content(spec).tobytes() for spec in SPECS}
 
 

@@ -17,6 +17,7 @@ __all__ = ["CallReader", "region_value"]
 
 _CUT_OFF = "the call is cut off"
 _NO_CALL = "what is written there is no call"
+_DEEPEST = 48  # levels of arguments: messages hold somewhat more, and have some of their own
 
 
 def region_value(entry: Field, text: str, captures: Mapping[str, str]) -> Any:
@@ -97,11 +98,27 @@ class CallReader:
         if not isinstance(arguments, Mapping | None):
             raise ValueError("its arguments are no object")
         name = function["name"]
-        return ParsedCall(name, cast_arguments(arguments or {}, self._schemas.get(name, {})), raw)
+        made = cast_arguments(arguments or {}, self._schemas.get(name, {}))
+        _check_value(made)
+        return ParsedCall(name, made, raw)
 
     def _failed(self, why: str, raw: str) -> ParsedCall:
         named = self._named[len(self.closed) :]
         return ParsedCall(named[0] if named else "", None, raw, why)
+
+
+def _check_value(value: object, depth: int = 0) -> None:
+    """Raises ValueError for what no message can hold, and no template can spell."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("half of a surrogate pair is no character") from None
+    elif isinstance(value, Mapping | list):
+        if depth == _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} levels deep")
+        for item in [*value, *value.values()] if isinstance(value, Mapping) else value:
+            _check_value(item, depth + 1)
 
 
 def _body_of(entry: Field) -> Body:

@@ -209,6 +209,39 @@ async def test_leaving_a_stream_early_undoes_the_turn(open_desk: OpenDesk) -> No
                 _ = stream.run.output
 
 
+@pytest.mark.parametrize("ended", ["left", "hook"])
+async def test_results_of_calls_stay_where_what_was_done_is_kept(open_desk: OpenDesk, ended: str) -> None:
+    never = anyio.Event()
+
+    async def weather(city: str) -> dict[str, Any]:
+        if city == "Brasno":
+            await never.wait()
+        return {"temp": 1, "sky": "rainy"}
+
+    def hook(ctx: kv.RunContext[Any], record: kv.CallRecord) -> None:
+        if ended == "hook":
+            raise ZeroDivisionError
+
+    agent = desk_agent(tools=[as_tool("weather", weather, early=False)], after_call=hook)
+    async with open_desk() as ctx:
+        branch = await agent.trunk(ctx)
+        if ended == "hook":
+            with pytest.raises(ZeroDivisionError):
+                await agent.run(branch, TWO_CALLS, keep_partial=True)
+        else:
+            async with agent.stream(branch, TWO_CALLS, keep_partial=True) as events:
+                async for event in events:
+                    if isinstance(event, kv.events.CallFinished):
+                        break
+            assert events.run.messages == tuple(branch.messages[1:])
+        user, said, *results = branch.messages[1:]
+        assert [user.role, said.role] == ["user", "assistant"]
+        assert [result.call_id for result in results] == [call.id for call in said.calls]
+        if len(results) == 2:
+            assert [result.content for result in results][0] == '{"temp": 1, "sky": "rainy"}'
+            assert "error" in results[1].content
+
+
 async def test_a_turn_is_done_once_its_reader_knows_however_far_ahead_it_was() -> None:
     async with kv.testing.replies(lambda _: "Well.", capacity=512, threads=1) as ctx:
         branch = await kv.Agent("S").trunk(ctx)
@@ -259,6 +292,16 @@ async def test_an_error_of_the_reader_is_its_own(open_desk: OpenDesk) -> None:
                     raise ZeroDivisionError
         assert branch.tokens == before
         await agent.run(branch, NO_CALL)
+
+
+async def test_a_stream_that_has_not_begun_says_so(open_desk: OpenDesk) -> None:
+    agent = desk_agent("stock")
+    async with open_desk() as ctx:
+        stream = agent.stream(await agent.trunk(ctx), ONE_CALL)
+        with pytest.raises(kv.AgentKVError, match="has not begun"):
+            _ = stream.run
+        with pytest.raises(kv.InvalidInput, match="must be a Context"):
+            await agent.trunk(kv.models.nano())  # type: ignore[arg-type]
 
 
 async def test_a_stream_is_for_one_turn_and_one_reader(open_desk: OpenDesk) -> None:

@@ -89,7 +89,7 @@ async def test_the_grammar_of_a_generation_holds_the_script_too() -> None:
             kv.StepFailed, match="reply 1 of the script failed: the grammar of the generation does not allow"
         ):
             await branch.generate(output=year)
-        with pytest.raises(kv.StepFailed, match=r"reply 2 of the script failed: .* does not allow it to end there"):
+        with pytest.raises(kv.StepFailed, match=r"reply 2 of the script failed: .* does not allow the end after"):
             await branch.generate(output=year)
         assert branch.tokens == before
         assert (await branch.generate(output=year)).text == "2031"

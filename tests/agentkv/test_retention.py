@@ -1,0 +1,191 @@
+"""What closed branches leave to prompts that begin alike: found again, to the bit, and in nobody's way."""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+import numpy as np
+import pytest
+
+import agentkv as kv
+
+from .conftest import OpenContext
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [3 + i * 7 % 300 for i in range(120)]
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int4"])
+async def test_what_a_closed_branch_left_is_the_same_to_the_bit(folder: object, kv_dtype: str) -> None:
+    rows, said = [], []
+    for retain in (None, 0):
+        async with kv.Context.open(folder, 1024, kv_dtype=kv_dtype, threads=1, retain=retain) as ctx:  # type: ignore[arg-type]
+            branch = await ctx.branch(PROMPT)
+            first = await branch.generate(max_tokens=6)
+            await branch.close()
+            assert ctx.stats.cells_used == 0
+            assert ctx.stats.cells_retained == (len(PROMPT) + 5 if retain is None else 0)
+            fed = ctx.stats.prefilled
+            again = await ctx.branch([*PROMPT, *first.tokens, 9, 8])
+            assert ctx.stats.prefilled - fed == (3 if retain is None else len(again))
+            assert ctx.stats.recalled == ctx.stats.reused == (len(PROMPT) + 5 if retain is None else 0)
+            rows.append(await again.logits())
+            said.append((await again.generate(max_tokens=5)).tokens)
+    assert (rows[0] == rows[1]).all()
+    assert said[0] == said[1]
+
+
+async def test_a_bound_holds_and_the_oldest_leaves_first(open_context: OpenContext) -> None:
+    async with open_context(retain=100) as ctx:
+        for first in (0, 100, 200):
+            async with await ctx.branch([first + i for i in range(40)]):
+                pass
+        assert ctx.stats.cells_retained == 100
+        before = ctx.stats.recalled
+        for first, found in ((200, 39), (100, 39), (0, 20)):
+            async with await ctx.branch([first + i for i in range(40)]):
+                assert ctx.stats.recalled - before == found
+                before = ctx.stats.recalled
+    for wrong in (-1, 1.5, "all"):
+        with pytest.raises(kv.InvalidInput, match="retain"):
+            async with open_context(retain=wrong):
+                pass
+
+
+async def test_what_is_retained_makes_room_for_whoever_lives(open_context: OpenContext) -> None:
+    async with open_context(capacity=160) as ctx:
+        await (await ctx.branch(PROMPT)).close()
+        branch = await ctx.branch([5] * 150)
+        assert ctx.stats.cells_retained == 10
+        assert (await branch.generate(max_tokens=50)).finish_reason == "context_full"
+        assert (ctx.stats.cells_used, ctx.stats.cells_retained) == (160, 0)
+        assert ctx.stats.cells_free == 0
+        await branch.rollback(30)
+        assert len((await branch.generate(max_tokens=50)).tokens) == 50
+
+
+async def test_adopted_and_kept_away_branches_leave_what_they_had(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch(PROMPT[:50])
+        kid = await trunk.fork()
+        await kid.rollback(20)
+        await kid.extend([7] * 30)
+        await trunk.adopt(kid)
+        assert ctx.stats.cells_retained == 30
+        await ctx.keep()
+        assert (ctx.stats.cells_used, ctx.stats.cells_retained) == (0, 80)
+        await ctx.branch(PROMPT[:50])
+        assert ctx.stats.recalled == 49
+
+
+async def test_prompts_of_one_moment_are_computed_once(open_context: OpenContext) -> None:
+    async with open_context(max_batch_tokens=32) as ctx:
+        prompts = [[*PROMPT, 5 + i, 6] for i in range(8)]
+        branches = await kv.gather(*map(ctx.branch, prompts))
+        assert [branch.tokens for branch in branches] == prompts
+        assert ctx.stats.prefilled == len(PROMPT) + 8 * 2
+        assert ctx.stats.reused == 7 * len(PROMPT)
+        rows = [await branch.logits() for branch in branches]
+    async with open_context() as ctx:
+        for prompt, row in zip(prompts, rows, strict=True):
+            assert (await (await ctx.branch(prompt)).logits() == row).all()
+
+
+async def test_a_prompt_that_others_wait_for_is_cancelled(open_context: OpenContext) -> None:
+    async with open_context(max_batch_tokens=16) as ctx:
+        for steps in range(12):
+            opened: list[kv.Branch] = []
+
+            async def first() -> None:
+                await ctx.branch(PROMPT * 2)
+
+            async def second(opened: list[kv.Branch] = opened) -> None:
+                opened.append(await ctx.branch([*PROMPT, *PROMPT, 9]))
+
+            with anyio.fail_after(20):
+                async with anyio.create_task_group() as group:
+                    with anyio.CancelScope() as scope:
+                        async with anyio.create_task_group() as inner:
+                            inner.start_soon(first)
+                            group.start_soon(second)
+                            for _ in range(steps):
+                                await ctx._loop.call(lambda _: None)
+                            scope.cancel()
+            assert opened[0].tokens == [*PROMPT, *PROMPT, 9]
+            await ctx.keep()
+
+
+@pytest.mark.parametrize("strategy", [kv.spec.PromptLookup(), kv.spec.Eagle()])
+async def test_strategies_go_on_from_what_was_retained(strategy: kv.spec.Strategy) -> None:
+    asked = [{"role": "user", "content": "Who are you?"}]
+    said = []
+    for speculative in (strategy, None):
+        async with kv.Context.open(kv.models.nano(), 1024, threads=1, speculative=speculative) as ctx:
+            for _ in range(3):
+                async with await ctx.branch(asked) as branch:
+                    said.append((await branch.generate(max_tokens=40)).tokens)
+            assert ctx.stats.recalled > 0
+    assert all(tokens == said[0] for tokens in said)
+
+
+async def story(ctx: kv.Context, seed: int, verbs: int) -> list[object]:
+    """What random verbs come to, one after another, on a cache that is often full."""
+    rng, seen = random.Random(seed), []
+    live: list[kv.Branch] = []
+    for _ in range(verbs):
+        branch = rng.choice(live) if live else None
+        kind = rng.random()
+        try:
+            if branch is None or kind < 0.25:
+                length = rng.randint(1, len(PROMPT))
+                live.append(await ctx.branch([*PROMPT[:length], *(rng.randrange(300) for _ in range(rng.randint(0, 9)))]))
+            elif kind < 0.45:
+                live.remove(branch)
+                await branch.close()
+            elif kind < 0.6:
+                live.append(await branch.fork())
+            elif kind < 0.7:
+                await branch.rollback(rng.randint(1, len(branch)))
+            elif kind < 0.8:
+                await branch.extend([rng.randrange(300) for _ in range(rng.randint(1, 30))])
+            elif kind < 0.85 and len(live) > 1:
+                await branch.adopt(rng.choice([other for other in live if other is not branch]))
+            elif kind < 0.9:
+                await branch.offload()
+            else:
+                made = await branch.generate(max_tokens=rng.randint(1, 12), sampling=kv.Sampling(temperature=1, seed=2))
+                seen.append((made.tokens, made.finish_reason))
+        except kv.ContextFull as error:
+            seen.append(type(error).__name__)
+        seen.append([len(branch) for branch in live])
+        assert ctx.stats.cells_used + ctx.stats.cells_retained <= ctx.stats.capacity
+    if live:
+        row = await live[-1].logits() if ctx.stats.cells_free else None
+        seen.append(None if row is None else np.asarray(row).tobytes())
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nobody_notices_what_is_retained(open_context: OpenContext, seed: int) -> None:
+    """Tokens, lengths, finish reasons, refusals and bits are those of a Context that retains nothing."""
+    await same_stories(open_context, seed, 150)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10, 20))
+async def test_nobody_notices_what_is_retained_for_long(open_context: OpenContext, seed: int) -> None:
+    await same_stories(open_context, seed, 2500)
+
+
+async def same_stories(open_context: OpenContext, seed: int, verbs: int) -> None:
+    stories = []
+    for retain in (None, 0, 40):
+        async with open_context(capacity=400, retain=retain) as ctx:
+            stories.append(await story(ctx, seed, verbs))
+            if retain is None:
+                assert ctx.stats.recalled > 0
+            elif retain == 0:
+                assert ctx.stats.recalled == ctx.stats.cells_retained == 0
+    assert stories[0] == stories[1] == stories[2]

@@ -168,7 +168,8 @@ class SnapshotFile:
         except (InvalidInput, ValueError) as error:
             raise self._file.damaged(f"its messages: {error}") from error
         states: dict[str, BranchState] = {}
-        rows: dict[int | None, npt.NDArray[np.float32]] = {None: np.zeros(0, np.float32)}  # of logits, each once however many branches name it
+        # Of logits, each once however many branches name it.
+        rows: dict[int | None, npt.NDArray[np.float32]] = {None: np.zeros(0, np.float32)}
         for index, (name, saved) in enumerate(self.document.branches.items()):
             tokens = self._array(f"branches.{index}.tokens", "I32", (-1,))
             if saved.conversation is None or saved.conversation >= len(conversations):

@@ -149,7 +149,8 @@ class Agent(Generic[Deps, Out]):
         tools = await self._all_tools()
         definitions = [tool.definition for tool in tools]
         self.answers.constraint(home.format, definitions)  # what cannot be held is said here
-        return await home.trunks.fork(self, context, definitions)
+        trunk: Branch = await home.trunks.fork(self, context, definitions)
+        return trunk
 
     @overload
     async def run(

@@ -181,7 +181,7 @@ class Call:
         place = await self._desk.threads.place()
         self._called += 1
         try:
-            (result,) = await place.run(lambda: (call(),))  # trio takes no coroutine from a thread
+            (result,) = await place.run(partial(_in_tuple, call))  # trio takes no coroutine from a thread
         finally:
             self._called -= place.given_up
         return await result if inspect.isawaitable(result) else result
@@ -220,6 +220,13 @@ class Call:
 
 class _TimedOut(TimeoutError):
     """An attempt took longer than its tool allows."""
+
+
+def _in_tuple(call: Callable[[], Any]) -> tuple[Any]:
+    try:
+        return (call(),)
+    except GeneratorExit as error:  # asyncio takes that for the end of a coroutine
+        raise RuntimeError("it raised GeneratorExit") from error
 
 
 def _runs(task: int) -> bool:

@@ -49,8 +49,8 @@ class JsonSchema(GrammarSource[Any]):
         return grammar_of(self.schema)
 
     def read(self, text: str) -> Any:
-        """What `json.loads` makes of it. Raises OutputIncomplete for half a JSON, OutputInvalid for one that is nested too
-        deeply for Python."""
+        """What `json.loads` makes of it. Raises OutputIncomplete for half a JSON, OutputInvalid for one that is nested
+        too deeply for Python."""
         try:
             return json.loads(text)
         except RecursionError:

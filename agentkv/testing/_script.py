@@ -44,9 +44,7 @@ class Script(Grammars):
         said = tokenizer.encode(self._spell(reply, self._home.format.write))
         own = None if description is None else self.compiled(description)
         name = f"reply {self._begun} of the script"
-        return self.wrapped(
-            name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own)
-        )
+        return self.wrapped(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own))
 
     def _reply(self, engine: StepEngine, branch: int) -> Any:
         if self._make is not None:

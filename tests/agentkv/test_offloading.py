@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -230,3 +233,34 @@ async def test_many_branches_take_turns_in_a_small_cache() -> None:
                 await branch.offload()
         for tokens, expected in zip(made, alone, strict=True):  # which may end earlier
             assert tokens[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("to", ["memory", "file", "full disk"])
+async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
+    tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nameless_files() -> int:
+        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        return sum("(deleted)" in os.readlink(link) for link in links if os.path.islink(link))
+
+    def full(fd: int, data: object, at: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = nameless_files()
+    async with nano() as ctx:
+        branch = await ctx.branch(PROMPT)
+        gc.disable()  # nothing waits for the collector
+        try:
+            if to == "full disk":
+                monkeypatch.setattr(os, "pwrite", full)
+                with pytest.raises(kv.SnapshotError, match="No space left"):
+                    await branch.offload(tmp_path)
+            else:
+                await branch.offload(None if to == "memory" else tmp_path)
+                store = weakref.ref(branch._history.aside._store)
+                await branch.close()
+                del branch
+                assert store() is None
+            assert nameless_files() == before
+        finally:
+            gc.enable()

@@ -140,7 +140,9 @@ async def story(ctx: kv.Context, seed: int, verbs: int) -> list[object]:
         try:
             if branch is None or kind < 0.25:
                 length = rng.randint(1, len(PROMPT))
-                live.append(await ctx.branch([*PROMPT[:length], *(rng.randrange(300) for _ in range(rng.randint(0, 9)))]))
+                live.append(
+                    await ctx.branch([*PROMPT[:length], *(rng.randrange(300) for _ in range(rng.randint(0, 9)))])
+                )
             elif kind < 0.45:
                 live.remove(branch)
                 await branch.close()

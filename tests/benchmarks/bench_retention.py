@@ -1,10 +1,10 @@
 """What retention saves of a replay of agents' requests, beside the best that the same cells could save.
 
-Run by hand: `python tests/benchmarks/bench_retention.py`. 2,000 requests of 200 conversations over 20 system prompts come
-in sessions, as people talk: some turns of one conversation, several sessions at the same time, favourites more often. Each
-request is a prompt of the whole conversation, an answer, and the end of its branch. The best possible is computed offline:
-whenever cells are needed, the tokens that will be asked for latest leave first (Belady 1966, over the tree of histories),
-answers included, and nothing that will not be asked for again is kept.
+Run by hand: `python tests/benchmarks/bench_retention.py`. 2,000 requests of 200 conversations over 20 system prompts
+come in sessions, as people talk: some turns of one conversation, several sessions at the same time, favourites more
+often. Each request is a prompt of the whole conversation, an answer, and the end of its branch. The best possible is
+computed offline: whenever cells are needed, the tokens that will be asked for latest leave first (Belady 1966, over the
+tree of histories), and nothing that will not be asked for again is kept.
 """
 
 from __future__ import annotations
@@ -62,13 +62,15 @@ def requests(seed: int, count: int, prompts: int, conversations: int, open_at_on
         yield talk
 
 
-async def replay(folder: object, cells: int, retain: int | None, options: dict[str, int]) -> tuple[int, list[list[Piece]]]:
+async def replay(
+    folder: object, cells: int, retain: int | None, options: dict[str, int]
+) -> tuple[int, list[list[Piece]]]:
     """Tokens that were prefilled, and the pieces of each request, its answer last."""
     asked: list[list[Piece]] = []
     async with kv.Context.open(folder, capacity=cells, kv_dtype="fp16", retain=retain) as ctx:  # type: ignore[arg-type]
         for talk in track(requests(**options), "replaying", total=options["count"], console=console, transient=True):
             async with await ctx.branch(talk.tokens) as branch:
-                answer = await branch.generate(max_tokens=24, ignore_eos=True)
+                answer = await branch.generate(max_tokens=24)
             talk.pieces.append(tuple(answer.tokens))
             asked.append(list(talk.pieces))
         return ctx.stats.prefilled, asked
@@ -85,7 +87,7 @@ def least_prefill(asked: list[list[Piece]], cells: int) -> int:
     held: dict[tuple[Piece, ...], int] = {}
     farthest: list[tuple[int, int, tuple[Piece, ...]]] = []
     filled = fed = 0
-    for time, pieces in enumerate(asked):
+    for pieces in asked:
         path = [tuple(pieces[:depth]) for depth in range(1, len(pieces) + 1)]
         for node in path:
             uses[node].pop()
@@ -113,7 +115,8 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the trace.")] = 0,
 ) -> None:
     """Replay, and print what was prefilled."""
-    options = {"seed": seed, "count": count, "prompts": prompts, "conversations": conversations, "open_at_once": sessions}
+    options = {"seed": seed, "count": count, "prompts": prompts}
+    options |= {"conversations": conversations, "open_at_once": sessions}
     folder = kv.models.nano()
     everything, asked = anyio.run(replay, folder, 4096, 0, options)
     last: dict[tuple[Piece, ...], int] = {}

@@ -238,7 +238,7 @@ async def test_results_of_calls_stay_where_what_was_done_is_kept(open_desk: Open
         assert [user.role, said.role] == ["user", "assistant"]
         assert [result.call_id for result in results] == [call.id for call in said.calls]
         if len(results) == 2:
-            assert [result.content for result in results][0] == '{"temp": 1, "sky": "rainy"}'
+            assert results[0].content == '{"temp": 1, "sky": "rainy"}'
             assert "error" in results[1].content
 
 

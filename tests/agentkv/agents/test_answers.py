@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import pytest
@@ -18,6 +19,10 @@ pytestmark = pytest.mark.anyio
 class Weather(BaseModel):
     city: Literal["Tolvik", "Brasno"]
     temp: int = Field(ge=-40, le=50)
+
+
+class Deep(BaseModel):
+    x: Deep | None
 
 
 async def test_an_answer_is_a_value(open_desk: OpenDesk) -> None:
@@ -84,3 +89,28 @@ async def test_an_answer_that_its_type_refuses_is_asked_for_again(open_desk: Ope
         assert trunk.tokens == before
         assert caught.value.run is not None
         assert caught.value.run.usage.completion_tokens > 0
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@pytest.mark.parametrize("choice", ['"yes"', '"', "no"])
+async def test_words_may_begin_with_a_quotation_mark(choice: str, thinking: bool) -> None:
+    tools = [as_tool("weather")] if thinking else []
+    agent = kv.Agent(SYSTEM, tools=tools, output=Literal['"yes"', '"', "no"])
+    said = json.dumps(choice) if thinking else choice  # beside calls, words are JSON
+    async with kv.testing.replies([said], capacity=512) as ctx:
+        assert (await agent.run(await agent.trunk(ctx), NO_CALL)).output == choice
+
+
+@pytest.mark.parametrize("kind", [Deep, list[object]])
+async def test_an_answer_that_is_nested_too_deeply_is_refused(kind: Any) -> None:
+    agent = kv.Agent(SYSTEM, output=kind, output_retries=0)
+    said = '{"x": ' * 300 + "null" + "}" * 300 if kind is Deep else "[" * 300 + "]" * 300
+    async with kv.testing.replies([said], capacity=4096) as ctx:
+        branch = await agent.trunk(ctx)
+        with pytest.raises(kv.OutputInvalid, match="refused"):
+            await agent.run(branch, NO_CALL)
+
+
+def test_a_json_that_is_nested_too_deeply_for_python_is_refused() -> None:
+    with pytest.raises(kv.OutputInvalid, match="nested too deeply"):
+        kv.JsonSchema({}).read("[" * 100_000 + "]" * 100_000)

@@ -221,3 +221,16 @@ def ends_the_program(where: str) -> tuple[list[str], list[str]]:
 def test_a_tool_that_ends_the_program_lets_it_clean_up() -> None:
     assert ends_the_program("asyncio") == (["the Context"], [])
     assert ends_the_program("trio") == (["the Context"], [])
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_a_tool_that_raises_generator_exit_has_failed(threaded: bool) -> None:
+    def plain(at: str) -> None:
+        raise GeneratorExit
+
+    async def look(at: str) -> None:
+        raise GeneratorExit
+
+    (record,) = (await turn(kv.tool(name="look")(plain if threaded else look))).calls
+    assert record.status == "failed"
+    assert "GeneratorExit" in record.content

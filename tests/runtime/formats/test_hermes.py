@@ -113,3 +113,10 @@ def test_what_is_written_is_read(family: kv.formats.Family) -> None:
     message = form.parse(form.write("Well.", calls, "Hm."))
     assert (message.content, message.reasoning) == ("Well.", "Hm.")
     assert [(call.name, call.arguments) for call in message.calls] == calls
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', '{"\\udfff": 1}', "[" * 60 + "]" * 60])
+def test_a_call_that_no_message_can_hold_is_an_error(hermes: Format, value: str) -> None:
+    (call,) = hermes.parse(f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>').calls
+    assert call.arguments is None
+    assert call.error is not None

@@ -185,12 +185,19 @@ class StepEngine(Protocol):
     def bring_back(self, branch: int, hold: int) -> None:
         """What was set aside lies in the rows of this hold now."""
 
+    def compact(self, retain: int | None = None) -> int:
+        """Moves cells to the front; returns the first one above all that are in use or retained then."""
+
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
         """The key of the branch's random numbers."""
 
 
 class CellStore(Protocol):
     """What is in the cells of an engine's cache."""
+
+    @property
+    def allocated_cells(self) -> int:
+        """Cells that have memory now."""
 
     @property
     def cell_arrays(self) -> Sequence[tuple[str, str, Sequence[int]]]:
@@ -201,6 +208,9 @@ class CellStore(Protocol):
 
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
         """What read_cells gave, back into these cells."""
+
+    def shrink(self, cells: int) -> None:
+        """Gives memory above the first `cells` cells back, as far as that is worth it."""
 
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._engine import CellStore, Emitted, StepEngine, StepReport
     from ._model import OpenEngine
 
+TIDY_AFTER_S = 1.0  # so long without anything to do, and memory that nobody needs is given back
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
 
 
@@ -153,7 +154,7 @@ class EngineWorker:
         while True:
             self._publish()
             if idle or not self.jobs:
-                self._take(queue.get())
+                self._take(self._awaited())
                 idle = False
             while not queue.empty():
                 self._take(queue.get())
@@ -168,6 +169,21 @@ class EngineWorker:
                 return
             with suppress(Empty):
                 self._take(queue.get(timeout=patience))
+
+    def _awaited(self) -> Flush | Command | Stop:
+        """The next thing to do. Whoever has nothing to do for a while tidies up once."""
+        try:
+            return self._queue.get(timeout=TIDY_AFTER_S)
+        except Empty:
+            self._tidy()
+            return self._queue.get()
+
+    def _tidy(self) -> None:
+        stats = self.engine.stats()
+        if 4 * (stats.cells_used + stats.cells_retained) <= 3 * self.cells.allocated_cells:
+            with suppress(Exception):  # memory that the system does not have is no reason to end
+                self.cells.shrink(self.engine.compact())
+            self._refresh_stats(perf_counter())
 
     def _take(self, item: Flush | Command | Stop) -> None:
         if isinstance(item, Stop):

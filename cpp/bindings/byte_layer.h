@@ -104,7 +104,10 @@ void def_cells(Class& holder, LayerOf layer_of) {
           },
           "cells"_a, "bytes"_a.noconvert(),
           "What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, "
-          "no cell twice. Raises InvalidRange.");
+          "no cell twice. Raises InvalidRange.")
+      .def(
+          "shrink", [=](Holder& self, Cell cells) { layer_of(self).shrink(cells); }, "cells"_a,
+          "Gives memory above the first `cells` cells back to the system, as far as that is worth it.");
 }
 
 // The class of a byte layer; `make` makes it over Cells, `attend` is its update_and_attend.

@@ -91,6 +91,10 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "a branch wrote one after another share an epoch, which no others have. Raises BranchClosed, BranchBusy.")
       .def("adopt", &Engine::adopt, "dst"_a, "src"_a,
            "dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.")
+      .def(
+          "compact", &Engine::compact, "retain"_a = nb::none(),
+          "Moves cells to the front of the cache: returns the number of the first one that is free and below no other. "
+          "With `retain`, what was retained beyond so many cells is let go first. Raises InvalidRange.")
       .def("close", &Engine::close, "branch"_a, "Cancels the branch's job and frees its cells. Idempotent.")
       .def(
           "tokens", [](Engine& self, BranchId id) { return copied_array<Token>(self.branch(id).log); }, "branch"_a,

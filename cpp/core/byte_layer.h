@@ -46,6 +46,8 @@ class AGENTKV_API ByteLayer {
   virtual Cell allocated_cells() const = 0;
   // Copies cell src[i] to dst[i] in every layer (compaction after a draft tree was accepted).
   virtual void move_cells(const Cell* src, const Cell* dst, std::size_t n) = 0;
+  // Gives memory above the first `cells` cells back to the system, as far as that is worth it.
+  virtual void shrink(Cell) noexcept {}
 
   // K and V of cells as they are kept, for saving and for bringing back: cell_bytes() for each, all layers, in an order
   // that caches of the same backend, shape and kv_dtype share. Throw InvalidRange, before anything changes, for a cell

@@ -68,6 +68,9 @@ class AGENTKV_API SeqCache : public SteppedCache {
   virtual void seq_retain(SeqId seq, std::span<const std::int32_t> tokens) = 0;
   virtual Pos seq_recall(SeqId dst, std::span<const std::int32_t> tokens) = 0;
   virtual Pos find_retained(std::span<const std::int32_t> tokens) const = 0;
+  // Moves cells so that those in use and retained are the lowest ones, as far as a byte layer can move them; returns
+  // how many were moved. While a sequence has draft nodes, nothing is moved.
+  virtual Cell compact() = 0;
   virtual Pos seq_len(SeqId seq) const = 0;  // one past the last position held; 0 for an empty sequence
   virtual SeqId max_sequences() const = 0;
   virtual SeqId live_sequences() const = 0;                    // sequences that hold something

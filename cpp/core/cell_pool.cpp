@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "core/errors.h"
 #include "core/message.h"
@@ -111,6 +112,16 @@ bool CellPool::drop(Cell cell) noexcept {
   --kept_;
   mark_free(cell, 1);
   return true;
+}
+
+void CellPool::move(std::span<const Cell> src, std::span<const Cell> dst) noexcept {
+  for (std::size_t i = 0; i < src.size(); ++i) {
+    const auto from = static_cast<std::size_t>(src[i]), to = static_cast<std::size_t>(dst[i]);
+    std::swap(owners_[from], owners_[to]);
+    std::swap(keeps_[from], keeps_[to]);
+    free_[to / kWordBits] &= ~bit_span(to % kWordBits, 1);
+    mark_free(src[i], 1);
+  }
 }
 
 void CellPool::mark_free(Cell first, Cell count) noexcept {

@@ -48,6 +48,8 @@ class CellPool {
   void keep(Cell first, Cell count) noexcept;
   // A cell is no longer kept; is it free now?
   bool drop(Cell cell) noexcept;
+  // What src[i] is becomes what the free cell dst[i] is, and the other way round.
+  void move(std::span<const Cell> src, std::span<const Cell> dst) noexcept;
   void clear() noexcept;
 
  private:

@@ -1,5 +1,7 @@
 #include "core/cells.h"
 
+#include <algorithm>
+
 #include "core/errors.h"
 #include "core/message.h"
 
@@ -108,6 +110,22 @@ Pos Cells::seq_recall(SeqId dst, std::span<const std::int32_t> tokens) {
   check_no_frontier("seq_recall", dst);
   table_.lend(dst, kept_.recall(tokens, table_.length(dst)));
   return table_.length(dst);
+}
+
+Cell Cells::compact() {
+  step_.check_closed("compact");
+  const auto has_nodes = [](const Frontier& nodes) { return nodes.size() > 0; };
+  if (!mover_ || std::any_of(frontiers_.begin(), frontiers_.end(), has_nodes)) return 0;
+  const CellMoves moves = moves_to_front(table_.pool());
+  if (moves.src.empty()) return 0;
+  const Moved moved(table_.pool(), moves);
+  auto sequences = table_.moved(moved);
+  auto kept = kept_.moved(moved);
+  mover_(moves.src, moves.dst);  // into free cells: if it throws, nothing has changed
+  table_.take_over(std::move(sequences));
+  kept_.take_over(std::move(kept));
+  table_.pool().move(moves.src, moves.dst);
+  return static_cast<Cell>(moves.src.size());
 }
 
 void Cells::propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq) {

@@ -58,6 +58,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   Cell retained() const override { return table_.pool().kept(); }
   void seq_retain(SeqId seq, std::span<const std::int32_t> tokens) override;
   Pos seq_recall(SeqId dst, std::span<const std::int32_t> tokens) override;
+  Cell compact() override;
   Pos find_retained(std::span<const std::int32_t> tokens) const override { return kept_.find(tokens); }
 
   void propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq = 0) override;

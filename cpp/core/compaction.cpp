@@ -55,4 +55,32 @@ CellMoves compact_chain(const CellPool& pool, std::span<const Cell> frontier, st
   return ordered_moves(chain, target);
 }
 
+CellMoves moves_to_front(const CellPool& pool) {
+  CellMoves moves;
+  for (Cell cell = pool.used() + pool.kept(); cell < pool.window(); ++cell) {
+    if (!pool.is_free(cell)) moves.src.push_back(cell);
+  }
+  moves.dst.resize(moves.src.size());
+  pool.lowest_free(moves.dst);
+  return moves;
+}
+
+Moved::Moved(const CellPool& pool, const CellMoves& moves)
+    : first_(pool.used() + pool.kept()), to_(static_cast<std::size_t>(std::max(pool.window() - first_, Cell{0}))) {
+  for (std::size_t i = 0; i < moves.src.size(); ++i)
+    to_[static_cast<std::size_t>(moves.src[i] - first_)] = moves.dst[i];
+}
+
+RunList Moved::runs(std::span<const Run> runs) const {
+  RunList out;
+  for (const Run& run : runs) {
+    const Cell stays = std::clamp(first_ - run.cell, Cell{0}, run.length);
+    append_run(out, {run.position, run.cell, stays});
+    for (Cell i = stays; i < run.length; ++i) {
+      append_run(out, {run.position + i, to_[static_cast<std::size_t>(run.cell + i - first_)], 1});
+    }
+  }
+  return out;
+}
+
 }  // namespace agentkv

@@ -102,6 +102,22 @@ RunList PrefixTree::recall(std::span<const std::int32_t> tokens, Pos first) {
   return runs;
 }
 
+PrefixTree::MovedRuns PrefixTree::moved(const Moved& moved) const {
+  MovedRuns out;
+  std::vector<Edge*> left{root_.get()};
+  while (!left.empty()) {
+    Edge* edge = left.back();
+    left.pop_back();
+    out.emplace_back(edge, moved.runs(edge->runs));
+    for (const auto& child : edge->children) left.push_back(child.second.get());
+  }
+  return out;
+}
+
+void PrefixTree::take_over(MovedRuns&& moved) noexcept {
+  for (auto& [edge, runs] : moved) edge->runs.swap(runs);
+}
+
 void PrefixTree::evict(Cell n) noexcept {
   while (n > 0 && !leaves_.empty()) {
     Edge& leaf = *leaves_.begin()->second;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/cell_pool.h"
+#include "core/compaction.h"
 #include "core/run_list.h"
 
 namespace agentkv {
@@ -35,6 +36,15 @@ class PrefixTree {
   // Lets cells go until n more are free, or nothing is left to let go.
   void evict(Cell n) noexcept;
   void clear() noexcept;
+
+ private:
+  struct Edge;
+
+ public:
+  // Its runs where their cells will lie; to be taken over once the cells are moved.
+  using MovedRuns = std::vector<std::pair<Edge*, RunList>>;
+  MovedRuns moved(const Moved& moved) const;
+  void take_over(MovedRuns&& moved) noexcept;
 
  private:
   struct Edge {

@@ -183,6 +183,13 @@ Pos SeqTable::shared_end(SeqId seq) const {
   return 0;
 }
 
+std::vector<RunList> SeqTable::moved(const Moved& moved) const {
+  std::vector<RunList> out;
+  out.reserve(sequences_.size());
+  for (const RunList& runs : sequences_) out.push_back(moved.runs(runs));
+  return out;
+}
+
 void SeqTable::lend(SeqId seq, std::span<const Run> more) {
   RunList& runs = sequences_[checked(seq)];
   reserve_more(runs, more.size());

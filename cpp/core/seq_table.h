@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/cell_pool.h"
+#include "core/compaction.h"
 #include "core/run_list.h"
 #include "core/types.h"
 
@@ -29,6 +30,9 @@ class SeqTable {
   void grow(SeqId seq, Cell n);
   void map(SeqId src, SeqId dst, std::span<const Piece> pieces);
   Pos shared_end(SeqId seq) const;
+  // The runs of every sequence where their cells will lie; to be taken over once the cells are moved.
+  std::vector<RunList> moved(const Moved& moved) const;
+  void take_over(std::vector<RunList>&& moved) noexcept { sequences_.swap(moved); }
   // A sequence gets a share of these cells, which are owned or kept and lie behind all that it holds.
   void lend(SeqId seq, std::span<const Run> more);
   void clear() noexcept;

@@ -48,6 +48,14 @@ std::size_t KvCache::bytes() const {
   return total;
 }
 
+void KvCache::shrink(Cell cells) noexcept {
+  for (Layer& layer : layers_) {
+    layer.k.shrink(cells);
+    layer.v.shrink(cells);
+  }
+  count_cells();
+}
+
 void KvCache::grow(Cell cells) {
   if (cells <= allocated_) return;
   try {
@@ -56,10 +64,7 @@ void KvCache::grow(Cell cells) {
       layer.v.reserve(cells);
     }
   } catch (...) {
-    for (Layer& layer : layers_) {
-      layer.k.shrink(allocated_);
-      layer.v.shrink(allocated_);
-    }
+    shrink(allocated_);
     throw;
   }
   count_cells();

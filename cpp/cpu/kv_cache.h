@@ -40,6 +40,7 @@ class KvCache final : public ByteLayer {
   std::size_t bytes() const override;
   Cell allocated_cells() const override { return allocated_; }
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
+  void shrink(Cell cells) noexcept override;
   std::size_t cell_bytes() const override;
   std::vector<CellArray> cell_arrays() const override;
   void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const override;

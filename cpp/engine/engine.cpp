@@ -108,6 +108,16 @@ void Engine::close(BranchId id) {
   branches_.close(branch);
 }
 
+Cell Engine::compact(std::optional<Cell> retain) {
+  TreeSeqCache& cache = branches_.cache();
+  if (retain && *retain < config_.retain) {
+    cache.set_retention(*retain);
+    cache.set_retention(config_.retain);
+  }
+  cache.compact();
+  return cache.read_window();
+}
+
 void Engine::attach(std::shared_ptr<Drafter> drafter) { speculation_.attach(std::move(drafter)); }
 
 AcceptanceRates Engine::acceptance(const Drafter& drafter) const {

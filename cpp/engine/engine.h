@@ -38,6 +38,9 @@ class Engine {
   void rollback(BranchId branch, std::int64_t length, std::optional<Epoch> epoch = {});
   void adopt(BranchId dst, BranchId src);
   void close(BranchId branch);
+  // Moves cells to the front of the cache, of which the first cells that are returned are in use or retained then. With
+  // `retain`, what was retained beyond so many cells is let go first.
+  Cell compact(std::optional<Cell> retain = {});
   // Which history a branch has: its length, and the epoch of its last token.
   std::pair<Pos, Epoch> end(BranchId branch);
   const Branch& branch(BranchId id) { return branches_.at(id); }

@@ -72,6 +72,9 @@ class ByteLayer(Protocol):
         No cell twice. Raises InvalidRange before anything changes.
         """
 
+    def shrink(self, cells: int) -> None:
+        """Gives memory above the first `cells` cells back, as far as that is worth it."""
+
 
 if TYPE_CHECKING:
     _LAYERS: tuple[type[ByteLayer], ...] = (CpuCache, MlxCache, TorchCache)

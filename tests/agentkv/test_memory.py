@@ -91,3 +91,63 @@ async def _refused_and_lost_nothing() -> None:
 
 def test_refused_memory_is_an_error_that_loses_nothing() -> None:
     in_child(lambda: anyio.run(_refused_and_lost_nothing))
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int4"])
+async def test_compacting_gives_memory_back_and_changes_nothing_else(kv_dtype: str) -> None:
+    async with kv.Context.open(NANO, capacity=16384, kv_dtype=kv_dtype, threads=1) as ctx:
+        branches = [await ctx.branch([i, *LONG[:500]]) for i in range(1, 13)]
+        kids = await branches[-1].fork(2)
+        busy = await branches[-1].fork()
+        for branch in branches[:-1]:
+            await branch.close()
+        rows = [await kid.logits() for kid in kids]
+        full = ctx.stats.kv_bytes
+        assert ctx.stats.cells_retained == 11 * 501
+        async with anyio.create_task_group() as group:  # beside whatever runs
+            group.start_soon(lambda: busy.generate(max_tokens=40))
+            assert await ctx.compact() <= full // 20  # what is retained stays
+            freed = await ctx.compact(retain=600)
+        stats = ctx.stats
+        assert stats.cells_retained == 600
+        assert freed > 0.75 * full
+        assert stats.kv_bytes < 0.25 * full
+        for kid, row in zip(kids, rows, strict=True):
+            await kid.rollback(len(kid) - 1)
+            await kid.extend([LONG[499]])
+            assert (await kid.logits() == row).all()
+        again = await ctx.branch([11, *LONG[:500]])
+        assert ctx.stats.recalled == 500  # the newest of the closed ones is there still
+        alone = await ctx.branch(again.tokens[:200])
+        for wrong in (-1, 1.5):
+            with pytest.raises(kv.InvalidInput, match="retain"):
+                await ctx.compact(retain=wrong)  # type: ignore[arg-type]
+    async with kv.Context.open(NANO, kv_dtype=kv_dtype, threads=1) as ctx:
+        for before in (again, alone):
+            assert before.tokens == (await ctx.branch(before.tokens)).tokens
+
+
+async def test_a_context_that_has_nothing_to_do_gives_memory_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentkv._worker.TIDY_AFTER_S", 0.05)
+    async with kv.Context.open(NANO, capacity=8192, kv_dtype="fp32", threads=1, retain=0) as ctx:
+        first = await ctx.branch(LONG)
+        last = await ctx.branch([1, 2, 3])
+        row = await last.logits()
+        full, memory = ctx.stats.kv_bytes, resident()
+        await first.close()
+        with anyio.fail_after(20):
+            while ctx.stats.kv_bytes > 0.1 * full:
+                await anyio.sleep(0.02)
+        assert resident() < memory - 0.7 * full
+        assert (await last.logits() == row).all()
+        assert (await last.generate(max_tokens=5)).tokens
+
+
+async def test_the_torch_backend_gives_memory_back(tiny_hf_folder: Callable[..., Path]) -> None:
+    async with kv.Context.open(tiny_hf_folder("llama"), capacity=2048, kv_dtype="fp32", retain=0) as ctx:
+        first = await ctx.branch([5] * 900)
+        last = await ctx.branch([1, 2, 3])
+        await first.close()
+        full = ctx.stats.kv_bytes
+        assert await ctx.compact() > full / 2
+        assert (await last.generate(max_tokens=5)).finish_reason == "length"

@@ -1,6 +1,7 @@
 // Retention: cells of closed sequences stay, are found by their tokens, and leave when somebody needs them.
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cells.h"
@@ -24,6 +25,11 @@ class Histories {
         logs(static_cast<std::size_t>(sequences)),
         written(static_cast<std::size_t>(capacity)) {
     cells.set_retention(most);
+    cells.set_mover([this](std::span<const Cell> src, std::span<const Cell> dst) {
+      for (std::size_t i = 0; i < src.size(); ++i) {
+        written[static_cast<std::size_t>(dst[i])] = std::exchange(written[static_cast<std::size_t>(src[i])], {});
+      }
+    });
   }
 
   Tokens& log(SeqId seq) { return logs[static_cast<std::size_t>(seq)]; }
@@ -139,6 +145,29 @@ void wrong_calls_change_nothing() {
   CHECK_EQ(histories.cells.find_retained((Tokens{1})), 0);
 }
 
+void cells_move_together() {
+  Histories histories(64, 4, 8);
+  for (SeqId seq = 0; seq < 3; ++seq) histories.extend(seq, {1, 2, seq, 4, 5, 6, 7, 8, 9, 10});
+  histories.cells.seq_cp(2, 3, 0, 4);
+  histories.log(3).assign(histories.log(2).begin(), histories.log(2).begin() + 4);
+  histories.close(0);
+  histories.close(1);
+  CHECK_EQ(histories.cells.used(), 10);
+  CHECK_EQ(histories.cells.retained(), 8);
+  CHECK_EQ(histories.cells.read_window(), 30);
+  CHECK_THROWS(
+      [&] {
+        histories.cells.set_mover([](auto, auto) { throw OutOfMemory("no"); });
+        histories.cells.compact();
+      }(),
+      OutOfMemory);
+  histories.check();  // as before
+  histories.cells.set_mover({});
+  CHECK_EQ(histories.cells.compact(), 0);
+  Histories again(64, 4, 8);
+  CHECK_EQ(again.cells.compact(), 0);
+}
+
 // Random histories over few tokens. While nothing had to leave, exactly the longest known beginning is found.
 void random_histories(unsigned seed, Cell capacity, Cell most, int verbs) {
   std::mt19937 random(seed);
@@ -180,6 +209,10 @@ void random_histories(unsigned seed, Cell capacity, Cell most, int verbs) {
       }
     }
     CHECK(histories.cells.retained() <= most);
+    if (i % 50 == 0) {
+      histories.cells.compact();
+      CHECK_EQ(histories.cells.read_window(), histories.cells.used() + histories.cells.retained());
+    }
     if (i % 16 == 0) histories.check();
   }
   histories.check();
@@ -193,6 +226,7 @@ int main(int argc, char** argv) {
   what_was_used_longest_ago_leaves_first_and_from_its_end();
   a_bound_holds_for_what_nobody_owns();
   wrong_calls_change_nothing();
+  cells_move_together();
   const int verbs = argc > 1 ? std::stoi(argv[1]) : 4000;
   for (unsigned seed = 0; seed < 4; ++seed) {
     random_histories(seed, 40, 40, verbs);

@@ -96,6 +96,7 @@ class Session {
           return;
         case 4:
           if (pick(2)) rig_.engine.close(id);
+          if (pick(4) == 0) rig_.engine.compact();
           return;
         case 5:
           if (!running_.empty()) cancel_one();

@@ -145,6 +145,14 @@ class TorchCache:
             for pool in pools or ():
                 pool.move(src, dst)
 
+    @torch.inference_mode()
+    def shrink(self, cells: int) -> None:
+        """Gives memory above the first `cells` cells back, where that is half of it or more: pools double."""
+        for pools in self._pools:
+            for pool in pools or ():
+                if 2 * cells <= pool.cells:
+                    pool.shrink(cells)
+
     @property
     def cell_bytes(self) -> int:
         """Bytes that K and V of one cell take, all layers; 0 until each was written, which tells their shapes."""

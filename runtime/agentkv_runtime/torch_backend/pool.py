@@ -49,6 +49,10 @@ class Pool:
             new[:, :, : self.cells] = old
         self._planes = grown
 
+    def shrink(self, cells: int) -> None:
+        """Room for no more than so many cells."""
+        self._planes = tuple(plane[:, :, :cells].clone() for plane in self._planes)
+
     def write(self, cells: torch.Tensor, rows: torch.Tensor) -> None:
         """Stores rows `[1, n_heads, T, dim]` into cells `[T]`."""
         for plane, new in zip(self._planes, self.rows.encode(rows), strict=True):

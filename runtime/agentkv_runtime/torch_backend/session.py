@@ -96,6 +96,10 @@ class TorchSession(_core.PythonRunner):
         self._learn_shapes()
         self.layer.write_cells(cells, bytes)
 
+    def shrink(self, cells: int) -> None:
+        """Gives memory above the first `cells` cells back, as far as that is worth it."""
+        self.layer.shrink(cells)
+
     def _learn_shapes(self) -> None:
         """Models say what their layers keep by keeping it: a forward tells, and is taken back."""
         if self.layer.cell_bytes:

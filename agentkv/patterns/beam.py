@@ -40,7 +40,9 @@ async def beam(trunk: Branch, *, width: int = 4, max_tokens: int = 64) -> Winner
 
     async with Grove() as grove:
         beams: list[Beam] = [(0.0, grove.add(await trunk.fork()), False)]
-        while not all(beam[2] for beam in beams) and len(beams[0][1]) < start + max_tokens:
+        for _ in range(max_tokens):
+            if all(ended for _, _, ended in beams):
+                break
             over = [(beam[0], beam, None) for beam in beams if beam[2]]
             rows = await gather(*(continued(beam) for beam in beams if not beam[2]))
             chosen = sorted([*over, *(option for row in rows for option in row)], key=lambda option: -option[0])[:width]

@@ -65,7 +65,7 @@ class Mix:
 
 PLAIN = Mix()
 TAUGHT = Mix(rename=0.15, errors=0.06)  # what the shipped weights have learnt from
-WIDER = Mix(rename=0.15, describe=0.5, errors=0.06, retries=0.06, typed=0.14, expert=0.1, least=1)
+WIDER = Mix(rename=0.15, describe=0.5, errors=0.09, retries=0.06, typed=0.2, expert=0.35, least=1)
 
 
 @dataclass
@@ -146,7 +146,7 @@ def _play(rng: random.Random, pool: Pool, desk: Desk, chain: chains.Chain, kind:
         results: list[Result | str] = [TOOLS[name].run(**args) for name, args in steps]
         failed = chance(rng, mix.errors)
         if failed:
-            results[rng.randrange(len(results))] = mishaps.failure(rng)
+            results[rng.randrange(len(results))] = mishaps.failure(rng, pool)
             turn.kind = "error"
         again = rng.randrange(len(steps)) if not failed and chance(rng, mix.retries) else None
         turn.turns.append([Call(desk.shown(name), args) for name, args in steps])
@@ -172,7 +172,7 @@ def _call_again(rng: random.Random, pool: Pool, desk: Desk, step: Step, turn: Ro
         turn.results.append([TOOLS[name].run(**args)])
         index = 0
     if rng.random() < 0.15:
-        turn.results[-1] = [mishaps.failure(rng)]
+        turn.results[-1] = [mishaps.failure(rng, pool)]
     result = turn.results[-1][0]
     assert isinstance(result, dict)
     return (name, args), result
@@ -206,7 +206,7 @@ def _delegated(rng: random.Random, pool: Pool, desk: Desk) -> Round:
 
 
 def _one_call(rng: random.Random, pool: Pool, desk: Desk, past: list[Round], mix: Mix) -> Round:
-    if desk.expert and rng.random() < 0.4:
+    if desk.expert and rng.random() < 0.7:
         return _delegated(rng, pool, desk)
     follow = _follow_up(rng, pool, desk, past[-1]) if past and rng.random() < 0.4 else None
     if follow:

@@ -10,13 +10,21 @@ from .pools import Pool
 from .tools import Result
 
 ERRORS = ("timeout", "offline", "busy", "not found", "access denied")
+_KINDS = ("ValueError", "ConnectionError", "RuntimeError", "TimeoutError", "OSError", "KeyError")
+_WHY = ("the shop is closed", "no connection", "it was not approved", "not now", "the server is down", "out of range")
 _AGAIN = ("try again", "busy, try again", "timeout, try again", "no answer, please try again")
 _MEANT = ("no {key} {old}, did you mean {new}?", "unknown {key} {old}, try {new}", "{old} is not known, use {new}")
 
 
-def failure(rng: random.Random) -> Result:
-    """What a tool says that has failed for good."""
-    return {"error": rng.choice(ERRORS)}
+def failure(rng: random.Random, pool: Pool) -> Result:
+    """What a tool says that has failed for good, or that was not allowed or too slow."""
+    kind = rng.random()
+    if kind < 0.4:
+        return {"error": rng.choice(ERRORS)}
+    if kind < 0.55:
+        return {"error": f"it took longer than {rng.choice((rng.randint(1, 60), round(rng.random(), 2)))} s"}
+    why = rng.choice(_WHY) if rng.random() < 0.6 else " ".join(pools.word(rng, pool) for _ in range(rng.randint(1, 4)))
+    return {"error": f"{'denied' if kind < 0.75 else rng.choice(_KINDS)}: {why}"}
 
 
 def second_try(rng: random.Random, pool: Pool, args: Args) -> tuple[Result, Args]:

@@ -25,6 +25,7 @@ from . import tokenizer as bpe
 from .acceptance import report
 from .batches import Batch, Batches
 from .copying_head import plant
+from .data import WIDER
 from .muon import Muon
 from .rollouts import Starts, rollout
 from .target import Target
@@ -70,10 +71,12 @@ class Trainer:
         self.tokenizer = bpe.load()
         self.target = target
         self.levels = levels
-        self.batches = Batches(self.tokenizer, seed + 1000, batch_tokens)
-        tokens, self.coverage = frequent(Batches(self.tokenizer, seed, batch_tokens), said, len(self.tokenizer))
+        self.batches = Batches(self.tokenizer, seed + 1000, batch_tokens, mix=WIDER)
+        tokens, self.coverage = frequent(
+            Batches(self.tokenizer, seed, batch_tokens, mix=WIDER), said, len(self.tokenizer)
+        )
         self.head = build(target, tokens, mlp, seed)
-        plant(self.head, target, Batches(self.tokenizer, seed, batch_tokens), seed)
+        plant(self.head, target, Batches(self.tokenizer, seed, batch_tokens, mix=WIDER), seed)
         learnt = [p for p in self.head.parameters() if p.requires_grad]
         matrices = [p for p in learnt if p.ndim == 2 and p is not self.head.lm_head.weight]
         self.quantised = [*matrices, self.head.lm_head.weight]
@@ -206,7 +209,7 @@ def main(
                 saved = trainer.seconds
     trainer.save(out, checkpoint)
     console.print(f"{trainer.step} updates in {trainer.seconds / 60:.1f} minutes; head in {out}")
-    batches = Batches(trainer.tokenizer, 1, batch_tokens, "eval")
+    batches = Batches(trainer.tokenizer, 1, batch_tokens, "eval", WIDER)
     with nano.rounded(trainer.quantised):
         report(trainer.head, trainer.target, [batches.take(0.0) for _ in range(held_out)], console)
 

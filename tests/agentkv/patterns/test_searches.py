@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import anyio
 import numpy as np
 import pytest
 
@@ -107,3 +108,14 @@ async def test_speakers_hear_what_the_others_said_last(open_context: OpenContext
         assert win.result == win.branch.tokens[-1]
         assert win.branch.tokens[:4] in ([1, 2, 3, 10], [1, 2, 3, 11])
         assert {b.id for b in ctx.branches} == {trunk.id, win.branch.id}
+
+
+@pytest.mark.parametrize("question", ["How are you?", "Who are you?", "Thank you!", "Tell me a joke."])
+async def test_a_beam_that_ended_does_not_let_the_others_go_on_for_ever(question: str) -> None:
+    async with kv.Context.open(kv.models.nano(), capacity=1024, threads=1) as ctx:
+        trunk = await ctx.branch([{"role": "user", "content": question}])
+        before = ctx.stats.forwards
+        with anyio.fail_after(20):
+            win = await kv.patterns.beam(trunk, width=4, max_tokens=14)
+        assert len(win.branch) <= len(trunk) + 14
+        assert ctx.stats.forwards - before <= 2 * 14

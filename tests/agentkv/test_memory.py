@@ -136,7 +136,7 @@ async def test_a_context_that_has_nothing_to_do_gives_memory_back_by_itself(monk
         full, memory = ctx.stats.kv_bytes, resident()
         await first.close()
         with anyio.fail_after(20):
-            while ctx.stats.kv_bytes > 0.1 * full:
+            while ctx.stats.kv_bytes > 0.1 * full:  # noqa: ASYNC110 - nobody tells
                 await anyio.sleep(0.02)
         assert resident() < memory - 0.7 * full
         assert (await last.logits() == row).all()

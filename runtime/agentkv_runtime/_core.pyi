@@ -256,7 +256,7 @@ class SeqCache(SteppedCache):
 
     def seq_recall(self, dst: int, tokens: Sequence[int]) -> int:
         """
-        Gives the empty sequence dst the cells of the longest beginning of `tokens` that stayed, and returns its length. Raises UnknownSequence, InvalidRange, InvalidStep.
+        Gives dst, which holds the beginning of `tokens` or nothing, the cells of as many tokens behind it as stayed, and returns its length then. Raises UnknownSequence, InvalidStep.
         """
 
     @property
@@ -357,6 +357,11 @@ class CpuCache:
     def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
+        """
+
+    def shrink(self, cells: int) -> None:
+        """
+        Gives memory above the first `cells` cells back to the system, as far as that is worth it.
         """
 
     def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
@@ -900,6 +905,11 @@ class Engine:
         dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.
         """
 
+    def compact(self, retain: int | None = None) -> int:
+        """
+        Moves cells to the front of the cache: returns the number of the first one that is free and below no other. With `retain`, what was retained beyond so many cells is let go first. Raises InvalidRange.
+        """
+
     def close(self, branch: int) -> None:
         """Cancels the branch's job and frees its cells. Idempotent."""
 
@@ -1074,6 +1084,11 @@ class ExecuTorchSession(ModelRunner):
     def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
+        """
+
+    def shrink(self, cells: int) -> None:
+        """
+        Gives memory above the first `cells` cells back to the system, as far as that is worth it.
         """
 
     @property

@@ -27,7 +27,7 @@ from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
-    from ._engine import Finished, StepEngine
+    from ._engine import CellStore, Finished, StepEngine
 
 
 class Context:
@@ -232,9 +232,13 @@ class Context:
         """
         self._loop.check_open()
         most = None if retain is None else checked_count(retain, "retain", 0, 2**31 - 1)
-        before = self._loop.snapshot.kv_bytes
-        await self._loop.run(CellCall(lambda engine, cells: cells.shrink(engine.compact(most))))
-        return before - self._loop.snapshot.kv_bytes
+
+        def compact(engine: StepEngine, cells: CellStore) -> int:
+            before = cells.kv_bytes
+            cells.shrink(engine.compact(most))
+            return before - cells.kv_bytes
+
+        return await self._loop.run(CellCall(compact))
 
     async def save(
         self, path: str | Path, branches: Mapping[str, Branch], *, progress: Progress | None = None

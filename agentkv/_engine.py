@@ -196,6 +196,10 @@ class CellStore(Protocol):
     """What is in the cells of an engine's cache."""
 
     @property
+    def kv_bytes(self) -> int:
+        """Memory of keys and values now, in bytes."""
+
+    @property
     def allocated_cells(self) -> int:
         """Cells that have memory now."""
 

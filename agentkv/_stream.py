@@ -124,6 +124,10 @@ class TokenStream(Generic[Out_co]):
         self._take(*tokens)
         return tokens
 
+    def unread(self, count: int) -> None:
+        """The last tokens that were handed out count as not read: they are not kept where those that were read are."""
+        self._read -= count
+
     def _check_entered(self) -> None:
         if not self._entered:
             raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .._inputs import Prompt
     from .._sampling import Sampling
     from ..output.grammar import GrammarSource
-    from .calling import Ask, Emit
+    from .calling import Ask, Emit, Unheard
     from .run import Run
     from .step import Step
 
@@ -239,7 +239,7 @@ class Agent(Generic[Deps, Out]):
         read.
         """
         return AgentStream(
-            lambda emit, ask: self._turn(branch, deps, emit, ask),
+            lambda emit, ask, unheard: self._turn(branch, deps, emit, ask, unheard),
             lambda turn: turn.run(_as_messages(prompt), keep_partial),
             approve,
             waits=keep_partial,
@@ -281,7 +281,7 @@ class Agent(Generic[Deps, Out]):
         turn = await self._turn(branch, context.deps, nobody, context._ask or asking(None))
         return await turn.run(prompt, False)
 
-    async def _turn(self, branch: Branch, deps: Any, emit: Emit, ask: Ask) -> Turn[Out]:
+    async def _turn(self, branch: Branch, deps: Any, emit: Emit, ask: Ask, *unheard: Unheard) -> Turn[Out]:
         if not isinstance(branch, Branch):
             raise InvalidInput(
                 f"branch is {shown(branch)}, but it must be a Branch; `await agent.trunk(ctx)` makes one"
@@ -292,7 +292,7 @@ class Agent(Generic[Deps, Out]):
         home = branch._home
         by_name = {tool.name: tool for tool in tools}
         warn_of_untold(branch, by_name)
-        return Turn(self, branch, Desk(by_name, context, home.tool_threads, home.tokenizer, emit, ask))
+        return Turn(self, branch, Desk(by_name, context, home.tool_threads, home.tokenizer, emit, ask, *unheard))
 
     async def _all_tools(self) -> Sequence[Tool[Any, ..., Any]]:
         further = [tool for toolset in self.toolsets for tool in await toolset.tools()]

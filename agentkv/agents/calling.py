@@ -30,11 +30,17 @@ if TYPE_CHECKING:
 Emit = Callable[[Event], Awaitable[None]]
 Ask = Callable[[ApprovalAsked], Awaitable[str | None]]  # None, or why the call is denied
 
+Unheard = Callable[[Event], bool]  # has its reader not got this event, that was told?
+
 _LONG = 8192  # characters of a result that are made tokens beside the event loop
 
 
 async def nobody(event: Event) -> None:
     """Listens to no events."""
+
+
+def _heard_at_once(event: Event) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class Desk:
         tokenizer: counts the tokens of results.
         emit: is told what happens.
         ask: has a person decide.
+        unheard: of an event that was told when its turn ended early.
     """
 
     tools: Mapping[str, Tool[Any, ..., Any]]
@@ -56,6 +63,7 @@ class Desk:
     tokenizer: Tokenizer
     emit: Emit
     ask: Ask
+    unheard: Unheard = _heard_at_once
 
     @property
     def heard(self) -> bool:

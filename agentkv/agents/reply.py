@@ -46,13 +46,14 @@ class Reply:
         self._definitions = [tool.definition for tool in turn.desk.tools.values()]
         self._bytes = self._home.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._unheard = False  # the reader has not got what it was told last
 
     async def read(self, written: Callable[[ParsedCall], None]) -> None:
         """Generates it to its end; `written` is told of each call once it is complete, or never will be.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
-        turn, before, read = self._turn, len(self._held), 0
+        turn, before, read, told = self._turn, len(self._held), 0, 0
         turn.text = ""
         prefix = self._begun()
         parser = self._home.format.parser(prefix=prefix, tools=self._definitions)
@@ -62,11 +63,20 @@ class Reply:
             async with stream as tokens:
                 while batch := await tokens.batch(most):
                     read += len(batch)
-                    await self._tell(parser.feed(self._text(token.id for token in batch)), written)
+                    deltas = list(parser.feed(self._text(token.id for token in batch)))
+                    try:
+                        await self._tell(deltas, written)
+                    except BaseException:
+                        if self._unheard:
+                            tokens.unread(read - told)
+                            read = told
+                            turn.text = turn.text.removesuffix(_text_of(deltas))
+                        raise
+                    told = read if deltas else told
         except BaseException:
             with suppress(FormatError):
                 rest = parser.feed(self._text(self._held._history.log[before + read :]))
-                turn.text += "".join(delta.text for delta in rest if isinstance(delta, TextDelta))
+                turn.text += _text_of(rest)
             raise
         finally:
             turn.generated += len(self._held) - before
@@ -109,11 +119,18 @@ class Reply:
             match delta:
                 case TextDelta(text):
                     self._turn.text += text
-                    await self._turn.desk.emit(delta)
+                    await self._emit(delta)
                 case ReasoningDelta():
-                    await self._turn.desk.emit(delta)
+                    await self._emit(delta)
                 case CallClosed(_, call):
                     written(call)
+
+    async def _emit(self, delta: TextDelta | ReasoningDelta) -> None:
+        try:
+            await self._turn.desk.emit(delta)
+        except BaseException:
+            self._unheard = self._turn.desk.unheard(delta)
+            raise
 
     def _text(self, tokens: Iterable[int]) -> str:
         return self._decoder.decode(self._spelled(tokens))
@@ -138,3 +155,7 @@ class Reply:
             )
         if reason == "cancelled":
             raise BranchClosed("the branch was closed in an agent's turn; close it after the turn")
+
+
+def _text_of(deltas: Iterable[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))

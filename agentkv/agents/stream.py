@@ -16,7 +16,7 @@ from .events import ApprovalAsked, Event, Finished, ReasoningDelta, TextDelta
 from .together import Together
 
 if TYPE_CHECKING:
-    from .calling import Ask, Emit
+    from .calling import Ask, Emit, Unheard
     from .run import Run
     from .turn import Turn
 
@@ -39,7 +39,7 @@ class AgentStream(Generic[Out_co]):
 
     def __init__(
         self,
-        begin: Callable[[Emit, Ask], Awaitable[Turn[Out_co]]],
+        begin: Callable[[Emit, Ask, Unheard], Awaitable[Turn[Out_co]]],
         play: Callable[[Turn[Out_co]], Awaitable[Run[Out_co]]],
         approve: Approve | None,
         waits: bool,
@@ -56,6 +56,7 @@ class AgentStream(Generic[Out_co]):
         self._run: Run[Out_co] | None = None
         self._error: Exception | None = None
         self._last: Event | None = None
+        self._pending: list[Event] = []  # told, and not read yet
         self._heard = anyio.Event()  # the reader has the last event
         self._ended = anyio.Event()
         self._over = False
@@ -63,7 +64,7 @@ class AgentStream(Generic[Out_co]):
     async def __aenter__(self) -> AgentStream[Out_co]:
         if self._group is not None:
             raise AgentKVError("this stream was entered before; call `agent.stream` again for another turn")
-        self._turn = turn = await self._begin(self._tell, self._ask)
+        self._turn = turn = await self._begin(self._tell, self._ask, self._unheard)
         self._send, self._receive = anyio.create_memory_object_stream[Event](_AHEAD)
         self._group = await self._together.__aenter__()
         self._group.start_soon(self._take, turn)
@@ -96,6 +97,7 @@ class AgentStream(Generic[Out_co]):
             self._back.set()
         try:
             self._last = await self._receive.receive()
+            self._pending = [event for event in self._pending if event is not self._last]
         except anyio.EndOfStream:
             error, self._error = self._error, None
             if error is not None:
@@ -132,11 +134,15 @@ class AgentStream(Generic[Out_co]):
 
     async def _tell(self, event: Event) -> None:
         self._back = anyio.Event()
+        self._pending.append(event)
         await self._send.send(event)
         if isinstance(event, Finished):
             await self._heard.wait()  # the turn is not done before its reader knows
         elif self._waits and isinstance(event, TextDelta | ReasoningDelta):
             await self._back.wait()
+
+    def _unheard(self, event: Event) -> bool:
+        return any(pending is event for pending in self._pending)
 
     async def _show(self, asked: ApprovalAsked) -> str | None:
         await self._send.send(asked)

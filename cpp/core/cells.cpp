@@ -12,7 +12,15 @@ Cells::Cells(Cell capacity, SeqId max_sequences)
 
 void Cells::set_layer(std::weak_ptr<ByteLayer> layer) {
   mover_ = [layer = std::move(layer)](std::span<const Cell> src, std::span<const Cell> dst) {
-    if (const auto held = layer.lock()) held->move_cells(src.data(), dst.data(), src.size());
+    const auto held = layer.lock();
+    if (!held) return;
+    std::vector<Cell> from, to;  // what was never written has no bytes to move
+    for (std::size_t i = 0; i < src.size(); ++i) {
+      if (src[i] >= held->allocated_cells()) continue;
+      from.push_back(src[i]);
+      to.push_back(dst[i]);
+    }
+    held->move_cells(from.data(), to.data(), from.size());
   };
 }
 

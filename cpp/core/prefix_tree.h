@@ -20,6 +20,8 @@ namespace agentkv {
 // is kept once, by the edge that spells its token; sequences may own it meanwhile. What was used longest ago is let go
 // first, from the leaves up and an edge from its end.
 class PrefixTree {
+  struct Edge;
+
  public:
   explicit PrefixTree(CellPool& pool) : pool_(pool), root_(std::make_unique<Edge>()) {}
   ~PrefixTree() { clear(); }
@@ -37,10 +39,6 @@ class PrefixTree {
   void evict(Cell n) noexcept;
   void clear() noexcept;
 
- private:
-  struct Edge;
-
- public:
   // Its runs where their cells will lie; to be taken over once the cells are moved.
   using MovedRuns = std::vector<std::pair<Edge*, RunList>>;
   MovedRuns moved(const Moved& moved) const;

@@ -21,9 +21,10 @@ struct BranchState {
   std::uint32_t forks = 0;       // how many children drew a stream from this one
   Output output = {};            // the last one under a constraint
   Lineage lineage = {};          // of log
+  bool lends = true;             // its cells serve others that begin alike
 
   // What the next child begins with. The caller counts it in `forks` once the child stands.
-  BranchState child() const { return {log, next_logits, child_stream(rng_stream, forks), 0, output, lineage}; }
+  BranchState child() const { return {log, next_logits, child_stream(rng_stream, forks), 0, output, lineage, lends}; }
 
   void roll_back(Pos length) {
     log.resize(static_cast<std::size_t>(length));

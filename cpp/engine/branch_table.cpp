@@ -176,7 +176,8 @@ Branch& BranchTable::restore(const StoredBranch& stored, SeqId held, LogitsRow n
                         .rng_stream = stored.rng_stream,
                         .forks = stored.forks,
                         .output = stored.output,
-                        .lineage = std::move(lineage)});
+                        .lineage = std::move(lineage),
+                        .lends = false});  // whoever stored it may have stored anything
   try {
     if (cached > 0) cache_->seq_map(held, branch.seq, stored.rows);
   } catch (...) {
@@ -230,9 +231,10 @@ std::vector<LogChange> BranchTable::take_changes() {
 
 // What is gone is computed anew, so retention does without what it cannot take.
 void BranchTable::retain(const Branch& branch) noexcept {
-  if (branch.n_cached == 0) return;
+  if (branch.n_cached == 0 || !branch.lends) return;
   try {
-    cache_->seq_retain(branch.seq, std::span(branch.log).first(static_cast<std::size_t>(branch.n_cached)));
+    const Pos held = std::min(branch.n_cached, branch.length());  // a job may fail before its tokens are in the log
+    cache_->seq_retain(branch.seq, std::span(branch.log).first(static_cast<std::size_t>(held)));
   } catch (const std::exception&) {
   }
 }
@@ -243,6 +245,7 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   const Branch* best = nullptr;
   std::size_t longest = 0;
   for (const auto& [id, other] : branches_) {
+    if (!other->lends) continue;
     const std::size_t limit = std::min(static_cast<std::size_t>(other->n_cached), wanted.size());
     if (limit <= longest) continue;
     const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(limit);
@@ -262,10 +265,14 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   return {all, all - live};
 }
 
-void BranchTable::share_more(const Branch& src, Branch& dst, Pos length) {
-  cache_->seq_cp(src.seq, dst.seq, dst.n_cached, length);
-  dst.n_cached = length;
-  speculation_.shared(src.id, dst.id, length);
+Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> tokens) {
+  if (src) {
+    cache_->seq_cp(src->seq, branch.seq, branch.n_cached, length);
+    branch.n_cached = length;
+    speculation_.shared(src->id, branch.id, length);
+  }
+  if (cache_->find_retained(tokens) > branch.n_cached) branch.n_cached = cache_->seq_recall(branch.seq, tokens);
+  return branch.n_cached;
 }
 
 std::span<const Token> BranchTable::refeed(Branch& branch) {

@@ -60,8 +60,11 @@ class BranchTable {
     Pos retained = 0;  // of these, tokens that no live branch has
   };
   Reused reuse_prefix(Branch& branch, std::span<const Token> tokens);
-  // The cells of tokens [n_cached, length) of src, which both branches' histories have; dst's log has them already.
-  void share_more(const Branch& src, Branch& dst, Pos length);
+  // The same for a branch that has the beginning of `tokens`: first of `src`, which begins with `length` of them, then
+  // of what is retained. Returns how many of the tokens it has in the cache then; its log is the caller's to go on.
+  Pos take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> tokens);
+  // What a branch has in the cache stays for those that begin alike, as far as there is retention.
+  void retain(const Branch& branch) noexcept;
 
   // The tokens to feed for a row of logits at the branch's end: what is pending, or the last token once more.
   std::span<const Token> refeed(Branch& branch);
@@ -87,7 +90,6 @@ class BranchTable {
   Branch& fork(Branch& parent);
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
-  void retain(const Branch& branch) noexcept;
 
   std::shared_ptr<TreeSeqCache> cache_;
   Speculation& speculation_;

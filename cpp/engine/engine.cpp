@@ -42,6 +42,7 @@ Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache
       branches_(std::move(cache), config.max_branches, speculation_),
       held_(branches_),
       context_{.branches = branches_,
+               .jobs = jobs_,
                .vocabulary = vocabulary_,
                .stats = stats_,
                .speculation = speculation_,
@@ -158,20 +159,7 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
                                  " are free: close or roll back branches, or open a larger cache"));
   }
   check_positions(branch, tokens.size());
-  return start<ExtendJob>(branch, tokens, ahead_of(branch, tokens));
-}
-
-// Prompts that were opened together are computed once as far as they are alike.
-std::optional<Ahead> Engine::ahead_of(const Branch& branch, std::span<const Token> tokens) const {
-  std::optional<Ahead> most;
-  if (tokens.empty()) return most;
-  for (const auto& job : jobs_) {
-    const auto* extend = dynamic_cast<const ExtendJob*>(job.get());
-    if (!extend || extend->done()) continue;
-    const auto ahead = extend->ahead_of(branch, tokens);
-    if (ahead && (!most || ahead->length > most->length)) most = ahead;
-  }
-  return most;
+  return start<ExtendJob>(branch, tokens);
 }
 
 JobId Engine::generate(BranchId id, const GenerateOptions& options) {

@@ -92,7 +92,7 @@ class Engine {
   JobId start(Branch& branch, Args&&... args);
   Branch& startable(BranchId id);  // idle, and not empty
   void check_positions(const Branch& branch, std::size_t more) const;
-  std::optional<Ahead> ahead_of(const Branch& branch, std::span<const Token> tokens) const;
+  std::span<const float> run_forward(std::span<const Segment> segments);
   Job* find(JobId id);
   template <class Action>
   void guarded(Job& job, Action&& action);

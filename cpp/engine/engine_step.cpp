@@ -113,12 +113,23 @@ std::size_t Engine::propose_drafts(std::size_t bound) {
   return nodes + constraints_.take_turns(room - nodes);
 }
 
+// Where the system has no more memory, what is retained leaves, and the others move into its place.
+std::span<const float> Engine::run_forward(std::span<const Segment> segments) {
+  try {
+    return forward_.run(segments);
+  } catch (const OutOfMemory&) {
+    if (branches_.cache().retained() == 0) throw;
+  }
+  compact(0);
+  return forward_.run(segments);
+}
+
 void Engine::run_forwards(StepReport& report) {
   report.branches = static_cast<std::int32_t>(batch_.jobs());
   while (batch_.next_forward(segments_)) {
     Failure failure;
     try {
-      deliver(segments_, forward_.run(segments_), report);
+      deliver(segments_, run_forward(segments_), report);
       continue;
     } catch (const std::exception& error) {
       failure = failure_of(error);
@@ -134,7 +145,7 @@ void Engine::retry_alone(StepReport& report, const Failure& failure) {
     Job& job = *segment.entry->job;
     if (job.done()) continue;
     ++stats_.retries;
-    guarded(job, [&] { deliver({&segment, 1}, forward_.run({&segment, 1}), report); });
+    guarded(job, [&] { deliver({&segment, 1}, run_forward({&segment, 1}), report); });
   }
 }
 

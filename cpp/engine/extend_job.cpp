@@ -9,14 +9,12 @@ namespace {
 constexpr std::size_t kShort = 4;
 
 // Rows that are worth waiting for: fewer cost less than the steps that pass.
-constexpr std::size_t kWorthWaiting = 16;
+constexpr Pos kWorthWaiting = 16;
 
 }  // namespace
 
-ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens,
-                     std::optional<Ahead> ahead)
+ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens)
     : Job(id, branch, context),
-      ahead_(ahead),
       n_pending_(branch.pending().size()),
       base_length_(branch.length()),
       base_row_(branch.next_logits) {
@@ -26,49 +24,66 @@ ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<co
   tokens_.reserve(pending.size() + tokens.size());
   tokens_.assign(pending.begin(), pending.end());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  ahead_ = find_ahead();
 }
 
 // Of the branch as it will be; those that were fed are in its log and in tokens_.
-Token ExtendJob::token_at(std::size_t position) const {
-  const std::size_t cached = static_cast<std::size_t>(base_length_) - n_pending_;
-  return position < cached ? branch_.log[position] : tokens_[position - cached];
+Token ExtendJob::token_at(Pos position) const {
+  const Pos cached = base_length_ - static_cast<Pos>(n_pending_);
+  return position < cached ? branch_.log[static_cast<std::size_t>(position)]
+                           : tokens_[static_cast<std::size_t>(position - cached)];
 }
 
-bool ExtendJob::spells(std::span<const Token> log) const {
-  for (std::size_t i = log.size(); i-- > 0;) {  // histories that differ mostly differ at their ends
-    if (log[i] != token_at(i)) return false;
+// How many tokens both begin with, the last of this one left out: it is fed for its logits. 0 where that is no more
+// than the branch has already, or differs there.
+Pos ExtendJob::common_with(const ExtendJob& other) const {
+  const Pos most = std::min(total() - 1, other.total());
+  Pos common = branch_.n_cached;
+  while (common < most && token_at(common) == other.token_at(common)) ++common;
+  if (common < branch_.n_cached + kWorthWaiting) return 0;
+  for (Pos i = branch_.n_cached; i-- > 0;) {  // histories that differ mostly differ at their ends
+    if (token_at(i) != other.token_at(i)) return 0;
   }
-  return true;
+  return common;
 }
 
-std::optional<Ahead> ExtendJob::ahead_of(const Branch& branch, std::span<const Token> tokens) const {
-  const auto cached = static_cast<std::size_t>(branch.n_cached);
-  const std::size_t length = static_cast<std::size_t>(base_length_) - n_pending_ + tokens_.size();
-  const std::size_t theirs = branch.log.size() + tokens.size() - 1;  // the last one is fed for its logits
-  std::size_t common = cached;
-  while (common < std::min(length, theirs)) {
-    const Token next = common < branch.log.size() ? branch.log[common] : tokens[common - branch.log.size()];
-    if (next != token_at(common)) break;
-    ++common;
+// Prompts that were opened together are computed once as far as they are alike: by the one that came first.
+std::optional<Ahead> ExtendJob::find_ahead() const {
+  std::optional<Ahead> most;
+  if (total() < branch_.n_cached + kWorthWaiting) return most;
+  for (const auto& job : context_.jobs) {
+    if (job->id() >= id()) break;
+    const auto* other = dynamic_cast<const ExtendJob*>(job.get());
+    if (!other || other->done() || !other->branch_.lends) continue;
+    const Pos common = common_with(*other);
+    if (common > (most ? most->length : 0)) most = Ahead{other->id(), other->branch_.id, common};
   }
-  if (common < cached + kWorthWaiting || !spells(std::span(branch.log).first(cached))) return std::nullopt;
-  return Ahead{id(), branch_.id, static_cast<Pos>(common)};
+  return most;
 }
 
-// Is what another job computes now to be shared later? Once it is there, or the other job has ended, no more.
+// Is what another job computes now to be shared later? Where that one ended early, its like is looked for.
 bool ExtendJob::waits() {
-  if (!ahead_) return false;
-  const Branch* other = context_.branches.known(ahead_->branch) ? &context_.branches.at(ahead_->branch) : nullptr;
-  const bool running = other && other->job && other->job->id() == ahead_->job && !other->job->done();
-  if (running && other->n_cached < ahead_->length) return true;
-  const Pos length = other ? std::min(other->n_cached, ahead_->length) : 0;
-  ahead_.reset();
-  const Pos fresh = length - branch_.n_cached;
-  if (fresh <= 0 || !spells(std::span(other->log).first(static_cast<std::size_t>(length)))) return false;
-  advance(static_cast<std::size_t>(fresh));
-  context_.branches.share_more(*other, branch_, length);
-  context_.stats.reused += static_cast<std::uint64_t>(fresh);
+  while (ahead_) {
+    const Branch* other = context_.branches.known(ahead_->branch) ? &context_.branches.at(ahead_->branch) : nullptr;
+    const bool running = other && other->job && other->job->id() == ahead_->job && !other->job->done();
+    if (running && other->n_cached < ahead_->length) return true;
+    take_what_is_there(other, ahead_->length);
+    ahead_ = find_ahead();
+  }
   return false;
+}
+
+void ExtendJob::take_what_is_there(const Branch* other, Pos length) {
+  std::vector<Token> whole;
+  for (Pos i = 0; i < total() - 1; ++i) whole.push_back(token_at(i));
+  length = other ? std::min(other->n_cached, length) : 0;
+  const auto shared = std::span(whole).first(static_cast<std::size_t>(length));
+  const bool live = length > branch_.n_cached && std::equal(shared.begin(), shared.end(), other->log.begin());
+  const Pos before = branch_.n_cached;
+  const Pos all = context_.branches.take_more(branch_, live ? other : nullptr, length, whole);
+  if (all == before) return;
+  advance(static_cast<std::size_t>(all - before));
+  context_.stats.reused += static_cast<std::uint64_t>(all - before);
 }
 
 void ExtendJob::advance(std::size_t count) {
@@ -111,6 +126,7 @@ void ExtendJob::absorb(const RowResults& rows) {
 }
 
 void ExtendJob::restore() {
+  context_.branches.retain(branch_);
   context_.branches.rollback(branch_, base_length_);
   if (base_row_) branch_.next_logits = base_row_;
 }

@@ -1,6 +1,7 @@
 // A piece of work on one branch. A job offers rows to each step and takes in their results.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,9 +18,12 @@
 
 namespace agentkv {
 
+class Job;
+
 // Shared by the jobs of one engine.
 struct JobContext {
   BranchTable& branches;
+  const std::vector<std::unique_ptr<Job>>& jobs;  // in the order they came
   const Vocabulary& vocabulary;
   Stats& stats;
   Speculation& speculation;

@@ -25,10 +25,7 @@ struct Ahead {
 // Feeds tokens, in chunks, and keeps the logits after the last. All or nothing.
 class ExtendJob final : public Job {
  public:
-  ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens, std::optional<Ahead> ahead);
-
-  // What a branch that is to be extended by `tokens` had better wait for, as this job computes it anyway.
-  std::optional<Ahead> ahead_of(const Branch& branch, std::span<const Token> tokens) const;
+  ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens);
 
   const char* kind() const override { return "extend"; }
   bool rides_with_decode() const override;
@@ -40,9 +37,12 @@ class ExtendJob final : public Job {
   void restore() override;
 
   bool waits();
+  void take_what_is_there(const Branch* other, Pos length);
+  std::optional<Ahead> find_ahead() const;
+  Pos common_with(const ExtendJob& other) const;
   void advance(std::size_t count);
-  Token token_at(std::size_t position) const;
-  bool spells(std::span<const Token> log) const;
+  Token token_at(Pos position) const;
+  Pos total() const { return base_length_ - static_cast<Pos>(n_pending_) + static_cast<Pos>(tokens_.size()); }
 
   std::vector<Token> tokens_;  // the branch's pending token, if any, and the new ones
   std::size_t fed_ = 0;

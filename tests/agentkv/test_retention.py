@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import anyio
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 import agentkv as kv
 
-from .conftest import OpenContext
+from .conftest import OpenContext, after_forwards
+from .test_memory import data_bytes, in_child
 
 pytestmark = pytest.mark.anyio
 
@@ -115,6 +117,86 @@ async def test_a_prompt_that_others_wait_for_is_cancelled(open_context: OpenCont
                             scope.cancel()
             assert opened[0].tokens == [*PROMPT, *PROMPT, 9]
             await ctx.keep()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed"])
+async def test_those_who_waited_wait_for_each_other_then(open_context: OpenContext, ends: str) -> None:
+    """Where the prompt that all wait for is gone, what it computed is taken, and the rest is computed once."""
+    async with open_context(capacity=400, max_batch_tokens=16) as ctx:
+        whole = PROMPT * 2
+        opened: list[kv.Branch] = []
+        scope = anyio.CancelScope()
+
+        async def first() -> None:
+            with scope:
+                branch = await ctx.branch([*whole, 5])
+                await branch.close()
+
+        async def other(token: int) -> None:
+            opened.append(await ctx.branch([*whole, token, 6]))
+
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(first)
+                for token in range(6, 11):
+                    group.start_soon(other, token)
+                if ends == "cancelled":
+                    await after_forwards(ctx, 5)
+                    scope.cancel()
+        assert sorted(branch.tokens[-2] for branch in opened) == [6, 7, 8, 9, 10]
+        assert all(branch.tokens[:-2] == whole for branch in opened)
+        assert ctx.stats.prefilled <= len(whole) + 5 * 2 + 1 + 16
+
+
+async def test_memory_that_is_short_is_taken_from_what_is_retained() -> None:
+    """In a process of its own, whose memory is limited."""
+
+    async def prompts() -> None:
+        import resource
+
+        async with kv.Context.open(kv.models.nano(), capacity=100_000, kv_dtype="fp32", threads=1) as ctx:
+            held = await ctx.branch(PROMPT)
+            limits = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + (8 << 20), limits[1]))
+            for first in range(1, 21):
+                async with await ctx.branch([first, *PROMPT * 5]):
+                    pass
+            assert ctx.stats.cells_used == len(held)
+            resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+    await anyio.to_thread.run_sync(lambda: in_child(lambda: anyio.run(prompts)))
+
+
+async def test_what_a_file_says_serves_nobody_else(open_context: OpenContext, tmp_path: Path) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch(PROMPT)
+        await branch.save(tmp_path / "saved")
+        await ctx.keep()
+        await ctx.compact(retain=0)
+        loaded = await ctx.load(tmp_path / "saved")
+        kid = await loaded.fork()
+        assert ctx.stats.cells_shared == len(PROMPT)
+        before = ctx.stats.reused
+        await ctx.branch([*PROMPT, 5])
+        assert ctx.stats.reused == before
+        await ctx.keep()
+        assert ctx.stats.cells_retained == len(PROMPT) + 1  # of the prompt, not of the file
+        assert kid.closed
+
+
+async def test_compacting_beside_a_return_takes_what_is_reserved_along(open_context: OpenContext) -> None:
+    async with open_context(capacity=1500, retain=0) as ctx:
+        low = [await ctx.branch([i, *PROMPT]) for i in range(5)]
+        away = await ctx.branch(PROMPT * 3)
+        row = await away.logits()
+        await away.offload()
+        for branch in low[1:]:
+            await branch.close()
+        async with anyio.create_task_group() as group:
+            group.start_soon(away.logits)
+            for _ in range(30):
+                assert await ctx.compact() >= 0
+        assert (await away.logits() == row).all()
 
 
 @pytest.mark.parametrize("strategy", [kv.spec.PromptLookup(), kv.spec.Eagle()])

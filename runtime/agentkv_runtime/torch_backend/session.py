@@ -174,8 +174,10 @@ def _mover(layer: TorchCache) -> Callable[[Sequence[int], Sequence[int]], None]:
     held = weakref.ref(layer)
 
     def move_cells(src: Sequence[int], dst: Sequence[int]) -> None:
-        if (layer := held()) is not None:
-            layer.move_cells(src, dst)
+        if (layer := held()) is None:
+            return
+        stored = [pair for pair in zip(src, dst, strict=True) if pair[0] < layer.allocated_cells]
+        layer.move_cells([cell for cell, _ in stored], [cell for _, cell in stored])
 
     return move_cells
 

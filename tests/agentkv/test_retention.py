@@ -148,7 +148,7 @@ async def test_those_who_waited_wait_for_each_other_then(open_context: OpenConte
         assert ctx.stats.prefilled <= len(whole) + 5 * 2 + 1 + 16
 
 
-async def test_memory_that_is_short_is_taken_from_what_is_retained() -> None:
+def test_memory_that_is_short_is_taken_from_what_is_retained() -> None:
     """In a process of its own, whose memory is limited."""
 
     async def prompts() -> None:
@@ -164,7 +164,7 @@ async def test_memory_that_is_short_is_taken_from_what_is_retained() -> None:
             assert ctx.stats.cells_used == len(held)
             resource.setrlimit(resource.RLIMIT_DATA, limits)
 
-    await anyio.to_thread.run_sync(lambda: in_child(lambda: anyio.run(prompts)))
+    in_child(lambda: anyio.run(prompts))
 
 
 async def test_what_a_file_says_serves_nobody_else(open_context: OpenContext, tmp_path: Path) -> None:

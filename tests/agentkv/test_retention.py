@@ -12,7 +12,7 @@ import pytest
 import agentkv as kv
 
 from .conftest import OpenContext, after_forwards
-from .test_memory import data_bytes, in_child
+from .test_memory import NANO, data_bytes, in_child
 
 pytestmark = pytest.mark.anyio
 
@@ -154,8 +154,10 @@ def test_memory_that_is_short_is_taken_from_what_is_retained() -> None:
     async def prompts() -> None:
         import resource
 
-        async with kv.Context.open(kv.models.nano(), capacity=100_000, kv_dtype="fp32", threads=1) as ctx:
+        async with kv.Context.open(NANO, capacity=100_000, kv_dtype="fp32", max_batch_tokens=16, threads=1) as ctx:
+            await (await ctx.branch(PROMPT * 6)).close()  # forwards of 16 rows find what else they need from now on
             held = await ctx.branch(PROMPT)
+            await ctx.compact(retain=0)
             limits = resource.getrlimit(resource.RLIMIT_DATA)
             resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + (8 << 20), limits[1]))
             for first in range(1, 21):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ class SnapshotFile:
             self.branches = self._states()
             self.rows, self.arrays = self._cells()
         except TensorFileError as error:
-            if not path.exists():
+            if not os.path.lexists(path):
                 raise SnapshotError(f"there is no file {path}; check the path") from error
             raise SnapshotError(f"{error}; save the branches again") from error
 

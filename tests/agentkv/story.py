@@ -62,7 +62,7 @@ class Story:
     async def run(self) -> list[Any]:
         trunk = await self.ctx.branch([7] * 20)
         kids = await trunk.fork(self.n)
-        await kv.gather(*(kid.extend([40 + i % 5, 41, 7, 7]) for i, kid in enumerate(kids)))
+        await kv.gather(*(kid.extend([70 + i % 5, 41, 7, 7]) for i, kid in enumerate(kids)))
         marks = [kid.mark() for kid in kids]
         await self.generate(kids)
         grandkids = [await kid.fork() for kid in kids[::2]]

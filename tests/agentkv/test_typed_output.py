@@ -259,13 +259,14 @@ async def test_retries_are_a_number(open_context: OpenContext, retries: Any) -> 
 
 
 async def test_typed_output_takes_half_the_forwards_of_its_tokens() -> None:
+    orders: Any = Annotated[list[Order], Field(min_length=2)]
     async with kv.Context.open(kv.models.nano(), capacity=4096) as ctx:
         trunk = await ctx.branch([{"role": "user", "content": "Two small teas and a large coffee, please."}])
         before, tokens = ctx.stats, 0
         for seed in range(8):
             async with await trunk.fork() as branch:
                 sampling = kv.Sampling(temperature=0.7, seed=seed)
-                gen = await branch.generate(output=list[Order], max_tokens=600, sampling=sampling, speculative=None)
+                gen = await branch.generate(output=orders, max_tokens=600, sampling=sampling, speculative=None)
                 tokens += len(gen.tokens)
         assert (ctx.stats.forwards - before.forwards) / tokens <= 0.5
         assert (ctx.stats.forced - before.forced) / tokens > 0.4

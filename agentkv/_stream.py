@@ -124,7 +124,7 @@ class TokenStream(Generic[Out_co]):
         self._take(*tokens)
         return tokens
 
-    def unread(self, count: int) -> None:
+    def _unread(self, count: int) -> None:
         """The last tokens that were handed out count as not read: they are not kept where those that were read are."""
         self._read -= count
 

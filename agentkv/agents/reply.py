@@ -68,7 +68,7 @@ class Reply:
                         await self._tell(deltas, written)
                     except BaseException:
                         if self._unheard:
-                            tokens.unread(read - told)
+                            tokens._unread(read - told)
                             read = told
                             turn.text = turn.text.removesuffix(_text_of(deltas))
                         raise

@@ -175,6 +175,26 @@ class Branch(Generating, Keeping):
         length, epoch = place_of(to, self._id, self._history)
         await self._loop.call(lambda engine: engine.rollback(self._id, length, epoch))
 
+    async def forget(self, p0: int, p1: int) -> int:
+        """Frees the cells of the tokens at [p0, p1). The tokens stay, and so do the positions of all others; what came
+        between still has in it what it saw, but from the last token on nothing sees them any more.
+
+        This is part of the history: forks have it, it is saved, and a rollback to fewer tokens than there were takes it
+        back (then the tokens are fed again when the next verb needs them, see `ctx.stats.refed`).
+
+        Returns:
+            How many cells are free for it: none for those that other branches share.
+
+        Raises:
+            InvalidInput: positions that are not there; or the last one, from which comes what follows.
+            BranchBusy: the branch runs something.
+        """
+        await self._ready()
+        length = len(self)
+        last = checked_count(p1, "p1", 0, max(length - 1, 0))
+        first = checked_count(p0, "p0", 0, last)
+        return await self._loop.call(lambda engine: engine.forget(self._id, first, last))
+
     @overload
     async def fork(self) -> Branch: ...
     @overload

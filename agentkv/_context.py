@@ -57,6 +57,8 @@ class Context:
         device: str | None = None,
         call_format: CallFormat | None = None,
         retain: int | None = None,
+        window: int | None = None,
+        sinks: int = 0,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
@@ -76,6 +78,10 @@ class Context:
                 or what its chat template writes.
             retain: most cells that closed branches leave to prompts that begin alike; None for as many as are free, 0
                 for none. What was used longest ago makes room for whoever needs it, so nothing ever fails for them.
+            window: the model looks at the newest so many positions alone, and cells that no layer looks at any more
+                are given back: a branch takes that many and some at most, however long it gets. None leaves the
+                model's own windows, whose cells are given back where every layer has one.
+            sinks: the first so many positions stay in view of a window (StreamingLLM, Xiao et al. 2023); 4 is usual.
 
         Raises:
             InvalidInput: an argument out of range.
@@ -93,6 +99,8 @@ class Context:
             device=device,
             call_format=checked_format(call_format),
             retain=retain,
+            window=window,
+            sinks=sinks,
         )
         opened: list[OpenModel] = []
 

@@ -112,6 +112,9 @@ class StepEngine(Protocol):
     def adopt(self, dst: int, src: int) -> None:
         """dst takes over src's history."""
 
+    def forget(self, branch: int, first: int, last: int) -> int:
+        """Positions [first, last) keep their tokens and lose their cells. Returns how many cells are free for it."""
+
     def end(self, branch: int) -> tuple[int, int]:
         """Which history the branch has: its length, and the epoch of its last token.
 

@@ -97,7 +97,7 @@ class Home:
             spelled = [len(piece).to_bytes(4, "little") + piece for piece in self.token_bytes]
             tokenizer = xxhash.xxh3_128_hexdigest(b"".join(spelled))
             fingerprint = info.fingerprint or self._model.fingerprint()
-            self._key = ModelKey(fingerprint, info.backend, info.kv_dtype, tokenizer)
+            self._key = ModelKey(fingerprint, info.backend, info.kv_dtype, tokenizer, self._model.window)
         return self._key
 
     def enter(self, branch: Branch) -> None:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ._branch import Branch
 from ._commands import Call, CellCall, Job, check_finished
 from ._errors import InvalidInput, SnapshotMismatch
@@ -79,7 +81,7 @@ class Loading:
             )
         if theirs.model != mine.model:
             return "it was saved from another model"
-        for name in ("backend", "kv_dtype"):
+        for name in ("backend", "kv_dtype", "window"):
             if getattr(theirs, name) != getattr(mine, name):
                 return f"its {name} is {getattr(theirs, name)!r}, and here it is {getattr(mine, name)!r}"
         return "" if {array.spec for array in arrays} == file.arrays else "its cells are laid out otherwise"
@@ -137,6 +139,8 @@ class Loading:
             rng_stream=state.rng_stream,
             forks=state.forks,
             next_logits=state.next_logits,
+            forgotten=state.forgotten,
+            exact_from=state.exact_from,
             **output,
         )
 
@@ -163,10 +167,10 @@ class Loading:
         shared: list[int] = []
 
         def create(engine: StepEngine) -> int:
-            branch, reused = engine.create(state.tokens)
+            branch, reused = self._without_rows(engine, state) if state.forgotten else engine.create(state.tokens)
             try:
                 engine.set_stream(branch, state.rng_stream, state.forks)
-                job = engine.extend(branch, state.tokens[reused:])
+                job = engine.logits(branch) if state.forgotten else engine.extend(branch, state.tokens[reused:])
             except Exception:
                 engine.close(branch)
                 raise
@@ -180,6 +184,26 @@ class Loading:
 
         await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
         return Branch(self._home, created[0], None), shared[0]
+
+    @staticmethod
+    def _without_rows(engine: StepEngine, state: BranchState) -> tuple[int, int]:
+        """A branch of which the cache has nothing yet: the next job feeds it, and forgets where it forgot."""
+        from agentkv_runtime.engine import StoredBranch
+
+        none = np.zeros((0, 3), np.int32)
+        stored = StoredBranch(
+            state.tokens,
+            none,
+            rng_stream=0,
+            forks=0,
+            next_logits=np.zeros(0, np.float32),
+            forgotten=state.forgotten,
+        )
+        hold = engine.reserve(0)
+        try:
+            return engine.restore(hold.id, [stored])[0], 0
+        finally:
+            engine.release(hold.id)
 
     def _converse(self, branch: int, state: BranchState) -> None:
         history = self._loop.histories[branch]

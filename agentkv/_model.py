@@ -16,6 +16,7 @@ from ._inputs import checked_count, checked_word
 from ._shown import shown
 from ._speculation import Speculation, Speculative, checked_strategy
 from ._stats import Snapshot
+from ._window import Window, window_of
 from .spec._built_in import DraftTarget
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Options:
     device: str | None
     call_format: CallFormat | None
     retain: int | None
+    window: int | None
+    sinks: int
 
     def __post_init__(self) -> None:
         if self.device is not None and not isinstance(self.device, str):
@@ -55,10 +58,14 @@ class Options:
             "max_batch_tokens": checked_count(self.max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
             "threads": None if self.threads is None else checked_count(self.threads, "threads", 1, 1024),
             "speculative": checked_strategy(self.speculative),
+            "window": None if self.window is None else checked_count(self.window, "window", 1, MOST_POSITIONS),
+            "sinks": checked_count(self.sinks, "sinks", 0, MOST_POSITIONS),
             "retain": None if self.retain is None else checked_count(self.retain, "retain", 0, 2**31 - 1),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.sinks and self.window is None:
+            raise InvalidInput(f"sinks is {self.sinks}, but without a window nothing is let go; give a window as well")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +82,9 @@ class ModelInfo:
         n_layers, n_kv_heads, head_dim: shape of the cache.
         quantization: of the weights.
         kv_dtype: of keys and values in the cache.
+        window: no layer looks further back than so many positions; None where one does.
+        sinks: but for the first so many positions, which all of them look at.
+        bit_exact: does a branch's history determine its logits to the bit, whatever runs beside it?
         fingerprint: SHA-256 of the program; empty where there is none.
     """
 
@@ -88,6 +98,9 @@ class ModelInfo:
     head_dim: int
     quantization: str
     kv_dtype: str
+    window: int | None
+    sinks: int
+    bit_exact: bool
     fingerprint: str
 
 
@@ -100,6 +113,8 @@ class OpenModel:
     speculation: Speculation
     fingerprint: Callable[[], str]
     """Of a model without a program, which has none in its info; reads all weights."""
+    window: str
+    """And sinks, where the model was given some that it has not by itself: cells are of one such choice."""
     call_format: CallFormat | None
     """That was asked for, or else the one that the folder names; None where neither does."""
 
@@ -128,11 +143,11 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
 
     try:
         if options.backend == "torch" or folder.is_hf_folder(options.path):
-            session, info, tokenizer = _open_torch(options)
+            session, info, tokenizer, window = _open_torch(options)
             source, fingerprint = None, session.model.fingerprint
         else:
             source = folder.read_model_folder(options.path)
-            session, info, tokenizer = _open_exported(options, source)
+            session, info, tokenizer, window = _open_exported(options, source)
             fingerprint = partial(str, info.fingerprint)
             source.check_current()
         token_bytes = tokenizer.token_bytes(info.vocab_size)
@@ -151,6 +166,9 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
         max_branches=MOST_BRANCHES,
         max_positions=min(info.max_positions or 0, MOST_POSITIONS),
         retain=options.capacity if options.retain is None else options.retain,
+        window=window.length,
+        sinks=window.sinks,
+        reach=window.reach,
     )
     target = DraftTarget(
         path=info.path,
@@ -163,13 +181,16 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     drafter = speculation.open_default()
     if drafter is not None:
         engine.attach(drafter)  # it hears of every branch from the first token on
+    imposed = "" if options.window is None else f"{options.window}+{options.sinks}"
     named = options.call_format
     if named is None and source and tokenizer.response_template is None:
         named = source.manifest.call_format
-    return OpenEngine(engine, session, speculation), OpenModel(info, tokenizer, speculation, fingerprint, named)
+    return OpenEngine(engine, session, speculation), OpenModel(
+        info, tokenizer, speculation, fingerprint, imposed, named
+    )
 
 
-def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
+def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
     from agentkv_runtime.folder import is_hf_folder
     from agentkv_runtime.tokenizer import Tokenizer
     from agentkv_runtime.torch_backend.session import open_torch_session
@@ -192,7 +213,10 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
         device=options.device,
         threads=options.threads,
         max_sequences=MOST_BRANCHES + SPARE_SEQUENCES,
+        window=options.window or 0,
+        sinks=options.sinks,
     )
+    window = window_of((0,) * session.model.n_layers, options.window, options.sinks)
     info = ModelInfo(
         path=options.path,
         backend="torch",
@@ -204,12 +228,15 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer]:
         head_dim=session.model.head_dim,
         quantization="none",
         kv_dtype=options.kv_dtype,
+        window=window.length or None,
+        sinks=window.sinks,
+        bit_exact=False,
         fingerprint="",
     )
-    return session, info, tokenizer
+    return session, info, tokenizer, window
 
 
-def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInfo, Tokenizer]:
+def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInfo, Tokenizer, Window]:
     from agentkv_runtime.programs import open_session, set_threads
 
     if options.device is not None:
@@ -227,7 +254,10 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         capacity=options.capacity,
         kv_dtype=options.kv_dtype,
         max_sequences=MOST_BRANCHES + SPARE_SEQUENCES,
+        window=options.window or 0,
+        sinks=options.sinks,
     )
+    window = window_of(manifest.windows or (0,) * manifest.n_layers, options.window, options.sinks)
     info = ModelInfo(
         path=options.path,
         backend=manifest.backend,
@@ -239,6 +269,9 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         head_dim=manifest.head_dim,
         quantization=manifest.quantization,
         kv_dtype=options.kv_dtype,
+        window=window.length or None,
+        sinks=window.sinks,
+        bit_exact=manifest.backend == "cpu",
         fingerprint=manifest.fingerprint,
     )
-    return session, info, folder.tokenizer
+    return session, info, folder.tokenizer, window

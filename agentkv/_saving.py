@@ -133,6 +133,8 @@ class Saving:
                 rng_stream=image.rng_stream,
                 forks=image.forks,
                 next_logits=image.next_logits,
+                forgotten=image.forgotten,
+                exact_from=image.exact_from,
                 conversation=(history.coming or history.conversation).cut(len(tokens)),
                 marks={name: mark.length for name, mark in history.marks.items() if mark.length <= len(tokens)},
                 output=self._home.grammars.saved_output(image),

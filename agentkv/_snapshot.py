@@ -51,6 +51,8 @@ class SavedBranch(Saved):
     conversation: Count | None
     marks: dict[Name, Count]
     output: SavedOutput | None
+    forgotten: list[tuple[Count, Count, Count]] = []
+    exact_from: Count = 0
 
 
 class Document(Saved):
@@ -67,6 +69,7 @@ class ModelKey(NamedTuple):
     backend: str
     kv_dtype: str
     tokenizer: str
+    window: str = ""
 
     def metadata(self) -> dict[str, str]:
         """For the header."""
@@ -109,6 +112,8 @@ class BranchState:
     conversation: Conversation
     marks: Mapping[str, int] = field(default_factory=dict)
     output: SavedOutput | None = None
+    forgotten: Sequence[tuple[int, int, int]] = ()
+    exact_from: int = 0
 
     def tensors(self, index: int) -> dict[str, Any]:
         """Its arrays, by the names of their tensors."""

@@ -70,6 +70,8 @@ def _tensors(branches: Mapping[str, BranchState]) -> Tensors:
             conversation=conversations.add(state.conversation),
             marks=dict(state.marks),
             output=state.output,
+            forgotten=list(state.forgotten),
+            exact_from=state.exact_from,
         )
         tensors |= state.tensors(index)
     tensors |= {f"logits.{index}": row for index, row in logits.values()}
@@ -190,6 +192,8 @@ class SnapshotFile:
                 conversation=conversation,
                 marks=saved.marks,
                 output=saved.output,
+                forgotten=saved.forgotten,
+                exact_from=saved.exact_from,
             )
         return states
 

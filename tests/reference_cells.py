@@ -86,6 +86,7 @@ class ReferenceCells:
     def __init__(self, capacity: int, max_sequences: int = 256) -> None:
         self.cells = [Cell() for _ in range(capacity)]
         self.max_sequences = max_sequences
+        self.lengths: dict[int, int] = {}
         self._step: tuple[int, ...] | None = None
         self._plan: ReferencePlan | None = None
 
@@ -106,9 +107,9 @@ class ReferenceCells:
         return n <= self.capacity - self.used
 
     def seq_len(self, seq: int) -> int:
-        """One past the last position held; 0 for an empty sequence."""
+        """The position that follows, whatever holes there are; 0 for an empty sequence."""
         self._in_range(seq)
-        return max((position + 1 for position in self.held(seq)), default=0)
+        return self.lengths.get(seq, 0)
 
     def held(self, seq: int) -> dict[int, int]:
         """Position -> cell of what a sequence owns."""
@@ -121,17 +122,22 @@ class ReferenceCells:
         self._outside_a_step("seq_cp")
         shared = self._range(src, p0, p1)
         self._in_range(dst)
-        taken = set(self.held(dst)) & set(range(p0, self.seq_len(src) if p1 < 0 else p1))
+        end = self.seq_len(src) if p1 < 0 else p1
+        taken = set(self.held(dst)) & set(range(p0, end))
         if taken:
             raise InvalidRange(f"sequence {dst} already holds positions {sorted(taken)}")
         for cell in shared:
             cell.owners.add(dst)
+        if p0 < end:
+            self.lengths[dst] = max(self.seq_len(dst), end)
 
     def seq_rm(self, seq: int, p0: int = 0, p1: int = -1) -> None:
         """Drops seq's claim on [p0, p1); a cell frees when no owner remains."""
         self._outside_a_step("seq_rm")
         for cell in self._range(seq, p0, p1):
             cell.owners.discard(seq)
+        if p1 < 0 or p1 == self.seq_len(seq):
+            self.lengths[seq] = p0
 
     def seq_keep(self, seq: int) -> None:
         """Drops every other sequence's claims."""
@@ -139,12 +145,14 @@ class ReferenceCells:
         self._known(seq)
         for cell in self.cells:
             cell.owners &= {seq}
+        self.lengths = {seq: self.seq_len(seq)}
 
     def clear(self) -> None:
         """Forgets everything."""
         self._outside_a_step("clear")
         for cell in self.cells:
             cell.owners.clear()
+        self.lengths.clear()
 
     # a step
 
@@ -190,6 +198,7 @@ class ReferenceCells:
         plan = self._plan
         for seq, position, index in zip(plan.seq_ids, plan.positions, plan.write_cells, strict=True):
             self.cells[index] = Cell(position, {seq})
+            self.lengths[seq] = position + 1
         self._step = self._plan = None
 
     def abort_step(self) -> None:
@@ -213,7 +222,7 @@ class ReferenceCells:
 
     def _known(self, seq: int) -> None:
         self._in_range(seq)
-        if not self.held(seq):
+        if not self.seq_len(seq):
             raise UnknownSequence(f"sequence {seq} holds nothing")
 
     def _range(self, seq: int, p0: int, p1: int) -> list[Cell]:

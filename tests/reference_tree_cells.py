@@ -87,6 +87,7 @@ class ReferenceTreeCells(ReferenceCells):
         for offset, cell in enumerate(drafted if cells is None else cells):
             assert not self.cells[cell].owners, f"the chain was moved over cell {cell}, which is taken"
             self.cells[cell] = Cell(position + offset, {seq})
+            self.lengths[seq] = position + offset + 1
 
     def _drop(self, seq: int) -> None:
         for node in self.live(seq):
@@ -124,6 +125,7 @@ class ReferenceTreeCells(ReferenceCells):
                 self._drop(other)
         for cell in self.cells:
             cell.owners &= {seq, _draft_of(seq)}
+        self.lengths = {seq: self.seq_len(seq)}
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -189,11 +191,14 @@ class ReferenceTreeCells(ReferenceCells):
 
     def commit_step(self) -> None:
         """Publishes the planned cells."""
-        plan = self._plan
+        plan, before = self._plan, dict(self.lengths)
         super().commit_step()
         assert plan is not None
-        for (seq, node), index in zip(self._rows, plan.write_cells, strict=True):
-            if node is not None:
+        self.lengths = before
+        for (seq, node), position, index in zip(self._rows, plan.positions, plan.write_cells, strict=True):
+            if node is None:
+                self.lengths[seq] = position + 1
+            else:
                 self.cells[index].owners = {_draft_of(seq)}
                 self.frontiers[seq][node].cell = index
 

@@ -91,6 +91,25 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "a branch wrote one after another share an epoch, which no others have. Raises BranchClosed, BranchBusy.")
       .def("adopt", &Engine::adopt, "dst"_a, "src"_a,
            "dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.")
+      .def("forget", &Engine::forget, "branch"_a, "first"_a, "last"_a,
+           "Positions [first, last) keep their tokens and lose their cells: from the last token on nothing sees them. "
+           "Returns how many cells are free for it. Raises BranchClosed, BranchBusy, InvalidRange.")
+      .def(
+          "replace",
+          [](Engine& self, BranchId id, std::int64_t first, std::int64_t last, nb::object tokens) {
+            self.replace(id, first, last, tokens_of(tokens, self.vocabulary().size()));
+          },
+          "branch"_a, "first"_a, "last"_a, "tokens"_a,
+          nb::sig("def replace(self, branch: int, first: int, last: int, tokens: collections.abc.Iterable[int]) -> "
+                  "None"),
+          "Tokens [first, last) give way to others; all that follows them is fed again by the next job. Raises "
+          "BranchClosed, BranchBusy, InvalidRange, InvalidToken, PositionsExhausted.")
+      .def("set_waits_for_room", &Engine::set_waits_for_room, "branch"_a, "waits"_a,
+           "Do generations on the branch, and on its forks from now on, wait where there is no room? StepReport.full "
+           "names them, forget and replace work on their branches meanwhile, and go_on ends the wait. Raises "
+           "BranchClosed.")
+      .def("go_on", &Engine::go_on, "job"_a, "made_room"_a,
+           "Ends the wait of a generation for room; without room it ends. Nothing happens to other jobs.")
       .def(
           "compact", &Engine::compact, "retain"_a = nb::none(),
           "Moves cells to the front of the cache: returns the number of the first one that is free and below no other. "
@@ -173,25 +192,32 @@ void bind_engine(nb::module_& m) {
       "__init__",
       [](Engine* self, std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache> cache,
          nb::sequence token_bytes, nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens,
-         std::int32_t max_branches, std::int32_t max_positions, Cell retain) {
+         std::int32_t max_branches, std::int32_t max_positions, Cell retain, Pos window, Pos sinks, Pos reach) {
         Vocabulary vocabulary = vocabulary_of(*runner, token_bytes, eos_ids, special_ids);
         const EngineConfig config{.max_batch_tokens = max_batch_tokens,
                                   .max_branches = max_branches,
                                   .retain = retain,
-                                  .max_positions = max_positions};
+                                  .max_positions = max_positions,
+                                  .window = {window, sinks, reach}};
         new (self) Engine(std::move(runner), std::move(cache), std::move(vocabulary), config);
       },
       "runner"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
-      "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0, "retain"_a = 0,
+      "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0, "retain"_a = 0, "window"_a = 0, "sinks"_a = 0,
+      "reach"_a = 0,
       nb::sig("def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: "
               "collections.abc.Sequence[bytes], "
               "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
-              "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0) -> None"),
+              "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0, window: "
+              "int = 0, "
+              "sinks: int = 0, reach: int = 0) -> None"),
       "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
       "max_branches: live branches; the cache must have as many sequences, and those it has more let select score more "
       "choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that "
       "closed "
-      "branches leave to those that begin alike, at most and while nobody else needs them. Raises InvalidEngine.");
+      "branches leave to those that begin alike, at most and while nobody else needs them. window, sinks: in no layer "
+      "does a row look further back than `window` positions, its own among them, the first `sinks` apart; 0 for no "
+      "window. reach: so many positions before it, over all layers, make the keys and values of a position. Raises "
+      "InvalidEngine.");
   bind_verbs(engine);
   bind_jobs(engine);
   bind_stored_verbs(engine);

@@ -21,15 +21,17 @@ void def_make_session(Class& loaded) {
   loaded.def(
       "make_session",
       [](std::shared_ptr<Loaded> self, Cell capacity, std::string kv_dtype, Cell min_chunk, SeqId max_sequences,
-         std::string policy) {
+         std::string policy, Pos window, Pos sinks) {
         return std::make_shared<Session>(
-            std::move(self), CacheOptions{capacity, std::move(kv_dtype), min_chunk, max_sequences, std::move(policy)});
+            std::move(self),
+            CacheOptions{capacity, std::move(kv_dtype), min_chunk, max_sequences, std::move(policy), window, sinks});
       },
       nb::kw_only(), "capacity"_a, "kv_dtype"_a = defaults.kv_dtype, "min_chunk"_a = defaults.min_chunk,
-      "max_sequences"_a = defaults.max_sequences, "policy"_a = defaults.policy,
+      "max_sequences"_a = defaults.max_sequences, "policy"_a = defaults.policy, "window"_a = defaults.window,
+      "sinks"_a = defaults.sinks,
       "A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, "
-      "min_chunk cells first; `policy` is one of cache_builders(). Raises InvalidTensor, InvalidRange or "
-      "RegistryError.");
+      "min_chunk cells first; `policy` is one of cache_builders(). With a window no layer looks further back than "
+      "so many positions, the first `sinks` apart. Raises InvalidTensor, InvalidRange or RegistryError.");
 }
 
 }  // namespace agentkv

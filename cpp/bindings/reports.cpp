@@ -124,5 +124,8 @@ void bind_reports(nb::module_& m) {
           "1, or more where the rows exceed what the program takes or a failed forward was retried.")
       .def_ro("emitted", &Report::emitted, nb::for_getter(nb::sig("def emitted(self) -> list[Emitted]")))
       .def_ro("finished", &Report::finished, nb::for_getter(nb::sig("def finished(self) -> list[Finished]")),
-              "Jobs that ended in this step, or between it and the one before.");
+              "Jobs that ended in this step, or between it and the one before.")
+      .def_prop_ro(
+          "full", [](const Report& r) { return r.step.full; },
+          "Generations that wait for room from now on, see Engine.set_waits_for_room.");
 }

@@ -8,6 +8,8 @@
 namespace agentkv {
 
 void CacheConfig::check() const {
+  require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
+                         "; neither may be negative");
   const std::pair<const char*, int> counts[] = {{"n_layers", n_layers},
                                                 {"n_kv_heads", n_kv_heads},
                                                 {"head_dim", head_dim},

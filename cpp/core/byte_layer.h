@@ -20,7 +20,22 @@ struct CacheOptions {
   Cell min_chunk = 256;  // first allocation in cells; doubles up to capacity
   SeqId max_sequences = kDefaultMaxSequences;
   std::string policy = "full";  // which positions stay cached, see cache_builders.h
+  // No layer looks further back than `window` positions, a row's own among them, the first `sinks` apart (StreamingLLM,
+  // Xiao et al. 2023); 0: as far as the program's own windows. A layer whose own window is shorter keeps that.
+  Pos window = 0;
+  Pos sinks = 0;
 };
+
+// How far back rows of one layer look.
+struct Sight {
+  Pos window;
+  Pos sinks;
+};
+
+// Of a layer with this window of its own, or 0, in a cache with these options.
+inline Sight narrower(Sight layer, Sight cache) {
+  return cache.window > 0 && (layer.window == 0 || layer.window > cache.window) ? cache : layer;
+}
 
 // The same, with what the program says of its layers.
 struct CacheConfig : CacheOptions {

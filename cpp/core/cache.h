@@ -71,7 +71,7 @@ class AGENTKV_API SeqCache : public SteppedCache {
   // Moves cells so that those in use and retained are the lowest ones, as far as a byte layer can move them; returns
   // how many were moved. While a sequence has draft nodes, nothing is moved.
   virtual Cell compact() = 0;
-  virtual Pos seq_len(SeqId seq) const = 0;  // one past the last position held; 0 for an empty sequence
+  virtual Pos seq_len(SeqId seq) const = 0;  // the position that follows, whatever holes there are; 0 for an empty one
   virtual SeqId max_sequences() const = 0;
   virtual SeqId live_sequences() const = 0;                    // sequences that hold something
   virtual std::span<const Run> seq_runs(SeqId seq) const = 0;  // position-ordered; valid until the next verb or commit

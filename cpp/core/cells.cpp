@@ -31,7 +31,7 @@ std::int32_t Cells::frontier_size(SeqId seq) const {
 
 SeqId Cells::live_sequences() const {
   SeqId live = table_.live_sequences();
-  for (SeqId seq = 0; seq < max_sequences(); ++seq) live += frontier(seq).live() > 0 && table_.runs(seq).empty();
+  for (SeqId seq = 0; seq < max_sequences(); ++seq) live += frontier(seq).live() > 0 && table_.length(seq) == 0;
   return live;
 }
 

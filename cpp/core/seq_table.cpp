@@ -31,7 +31,8 @@ void for_each_part(std::span<const Run> parts, const Range& range, Use use) {
 
 }  // namespace
 
-SeqTable::SeqTable(Cell capacity, SeqId max_sequences) : pool_(capacity), sequences_(checked_count(max_sequences)) {}
+SeqTable::SeqTable(Cell capacity, SeqId max_sequences)
+    : pool_(capacity), sequences_(checked_count(max_sequences)), lengths_(sequences_.size(), 0) {}
 
 std::size_t SeqTable::checked(SeqId seq) const {
   if (seq < 0 || seq >= max_sequences()) {
@@ -41,23 +42,22 @@ std::size_t SeqTable::checked(SeqId seq) const {
 }
 
 void SeqTable::check_live(SeqId seq) const {
-  if (sequences_[checked(seq)].empty()) throw UnknownSequence(error_text("sequence ", seq, " holds nothing"));
+  if (length(seq) == 0) throw UnknownSequence(error_text("sequence ", seq, " holds nothing"));
 }
 
 SeqTable::Range SeqTable::checked_range(const char* verb, SeqId seq, Pos p0, Pos p1) const {
   check_live(seq);
-  const Pos length = end_position(sequences_[static_cast<std::size_t>(seq)]);
-  const Pos last = p1 < 0 ? length : p1;
-  if (p0 < 0 || p0 > last || last > length) {
+  const Pos end = length(seq);
+  const Pos last = p1 < 0 ? end : p1;
+  if (p0 < 0 || p0 > last || last > end) {
     throw InvalidRange(error_text(verb, " of positions [", p0, ", ", last, ") of sequence ", seq,
-                                  ", which holds positions below ", length));
+                                  ", which holds positions below ", end));
   }
   return {p0, last};
 }
 
 SeqId SeqTable::live_sequences() const {
-  return static_cast<SeqId>(
-      std::count_if(sequences_.begin(), sequences_.end(), [](const RunList& runs) { return !runs.empty(); }));
+  return static_cast<SeqId>(std::count_if(lengths_.begin(), lengths_.end(), [](Pos length) { return length > 0; }));
 }
 
 void SeqTable::copy(SeqId src, SeqId dst, Pos p0, Pos p1) {
@@ -69,9 +69,13 @@ void SeqTable::copy(SeqId src, SeqId dst, Pos p0, Pos p1) {
     throw InvalidRange(error_text("seq_cp to positions [", range.first, ", ", range.last, ") of sequence ", dst,
                                   ", which already holds position ", std::max(to[at].position, range.first)));
   }
+  if (range.first == range.last) return;
+  Pos& length = lengths_[static_cast<std::size_t>(dst)];
   const std::span<const Run> parts = overlapping(from, range.first, range.last);
-  if (parts.empty()) return;  // nothing but a hole
-
+  if (parts.empty()) {  // nothing but a hole
+    length = std::max(length, range.last);
+    return;
+  }
   scratch_.clear();
   scratch_.reserve(to.size() + parts.size());
   append_runs(scratch_, std::span(to).first(at));
@@ -83,6 +87,7 @@ void SeqTable::copy(SeqId src, SeqId dst, Pos p0, Pos p1) {
   append_runs(scratch_, std::span(to).subspan(at));
   for_each_part(parts, range, [this](const Run& part) { pool_.share(part.cell, part.length); });
   to.swap(scratch_);
+  length = std::max(length, range.last);
 }
 
 void SeqTable::remove(SeqId seq, Pos p0, Pos p1) {
@@ -90,6 +95,8 @@ void SeqTable::remove(SeqId seq, Pos p0, Pos p1) {
   RunList& runs = sequences_[static_cast<std::size_t>(seq)];
   reserve_more(runs, 1);  // a hole splits a run
   const std::span<const Run> parts = overlapping(runs, range.first, range.last);
+  Pos& length = lengths_[static_cast<std::size_t>(seq)];
+  if (range.last == length) length = range.first;
   if (parts.empty()) return;
 
   const auto begin = static_cast<std::size_t>(parts.data() - runs.data());
@@ -112,12 +119,13 @@ void SeqTable::keep(SeqId seq) {
     RunList& runs = sequences_[static_cast<std::size_t>(other)];
     for (const Run& run : runs) pool_.release(run.cell, run.length);
     runs.clear();
+    lengths_[static_cast<std::size_t>(other)] = 0;
   }
 }
 
 void SeqTable::grow(SeqId seq, Cell n) {
   RunList& runs = sequences_[checked(seq)];
-  const Pos length = end_position(runs);
+  const Pos length = this->length(seq);
   require<InvalidRange>(n >= 0 && n < std::numeric_limits<Pos>::max() - length, "seq_grow of sequence ", seq,
                         ", which ends at ", length, ", by ", n, " positions");
   require<CacheFull>(n <= pool_.free(), "seq_grow of sequence ", seq, " by ", n, " positions; ", pool_.free(), " of ",
@@ -151,6 +159,7 @@ void SeqTable::map(SeqId src, SeqId dst, std::span<const Piece> pieces) {
                   [this](const Run& part) { pool_.share(part.cell, part.length); });
   }
   to.swap(scratch_);
+  if (!pieces.empty()) lengths_[static_cast<std::size_t>(dst)] = pieces.back().to + pieces.back().length;
 }
 
 void SeqTable::check_pieces(SeqId src, SeqId dst, std::span<const Piece> pieces) const {
@@ -195,10 +204,12 @@ void SeqTable::lend(SeqId seq, std::span<const Run> more) {
   reserve_more(runs, more.size());
   for (const Run& run : more) pool_.share(run.cell, run.length);
   append_runs(runs, more);
+  lengths_[static_cast<std::size_t>(seq)] = std::max(length(seq), end_position(more));
 }
 
 void SeqTable::clear() noexcept {
   for (RunList& runs : sequences_) runs.clear();
+  std::fill(lengths_.begin(), lengths_.end(), 0);
   pool_.clear();
 }
 
@@ -207,6 +218,7 @@ void SeqTable::reserve(SeqId seq, std::size_t tokens) { reserve_more(sequences_[
 void SeqTable::append(SeqId seq, Pos position, Cell cell) noexcept {
   pool_.take(cell);
   append_run(sequences_[static_cast<std::size_t>(seq)], {position, cell, 1});
+  lengths_[static_cast<std::size_t>(seq)] = position + 1;
 }
 
 }  // namespace agentkv

@@ -22,7 +22,8 @@ class SeqTable {
   SeqId live_sequences() const;  // sequences that hold something
 
   std::span<const Run> runs(SeqId seq) const { return sequences_[checked(seq)]; }
-  Pos length(SeqId seq) const { return end_position(runs(seq)); }
+  // The position that follows, whether the last ones are held or not; 0 for a sequence that holds nothing.
+  Pos length(SeqId seq) const { return lengths_[checked(seq)]; }
 
   void copy(SeqId src, SeqId dst, Pos p0, Pos p1);
   void remove(SeqId seq, Pos p0, Pos p1);
@@ -60,6 +61,7 @@ class SeqTable {
 
   CellPool pool_;
   std::vector<RunList> sequences_;  // [max_sequences]
+  std::vector<Pos> lengths_;        // [max_sequences]
   RunList scratch_;                 // built, then swapped in
 };
 

@@ -23,6 +23,7 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
     : n_kv_heads_(config.n_kv_heads),
       head_dim_(config.head_dim),
       capacity_(config.capacity),
+      sight_{config.window, config.sinks},
       planner_(std::move(planner)),
       parallel_for_(std::move(parallel_for)) {
   config.check();
@@ -166,8 +167,9 @@ void KvCache::attend(const AttendSpec& spec, HeadsView q, float scale, Pos windo
   check_shape("out", out, q.heads, plan.n_tokens(), head_dim_);
   require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
                          "; neither may be negative");
-  cpu::attend(schedule_for(plan, window, sinks, q.heads / n_kv_heads_), spec.k, spec.v, q, n_kv_heads_, scale, out,
-              parallel_for_, scratch_);
+  const Sight sight = narrower({window, sinks}, sight_);
+  cpu::attend(schedule_for(plan, sight.window, sight.sinks, q.heads / n_kv_heads_), spec.k, spec.v, q, n_kv_heads_,
+              scale, out, parallel_for_, scratch_);
 }
 
 const Schedule& KvCache::schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group) {

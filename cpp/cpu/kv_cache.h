@@ -51,8 +51,9 @@ class KvCache final : public ByteLayer {
   AttendSpec update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v);
 
   // out = softmax(scale * q K^T) V over the cells that each row sees; q and out are [n_heads, T, head_dim], n_heads a
-  // multiple of n_kv_heads. window > 0 hides positions <= position - window, except those below `sinks`.
-  // Each row's bits depend on its own q and on the K and V at the positions it sees, on nothing else.
+  // multiple of n_kv_heads. window > 0 hides positions <= position - window, except those below `sinks`; the cache's
+  // own window holds where it is narrower. Each row's bits depend on its own q and on the K and V at the positions it
+  // sees, on nothing else.
   void attend(const AttendSpec& spec, HeadsView q, float scale, Pos window, MutableHeadsView out, Pos sinks = 0);
 
   int n_layers() const { return static_cast<int>(layers_.size()); }
@@ -76,6 +77,7 @@ class KvCache final : public ByteLayer {
   int head_dim_;
   Cell capacity_;
   Cell allocated_ = 0;  // in every layer
+  Sight sight_;         // of every layer, at most
   std::shared_ptr<StepPlanner> planner_;
   ParallelFor parallel_for_;
   std::vector<Layer> layers_;

@@ -25,6 +25,7 @@ struct BatchEntry {
   std::size_t first_logits = 0;   // rows from here on want logits
   std::size_t tag = 0;            // the job's own: which of its entries this is
   bool decode = false;
+  bool history = false;    // tokens of the log whose cells were let go
   Draft* draft = nullptr;  // what add_drafts() may let follow
 
   std::size_t draft_rows() const { return draft ? draft->size() : 0; }

@@ -1,7 +1,9 @@
 // One line of history: its tokens, how many of them the cache holds, and what was computed at its end.
 #pragma once
 
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "engine/branch_state.h"
 
@@ -19,12 +21,12 @@ struct Made {
 struct Branch : BranchState {
   BranchId id = 0;
   SeqId seq = 0;
-  Pos n_cached = 0;      // the cache holds log[0, n_cached)
+  Pos n_cached = 0;      // the cache holds what log[0, n_cached) leaves to those that follow
   Job* job = nullptr;    // the live job
   Pos told = 0;          // this many tokens of the log are as they were last told
   bool changed = false;  // there is something to tell
   Made made = {};
-  bool aside = false;  // cells behind n_cached are kept elsewhere
+  std::optional<std::vector<Piece>> aside = {};  // where rows that are kept elsewhere belong
 
   Pos length() const { return static_cast<Pos>(log.size()); }
   std::span<const Token> pending() const { return std::span(log).subspan(static_cast<std::size_t>(n_cached)); }

@@ -13,23 +13,42 @@
 
 namespace agentkv {
 
+// Positions [first, last) were forgotten when the log had `at` tokens: the last of these, and what came behind, was
+// computed without them.
+struct Forgotten {
+  Pos first;
+  Pos last;
+  Pos at;
+
+  Pos since() const { return at - 1; }  // the first position that does not see them
+  bool operator==(const Forgotten&) const = default;
+};
+
 // Whatever else a branch comes to know of its history belongs here, so that these three verbs are written once.
 struct BranchState {
-  std::vector<Token> log = {};   // between jobs, at most its last token is pending: not in the cache yet
-  LogitsRow next_logits = {};    // after log; null unless all of log is cached and they are known
-  std::uint64_t rng_stream = 0;  // of random numbers
-  std::uint32_t forks = 0;       // how many children drew a stream from this one
-  Output output = {};            // the last one under a constraint
-  Lineage lineage = {};          // of log
-  bool lends = true;             // its cells serve others that begin alike
+  std::vector<Token> log = {};            // the end of it may be pending: not in the cache yet
+  LogitsRow next_logits = {};             // after log; null unless all of log is cached and they are known
+  std::uint64_t rng_stream = 0;           // of random numbers
+  std::uint32_t forks = 0;                // how many children drew a stream from this one
+  Output output = {};                     // the last one under a constraint
+  Lineage lineage = {};                   // of log
+  bool lends = true;                      // its cells serve others that begin alike
+  bool waits_for_room = false;            // its generations wait for their owner to make room, where there is none
+  std::vector<Forgotten> forgotten = {};  // in the order of `at`
+  // Cells of earlier positions, sinks apart, are no basis to go back to: see BranchTable::drop_cells.
+  Pos exact_from = 0;
 
   // What the next child begins with. The caller counts it in `forks` once the child stands.
-  BranchState child() const { return {log, next_logits, child_stream(rng_stream, forks), 0, output, lineage, lends}; }
+  BranchState child() const {
+    return {log,       next_logits, child_stream(rng_stream, forks), 0, output, lineage, lends, waits_for_room,
+            forgotten, exact_from};
+  }
 
   void roll_back(Pos length) {
     log.resize(static_cast<std::size_t>(length));
     next_logits.reset();
     output.roll_back(length);
+    std::erase_if(forgotten, [length](const Forgotten& gone) { return gone.at > length; });
   }
 };
 

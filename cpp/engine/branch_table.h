@@ -9,6 +9,7 @@
 
 #include "core/cache.h"
 #include "engine/branch.h"
+#include "engine/coverage.h"
 #include "engine/log_change.h"
 #include "engine/speculation.h"
 #include "engine/stored_branch.h"
@@ -19,10 +20,12 @@ namespace agentkv {
 class BranchTable {
  public:
   // speculation hears of what becomes of the branches.
-  BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation);
+  BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation,
+              Window window = {});
 
-  Branch& at(BranchId id);    // throws BranchClosed
-  Branch& idle(BranchId id);  // throws BranchClosed, BranchBusy
+  Branch& at(BranchId id);     // throws BranchClosed
+  Branch& idle(BranchId id);   // throws BranchClosed, BranchBusy
+  Branch& still(BranchId id);  // the same, but its job may be waiting for room
   std::size_t size() const { return branches_.size(); }
   const std::map<BranchId, std::unique_ptr<Branch>>& all() const { return branches_; }
 
@@ -35,14 +38,20 @@ class BranchTable {
   // is gone or went on since; nothing is changed then.
   bool take_back(JobId job, Pos kept);
   void adopt(Branch& dst, const Branch& src);
+  // Positions [first, last) keep their tokens and lose their cells: from the last token on nothing sees them. Throws
+  // InvalidRange for positions that are not there, and for the last.
+  void forget(Branch& branch, Pos first, Pos last);
+  // Tokens [first, last) give way to others, and what follows is to be fed again behind them; what was forgotten before
+  // `first` stays so. Throws InvalidRange for positions that are not there, the last, and some of a finished output.
+  void replace(Branch& branch, Pos first, Pos last, std::span<const Token> tokens);
   void close(Branch& branch) noexcept;
 
   // A new branch over rows of a sequence that is no branch's. Throws TooManyBranches, InvalidRange for rows that are
   // not there, or are not what the log needs: all of it, or all but the last token.
   Branch& restore(const StoredBranch& stored, SeqId held, LogitsRow next_logits);
-  // The cells behind the first `length` positions are kept elsewhere, and no verb but close works, until they are
-  // brought back: the positions of another sequence, from its first on.
-  void set_aside(Branch& branch, Pos length);
+  // The cells from a position on are kept elsewhere, as these rows, and no verb but close works, until they are brought
+  // back: the positions of another sequence.
+  void set_aside(Branch& branch, std::vector<Piece> rows);
   void bring_back(Branch& branch, SeqId held);
   static void check_here(const Branch& branch);  // throws BranchBusy for one that is set aside
 
@@ -69,8 +78,20 @@ class BranchTable {
   // The tokens to feed for a row of logits at the branch's end: what is pending, or the last token once more.
   std::span<const Token> refeed(Branch& branch);
 
-  // The cache keeps the first `length` tokens of the branch at most; its log stays.
-  void drop_cells(Branch& branch, Pos length);
+  // The cache keeps the first `length` tokens of the branch at most; its log stays. Fewer where what rows from there on
+  // look at was let go: those before are to be fed again, as far back as their bits need it.
+  void drop_cells(Branch& branch, Pos length) { drop_cells(branch, length, branch.length()); }
+
+  // What was forgotten at this point of a branch's history leaves the cache.
+  void forget_due(Branch& branch);
+  // How many of its pending tokens may go into one forward: none sees what the ones before it see no more.
+  std::size_t feedable(const Branch& branch) const;
+  // Has it cells for all of its history, as others that begin alike would?
+  bool keeps_all(const Branch& branch) const { return window_.length == 0 && branch.forgotten.empty(); }
+  // The cells that no row of the branch looks at any more, because of a window, are given back.
+  void let_go(Branch& branch);
+  // The most cells that a branch needs for this many tokens more, fed in chunks.
+  Cell cells_for(std::size_t tokens, std::size_t chunk) const;
 
   // Drops the cells past n_cached: rows that were fed on the branch's sequence but are not its tokens.
   void trim(Branch& branch);
@@ -90,9 +111,14 @@ class BranchTable {
   Branch& fork(Branch& parent);
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
+  void drop_cells(Branch& branch, Pos length, Pos log);  // of a branch whose log will have `log` tokens
+  Coverage coverage(const Branch& branch, Pos log) const;
+  Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most
+  Pos unbroken(const Branch& branch) const;              // positions without a hole, from the first on
 
   std::shared_ptr<TreeSeqCache> cache_;
   Speculation& speculation_;
+  const Window window_;
   std::size_t max_branches_;
   std::map<BranchId, std::unique_ptr<Branch>> branches_;
   std::vector<SeqId> free_;  // sequences that hold nothing

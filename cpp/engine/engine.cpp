@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/errors.h"
 #include "core/message.h"
@@ -26,7 +27,16 @@ EngineConfig checked_config(EngineConfig config) {
   if (config.max_batch_tokens < 1) {
     throw InvalidEngine(error_text("max_batch_tokens is ", config.max_batch_tokens, ", but must be at least 1"));
   }
+  const Window& window = config.window;
+  require<InvalidEngine>(window.length >= 0 && window.sinks >= 0 && window.reach >= 0, "a window of ", window.length,
+                         " positions and ", window.sinks, " sinks that reaches ", window.reach,
+                         " back, but none may be below 0");
   return config;
+}
+
+// Beyond every branch where it is beyond all numbers of positions.
+Pos position(std::int64_t value) {
+  return static_cast<Pos>(std::clamp<std::int64_t>(value, -1, std::numeric_limits<Pos>::max()));
 }
 
 }  // namespace
@@ -39,7 +49,7 @@ Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache
       config_(checked_config(config)),
       speculation_(stats_),
       constraints_(stats_, info_.vocab_size),
-      branches_(std::move(cache), config.max_branches, speculation_),
+      branches_(std::move(cache), config.max_branches, speculation_, config.window),
       held_(branches_),
       context_{.branches = branches_,
                .jobs = jobs_,
@@ -97,6 +107,32 @@ void Engine::adopt(BranchId dst, BranchId src) {
   branches_.tell(to);
 }
 
+Cell Engine::forget(BranchId id, std::int64_t first, std::int64_t last) {
+  Branch& branch = branches_.still(id);
+  const Cell free = branches_.free_cells();
+  branches_.forget(branch, position(first), position(last));
+  branches_.tell(branch);
+  return branches_.free_cells() - free;
+}
+
+void Engine::replace(BranchId id, std::int64_t first, std::int64_t last, std::span<const Token> tokens) {
+  Branch& branch = branches_.still(id);
+  vocabulary_.check(tokens);
+  const auto fewer = static_cast<std::size_t>(std::clamp<std::int64_t>(last - first, 0, branch.length()));
+  check_positions(branch, tokens.size() > fewer ? tokens.size() - fewer : 0);
+  if (branch.job) branch.job->check_replaced(position(last));
+  const Pos length = branch.length();
+  branches_.replace(branch, position(first), position(last), tokens);
+  if (branch.job) branch.job->shifted(branch.length() - length);
+  branches_.tell(branch);
+}
+
+void Engine::set_waits_for_room(BranchId id, bool waits) { branches_.at(id).waits_for_room = waits; }
+
+void Engine::go_on(JobId id, bool made_room) {
+  if (Job* job = find(id)) job->go_on(made_room);
+}
+
 std::pair<Pos, Epoch> Engine::end(BranchId id) {
   const Branch& branch = branches_.idle(id);
   return {branch.length(), branch.lineage.at(branch.length())};
@@ -151,8 +187,9 @@ void Engine::check_positions(const Branch& branch, std::size_t more) const {
 JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
   Branch& branch = branches_.idle(id);
   vocabulary_.check(tokens);
-  const std::size_t needed = tokens.empty() ? 0 : branch.pending().size() + tokens.size();
-  const auto free = static_cast<std::size_t>(branches_.free_cells());
+  const std::size_t rows = tokens.empty() ? 0 : branch.pending().size() + tokens.size();
+  const Cell needed = branches_.cells_for(rows, static_cast<std::size_t>(config_.max_batch_tokens));
+  const Cell free = branches_.free_cells();
   if (needed > free) {
     throw ContextFull(error_text("extending branch ", id, " by ", tokens.size(), " tokens needs ", needed,
                                  " cells, but ", free, " of ", branches_.cache().capacity(),

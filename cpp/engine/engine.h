@@ -18,6 +18,7 @@ struct EngineConfig {
   std::int32_t max_branches = kDefaultMaxSequences;
   Cell retain = 0;  // most cells that closed branches leave to those that begin alike, while nobody else needs them
   std::int32_t max_positions = 0;  // tokens that a branch may hold, as the model knows no later position; 0: any number
+  Window window = {};              // of the attention of all layers
 };
 
 // Used by one thread. Verbs check everything before they change anything.
@@ -37,6 +38,16 @@ class Engine {
   // With the epoch of the token before `length`, to where the branch has that token still; InvalidRollback otherwise.
   void rollback(BranchId branch, std::int64_t length, std::optional<Epoch> epoch = {});
   void adopt(BranchId dst, BranchId src);
+  // Positions [first, last) keep their tokens and lose their cells; returns how many cells are free for it. What is
+  // rolled back to a length at which the branch had not forgotten them is as if it never had.
+  Cell forget(BranchId branch, std::int64_t first, std::int64_t last);
+  // Tokens [first, last) give way to others, and all that follows them is computed anew, by the next job. Of those that
+  // were there before a running generation, too.
+  void replace(BranchId branch, std::int64_t first, std::int64_t last, std::span<const Token> tokens);
+  // Whether generations on the branch, and on what is forked from it, wait for room where there is none: they are in
+  // StepReport::full once, forget() and replace() work on their branches meanwhile, and go_on() ends the wait.
+  void set_waits_for_room(BranchId branch, bool waits);
+  void go_on(JobId job, bool made_room);
   void close(BranchId branch);
   // Moves cells to the front of the cache, of which the first cells that are returned are in use or retained then. With
   // `retain`, what was retained beyond so many cells is let go first.

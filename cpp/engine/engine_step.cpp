@@ -36,8 +36,9 @@ StepReport Engine::step() {
   for (const auto& job : jobs_) job->end_step();
   sweep(report.finished);
   report.emitted = std::exchange(context_.emitted, {});
+  report.full = std::exchange(context_.full, {});
 
-  report.idle = report.forwards == 0 && report.emitted.empty() && report.finished.empty();
+  report.idle = report.forwards == 0 && report.emitted.empty() && report.finished.empty() && report.full.empty();
   if (report.rows > 0) stats_.count_step(static_cast<std::size_t>(report.rows));
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   stats_.overhead_seconds += seconds - (stats_.forward_seconds - forward_before);
@@ -89,14 +90,14 @@ void Engine::offer_rows() {
   constraints_.clear_pending();
   const auto runnable = [](const Job& job) { return !job.paused() && !job.done(); };
   for (const auto& job : jobs_) {
-    if (runnable(*job) && job->rides_with_decode()) guarded(*job, [&] { job->offer(batch_); });
+    if (runnable(*job) && job->rides()) guarded(*job, [&] { job->offer_rows(batch_); });
   }
   const auto bound = static_cast<std::size_t>(std::min(config_.max_batch_tokens, info_.max_tokens));
   const std::size_t rows = batch_.rows() + propose_drafts(bound);
   const std::size_t left = bound > rows ? bound - rows : 0;
   batch_.set_prefill_budget(std::max(left, std::min(bound, kLeastPrefill)));
   for (const auto& job : jobs_) {
-    if (runnable(*job) && !job->rides_with_decode()) guarded(*job, [&] { job->offer(batch_); });
+    if (runnable(*job) && !job->rides()) guarded(*job, [&] { job->offer_rows(batch_); });
   }
   batch_.add_drafts();
 }
@@ -161,14 +162,19 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
     report.rows += rows;
     (entry.decode ? report.decode_rows : report.prefill_rows) += rows;
     stats_.tokens += segment.count;
-    if (!entry.decode) stats_.prefilled += segment.count;
+    if (entry.history) {
+      stats_.refed += segment.count;
+    } else if (!entry.decode) {
+      stats_.prefilled += segment.count;
+    }
     const Pos first = entry.branch ? entry.branch->n_cached : 0;
     if (entry.branch) entry.branch->n_cached += static_cast<Pos>(segment.plain_rows());
     const auto own = logits.first(segment.logits_rows() * vocab);
     logits = logits.subspan(own.size());
     accepted_.clear();
-    guarded(*entry.job, [&] { entry.job->absorb({segment, own, vocab, accepted_}); });
+    guarded(*entry.job, [&] { entry.job->take({segment, own, vocab, accepted_}); });
     if (entry.draft_rows() > 0) guarded(*entry.job, [&] { keep_accepted(entry); });
+    if (entry.branch) branches_.let_go(*entry.branch);
     const auto own_features = features.first(features.empty() ? 0 : segment.count * feature_dim);
     features = features.subspan(own_features.size());
     if (entry.branch && !speculation_.empty()) tell_drafters(segment, first, own_features);

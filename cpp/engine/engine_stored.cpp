@@ -32,13 +32,12 @@ std::vector<BranchId> Engine::restore(HoldId hold, std::span<const StoredBranch>
 
 void Engine::set_aside(BranchId id, HoldId hold) {
   Branch& branch = branches_.idle(id);
-  require<InvalidRange>(held_.has_end_of(hold, branch), "branch ", id, " went on since hold ", hold, " was taken");
-  branches_.set_aside(branch, branch.n_cached - held_.rows(hold));
+  branches_.set_aside(branch, held_.end_of(hold, branch));
 }
 
 void Engine::bring_back(BranchId id, HoldId hold) {
   Branch& branch = branches_.at(id);
-  require<InvalidRange>(branch.aside, "branch ", id, " is not set aside");
+  require<InvalidRange>(branch.aside.has_value(), "branch ", id, " is not set aside");
   branches_.bring_back(branch, held_.sequence(hold));
 }
 

@@ -15,12 +15,12 @@ constexpr Pos kWorthWaiting = 16;
 
 ExtendJob::ExtendJob(JobId id, Branch& branch, JobContext& context, std::span<const Token> tokens)
     : Job(id, branch, context),
-      n_pending_(branch.pending().size()),
+      n_pending_(branch.pending().empty() ? 0 : 1),
       base_length_(branch.length()),
       base_row_(branch.next_logits) {
   branch.made = {};
   if (tokens.empty()) return;
-  const auto pending = branch.pending();
+  const auto pending = branch.pending().last(n_pending_);
   tokens_.reserve(pending.size() + tokens.size());
   tokens_.assign(pending.begin(), pending.end());
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
@@ -50,7 +50,7 @@ Pos ExtendJob::common_with(const ExtendJob& other) const {
 // Prompts that were opened together are computed once as far as they are alike: by the one that came first.
 std::optional<Ahead> ExtendJob::find_ahead() const {
   std::optional<Ahead> most;
-  if (total() < branch_.n_cached + kWorthWaiting) return most;
+  if (behind() || !context_.branches.keeps_all(branch_) || total() < branch_.n_cached + kWorthWaiting) return most;
   for (const auto& job : context_.jobs) {
     if (job->id() >= id()) break;
     const auto* other = dynamic_cast<const ExtendJob*>(job.get());
@@ -78,7 +78,8 @@ void ExtendJob::take_what_is_there(const Branch* other, Pos length) {
   for (Pos i = 0; i < total() - 1; ++i) whole.push_back(token_at(i));
   length = other ? std::min(other->n_cached, length) : 0;
   const auto shared = std::span(whole).first(static_cast<std::size_t>(length));
-  const bool live = length > branch_.n_cached && std::equal(shared.begin(), shared.end(), other->log.begin());
+  const bool live = length > branch_.n_cached && context_.branches.keeps_all(*other) &&
+                    std::equal(shared.begin(), shared.end(), other->log.begin());
   const Pos before = branch_.n_cached;
   const Pos all = context_.branches.take_more(branch_, live ? other : nullptr, length, whole);
   if (all == before) return;
@@ -105,7 +106,7 @@ void ExtendJob::offer(Batch& batch) {
   if (waits()) return;
   const std::size_t left = tokens_.size() - fed_;
   // Looked at as a whole, so that a prompt which cannot fit does not eat the cells of those that can.
-  const auto needed = static_cast<Cell>(left);
+  const Cell needed = context_.branches.cells_for(left, batch.prefill_budget());
   if (needed > batch.free_cells() + batch.returning_cells()) return no_room(needed, batch.free_cells());
   if (needed > batch.free_cells()) return;
   const std::size_t count = rides_with_decode() ? left : std::min(left, batch.prefill_budget());

@@ -53,6 +53,7 @@ std::int32_t GenerateJob::left() const {
 }
 
 void GenerateJob::offer(Batch& batch) {
+  if (left() == 0) return no_room(0, batch.free_cells());  // for want of positions
   const auto tokens = context_.branches.refeed(branch_);
   if (batch.free_cells() < 1) return no_room(1, batch.free_cells());
   batch.add({.job = this,
@@ -103,7 +104,28 @@ void GenerateJob::learn(std::span<const std::int32_t> accepted) {
   context_.speculation.learn(*speculator_, guessed);
 }
 
-void GenerateJob::no_room(Cell, Cell) { finish(reason_at_limit("context_full")); }
+void GenerateJob::no_room(Cell, Cell) {
+  if (!asks_for_room()) finish(reason_at_limit("context_full"));
+}
+
+// True where it waits from now on.
+bool GenerateJob::asks_for_room() {
+  if (!branch_.waits_for_room || room_ == Room::Refused) return false;
+  room_ = Room::Asked;
+  context_.full.push_back(id());
+  return true;
+}
+
+void GenerateJob::check_replaced(Pos last) const {
+  require<InvalidRange>(last <= outcome_.prompt_tokens, "replacing tokens up to ", last, " of branch ", branch_.id,
+                        ", of which those from ", outcome_.prompt_tokens, " on are being generated");
+}
+
+void GenerateJob::shifted(Pos tokens) {
+  outcome_.prompt_tokens += tokens;
+  base_row_ = nullptr;
+  if (constrained_) constrained_->told += tokens;
+}
 
 void GenerateJob::complete() {
   branch_.output.complete = true;
@@ -159,7 +181,8 @@ const char* GenerateJob::reason_to_end(Token token) {
   }
   if (!vocabulary.is_special(token) && matcher_.push(vocabulary.bytes(token))) return "stop";
   if (outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens)) return reason_at_limit("length");
-  return left() == 0 ? reason_at_limit("context_full") : nullptr;
+  const bool asks = branch_.waits_for_room && room_ != Room::Refused;
+  return left() == 0 && !asks ? reason_at_limit("context_full") : nullptr;
 }
 
 // What is complete with its last token has not been cut short.

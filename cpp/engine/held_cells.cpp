@@ -1,5 +1,7 @@
 #include "engine/held_cells.h"
 
+#include <algorithm>
+
 #include "core/errors.h"
 #include "core/message.h"
 #include "core/run_list.h"
@@ -40,7 +42,7 @@ class Rows {
   Pos next_ = 0;
 };
 
-// The cells at positions [first, last) of a sequence without holes.
+// The cells of a sequence at positions [first, last), as far as it has some.
 std::vector<Cell> cells_of(const TreeSeqCache& cache, SeqId seq, Pos first, Pos last) {
   std::vector<Cell> cells;
   cells.reserve(static_cast<std::size_t>(last - first));
@@ -52,7 +54,12 @@ std::vector<Cell> cells_of(const TreeSeqCache& cache, SeqId seq, Pos first, Pos 
 }
 
 StoredBranch stored(const Branch& branch) {
-  StoredBranch out{.log = branch.log, .rng_stream = branch.rng_stream, .forks = branch.forks, .output = branch.output};
+  StoredBranch out{.log = branch.log,
+                   .forgotten = branch.forgotten,
+                   .exact_from = branch.exact_from,
+                   .rng_stream = branch.rng_stream,
+                   .forks = branch.forks,
+                   .output = branch.output};
   if (branch.next_logits) out.next_logits = *branch.next_logits;
   return out;
 }
@@ -100,12 +107,16 @@ HeldCells::Hold HeldCells::take_unshared(BranchId id) {
   const Branch& branch = branches_.idle(id);
   TreeSeqCache& cache = branches_.cache();
   const Pos first = cache.seq_shared(branch.seq);
+  std::vector<Piece> rows;
+  Pos row = 0;
+  for (const Run& run : overlapping(cache.seq_runs(branch.seq), first, branch.n_cached)) {
+    const Run part = clip(run, first, branch.n_cached);
+    rows.push_back({part.position, row, part.length});
+    row += part.length;
+  }
   const SeqId seq = spare();
   try {
-    if (first < branch.n_cached) {
-      const Piece tail[] = {{first, 0, branch.n_cached - first}};
-      cache.seq_map(branch.seq, seq, tail);
-    }
+    if (!rows.empty()) cache.seq_map(branch.seq, seq, rows);
     return add(seq);
   } catch (...) {
     branches_.give_back(seq);
@@ -142,12 +153,23 @@ std::vector<Cell> HeldCells::cells(HoldId id, Pos first, Pos count) const {
   return cells_of(branches_.cache(), seq, first, first + count);
 }
 
-bool HeldCells::has_end_of(HoldId id, const Branch& branch) const {
+std::vector<Piece> HeldCells::end_of(HoldId id, const Branch& branch) const {
+  const TreeSeqCache& cache = branches_.cache();
   const SeqId seq = sequence(id);
-  const Pos rows = branches_.cache().seq_len(seq);
-  return rows <= branch.n_cached &&
-         cells_of(branches_.cache(), seq, 0, rows) ==
-             cells_of(branches_.cache(), branch.seq, branch.n_cached - rows, branch.n_cached);
+  const Pos rows = cache.seq_len(seq);
+  const auto runs = cache.seq_runs(branch.seq);
+  std::vector<Piece> pieces;
+  Pos row = rows;
+  for (auto run = runs.rbegin(); run != runs.rend() && row > 0; ++run) {
+    const Pos count = std::min(run->length, row);
+    row -= count;
+    pieces.push_back({row, end_position(*run) - count, count});
+  }
+  std::reverse(pieces.begin(), pieces.end());
+  const bool same = row == 0 && (pieces.empty() || cells_of(cache, seq, 0, rows) ==
+                                                       cells_of(cache, branch.seq, pieces.front().to, branch.n_cached));
+  require<InvalidRange>(same, "branch ", branch.id, " went on since hold ", id, " was taken");
+  return pieces;
 }
 
 void HeldCells::release(HoldId id) {

@@ -36,10 +36,10 @@ class HeldCells {
 
   // Where rows [first, first + count) lie now. Throws InvalidRange.
   std::vector<Cell> cells(HoldId id, Pos first, Pos count) const;
-  bool has_end_of(HoldId id, const Branch& branch) const;  // are its rows the last that the branch has?
-  SeqId sequence(HoldId id) const;                         // throws InvalidRange for a hold that there is not
-  Pos rows(HoldId id) const { return branches_.cache().seq_len(sequence(id)); }
-  void release(HoldId id);  // one that was released is left alone
+  // Where its rows, which are the last that the branch has, lie in that. Throws InvalidRange where they are not.
+  std::vector<Piece> end_of(HoldId id, const Branch& branch) const;
+  SeqId sequence(HoldId id) const;  // throws InvalidRange for a hold that there is not
+  void release(HoldId id);          // one that was released is left alone
 
  private:
   Hold add(SeqId seq);

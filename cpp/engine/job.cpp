@@ -1,5 +1,6 @@
 #include "engine/job.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/message.h"
@@ -25,6 +26,22 @@ void Job::fail(ErrorKind kind, const std::string& message) {
   restore();
   outcome_.error = Failure{kind, message};
   finish();
+}
+
+void Job::offer_rows(Batch& batch) {
+  context_.branches.forget_due(branch_);
+  if (!behind()) return offer(batch);
+  const std::size_t lacking = branch_.pending().size() - 1;
+  const Cell needed = context_.branches.cells_for(lacking, batch.prefill_budget());
+  if (needed > batch.free_cells()) return no_room(needed, batch.free_cells());
+  const std::size_t count = std::min({lacking, batch.prefill_budget(), context_.branches.feedable(branch_)});
+  if (count == 0) return;
+  batch.add({.job = this,
+             .seq = branch_.seq,
+             .branch = &branch_,
+             .tokens = branch_.pending().first(count),
+             .first_logits = count,
+             .history = true});
 }
 
 void Job::no_room(Cell needed, Cell free) {

@@ -32,6 +32,7 @@ struct JobContext {
   RowPool rows = {};
   std::int32_t max_positions = 0;  // of a branch; 0: any number
   std::vector<Emitted> emitted = {};
+  std::vector<JobId> full = {};  // jobs that wait for room since the last report
 };
 
 class Job {
@@ -45,23 +46,34 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   virtual const char* kind() const = 0;
-  // Rides in every forward, before the budget for prefill is shared out.
-  virtual bool rides_with_decode() const = 0;
+  // Rides in every forward, before the budget for prefill is shared out?
+  bool rides() const { return !behind() && rides_with_decode(); }
   // Does what needs no forward: the first time that it is called in a step, before any rows are offered.
   void prepare_once() {
     if (!std::exchange(prepared_, true)) prepare();
   }
   // Goes on with the row of logits that was known before, once its constraint has answered.
   virtual void draw_known() {}
-  virtual void offer(Batch& batch) = 0;
+  // Its rows of the next forward. First those that the cache lacks of the branch's log, all but the last.
+  void offer_rows(Batch& batch);
   // A forward succeeded: `rows` holds the fed rows of this job and their logits.
-  virtual void absorb(const RowResults& rows) = 0;
+  void take(const RowResults& rows) {
+    if (!rows.segment.entry->history) absorb(rows);
+  }
   // The cache has no cell for the next row.
   virtual void no_room(Cell needed, Cell free);
   // Its constraint says that nothing may follow.
   virtual void complete() {}
   // Takes no part in steps for now.
   virtual bool paused() const { return false; }
+  // It cannot go on before its owner has made room.
+  virtual bool waits_for_room() const { return false; }
+  // Its owner has, or has not: then it ends.
+  virtual void go_on(bool) {}
+  // Throws InvalidRange where tokens before `last` are some that it made.
+  virtual void check_replaced(Pos) const {}
+  // The log before what it makes has so many tokens more.
+  virtual void shifted(Pos) {}
   // The reader of its emitted tokens has taken this many more.
   virtual void taken(std::int32_t) {}
   void end_step() {
@@ -77,6 +89,10 @@ class Job {
   Finished take_outcome();
 
  protected:
+  virtual bool rides_with_decode() const = 0;
+  virtual void offer(Batch& batch) = 0;
+  virtual void absorb(const RowResults& rows) = 0;
+  bool behind() const { return branch_.n_cached + 1 < branch_.length(); }
   virtual void prepare() {}
   // The step or the job has ended: what was borrowed for the step goes back.
   virtual void give_back() {}

@@ -44,7 +44,7 @@ class ExtendJob final : public Job {
   Token token_at(Pos position) const;
   Pos total() const { return base_length_ - static_cast<Pos>(n_pending_) + static_cast<Pos>(tokens_.size()); }
 
-  std::vector<Token> tokens_;  // the branch's pending token, if any, and the new ones
+  std::vector<Token> tokens_;  // the branch's last token, where it is pending, and the new ones
   std::size_t fed_ = 0;
   std::optional<Ahead> ahead_;
   const std::size_t n_pending_;
@@ -103,7 +103,13 @@ class GenerateJob final : public Job {
   void absorb(const RowResults& rows) override;
   void no_room(Cell needed, Cell free) override;
   void complete() override;
-  bool paused() const override { return options_.emit_ahead > 0 && untaken_ >= options_.emit_ahead; }
+  bool paused() const override {
+    return waits_for_room() || (options_.emit_ahead > 0 && untaken_ >= options_.emit_ahead);
+  }
+  bool waits_for_room() const override { return room_ == Room::Asked; }
+  void go_on(bool made_room) override { room_ = made_room ? Room::Enough : Room::Refused; }
+  void check_replaced(Pos last) const override;
+  void shifted(Pos tokens) override;
   void taken(std::int32_t tokens) override { untaken_ -= tokens; }
 
  private:
@@ -121,6 +127,11 @@ class GenerateJob final : public Job {
   void conclude() override;
 
   GenerateOptions options_;
+  enum class Room { Enough, Asked, Refused };
+
+  bool asks_for_room();
+
+  Room room_ = Room::Enough;
   LogitsRow base_row_ = {};  // of the branch when it began, where its reader may take everything back
   StopMatcher matcher_;
   TopTokens top_;

@@ -56,6 +56,7 @@ struct StepReport {
   std::int32_t forwards = 0;
   std::vector<Emitted> emitted;
   std::vector<Finished> finished;
+  std::vector<JobId> full;  // generations that wait for room
 };
 
 }  // namespace agentkv

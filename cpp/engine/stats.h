@@ -16,6 +16,7 @@ struct Stats {
   std::uint64_t forwards = 0;   // forwards that succeeded
   std::uint64_t tokens = 0;     // rows that were fed
   std::uint64_t prefilled = 0;  // of these, rows of prompts and extends
+  std::uint64_t refed = 0;      // rows fed again, as the cells of their tokens had been let go
   std::uint64_t generated = 0;  // tokens that were sampled
   std::uint64_t reused = 0;     // prompt tokens found in the cache
   std::uint64_t recalled = 0;   // of these, tokens that no live branch had: closed ones had left them
@@ -50,6 +51,7 @@ inline constexpr std::tuple kStatsFields{
     Field{"forwards", &Stats::forwards},
     Field{"tokens", &Stats::tokens},
     Field{"prefilled", &Stats::prefilled},
+    Field{"refed", &Stats::refed},
     Field{"generated", &Stats::generated},
     Field{"reused", &Stats::reused},
     Field{"recalled", &Stats::recalled},

@@ -72,6 +72,7 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       head_dim_(config.head_dim),
       capacity_(config.capacity),
       min_chunk_(config.min_chunk),
+      sight_{config.window, config.sinks},
       planner_(std::move(planner)) {
   config.check();
   require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
@@ -208,14 +209,15 @@ mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, float scal
   require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
                          "; neither may be negative");
 
-  const Visibility visibility = hides(plan, window, sinks) ? Visibility::Explicit : spec.visibility;
+  const Sight sight = narrower({window, sinks}, sight_);
+  const Visibility visibility = hides(plan, sight.window, sight.sinks) ? Visibility::Explicit : spec.visibility;
   // Of the two ways to attend over codes, the one with the smaller intermediate: scores, or K and V multiplied out.
   const bool packed = spec.k.affine && heads * plan.n_tokens() <= 2 * n_kv_heads_ * head_dim_;
   if (visibility == Visibility::None || (visibility == Visibility::Causal && !packed)) {
     return packed ? packed_attention(q, spec.k, spec.v, scale, std::nullopt)
                   : attention(q, spec.k, spec.v, scale, visibility, std::nullopt);
   }
-  const VisibleCells& visible = visible_for(plan, window, sinks);
+  const VisibleCells& visible = visible_for(plan, sight.window, sight.sinks);
   const CellsView k = spec.k.from(visible.first), v = spec.v.from(visible.first);
   if (packed) return packed_attention(q, k, v, scale, visible.mask);
   return attention(q, k, v, scale, visible.mask ? Visibility::Explicit : Visibility::None, visible.mask);

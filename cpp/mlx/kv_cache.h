@@ -87,6 +87,7 @@ class KvCache final : public ByteLayer {
   int head_dim_;
   Cell capacity_;
   Cell min_chunk_;
+  Sight sight_;  // of every layer, at most
   std::shared_ptr<StepPlanner> planner_;
   std::vector<Layer> layers_;
   StepPlan visible_plan_;  // what visible_ were made for

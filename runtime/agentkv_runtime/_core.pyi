@@ -544,6 +544,9 @@ class Stats:
     def prefilled(self) -> int: ...
 
     @property
+    def refed(self) -> int: ...
+
+    @property
     def generated(self) -> int: ...
 
     @property
@@ -633,6 +636,12 @@ class StepReport:
     @property
     def finished(self) -> list[Finished]:
         """Jobs that ended in this step, or between it and the one before."""
+
+    @property
+    def full(self) -> list[int]:
+        """
+        Generations that wait for room from now on, see Engine.set_waits_for_room.
+        """
 
 class AcceptanceRates:
     """How often the target accepts what a drafter proposes."""
@@ -825,7 +834,7 @@ class Hold:
 class StoredBranch:
     """A branch as it is kept outside of the cache."""
 
-    def __init__(self, tokens: Iterable[int], rows: numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, output_end: int = 0, output_complete: bool = False) -> None: ...
+    def __init__(self, tokens: Iterable[int], rows: numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, output_end: int = 0, output_complete: bool = False, forgotten: Sequence[tuple[int, int, int]] = [], exact_from: int = 0) -> None: ...
 
     @property
     def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
@@ -834,7 +843,19 @@ class StoredBranch:
     @property
     def rows(self) -> numpy.typing.NDArray[numpy.int32]:
         """
-        int32 [n, 3]: from which row of the hold, to which position, how many. They cover all tokens, or all but the last.
+        int32 [n, 3]: from which row of the hold, to which position, how many. What they do not cover is fed again.
+        """
+
+    @property
+    def forgotten(self) -> list[tuple[int, int, int]]:
+        """
+        (first, last, at): positions [first, last) were forgotten when there were `at` tokens.
+        """
+
+    @property
+    def exact_from(self) -> int:
+        """
+        Rows of earlier positions serve no rollback: they were computed without all that they should see.
         """
 
     @property
@@ -865,9 +886,9 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0) -> None:
+    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0, window: int = 0, sinks: int = 0, reach: int = 0) -> None:
         """
-        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. Raises InvalidEngine.
+        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. window, sinks: in no layer does a row look further back than `window` positions, its own among them, the first `sinks` apart; 0 for no window. reach: so many positions before it, over all layers, make the keys and values of a position. Raises InvalidEngine.
         """
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
@@ -903,6 +924,26 @@ class Engine:
     def adopt(self, dst: int, src: int) -> None:
         """
         dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.
+        """
+
+    def forget(self, branch: int, first: int, last: int) -> int:
+        """
+        Positions [first, last) keep their tokens and lose their cells: from the last token on nothing sees them. Returns how many cells are free for it. Raises BranchClosed, BranchBusy, InvalidRange.
+        """
+
+    def replace(self, branch: int, first: int, last: int, tokens: Iterable[int]) -> None:
+        """
+        Tokens [first, last) give way to others; all that follows them is fed again by the next job. Raises BranchClosed, BranchBusy, InvalidRange, InvalidToken, PositionsExhausted.
+        """
+
+    def set_waits_for_room(self, branch: int, waits: bool) -> None:
+        """
+        Do generations on the branch, and on its forks from now on, wait where there is no room? StepReport.full names them, forget and replace work on their branches meanwhile, and go_on ends the wait. Raises BranchClosed.
+        """
+
+    def go_on(self, job: int, made_room: bool) -> None:
+        """
+        Ends the wait of a generation for room; without room it ends. Nothing happens to other jobs.
         """
 
     def compact(self, retain: int | None = None) -> int:
@@ -1058,9 +1099,9 @@ class ExecuTorchProgram:
     def info(self) -> dict[str, int]:
         """vocab_size, max_tokens, max_logits and feature_dim."""
 
-    def make_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256, policy: str = 'full') -> ExecuTorchSession:
+    def make_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256, policy: str = 'full', window: int = 0, sinks: int = 0) -> ExecuTorchSession:
         """
-        A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). Raises InvalidTensor, InvalidRange or RegistryError.
+        A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). With a window no layer looks further back than so many positions, the first `sinks` apart. Raises InvalidTensor, InvalidRange or RegistryError.
         """
 
 class ExecuTorchSession(ModelRunner):
@@ -1151,9 +1192,9 @@ class ExecuTorchHead:
         vocab_size (of the head), max_tokens, max_logits, feature_dim, hidden_dim, n_kv_heads, head_dim.
         """
 
-    def make_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256, policy: str = 'full') -> ExecuTorchHeadSession:
+    def make_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256, policy: str = 'full', window: int = 0, sinks: int = 0) -> ExecuTorchHeadSession:
         """
-        A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). Raises InvalidTensor, InvalidRange or RegistryError.
+        A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). With a window no layer looks further back than so many positions, the first `sinks` apart. Raises InvalidTensor, InvalidRange or RegistryError.
         """
 
 class ExecuTorchHeadSession:

@@ -83,16 +83,26 @@ def open_session(
     min_chunk: int = 256,
     max_sequences: int = 256,
     policy: str = "full",
+    window: int = 0,
+    sinks: int = 0,
     verify: bool = True,
 ) -> ExecuTorchSession:
     """A cache over a model folder's program: what an Engine runs. `session.cache` is its bookkeeping, with draft trees.
+
+    With a `window` no layer looks further back than so many positions, the first `sinks` apart; 0 for none.
 
     `verify` as for `load_folder`, and what it raises; ModelFolderError also for an option that does not work.
     """
     program = load_folder(folder, verify=verify)
     try:
         return program.make_session(
-            capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk, max_sequences=max_sequences, policy=policy
+            capacity=capacity,
+            kv_dtype=kv_dtype,
+            min_chunk=min_chunk,
+            max_sequences=max_sequences,
+            policy=policy,
+            window=window,
+            sinks=sinks,
         )
     except _core.Error as error:
         raise ModelFolderError(f"{folder.path}: no cache can be made: {error}") from error

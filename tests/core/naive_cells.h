@@ -28,9 +28,14 @@ struct NaiveCells {
     return out;
   }
 
-  Pos length(SeqId seq) const {
-    const auto positions = held(seq);
-    return positions.empty() ? 0 : positions.rbegin()->first + 1;
+  Pos length(SeqId seq) const {  // what was removed at the end shortens it, a hole does not
+    const auto found = lengths.find(seq);
+    return found == lengths.end() ? 0 : found->second;
+  }
+
+  void put(Cell cell, Pos position, SeqId seq) {
+    cells[static_cast<std::size_t>(cell)] = {position, {seq}};
+    lengths[seq] = position + 1;
   }
 
   Cell count(std::size_t owners) const {  // cells with at least so many
@@ -60,6 +65,7 @@ struct NaiveCells {
     for (const auto& [position, cell] : held(src)) {
       if (p0 <= position && position < end) cells[static_cast<std::size_t>(cell)].owners.insert(dst);
     }
+    if (p0 < end) lengths[dst] = std::max(length(dst), end);
     return true;
   }
 
@@ -69,11 +75,13 @@ struct NaiveCells {
     for (const auto& [position, cell] : held(seq)) {
       if (p0 <= position && position < end) cells[static_cast<std::size_t>(cell)].owners.erase(seq);
     }
+    if (end == length(seq)) lengths[seq] = p0;
     return true;
   }
 
   bool keep(SeqId seq) {
     if (length(seq) == 0) return false;
+    lengths = {{seq, length(seq)}};
     for (NaiveCell& cell : cells) cell.owners = cell.owners.contains(seq) ? std::set<SeqId>{seq} : std::set<SeqId>{};
     return true;
   }
@@ -92,6 +100,7 @@ struct NaiveCells {
   }
 
   std::vector<NaiveCell> cells;
+  std::map<SeqId, Pos> lengths;
 };
 
 }  // namespace agentkv::testing

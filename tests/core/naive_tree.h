@@ -2,6 +2,7 @@
 // known by the id whose bytes lie in it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -24,7 +25,9 @@ struct NaiveTree {
     std::map<Pos, Id> tokens;
     std::vector<Node> nodes;
 
-    Pos length() const { return tokens.empty() ? 0 : tokens.rbegin()->first + 1; }
+    Pos end = 0;  // what was removed at the end shortens it, a hole does not
+
+    Pos length() const { return end; }
     std::int32_t live() const {
       std::int32_t n = 0;
       for (const Node& node : nodes) n += node.id >= 0;
@@ -68,24 +71,26 @@ struct NaiveTree {
     for (Pos p = p0; p < end; ++p) {
       if (from.contains(p)) at(dst).tokens[p] = from.at(p);
     }
+    if (p0 < end) at(dst).end = std::max(at(dst).end, end);
     return true;
   }
 
   bool remove(SeqId seq, Pos p0, Pos p1) {
     Sequence& sequence = at(seq);
-    if (sequence.tokens.empty() && !sequence.nodes.empty() && p0 == 0 && p1 <= 0) {
+    if (sequence.end == 0 && !sequence.nodes.empty() && p0 == 0 && p1 <= 0) {
       sequence.nodes.clear();
       return true;
     }
     if (!in_range(seq, p0, p1)) return false;
     const Pos length = sequence.length();
     for (Pos p = p0; p < (p1 < 0 ? length : p1); ++p) sequence.tokens.erase(p);
+    if (p1 < 0 || p1 == length) sequence.end = p0;
     if (sequence.length() < length) sequence.nodes.clear();
     return true;
   }
 
   bool keep(SeqId seq) {
-    if (at(seq).tokens.empty()) return false;
+    if (at(seq).end == 0) return false;
     const Sequence kept = at(seq);
     for (Sequence& sequence : sequences) sequence = {};
     at(seq) = kept;
@@ -119,6 +124,7 @@ struct NaiveTree {
     for (const std::int32_t node : accepted) {
       sequence.tokens[position++] = sequence.nodes[static_cast<std::size_t>(node)].id;
     }
+    sequence.end = position;
     sequence.nodes.clear();
     return true;
   }

@@ -92,9 +92,15 @@ void test_holes_and_partial_copies() {
   cells.seq_rm(1, 1, 8);
   CHECK_EQ(runs_of(cells, 1), (Runs{{0, 0, 1}, {8, 8, 1}}));
   cells.seq_rm(1, 8, -1);
-  CHECK_EQ(cells.seq_len(1), 1);
+  CHECK_EQ(runs_of(cells, 1), (Runs{{0, 0, 1}}));
+  CHECK_EQ(cells.seq_len(1), 8);  // the hole does not shorten it
+  cells.seq_rm(1, 0, 1);
+  CHECK_EQ(runs_of(cells, 1), Runs{});
+  CHECK_EQ(cells.live_sequences(), 2);
+  cells.seq_rm(1, 3);
+  CHECK_EQ(cells.seq_len(1), 3);
   cells.seq_rm(1, 0, 0);  // an empty range is no change
-  CHECK_EQ(cells.seq_len(1), 1);
+  CHECK_EQ(cells.seq_len(1), 3);
 }
 
 void test_window_and_sinks() {

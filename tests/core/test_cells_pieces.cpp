@@ -93,7 +93,8 @@ void test_random_pieces(unsigned seed) {
   constexpr SeqId kSequences = 5;
   Cells cells(24, kSequences);
   std::map<SeqId, std::map<Pos, Cell>> naive;
-  const auto end = [&](SeqId seq) { return naive[seq].empty() ? 0 : naive[seq].rbegin()->first + 1; };
+  std::map<SeqId, Pos> ends;
+  const auto end = [&](SeqId seq) { return ends[seq]; };
   const auto owners = [&](Cell cell) {
     int count = 0;
     for (const auto& [seq, held] : naive) {
@@ -115,6 +116,7 @@ void test_random_pieces(unsigned seed) {
         cells.seq_grow(src, n);
         const Pos from = end(src);
         for (int i = 0; i < n; ++i) naive[src][from + i] = free[static_cast<std::size_t>(i)];
+        ends[src] += n;
       }
     } else if (draw(0, 2) > 0) {
       Pieces pieces;
@@ -134,6 +136,7 @@ void test_random_pieces(unsigned seed) {
       if (good) {
         cells.seq_map(src, dst, pieces);
         naive[dst].insert(added.begin(), added.end());
+        ends[dst] = at;
       } else {
         CHECK_THROWS(cells.seq_map(src, dst, pieces), InvalidRange);
       }
@@ -141,6 +144,7 @@ void test_random_pieces(unsigned seed) {
       const Pos from = draw(0, end(src));
       cells.seq_rm(src, from);
       naive[src].erase(naive[src].lower_bound(from), naive[src].end());
+      ends[src] = from;
     }
     for (SeqId seq = 0; seq < kSequences; ++seq) {
       std::map<Pos, Cell> held;

@@ -106,7 +106,7 @@ class History {
       return;
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      naive_.cells[static_cast<std::size_t>(plan.write_cells[i])] = {positions[i], {rows[i]}};
+      naive_.put(plan.write_cells[i], positions[i], rows[i]);
     }
     cells_.commit_step();
   }
@@ -114,7 +114,7 @@ class History {
   void compare_plan(const StepPlan& plan, const std::vector<SeqId>& rows) {
     NaiveCells after = naive_;
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      after.cells[static_cast<std::size_t>(plan.write_cells[i])] = {plan.positions[i], {rows[i]}};
+      after.put(plan.write_cells[i], plan.positions[i], rows[i]);
     }
     const Pos window = draw(0, 1) * draw(1, 8), sinks = draw(0, 1) * draw(1, 3);
     const std::vector<std::uint8_t> mask = plan.mask(window, sinks);

@@ -211,7 +211,7 @@ class History {
       const auto later = std::count(rows.begin() + static_cast<std::ptrdiff_t>(row), rows.end(), rows[row]);
       if (later > sequence.proposed()) {  // rows before the nodes are plain
         CHECK_EQ(plan.positions[row], sequence.length());
-        sequence.tokens[sequence.length()] = id;
+        sequence.tokens[sequence.end++] = id;
       } else {
         node_of[row] = sequence.live();
         CHECK_EQ(plan.positions[row], sequence.length() + sequence.depth(node_of[row]));

@@ -44,6 +44,8 @@ class TorchSession(_core.PythonRunner):
         max_tokens: int,
         max_logits: int,
         max_sequences: int = 256,
+        window: int = 0,
+        sinks: int = 0,
     ) -> None:
         from agentkv_runtime.torch_backend.cache import TorchCache
 
@@ -62,6 +64,8 @@ class TorchSession(_core.PythonRunner):
             capacity=capacity,
             kv_dtype=kv_dtype,
             min_chunk=min_chunk,
+            window=window,
+            sinks=sinks,
             device=model.device,
         )
         self.cache.set_mover(_mover(self.layer))
@@ -128,12 +132,15 @@ def open_torch_session(
     max_tokens: int = 512,
     max_logits: int = 64,
     max_sequences: int = 256,
+    window: int = 0,
+    sinks: int = 0,
     feature_layers: Sequence[int] = (),
 ) -> TorchSession:
     """Loads a Hugging Face folder and opens one cache over it.
 
     `device` defaults to the CPU. `dtype` is the weights' ("fp32", "fp16", "bf16"); by default float32 on the CPU and
-    what the checkpoint holds elsewhere. `threads` is torch's, process-wide; None leaves it as it is. With
+    what the checkpoint holds elsewhere. With a `window` no layer looks further back than so many positions, the first
+    `sinks` apart. `threads` is torch's, process-wide; None leaves it as it is. With
     `feature_layers` a forward also gives out the residual stream after so many decoder layers, for draft heads.
 
     Raises BackendError without torch and transformers, ValueError for a dtype that torch pools do not have.
@@ -166,6 +173,8 @@ def open_torch_session(
         max_tokens=max_tokens,
         max_logits=max_logits,
         max_sequences=max_sequences,
+        window=window,
+        sinks=sinks,
     )
 
 

@@ -1,0 +1,38 @@
+// Which positions rows to come look back to, and whether the cache has them.
+#pragma once
+
+#include <span>
+
+#include "core/run_list.h"
+#include "engine/branch_state.h"
+
+namespace agentkv {
+
+// What attention is limited to in every layer, as far as it is.
+struct Window {
+  Pos length = 0;  // the newest so many positions, a row's own among them; 0: no limit
+  Pos sinks = 0;   // and the first so many
+  Pos reach = 0;   // K and V of a position are a function of so many positions before it, over all layers
+};
+
+// What the cache has of a branch's history when its log has `log` tokens.
+class Coverage {
+ public:
+  Coverage(const BranchState& branch, Pos log, std::span<const Run> runs, const Window& window)
+      : branch_(branch), log_(log), runs_(runs), window_(window) {}
+
+  // The first position that rows from `length` on may look at and that is not there; `length` where there is none.
+  Pos first_missing(Pos length) const;
+  // The largest length, `length` at most, from which rows may go on: they see all that they should.
+  Pos covered(Pos length) const;
+
+ private:
+  Pos next_seen(Pos p, Pos length) const;
+
+  const BranchState& branch_;
+  const Pos log_;
+  const std::span<const Run> runs_;
+  const Window& window_;
+};
+
+}  // namespace agentkv

@@ -8,7 +8,7 @@ async with kv.Context.open("path/of/a/model/folder") as ctx:
     outs = await kv.gather(*(kid.generate(max_tokens=32) for kid in kids))
 """
 
-from . import formats, models, patterns, spec, testing
+from . import formats, models, overflow, patterns, spec, testing
 from ._branch import Branch
 from ._context import Context
 from ._errors import (
@@ -117,6 +117,7 @@ __all__ = [
     "formats",
     "gather",
     "models",
+    "overflow",
     "patterns",
     "spec",
     "testing",

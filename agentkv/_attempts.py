@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ._commands import Job
+from ._commands import GenerationJob
 from ._errors import BranchBusy, OutputIncomplete, OutputInvalid
 from ._extending import Moved
+from ._overflow import run_generation
 
 if TYPE_CHECKING:
     from ._engine import StepEngine
@@ -24,7 +25,7 @@ async def generated(branch: Generating, request: GenerationRequest, retries: int
     meanwhile, it stays.
     """
     loop = branch._loop
-    generation = await loop.run(Job(request.start, request.finish))
+    generation = await run_generation(branch, GenerationJob(request.start, request.finish))
     for attempt in range(1, retries + 1):
         if not isinstance(generation._fault, OutputInvalid) or not _is_last(generation, branch):
             break
@@ -37,7 +38,7 @@ async def generated(branch: Generating, request: GenerationRequest, retries: int
             return again.start(engine)
 
         try:
-            generation = await loop.run(Job(start, again.finish))
+            generation = await run_generation(branch, GenerationJob(start, again.finish))
         except (Moved, BranchBusy):
             break
     fault = generation._fault

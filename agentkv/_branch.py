@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from ._closing import Closing
 from ._commands import Job, check_finished
-from ._errors import BranchBusy, BranchClosed, InvalidInput
+from ._errors import BranchBusy, BranchClosed, ContextFull, InvalidInput, PositionsExhausted
 from ._extending import Extended, Extending, Moved
 from ._generating import Generating
 from ._generation import Choice
@@ -23,6 +22,8 @@ from ._inputs import Prompt, checked_count, checked_name
 from ._keeping import Keeping
 from ._mark import Mark, make_mark, place_of
 from ._message import Message
+from ._overflow import Overflow, checked_overflow, made_room, with_room
+from ._overflow_policies import Stop
 from ._shown import shown
 
 if TYPE_CHECKING:
@@ -57,11 +58,13 @@ class Branch(Generating, Keeping):
         "_id",
         "_loaded",
         "_loop",
+        "_overflow",
         "_parent",
     )
 
-    def __init__(self, home: Home, engine_id: int, parent: Branch | None) -> None:
+    def __init__(self, home: Home, engine_id: int, parent: Branch | None, overflow: Overflow | None = None) -> None:
         self._home = home
+        self._overflow: Overflow = overflow or (home.overflow if parent is None else parent.overflow)
         self._loop = home.loop
         self._id = engine_id
         self._history = self._loop.histories[engine_id]
@@ -88,6 +91,20 @@ class Branch(Generating, Keeping):
     def parent(self) -> Branch | None:
         """The branch that it was forked from; None for a root, and once the parent is gone."""
         return None if self._parent is None else self._parent()
+
+    @property
+    def overflow(self) -> Overflow:
+        """What makes room when it does not fit any more; forks begin with their parent's. To be set by anybody, for
+        what begins after that."""
+        return self._overflow
+
+    @overflow.setter
+    def overflow(self, policy: Overflow) -> None:
+        self._overflow = checked_overflow(policy)
+
+    @property
+    def _makes_room(self) -> bool:
+        return not isinstance(self._overflow, Stop)
 
     @property
     def closed(self) -> bool:
@@ -139,15 +156,20 @@ class Branch(Generating, Keeping):
 
         Raises:
             InvalidInput: nothing to add, or not text, ids or messages; or the chat template refuses them.
-            ContextFull: fewer cells are free than tokens were given.
+            ContextFull: fewer cells are free than tokens were given, and `overflow` makes no room.
             PositionsExhausted: more tokens than the model has positions.
         """
         while True:
             await self._ready()
             made = await self._home.encoding.prompt(prompt, after=self._history, template=template)
             await self._ready()
-            with suppress(Moved):  # then it is made anew
+            try:
                 return await Extending(self._loop, self._id, self._history, made).run()
+            except Moved:
+                pass  # it is made anew
+            except (ContextFull, PositionsExhausted):
+                if not self._makes_room or not await made_room(self, len(made.added)):
+                    raise
 
     def mark(self, name: str | None = None) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free.
@@ -239,7 +261,10 @@ class Branch(Generating, Keeping):
             check_finished(finished)
             return list(finished.scores)
 
-        scores = await self._loop.run(Job(lambda engine: engine.select(self._id, encoded), finish))
+        def scored() -> Awaitable[list[float]]:
+            return self._loop.run(Job(lambda engine: engine.select(self._id, encoded), finish))
+
+        scores = await with_room(self, sum(map(len, encoded)), scored)
         return Choice(texts[int(np.argmax(scores))], int(np.argmax(scores)), scores)
 
     async def logits(self) -> NDArray[np.float32]:
@@ -255,7 +280,10 @@ class Branch(Generating, Keeping):
             assert finished.logits is not None
             return finished.logits
 
-        return await self._loop.run(Job(lambda engine: engine.logits(self._id), finish))
+        def computed() -> Awaitable[NDArray[np.float32]]:
+            return self._loop.run(Job(lambda engine: engine.logits(self._id), finish))
+
+        return await with_room(self, 1, computed)
 
     async def adopt(self, other: Branch) -> None:
         """Takes over the history of another branch of the same Context, which stays as it is.

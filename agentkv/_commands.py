@@ -181,6 +181,9 @@ class Job(Awaited[T]):
         self.id = self._start(worker.engine)
         worker.jobs[self.id] = self
 
+    def wait_for_room(self) -> None:
+        """The engine has no room for it; on the event loop."""
+
     def end(self, worker: Worker, finished: Finished) -> None:
         """The engine is done with it; on the thread."""
         if self._undo is not None and (finished.error is not None or finished.finish_reason == "cancelled"):
@@ -208,6 +211,37 @@ class Job(Awaited[T]):
             self.succeed(result)
 
 
+class GenerationJob(Job[T]):
+    """A generation that may come to wait for room; whoever awaits it has some made, and lets it go on."""
+
+    __slots__ = ("_full", "_stirred")
+
+    def __init__(self, start: Callable[[StepEngine], int], finish: Callable[[Finished], T]) -> None:
+        super().__init__(start, finish)
+        self._full = False
+        self._stirred = anyio.Event()
+
+    def wait_for_room(self) -> None:
+        self._full = True
+        self._stirred.set()
+
+    def succeed(self, result: T) -> None:
+        super().succeed(result)
+        self._stirred.set()
+
+    def fail(self, error: BaseException) -> None:
+        super().fail(error)
+        self._stirred.set()
+
+    async def paused(self) -> bool:
+        """Waits until it waits for room (True) or has ended."""
+        await self._stirred.wait()
+        if not self.settled.is_set():
+            self._stirred = anyio.Event()
+        full, self._full = self._full and not self.settled.is_set(), False
+        return full
+
+
 class StreamJob(Job[T]):
     """A generation whose tokens are handed out as they come. `heard` is called at its end, whatever that was.
 
@@ -216,7 +250,7 @@ class StreamJob(Job[T]):
     `kept` is how many of its tokens stay when it is taken back, None for all; `cut` says that no others did.
     """
 
-    __slots__ = ("_heard", "_urgent", "cut", "feed", "kept", "started")
+    __slots__ = ("_heard", "_urgent", "cut", "feed", "full", "kept", "started")
 
     def __init__(
         self,
@@ -235,6 +269,11 @@ class StreamJob(Job[T]):
             self.started.set()
         self.kept: int | None = None
         self.cut = False
+        self.full = False  # it waits for room, which the reader is to make
+
+    def wait_for_room(self) -> None:
+        self.full = True
+        self._heard()
 
     def wakes(self, token: int) -> bool:
         """Is the reader woken for this token?"""
@@ -327,6 +366,20 @@ class Taken(Command):
     def apply(self, worker: Worker) -> None:
         if self._job.id is not None:
             worker.engine.taken(self._job.id, self._count)
+
+
+class GoOn(Command):
+    """A generation that waits for room has some now, or ends."""
+
+    __slots__ = ("_job", "_made_room")
+
+    def __init__(self, job: Job[Any], made_room: bool) -> None:
+        self._job = job
+        self._made_room = made_room
+
+    def apply(self, worker: Worker) -> None:
+        if self._job.id is not None:
+            worker.engine.go_on(self._job.id, self._made_room)
 
 
 def check_finished(finished: Finished) -> None:

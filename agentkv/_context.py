@@ -17,7 +17,9 @@ from ._inputs import Prompt, checked_bool, checked_count, checked_path
 from ._loading import Loading
 from ._log import log
 from ._loop import StepLoop
-from ._model import ModelInfo, OpenEngine, OpenModel, Options, open_model
+from ._model import MOST_POSITIONS, ModelInfo, OpenEngine, OpenModel, Options, open_model
+from ._overflow import Overflow, checked_overflow
+from ._overflow_policies import Stop
 from ._reply import ReplyReader
 from ._saving import Progress, Saved, save_branches
 from ._shown import shown
@@ -33,15 +35,15 @@ if TYPE_CHECKING:
 class Context:
     """One model and one KV cache, shared by any number of branches. Made by `Context.open`."""
 
-    def __init__(self, loop: StepLoop, model: OpenModel) -> None:
+    def __init__(self, loop: StepLoop, model: OpenModel, overflow: Overflow) -> None:
         """Private: use `Context.open`."""
         self._loop = loop
         self._info = model.info
         vocab_size = model.info.vocab_size
         reader = ReplyReader(model.tokenizer, lambda: self._home.format)
-        capacity = loop.snapshot.engine.capacity
+        capacity = loop.snapshot.engine.capacity if model.info.window is None else MOST_POSITIONS
         encoding = Encoding(model.tokenizer, reader, vocab_size, capacity, model.info.max_positions)
-        self._home = Home(self, loop, encoding, reader, Tokenizer(model.tokenizer, vocab_size), model)
+        self._home = Home(self, loop, encoding, reader, Tokenizer(model.tokenizer, vocab_size), model, overflow)
 
     @classmethod
     @asynccontextmanager
@@ -59,6 +61,7 @@ class Context:
         retain: int | None = None,
         window: int | None = None,
         sinks: int = 0,
+        overflow: Overflow | None = None,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
@@ -83,6 +86,9 @@ class Context:
                 model's own windows, whose cells are given back where every layer has one.
             sinks: the first so many positions stay in view of a window (StreamingLLM, Xiao et al. 2023); 4 is usual.
 
+            overflow: what a branch does that does not fit any more, into the cache or into the positions that the
+                model has: a policy of `kv.overflow`, or your own; None for `kv.overflow.Stop()`.
+
         Raises:
             InvalidInput: an argument out of range.
             ModelError: a folder that is missing, damaged, or needs something that is not installed.
@@ -102,6 +108,7 @@ class Context:
             window=window,
             sinks=sinks,
         )
+        policy = Stop() if overflow is None else checked_overflow(overflow)
         opened: list[OpenModel] = []
 
         def open_engine() -> OpenEngine:
@@ -111,7 +118,7 @@ class Context:
 
         loop = StepLoop()
         await loop.start(open_engine)
-        context = cls(loop, opened[0])
+        context = cls(loop, opened[0], policy)
         log.debug("context opened", model=str(options.path), backend=context.model_info.backend)
         try:
             yield context
@@ -157,6 +164,7 @@ class Context:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: Mapping[str, Any] | None = None,
+        overflow: Overflow | None = None,
     ) -> Branch:
         """A new root branch that holds `prompt`, prefilled; without one, an empty branch.
 
@@ -170,6 +178,7 @@ class Context:
             tools: tool definitions for the chat template; only with messages.
             template: variables for the chat template, such as `{"enable_thinking": False}`; only with messages. They
                 hold for what the branch is extended with as well.
+            overflow: a policy of the branch's own, and of its forks; None for the Context's.
 
         Raises:
             InvalidInput: an empty prompt, text without a UTF-8 form, ids outside the vocabulary, malformed messages.
@@ -178,8 +187,9 @@ class Context:
             TooManyBranches: more live branches than the cache was built for.
         """
         self._loop.check_open()
+        policy = None if overflow is None else checked_overflow(overflow)
         if prompt is None:
-            return await self._empty_branch()
+            return await self._empty_branch(policy)
         made = await self._home.encoding.prompt(prompt, tools=tools, template=template)
         tokens, conversation = made.added, made.conversation
         created: list[int] = []  # by the thread
@@ -200,7 +210,7 @@ class Context:
                 self._loop.histories[created[0]].converse(conversation)
 
         await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
-        return Branch(self._home, created[0], None)
+        return Branch(self._home, created[0], None, policy)
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
         """Closes every other branch of this Context, agents' prompts too, and waits until their cells are free."""
@@ -302,6 +312,6 @@ class Context:
         )
         return await loading.run(one=one)
 
-    async def _empty_branch(self) -> Branch:
+    async def _empty_branch(self, overflow: Overflow | None) -> Branch:
         branch, _ = await self._loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))
-        return Branch(self._home, branch, None)
+        return Branch(self._home, branch, None, overflow)

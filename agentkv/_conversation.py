@@ -81,6 +81,32 @@ class Conversation:
             leftover=kept,
         )
 
+    def without(self, first: int, last: int, added: int) -> Conversation:
+        """As it is when the tokens at [first, last), and the messages among them, gave way to so many others."""
+        shift = added - (last - first)
+
+        def moved(position: int) -> int:
+            return position + shift if position >= last else min(position, first + added)
+
+        def stays(entry: Entry) -> bool:
+            return entry.end <= first or entry.start >= last
+
+        entries = tuple(
+            replace(entry, start=moved(entry.start), end=moved(entry.end)) if entry.end > first else entry
+            for entry in self.entries
+            if stays(entry)
+        )
+        return replace(
+            self,
+            entries=entries,
+            first=sum(map(stays, self.entries[: self.first])),
+            start=moved(self.start) if self.start > first else self.start,
+            end=moved(self.end) if self.end > first else self.end,
+            leftover=moved(self.leftover) if self.leftover > first else self.leftover,
+            before=self.cut(first),
+            base=min(first, self.end),
+        )
+
     @property
     def calls(self) -> int:
         """How many calls its messages make."""

@@ -118,7 +118,8 @@ class Encoding:
         seconds: float,
     ) -> Continuation:
         clock = Clock(seconds)
-        state = Continuing(self._chat, self._tokenizer, self._reader, conversation, log, clock, self._check_fits)
+        check = partial(self._check_fits, held=len(log))  # what is there already has its room
+        state = Continuing(self._chat, self._tokenizer, self._reader, conversation, log, clock, check)
         return state.extend(messages, template)
 
     async def _render(self, size: int, render: Callable[[float], T]) -> T:
@@ -147,9 +148,9 @@ class Encoding:
             self._check_count(count)
         return checked_ids(prompt, self._vocab_size)
 
-    def _check_fits(self, text: str) -> None:
+    def _check_fits(self, text: str, held: int = 0) -> None:
         if len(text) > _SHORT:
-            self._check_count(self._tokenizer.fewest_tokens(text))
+            self._check_count(self._tokenizer.fewest_tokens(text) - held)
 
     def _check_count(self, tokens: int) -> None:
         if tokens > self._capacity:

@@ -76,7 +76,10 @@ class Finished(Protocol):
 
 
 class StepReport(Protocol):
-    """One step: what it merged, the tokens that it emitted and the jobs that ended, each job after its tokens."""
+    """One step: what it merged, the tokens that it emitted and the jobs that ended, each job after its tokens.
+
+    `full` are generations that wait for room from now on.
+    """
 
     @property
     def idle(self) -> bool: ...
@@ -92,6 +95,8 @@ class StepReport(Protocol):
     def emitted(self) -> Sequence[Emitted]: ...
     @property
     def finished(self) -> Sequence[Finished]: ...
+    @property
+    def full(self) -> Sequence[int]: ...
 
 
 class StepEngine(Protocol):
@@ -114,6 +119,21 @@ class StepEngine(Protocol):
 
     def forget(self, branch: int, first: int, last: int) -> int:
         """Positions [first, last) keep their tokens and lose their cells. Returns how many cells are free for it."""
+
+    def forgotten(self, branch: int) -> Sequence[tuple[int, int]]:
+        """The ranges of positions that were forgotten."""
+
+    def replace(self, branch: int, first: int, last: int, tokens: Iterable[int]) -> None:
+        """Tokens [first, last) give way to others; all that follows them is fed again by the next job."""
+
+    def uncache(self, branch: int, length: int) -> None:
+        """The cache keeps the first `length` tokens, at most; the next job feeds the others again."""
+
+    def length(self, branch: int) -> int:
+        """Its tokens, those that a running job made included."""
+
+    def go_on(self, job: int, made_room: bool) -> None:
+        """Ends the wait of a generation for room; without room it ends."""
 
     def end(self, branch: int) -> tuple[int, int]:
         """Which history the branch has: its length, and the epoch of its last token.

@@ -45,6 +45,10 @@ class Generating:
     _id: int
     _loop: StepLoop
 
+    @property
+    def _makes_room(self) -> bool:
+        raise NotImplementedError
+
     @overload
     async def generate(
         self, *, output: TypeForm[Out] = ..., output_retries: int = ..., **how: Unpack[How]
@@ -104,6 +108,7 @@ class Generating:
             top_logprobs=top_logprobs,
             output=output,
             home=self._home,
+            wait_for_room=self._makes_room,
         )
         await request.prepare()
         await self._ready("generate")
@@ -147,6 +152,7 @@ class Generating:
             top_logprobs=top_logprobs,
             output=output,
             home=self._home,
+            wait_for_room=self._makes_room,
             buffer=limit,
         )
         return TokenStream(self, request, limit, keep)

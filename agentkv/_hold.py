@@ -22,6 +22,10 @@ class Hold:
     tools that the block starts do not. Whatever the block raises, cancellation included, the branch goes back to where
     it was; with `keep` it stays as the block left it.
 
+    Attributes:
+        start: tokens of the branch that were there when the block began, as far as they still are.
+        messages_gone: messages from before the block that made room since.
+
     Raises BranchBusy where the branch runs something, or is held.
     """
 
@@ -31,6 +35,8 @@ class Hold:
         self._history = branch._history
         self._keep = keep
         self._length = 0
+        self.start = 0
+        self.messages_gone = 0
         self._conversation = self._history.conversation
         self._before: int | None = None  # a branch that has what a rewrite took
 
@@ -45,7 +51,7 @@ class Hold:
         except BaseException:
             self._history.hold = None
             raise
-        self._length = len(self._history)
+        self._length = self.start = len(self._history)
         self._conversation = self._history.conversation
         return _view(branch, self)
 
@@ -63,10 +69,22 @@ class Hold:
     def rewritten(self, kept: int, before: int) -> bool:
         """The branch lost all but its first `kept` tokens, and the branch `before` has them. Takes that over, if what
         was lost is needed to go back."""
-        takes = kept < self._length and self._before is None
+        takes = self.needs(kept)
+        self.start = min(self.start, kept)
         if takes:
             self._before = before
         return takes
+
+    def needs(self, kept: int) -> bool:
+        """Is a copy to be taken of the branch before it loses all but its first `kept` tokens?"""
+        return kept < self.start and self._before is None
+
+    def moved(self, tokens: int, messages: int, before: int | None) -> None:
+        """Tokens from before the block gave way to so many more, messages among them; `before` is the copy, if any."""
+        self.start += tokens
+        self.messages_gone += messages
+        if before is not None:
+            self._before = before
 
     async def _go_back(self, *, waits: bool) -> None:
         back = Call(self._back, told=lambda _: self._history.converse(self._conversation))
@@ -88,7 +106,7 @@ class Hold:
 def _view(branch: Branch, hold: Hold) -> Branch:
     """The same branch, for whoever holds it. It is no branch of its own: it is not listed, and closes nothing."""
     view = type(branch).__new__(type(branch))
-    for name in ("_home", "_loop", "_id", "_history", "_parent", "_closed", "_finalizer", "_loaded"):
+    for name in ("_home", "_loop", "_id", "_history", "_parent", "_closed", "_finalizer", "_loaded", "_overflow"):
         setattr(view, name, getattr(branch, name))
     view._hold = hold
     return view

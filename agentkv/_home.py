@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ._encoding import Encoding
     from ._loop import StepLoop
     from ._model import OpenModel
+    from ._overflow import Overflow
     from ._reply import ReplyReader
     from ._speculation import Speculation
     from ._tokenizer import Tokenizer
@@ -41,6 +42,7 @@ class Home:
         reader: ReplyReader,
         tokenizer: Tokenizer,
         model: OpenModel,
+        overflow: Overflow,
     ) -> None:
         self.context = context
         self.loop = loop
@@ -49,6 +51,7 @@ class Home:
         self.spelling = Spelling(model.tokenizer)
         self.tokenizer = tokenizer
         self.speculation: Speculation = model.speculation
+        self.overflow = overflow
         self._model = model
         self._key: ModelKey | None = None
         self.grammars = Grammars(model.tokenizer, model.info.vocab_size)

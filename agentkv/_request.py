@@ -38,6 +38,7 @@ class GenerationRequest:
     top_logprobs: int
     home: Home
     buffer: int | None
+    wait_for_room: bool
 
     @classmethod
     def checked(
@@ -51,11 +52,13 @@ class GenerationRequest:
         output: object,
         top_logprobs: int,
         home: Home,
+        wait_for_room: bool,
         buffer: int | None = None,
     ) -> GenerationRequest:
         """Raises InvalidInput for anything out of range; draws the seed where one is needed.
 
-        With a `buffer` tokens are handed out as they come, at most so many ahead of the reader.
+        With a `buffer` tokens are handed out as they come, at most so many ahead of the reader. `wait_for_room`: where
+        there is none, whoever awaits the job has some made.
         """
         strategy = home.speculation.resolve(speculative)
         limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
@@ -63,7 +66,7 @@ class GenerationRequest:
         sampling = checked_sampling(sampling)
         likely = checked_count(top_logprobs, "top_logprobs", 0, MOST_TOP_LOGPROBS)
         seed = sampling.drawn_seed()
-        return cls(branch, limit, stops, sampling, seed, strategy, asked(output), likely, home, buffer)
+        return cls(branch, limit, stops, sampling, seed, strategy, asked(output), likely, home, buffer, wait_for_room)
 
     def again(self, attempt: int) -> GenerationRequest:
         """The same request with other draws. Greedy would say the same, so it draws by the model's own distribution.
@@ -90,6 +93,7 @@ class GenerationRequest:
             seed=self.seed or 0,
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
+            wait_for_room=self.wait_for_room,
             drafter=self.home.speculation.drafter(self.strategy),
             constraint=self.home.grammars.of_generation(engine, self.branch, self.output.constraint),
             top_logprobs=self.top_logprobs,
@@ -120,7 +124,7 @@ class GenerationRequest:
             tokens=finished.tokens[:kept],
             logprobs=finished.logprobs[:kept],
             finish_reason=reason,
-            usage=Usage(finished.prompt_tokens, kept),
+            usage=Usage(max(finished.prompt_tokens, 0), kept),  # more may have left from before it than there was
             seed=self.seed,
             top_logprobs=[self.likely(top) for top in finished.top_logprobs[:kept]],
             _value=value,

@@ -51,7 +51,7 @@ class SavedBranch(Saved):
     conversation: Count | None
     marks: dict[Name, Count]
     output: SavedOutput | None
-    forgotten: list[tuple[Count, Count, Count]] = []
+    forgotten: tuple[tuple[Count, Count, Count], ...] = ()
     exact_from: Count = 0
 
 

@@ -70,7 +70,7 @@ def _tensors(branches: Mapping[str, BranchState]) -> Tensors:
             conversation=conversations.add(state.conversation),
             marks=dict(state.marks),
             output=state.output,
-            forgotten=list(state.forgotten),
+            forgotten=tuple(state.forgotten),
             exact_from=state.exact_from,
         )
         tensors |= state.tensors(index)

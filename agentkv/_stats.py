@@ -19,8 +19,8 @@ class Stats:
         forwards: forwards of the model; a step needs several where it exceeds the program's bounds, or is retried.
         tokens: tokens fed to the model (rows), `prefilled` and decoded together.
         prefilled: of these, tokens of prompts and `extend`.
-        refed: of these, tokens of a branch's own history whose cells had been let go: a rollback went behind what a window
-            or `forget` left, or a branch was rebuilt for want of positions.
+        refed: of these, tokens of a branch's own history whose cells had been let go: a rollback went behind what a
+            window or `forget` left, or tokens before them left the branch.
         generated: tokens that were sampled.
         reused: tokens of prompts that were in the cache already, or computed for another prompt at the same time.
         recalled: of these, tokens that no live branch had: closed branches had left them (`Context.open`'s `retain`).

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, get_args
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from ._commands import StreamJob
+from ._commands import GoOn, StreamJob
 from ._errors import AgentKVError, BranchBusy
 from ._generation import Generation, Out_co, Token
 from ._inputs import checked_count, checked_word
+from ._overflow import made_room
 
 if TYPE_CHECKING:
     from ._engine import Emitted, Finished
@@ -143,6 +144,9 @@ class TokenStream(Generic[Out_co]):
             if self._job.settled.is_set():
                 self._job.result()
                 return False
+            if self._job.full:
+                self._job.full = False
+                self._loop.submit(GoOn(self._job, await made_room(self._branch, 1)))
             if self._wakeup is not None:
                 raise BranchBusy("two tasks read one stream; give each its own branch")
             self._wakeup = anyio.Event()

@@ -109,6 +109,7 @@ class Reply:
             output=agent.answers.constraint(home.format, self._definitions, prefix) or str,
             top_logprobs=0,
             home=home,
+            wait_for_room=self._held._makes_room,
             buffer=buffer,
         )
         urgent = None if heard else home.call_ends if self._definitions else frozenset[int]()

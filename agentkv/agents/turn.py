@@ -56,6 +56,7 @@ class Turn(Generic[Out]):
         self._branch = branch
         self._began = anyio.current_time()
         self._start = 0  # messages of the branch before the turn
+        self._hold: Hold | None = None
 
     async def run(self, prompt: Prompt | None, keep: bool) -> Run[Out]:
         """The whole turn. Whatever ends it early leaves the branch where it was, unless it is to `keep`."""
@@ -88,6 +89,7 @@ class Turn(Generic[Out]):
         try:
             async with Hold(self._branch, keep=keep) as held:
                 self._start = len(held.messages)
+                self._hold = held._history.hold
                 try:
                     result = await self._in_time(work(held))
                     if told is not None:
@@ -114,7 +116,7 @@ class Turn(Generic[Out]):
         return Run(
             text=self.text,
             calls=tuple(call.record for call in self.calls if call.record is not None),
-            messages=tuple(held.messages[self._start :]),
+            messages=tuple(held.messages[self._start - (self._hold.messages_gone if self._hold else 0) :]),
             usage=Usage(max(len(held) - self.generated + self.taken_back, 0), self.generated),
             rounds=self.rounds,
             seconds=anyio.current_time() - self._began,

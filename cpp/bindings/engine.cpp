@@ -104,12 +104,22 @@ void bind_verbs(nb::class_<Engine>& engine) {
                   "None"),
           "Tokens [first, last) give way to others; all that follows them is fed again by the next job. Raises "
           "BranchClosed, BranchBusy, InvalidRange, InvalidToken, PositionsExhausted.")
-      .def("set_waits_for_room", &Engine::set_waits_for_room, "branch"_a, "waits"_a,
-           "Do generations on the branch, and on its forks from now on, wait where there is no room? StepReport.full "
-           "names them, forget and replace work on their branches meanwhile, and go_on ends the wait. Raises "
-           "BranchClosed.")
+      .def(
+          "forgotten",
+          [](Engine& self, BranchId id) {
+            std::vector<std::pair<Pos, Pos>> ranges;
+            for (const Forgotten& gone : self.forgotten(id)) ranges.emplace_back(gone.first, gone.last);
+            return ranges;
+          },
+          "branch"_a, "The ranges [first, last) of positions that were forgotten. Raises BranchClosed.")
+      .def("uncache", &Engine::uncache, "branch"_a, "length"_a,
+           "The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again. "
+           "Raises "
+           "BranchClosed, BranchBusy, InvalidRange.")
       .def("go_on", &Engine::go_on, "job"_a, "made_room"_a,
-           "Ends the wait of a generation for room; without room it ends. Nothing happens to other jobs.")
+           "Ends the wait of a generation that StepReport.full named, on whose branch forget, replace, uncache and "
+           "copy worked "
+           "meanwhile; without room it ends. Nothing happens to other jobs.")
       .def(
           "compact", &Engine::compact, "retain"_a = nb::none(),
           "Moves cells to the front of the cache: returns the number of the first one that is free and below no other. "

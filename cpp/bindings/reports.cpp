@@ -127,5 +127,5 @@ void bind_reports(nb::module_& m) {
               "Jobs that ended in this step, or between it and the one before.")
       .def_prop_ro(
           "full", [](const Report& r) { return r.step.full; },
-          "Generations that wait for room from now on, see Engine.set_waits_for_room.");
+          "Generations with wait_for_room that wait from now on, for Engine.go_on.");
 }

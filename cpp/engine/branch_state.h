@@ -33,15 +33,13 @@ struct BranchState {
   Output output = {};                     // the last one under a constraint
   Lineage lineage = {};                   // of log
   bool lends = true;                      // its cells serve others that begin alike
-  bool waits_for_room = false;            // its generations wait for their owner to make room, where there is none
   std::vector<Forgotten> forgotten = {};  // in the order of `at`
   // Cells of earlier positions, sinks apart, are no basis to go back to: see BranchTable::drop_cells.
   Pos exact_from = 0;
 
   // What the next child begins with. The caller counts it in `forks` once the child stands.
   BranchState child() const {
-    return {log,       next_logits, child_stream(rng_stream, forks), 0, output, lineage, lends, waits_for_room,
-            forgotten, exact_from};
+    return {log, next_logits, child_stream(rng_stream, forks), 0, output, lineage, lends, forgotten, exact_from};
   }
 
   void roll_back(Pos length) {

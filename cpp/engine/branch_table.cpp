@@ -134,7 +134,7 @@ bool BranchTable::take_back(JobId job, Pos kept) {
   if (found == branches_.end()) return false;
   Branch& branch = *found->second;
   const Made made = std::exchange(branch.made, {});
-  const Pos length = made.from + kept;
+  const Pos length = std::max(made.from + kept, 0);  // tokens may have left from before it
   if (length >= branch.length()) return true;
   const LogitsRow row = kept == 0 ? made.found : nullptr;
   if (!row) drop_cells(branch, std::max(length - 1, 0));  // its last token is pending, as it was then

@@ -90,7 +90,7 @@ std::vector<BranchId> Engine::fork(BranchId id, std::size_t n) {
 }
 
 BranchId Engine::copy(BranchId id) {
-  Branch& made = branches_.copy(branches_.idle(id));
+  Branch& made = branches_.copy(branches_.still(id));
   branches_.tell(made);
   return made.id;
 }
@@ -120,14 +120,20 @@ void Engine::replace(BranchId id, std::int64_t first, std::int64_t last, std::sp
   vocabulary_.check(tokens);
   const auto fewer = static_cast<std::size_t>(std::clamp<std::int64_t>(last - first, 0, branch.length()));
   check_positions(branch, tokens.size() > fewer ? tokens.size() - fewer : 0);
-  if (branch.job) branch.job->check_replaced(position(last));
   const Pos length = branch.length();
   branches_.replace(branch, position(first), position(last), tokens);
   if (branch.job) branch.job->shifted(branch.length() - length);
   branches_.tell(branch);
 }
 
-void Engine::set_waits_for_room(BranchId id, bool waits) { branches_.at(id).waits_for_room = waits; }
+void Engine::uncache(BranchId id, std::int64_t length) {
+  Branch& branch = branches_.still(id);
+  require<InvalidRange>(length >= 0, "uncaching branch ", id, " behind ", length, " tokens");
+  branch.next_logits.reset();
+  branches_.drop_cells(branch, std::min(position(length), branch.length()));
+}
+
+std::vector<Forgotten> Engine::forgotten(BranchId id) { return branches_.at(id).forgotten; }
 
 void Engine::go_on(JobId id, bool made_room) {
   if (Job* job = find(id)) job->go_on(made_room);

@@ -41,12 +41,13 @@ class Engine {
   // Positions [first, last) keep their tokens and lose their cells; returns how many cells are free for it. What is
   // rolled back to a length at which the branch had not forgotten them is as if it never had.
   Cell forget(BranchId branch, std::int64_t first, std::int64_t last);
-  // Tokens [first, last) give way to others, and all that follows them is computed anew, by the next job. Of those that
-  // were there before a running generation, too.
+  std::vector<Forgotten> forgotten(BranchId branch);
+  // The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again.
+  void uncache(BranchId branch, std::int64_t length);
+  // Tokens [first, last) give way to others, and all that follows them is computed anew, by the next job.
   void replace(BranchId branch, std::int64_t first, std::int64_t last, std::span<const Token> tokens);
-  // Whether generations on the branch, and on what is forked from it, wait for room where there is none: they are in
-  // StepReport::full once, forget() and replace() work on their branches meanwhile, and go_on() ends the wait.
-  void set_waits_for_room(BranchId branch, bool waits);
+  // Ends the wait of a generation that waits for room: StepReport::full named it, and copy() and the verbs above worked
+  // on its branch meanwhile.
   void go_on(JobId job, bool made_room);
   void close(BranchId branch);
   // Moves cells to the front of the cache, of which the first cells that are returned are in use or retained then. With

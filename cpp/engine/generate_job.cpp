@@ -110,15 +110,10 @@ void GenerateJob::no_room(Cell, Cell) {
 
 // True where it waits from now on.
 bool GenerateJob::asks_for_room() {
-  if (!branch_.waits_for_room || room_ == Room::Refused) return false;
+  if (!options_.wait_for_room || room_ == Room::Refused) return false;
   room_ = Room::Asked;
   context_.full.push_back(id());
   return true;
-}
-
-void GenerateJob::check_replaced(Pos last) const {
-  require<InvalidRange>(last <= outcome_.prompt_tokens, "replacing tokens up to ", last, " of branch ", branch_.id,
-                        ", of which those from ", outcome_.prompt_tokens, " on are being generated");
 }
 
 void GenerateJob::shifted(Pos tokens) {
@@ -181,7 +176,7 @@ const char* GenerateJob::reason_to_end(Token token) {
   }
   if (!vocabulary.is_special(token) && matcher_.push(vocabulary.bytes(token))) return "stop";
   if (outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens)) return reason_at_limit("length");
-  const bool asks = branch_.waits_for_room && room_ != Room::Refused;
+  const bool asks = options_.wait_for_room && room_ != Room::Refused;
   return left() == 0 && !asks ? reason_at_limit("context_full") : nullptr;
 }
 

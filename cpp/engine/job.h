@@ -70,8 +70,6 @@ class Job {
   virtual bool waits_for_room() const { return false; }
   // Its owner has, or has not: then it ends.
   virtual void go_on(bool) {}
-  // Throws InvalidRange where tokens before `last` are some that it made.
-  virtual void check_replaced(Pos) const {}
   // The log before what it makes has so many tokens more.
   virtual void shifted(Pos) {}
   // The reader of its emitted tokens has taken this many more.

@@ -76,6 +76,7 @@ struct GenerateOptions {
   bool ignore_eos = false;
   bool emit = false;
   std::int32_t emit_ahead = 0;                       // pauses when so many emitted tokens are not taken; 0: never
+  bool wait_for_room = false;                        // where there is none, until go_on()
   std::int32_t top_logprobs = 0;                     // so many of the likeliest tokens are told beside each one
   std::shared_ptr<Drafter> drafter = nullptr;        // speculates; null for plain decoding
   std::shared_ptr<Constraint> constraint = nullptr;  // null: any token may come
@@ -84,11 +85,12 @@ struct GenerateOptions {
 };
 
 inline constexpr std::tuple kGenerateFields{
-    Field{"max_tokens", &GenerateOptions::max_tokens}, Field{"stop", &GenerateOptions::stop},
-    Field{"sampling", &GenerateOptions::sampling},     Field{"seed", &GenerateOptions::seed},
-    Field{"ignore_eos", &GenerateOptions::ignore_eos}, Field{"emit", &GenerateOptions::emit},
-    Field{"emit_ahead", &GenerateOptions::emit_ahead}, Field{"top_logprobs", &GenerateOptions::top_logprobs},
-    Field{"drafter", &GenerateOptions::drafter},       Field{"constraint", &GenerateOptions::constraint},
+    Field{"max_tokens", &GenerateOptions::max_tokens},       Field{"stop", &GenerateOptions::stop},
+    Field{"sampling", &GenerateOptions::sampling},           Field{"seed", &GenerateOptions::seed},
+    Field{"ignore_eos", &GenerateOptions::ignore_eos},       Field{"emit", &GenerateOptions::emit},
+    Field{"emit_ahead", &GenerateOptions::emit_ahead},       Field{"top_logprobs", &GenerateOptions::top_logprobs},
+    Field{"wait_for_room", &GenerateOptions::wait_for_room}, Field{"drafter", &GenerateOptions::drafter},
+    Field{"constraint", &GenerateOptions::constraint},
 };
 
 // Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.
@@ -108,7 +110,6 @@ class GenerateJob final : public Job {
   }
   bool waits_for_room() const override { return room_ == Room::Asked; }
   void go_on(bool made_room) override { room_ = made_room ? Room::Enough : Room::Refused; }
-  void check_replaced(Pos last) const override;
   void shifted(Pos tokens) override;
   void taken(std::int32_t tokens) override { untaken_ -= tokens; }
 

@@ -640,7 +640,7 @@ class StepReport:
     @property
     def full(self) -> list[int]:
         """
-        Generations that wait for room from now on, see Engine.set_waits_for_room.
+        Generations with wait_for_room that wait from now on, for Engine.go_on.
         """
 
 class AcceptanceRates:
@@ -750,7 +750,7 @@ class GenerateOptions:
     max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each.
     """
 
-    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, drafter: Drafter | None = None, constraint: Constraint | None = None) -> None: ...
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, wait_for_room: bool = False, drafter: Drafter | None = None, constraint: Constraint | None = None) -> None: ...
 
     @property
     def max_tokens(self) -> int: ...
@@ -775,6 +775,9 @@ class GenerateOptions:
 
     @property
     def top_logprobs(self) -> int: ...
+
+    @property
+    def wait_for_room(self) -> bool: ...
 
     @property
     def drafter(self) -> Drafter: ...
@@ -936,14 +939,19 @@ class Engine:
         Tokens [first, last) give way to others; all that follows them is fed again by the next job. Raises BranchClosed, BranchBusy, InvalidRange, InvalidToken, PositionsExhausted.
         """
 
-    def set_waits_for_room(self, branch: int, waits: bool) -> None:
+    def forgotten(self, branch: int) -> list[tuple[int, int]]:
         """
-        Do generations on the branch, and on its forks from now on, wait where there is no room? StepReport.full names them, forget and replace work on their branches meanwhile, and go_on ends the wait. Raises BranchClosed.
+        The ranges [first, last) of positions that were forgotten. Raises BranchClosed.
+        """
+
+    def uncache(self, branch: int, length: int) -> None:
+        """
+        The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again. Raises BranchClosed, BranchBusy, InvalidRange.
         """
 
     def go_on(self, job: int, made_room: bool) -> None:
         """
-        Ends the wait of a generation for room; without room it ends. Nothing happens to other jobs.
+        Ends the wait of a generation that StepReport.full named, on whose branch forget, replace, uncache and copy worked meanwhile; without room it ends. Nothing happens to other jobs.
         """
 
     def compact(self, retain: int | None = None) -> int:

@@ -145,7 +145,7 @@ class History {
     SeqId live = 0;
     for (SeqId seq = 0; seq < sequences_; ++seq) {
       const auto held = naive_.held(seq);
-      live += !held.empty();
+      live += naive_.length(seq) > 0;
       CHECK_EQ(cells_.seq_len(seq), naive_.length(seq));
       auto at = held.begin();
       const auto runs = cells_.seq_runs(seq);

@@ -1,0 +1,203 @@
+"""Making room for a branch that does not fit any more: when a policy is asked, and what it may do."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from ._commands import GenerationJob, GoOn
+from ._continuation import common_prefix
+from ._errors import ContextFull, InvalidInput, PositionsExhausted
+from ._inputs import ChatMessage, checked_count
+from ._shown import shown
+
+if TYPE_CHECKING:
+    from ._branch import Branch
+    from ._conversation import Conversation
+    from ._engine import StepEngine
+    from ._generating import Generating
+    from ._loop import StepLoop
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Overflow(Protocol):
+    """What a branch does when it does not fit any more: one of `kv.overflow`, or your own."""
+
+    async def make_room(self, room: Room) -> bool:
+        """Makes room by the verbs of `room`, and says whether it did.
+
+        False ends the verb as without a policy: `finish_reason` "context_full", ContextFull or PositionsExhausted. What
+        it raises comes out of the verb. It is asked again as long as there is too little.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What the engine says of a branch at one moment."""
+
+    length: int
+    free: int
+    forgotten: tuple[tuple[int, int], ...]
+
+
+class Room:
+    """A branch that does not fit, and the verbs that make room for it while it waits. Made for a policy.
+
+    Attributes:
+        branch: the branch; its verbs wait, but `branch.tokens` and `branch.messages` tell what it holds, and it may be
+            forked.
+        length: how many tokens it has now, those of a running generation included.
+        cells: how many cells are lacking; 0 where it is positions.
+        positions: how many positions are lacking; 0 where it is cells.
+        forgotten: ranges (p0, p1) of positions that have no cells any more.
+        end: tokens before it may go: not the last one, and in an agent's turn none of the turn.
+    """
+
+    def __init__(self, branch: Branch, state: _State, wanted: int) -> None:
+        """Private."""
+        self.branch = branch
+        self._loop: StepLoop = branch._loop
+        self._wanted = wanted
+        self._take(state)
+
+    async def forget(self, p0: int, p1: int) -> int:
+        """As `Branch.forget`: tokens stay, their cells go. Returns how many are free for it. Raises InvalidInput."""
+        last = checked_count(p1, "p1", 0, self.end)
+        first = checked_count(p0, "p0", 0, last)
+
+        def forget(engine: StepEngine) -> int:
+            return engine.forget(self.branch.id, first, last)
+
+        freed = await self._loop.call(forget)
+        await self._refresh()
+        return freed
+
+    async def replace(self, p0: int, p1: int, tokens: Sequence[int] = ()) -> None:
+        """The tokens at [p0, p1) give way to others, or to none: messages that are among them leave the conversation,
+        and what follows is fed again, at positions that follow the new ones. Raises InvalidInput.
+        """
+        last = checked_count(p1, "p1", 0, self.end)
+        first = checked_count(p0, "p0", 0, last)
+        conversation = self.branch._history.conversation.without(first, last, len(tokens))
+        await self._replace(first, last, tokens, conversation)
+
+    async def _replace(self, first: int, last: int, tokens: Sequence[int], conversation: Conversation) -> None:
+        branch, history, hold = self.branch, self.branch._history, self.branch._history.hold
+        messages = len(history.conversation.entries)
+        keeps = hold is not None and hold.needs(first)
+
+        def replace(engine: StepEngine) -> int | None:
+            before = engine.copy(branch.id) if keeps else None
+            try:
+                if before is not None:
+                    engine.uncache(before, first)
+                engine.replace(branch.id, first, last, tokens)
+            except Exception:
+                if before is not None:
+                    engine.close(before)
+                raise
+            return before
+
+        before = await self._loop.call(replace, told=lambda _: history.converse(conversation))
+        if hold is not None:
+            hold.moved(len(tokens) - (last - first), messages - len(conversation.entries), before)
+        await self._refresh()
+
+    async def rewrite(self, messages: Sequence[ChatMessage]) -> bool:
+        """The conversation becomes these messages, all before the assistant's turn that is open, which stays token for
+        token; what differs is fed again. False where no turn is open. Raises InvalidInput.
+        """
+        history = self.branch._history
+        old = history.conversation
+        if not old.opened:
+            return False
+        made = await self.branch._home.encoding.prompt(messages, tools=old.tools, template=old.template)
+        assert made.conversation is not None
+        if not made.conversation.opened:
+            return False
+        kept = common_prefix(history.log[: old.end], array("i", made.added))
+        await self._replace(min(kept, old.end - 1), old.end, made.added[min(kept, old.end - 1) :], made.conversation)
+        return True
+
+    async def uncache(self, length: int) -> None:
+        """Frees the cells behind the first `length` tokens, which are fed again when the branch goes on: where tokens
+        before them are to give way anyway. Raises InvalidInput.
+        """
+        kept = checked_count(length, "length", 0, self.length)
+        await self._loop.call(lambda engine: engine.uncache(self.branch.id, kept))
+        await self._refresh()
+
+    async def _refresh(self) -> None:
+        self._take(await _state_of(self.branch))
+
+    def _take(self, state: _State) -> None:
+        hold, limit = self.branch._history.hold, self.branch._home.context.model_info.max_positions
+        self.length = state.length
+        self.forgotten = state.forgotten
+        self.positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
+        self.cells = 0 if self.positions else max(self._wanted + 1 - state.free, 0)  # the last token may be fed again
+        self.end = max(state.length - 1, 0) if hold is None else min(hold.start, max(state.length - 1, 0))
+
+
+async def _state_of(branch: Branch) -> _State:
+    def look(engine: StepEngine) -> _State:
+        stats = engine.stats()
+        ranges = tuple(engine.forgotten(branch.id))
+        return _State(engine.length(branch.id), stats.capacity - stats.cells_used, ranges)
+
+    return await branch._loop.call(look)
+
+
+def checked_overflow(policy: object) -> Overflow:
+    """Raises InvalidInput for what makes no room."""
+    if isinstance(policy, type) or not isinstance(policy, Overflow):
+        raise InvalidInput(
+            f"overflow is {shown(policy)}, but it must be a policy of kv.overflow, or an object with `make_room`"
+        )
+    return policy
+
+
+async def made_room(branch: Generating, tokens: int) -> bool:
+    """Has the branch's policy make room for so many tokens more, and the last one, which may be fed with them.
+
+    True where it says that it did, and did something.
+    """
+    held: Branch = branch  # type: ignore[assignment]
+    before = await _state_of(held)
+    room = Room(held, before, tokens)
+    return bool(await held.overflow.make_room(room)) and await _state_of(held) != before
+
+
+async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Runs a verb, and again each time that the branch's policy made room for so many tokens."""
+    while True:
+        try:
+            return await attempt()
+        except (ContextFull, PositionsExhausted):
+            if not branch._makes_room or not await made_room(branch, tokens):
+                raise
+
+
+async def run_generation(branch: Generating, job: GenerationJob[T]) -> T:
+    """Runs a generation to its end; where it waits for room, the branch's policy is asked."""
+    loop = branch._loop
+    if not branch._makes_room:
+        return await loop.run(job)
+    await checkpoint_if_cancelled()
+    loop.submit(job)
+    try:
+        while await job.paused():
+            loop.submit(GoOn(job, await made_room(branch, 1)))
+    except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
+        loop.drop(job)
+        raise
+    except BaseException:
+        await loop.cancel(job)
+        raise
+    return job.result()

@@ -1,0 +1,143 @@
+"""The policies of `kv.overflow`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._inputs import checked_count
+
+if TYPE_CHECKING:
+    from ._overflow import Room
+    from .agents.agent import Agent
+
+MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing goes: a generation ends with "context_full", other verbs raise ContextFull or PositionsExhausted."""
+
+    async def make_room(self, room: Room) -> bool:
+        """Makes none."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class DropOldest:
+    """Lets the oldest tokens go, after the first few: whole messages where the branch has messages.
+
+    Where cells are lacking they are forgotten (`Branch.forget`): positions go on, and nothing is fed again. Where
+    positions are, the tokens leave the branch, and what stays is fed again behind the first few, as a prompt would be.
+
+    Attributes:
+        keep: so many tokens stay at the front, and the rest of the message that the last of them is in. The first few
+            take up attention that has nowhere to go (StreamingLLM, Xiao et al. 2023); a system message is here as well.
+        batch: so many go at a time, at least; None for half of those that may. What is fed again costs the less, the
+            more go at a time.
+    """
+
+    keep: int = 4
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        checked_count(self.keep, "keep", 0, MOST)
+        if self.batch is not None:
+            checked_count(self.batch, "batch", 1, MOST)
+
+    async def make_room(self, room: Room) -> bool:
+        """Forgets the oldest, or begins again without them."""
+        first = _end_of_message(room, self.keep)
+        return await (self._begin_again(room, first) if room.positions else self._forget(room, first))
+
+    def _some(self, room: Room, oldest: int) -> int:
+        return self.batch or max((room.end - oldest) // 2, 1)
+
+    async def _forget(self, room: Room, first: int) -> bool:
+        oldest = _held_from(room, first)
+        while room.cells:
+            last = _end_of_messages(room, oldest, oldest + self._some(room, oldest))
+            if last <= oldest:
+                return False
+            await room.forget(oldest, last)
+            oldest = last
+        return True
+
+    async def _begin_again(self, room: Room, first: int) -> bool:
+        gone = _held_from(room, first)  # what was forgotten must not come back into the cache
+        last = _end_of_messages(room, first, max(gone, first + max(self._some(room, first), room.positions)))
+        if last - first < room.positions:
+            return False
+        await room.replace(first, last)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Summarize:
+    """Has an agent condense the oldest half of what may go, on a fork; the summary takes its place.
+
+    Where the branch has messages, the summary stands before the next question, which is a message of the user's.
+
+    Attributes:
+        agent: says the summary; its output is text.
+        prompt: what it is asked.
+        keep: so many tokens stay at the front, and the rest of the message that the last of them is in.
+    """
+
+    agent: Agent[Any, str]
+    prompt: str = (
+        "Summarise the conversation up to here in a few sentences, with every fact that may be needed later. Answer "
+        "with the summary alone."
+    )
+    keep: int = 4
+
+    def __post_init__(self) -> None:
+        checked_count(self.keep, "keep", 0, MOST)
+
+    async def make_room(self, room: Room) -> bool:
+        """Condenses it. What follows is fed again in any case, so its cells make room for the agent."""
+        first = _end_of_message(room, self.keep)
+        last = _end_of_messages(room, first, first + max((room.end - first) // 2, 1))
+        if last <= first:
+            return False
+        messages = room.branch.messages
+        await room.uncache(last)
+        async with await room.branch.fork() as fork:
+            fork.overflow = Stop()
+            await fork.rollback(last)
+            run = await self.agent.run(fork, self.prompt)
+        question = next((m for m in messages if m.start == last and m.role == "user"), None)
+        if question is None:
+            tokens = room.branch.context.tokenizer.encode(run.text, parse_special=False)
+            shorter = len(tokens) < last - first
+            if shorter:
+                await room.replace(first, last, tokens)
+            return shorter
+        told = {"role": "user", "content": f"(What was said before: {run.text.strip()})\n\n{question.content}"}
+        kept = [m for m in messages if m.end <= first]
+        later = [m for m in messages if m.start > last and m.end <= room.branch._history.conversation.end]
+        length = room.length
+        return await room.rewrite([*kept, told, *later]) and room.length < length
+
+
+def _held_from(room: Room, position: int) -> int:
+    """The first position from there on that was not forgotten."""
+    for first, last in sorted(room.forgotten):
+        if first <= position:
+            position = max(position, last)
+    return position
+
+
+def _end_of_message(room: Room, position: int) -> int:
+    """The end of the message that the token before a position is in; the position itself outside of messages."""
+    ends = (message.end for message in room.branch.messages if message.start < position <= message.end)
+    return min(next(ends, position), room.end)
+
+
+def _end_of_messages(room: Room, first: int, position: int) -> int:
+    """Up to where tokens from `first` on go, for those before a position to be gone: to where the next question begins,
+    or the next message, or within a message that is all there is."""
+    messages = [message for message in room.branch.messages if max(first + 1, position) <= message.start <= room.end]
+    questions = [message.start for message in messages if message.role == "user"]
+    starts = questions or [message.start for message in messages]
+    return starts[0] if starts else min(position, room.end)

@@ -1,0 +1,12 @@
+"""What a branch does when it does not fit any more: into the cache, or into the positions that the model has.
+
+    async with kv.Context.open(model, overflow=kv.overflow.DropOldest(keep=4)) as ctx: ...
+    branch = await ctx.branch(messages, overflow=kv.overflow.Stop())
+
+A policy is asked before anything fails; where it makes no room, the verb ends as it would without one.
+"""
+
+from ._overflow import Overflow, Room
+from ._overflow_policies import DropOldest, Stop, Summarize
+
+__all__ = ["DropOldest", "Overflow", "Room", "Stop", "Summarize"]

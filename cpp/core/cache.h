@@ -51,6 +51,7 @@ class AGENTKV_API SeqCache : public SteppedCache {
   // dst must be empty over [p0, p1) (InvalidRange). Shares cells, moves no bytes.
   virtual void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) = 0;
   virtual void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) = 0;  // a cell frees only when no owner remains
+  virtual void seq_forget(SeqId seq, Pos p0, Pos p1) = 0;       // as seq_rm, and leaves seq_len as it is
   virtual void seq_keep(SeqId seq) = 0;                         // forgets every other sequence
   // For K and V that no forward computes. seq_grow gives seq n more positions, in free cells whose bytes whoever asked
   // then writes (CacheFull). seq_map gives cells of src to dst as well, at other positions: the pieces lie where src

@@ -72,6 +72,12 @@ void Cells::seq_rm(SeqId seq, Pos p0, Pos p1) {
   if (table_.length(seq) < length) drop_frontier(seq);
 }
 
+void Cells::seq_forget(SeqId seq, Pos p0, Pos p1) {
+  step_.check_closed("seq_forget");
+  table_.forget("seq_forget", seq, p0, p1);
+  keep_to_bound();
+}
+
 void Cells::seq_keep(SeqId seq) {
   step_.check_closed("seq_keep");
   table_.keep(seq);

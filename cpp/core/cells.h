@@ -50,6 +50,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   std::span<const Run> seq_runs(SeqId seq) const override { return table_.runs(seq); }
   void seq_cp(SeqId src, SeqId dst, Pos p0 = 0, Pos p1 = -1) override;
   void seq_rm(SeqId seq, Pos p0 = 0, Pos p1 = -1) override;
+  void seq_forget(SeqId seq, Pos p0, Pos p1) override;
   void seq_keep(SeqId seq) override;
   void seq_grow(SeqId seq, Cell n) override;
   void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) override;

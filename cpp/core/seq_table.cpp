@@ -91,12 +91,16 @@ void SeqTable::copy(SeqId src, SeqId dst, Pos p0, Pos p1) {
 }
 
 void SeqTable::remove(SeqId seq, Pos p0, Pos p1) {
-  const Range range = checked_range("seq_rm", seq, p0, p1);
+  forget("seq_rm", seq, p0, p1);
+  Pos& length = lengths_[static_cast<std::size_t>(seq)];
+  if (p1 < 0 || p1 == length) length = p0;
+}
+
+void SeqTable::forget(const char* verb, SeqId seq, Pos p0, Pos p1) {
+  const Range range = checked_range(verb, seq, p0, p1);
   RunList& runs = sequences_[static_cast<std::size_t>(seq)];
   reserve_more(runs, 1);  // a hole splits a run
   const std::span<const Run> parts = overlapping(runs, range.first, range.last);
-  Pos& length = lengths_[static_cast<std::size_t>(seq)];
-  if (range.last == length) length = range.first;
   if (parts.empty()) return;
 
   const auto begin = static_cast<std::size_t>(parts.data() - runs.data());

@@ -26,7 +26,8 @@ class SeqTable {
   Pos length(SeqId seq) const { return lengths_[checked(seq)]; }
 
   void copy(SeqId src, SeqId dst, Pos p0, Pos p1);
-  void remove(SeqId seq, Pos p0, Pos p1);
+  void remove(SeqId seq, Pos p0, Pos p1);  // what ends where the sequence does shortens it
+  void forget(const char* verb, SeqId seq, Pos p0, Pos p1);
   void keep(SeqId seq);
   void grow(SeqId seq, Cell n);
   void map(SeqId src, SeqId dst, std::span<const Piece> pieces);

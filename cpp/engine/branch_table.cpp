@@ -204,10 +204,7 @@ Branch& BranchTable::restore(const StoredBranch& stored, SeqId held, LogitsRow n
   try {
     if (cached > 0) cache_->seq_map(held, branch.seq, stored.rows);
     branch.n_cached = static_cast<Pos>(cached);
-    if (coverage(branch, length).covered(branch.n_cached) < branch.n_cached) {  // what has no rows is fed again
-      drop_cells(branch, branch.n_cached - 1);
-      branch.next_logits.reset();
-    }
+    require<InvalidRange>(covered(branch) == branch.n_cached, "no row for position ", covered(branch), " of ", cached);
   } catch (...) {
     close(branch);
     throw;
@@ -331,6 +328,10 @@ void BranchTable::drop_cells(Branch& branch, Pos length, Pos log) {
   speculation_.truncated(branch.id, kept);
 }
 
+Pos BranchTable::covered(const Branch& branch) const {
+  return coverage(branch, branch.length()).covered(branch.n_cached);
+}
+
 Coverage BranchTable::coverage(const Branch& branch, Pos log) const {
   return {branch, log, cache_->seq_runs(branch.seq), window_};
 }
@@ -402,7 +403,7 @@ void BranchTable::replace(Branch& branch, Pos first, Pos last, std::span<const T
 
 void BranchTable::forget_due(Branch& branch) {
   for (const Forgotten& gone : branch.forgotten) {
-    if (gone.since() == branch.n_cached) cache_->seq_rm(branch.seq, gone.first, gone.last);
+    if (gone.since() == branch.n_cached) cache_->seq_forget(branch.seq, gone.first, gone.last);
   }
 }
 
@@ -421,7 +422,7 @@ void BranchTable::let_go(Branch& branch) {
   if (at == runs.size()) return;
   const Pos first = std::max(runs[at].position, window_.sinks);
   const Pos end = branch.n_cached - window_.length;  // the last row may be fed again
-  if (end - first >= kLetGo) cache_->seq_rm(branch.seq, first, end);
+  if (end - first >= kLetGo) cache_->seq_forget(branch.seq, first, end);
 }
 
 Cell BranchTable::cells_for(std::size_t tokens, std::size_t chunk) const {

@@ -46,8 +46,8 @@ class BranchTable {
   void replace(Branch& branch, Pos first, Pos last, std::span<const Token> tokens);
   void close(Branch& branch) noexcept;
 
-  // A new branch over rows of a sequence that is no branch's. Throws TooManyBranches, InvalidRange for rows that are
-  // not there, or are not what the log needs: all of it, or all but the last token.
+  // A new branch over rows of a sequence that is no branch's, of the beginning of its log. Throws TooManyBranches,
+  // InvalidRange for rows that are not there, and for some that lack what their followers look at.
   Branch& restore(const StoredBranch& stored, SeqId held, LogitsRow next_logits);
   // The cells from a position on are kept elsewhere, as these rows, and no verb but close works, until they are brought
   // back: the positions of another sequence.
@@ -88,6 +88,8 @@ class BranchTable {
   std::size_t feedable(const Branch& branch) const;
   // Has it cells for all of its history, as others that begin alike would?
   bool keeps_all(const Branch& branch) const { return window_.length == 0 && branch.forgotten.empty(); }
+  // So much of what the cache has of a branch is a basis to go on from: less than all while a window is fed again.
+  Pos covered(const Branch& branch) const;
   // The cells that no row of the branch looks at any more, because of a window, are given back.
   void let_go(Branch& branch);
   // The most cells that a branch needs for this many tokens more, fed in chunks.

@@ -91,8 +91,9 @@ std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<
       const Branch& branch = branches_.at(id);
       StoredBranch& image = images.emplace_back(stored(branch));
       std::vector<Piece> fresh;
-      for (const Run& run : overlapping(cache.seq_runs(branch.seq), 0, branch.n_cached)) {
-        rows.add(clip(run, 0, branch.n_cached), image.rows, fresh);
+      const Pos covered = branches_.covered(branch);
+      for (const Run& run : overlapping(cache.seq_runs(branch.seq), 0, covered)) {
+        rows.add(clip(run, 0, covered), image.rows, fresh);
       }
       if (!fresh.empty()) cache.seq_map(branch.seq, seq, fresh);
     }

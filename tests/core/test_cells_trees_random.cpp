@@ -155,7 +155,7 @@ class History {
         ++counts_.returns;
       }
     } catch (const LayerFailed&) {  // the model has committed; what is left is what was committed before
-      for (int i = 0; i < len; ++i) sequence.tokens.erase(std::prev(sequence.tokens.end()));
+      for (int i = 0; i < len; ++i) sequence.tokens.erase(--sequence.end);
       ++counts_.failed_moves;
     }
     fail_moves_ = false;

@@ -97,7 +97,7 @@ void what_does_not_fit_changes_nothing() {
   };
   refused([](StoredBranch& b) { b.log.push_back(999); });
   refused([](StoredBranch& b) { b.log.push_back(-1); });
-  refused([](StoredBranch& b) { b.log.resize(12); });  // two tokens without rows
+  refused([](StoredBranch& b) { b.log.resize(12); });  // logits after two tokens without rows
   refused([](StoredBranch& b) { b.log.pop_back(); });  // a row without a token
   refused([](StoredBranch& b) { b.log.resize(11); });  // logits after a pending token
   refused([](StoredBranch& b) { b.next_logits.pop_back(); });
@@ -109,6 +109,11 @@ void what_does_not_fit_changes_nothing() {
   refused([](StoredBranch& b) { b.rows = {{0, 0, 5}, {0, 5, 5}}; });  // a row twice
   refused([](StoredBranch& b) { b.rows = {{-1, 0, 10}}; });
   refused([](StoredBranch& b) { b.rows = {{0, 0, -10}}; });
+  refused([](StoredBranch& b) { b.forgotten = {{3, 5, 11}}; });  // when there were more tokens than there are
+  refused([](StoredBranch& b) { b.forgotten = {{5, 5, 8}}; });
+  refused([](StoredBranch& b) { b.forgotten = {{-1, 5, 8}}; });
+  refused([](StoredBranch& b) { b.forgotten = {{3, 8, 8}}; });  // the last token then
+  refused([](StoredBranch& b) { b.forgotten = {{1, 2, 9}, {3, 4, 8}}; });
   refused([](StoredBranch& b) { b.output.end = 11; });
   refused([](StoredBranch& b) { b.output.began = -1; });
   refused([](StoredBranch& b) { b.output = {.began = 3, .end = 2}; });

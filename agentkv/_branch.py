@@ -22,7 +22,7 @@ from ._inputs import Prompt, checked_count, checked_name
 from ._keeping import Keeping
 from ._mark import Mark, make_mark, place_of
 from ._message import Message
-from ._overflow import Overflow, checked_overflow, made_room, with_room
+from ._overflow import Overflow, RoomMaker, checked_overflow, with_room
 from ._overflow_policies import Stop
 from ._shown import shown
 
@@ -159,6 +159,7 @@ class Branch(Generating, Keeping):
             ContextFull: fewer cells are free than tokens were given, and `overflow` makes no room.
             PositionsExhausted: more tokens than the model has positions.
         """
+        room: RoomMaker | None = None
         while True:
             await self._ready()
             made = await self._home.encoding.prompt(prompt, after=self._history, template=template)
@@ -168,7 +169,8 @@ class Branch(Generating, Keeping):
             except Moved:
                 pass  # it is made anew
             except (ContextFull, PositionsExhausted):
-                if not self._makes_room or not await made_room(self, len(made.added)):
+                room = room or RoomMaker(self, len(made.added))
+                if not await room.make():
                     raise
 
     def mark(self, name: str | None = None) -> Mark:

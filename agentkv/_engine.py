@@ -132,6 +132,9 @@ class StepEngine(Protocol):
     def length(self, branch: int) -> int:
         """Its tokens, those that a running job made included."""
 
+    def n_cached(self, branch: int) -> int:
+        """How many of them the cache holds; the next job feeds the others."""
+
     def go_on(self, job: int, made_room: bool) -> None:
         """Ends the wait of a generation for room; without room it ends."""
 

@@ -42,6 +42,7 @@ class _State:
     """What the engine says of a branch at one moment."""
 
     length: int
+    cached: int
     free: int
     forgotten: tuple[tuple[int, int], ...]
 
@@ -141,7 +142,8 @@ class Room:
         self.length = state.length
         self.forgotten = state.forgotten
         self.positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
-        self.cells = 0 if self.positions else max(self._wanted + 1 - state.free, 0)  # the last token may be fed again
+        lacking = max(state.length - state.cached, 1)  # tokens that are fed before; the last one may be fed again
+        self.cells = 0 if self.positions else max(self._wanted + lacking - state.free, 0)
         self.end = max(state.length - 1, 0) if hold is None else min(hold.start, max(state.length - 1, 0))
 
 
@@ -149,7 +151,7 @@ async def _state_of(branch: Branch) -> _State:
     def look(engine: StepEngine) -> _State:
         stats = engine.stats()
         ranges = tuple(engine.forgotten(branch.id))
-        return _State(engine.length(branch.id), stats.capacity - stats.cells_used, ranges)
+        return _State(engine.length(branch.id), engine.n_cached(branch.id), stats.capacity - stats.cells_used, ranges)
 
     return await branch._loop.call(look)
 
@@ -163,37 +165,45 @@ def checked_overflow(policy: object) -> Overflow:
     return policy
 
 
-async def made_room(branch: Generating, tokens: int) -> bool:
-    """Has the branch's policy make room for so many tokens more, and the last one, which may be fed with them.
+class RoomMaker:
+    """Asks the policy of a branch whenever one verb of it finds no room for so many tokens more."""
 
-    True where it says that it did, and did something.
-    """
-    held: Branch = branch  # type: ignore[assignment]
-    before = await _state_of(held)
-    room = Room(held, before, tokens)
-    return bool(await held.overflow.make_room(room)) and await _state_of(held) != before
+    def __init__(self, branch: Generating, tokens: int) -> None:
+        self._branch: Branch = branch  # type: ignore[assignment]
+        self._tokens = tokens
+        self._refused: _State | None = None  # as it was when the verb was refused the last time
+
+    async def make(self) -> bool:
+        """Is it worth another try? Not where nothing has changed since the last one, whatever a policy says."""
+        if not self._branch._makes_room:
+            return False
+        state = await _state_of(self._branch)
+        if state == self._refused:
+            return False
+        self._refused = state
+        room = Room(self._branch, state, self._tokens)
+        return not (room.cells or room.positions) or bool(await self._branch.overflow.make_room(room))
 
 
 async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:
     """Runs a verb, and again each time that the branch's policy made room for so many tokens."""
+    room = RoomMaker(branch, tokens)
     while True:
         try:
             return await attempt()
         except (ContextFull, PositionsExhausted):
-            if not branch._makes_room or not await made_room(branch, tokens):
+            if not await room.make():
                 raise
 
 
 async def run_generation(branch: Generating, job: GenerationJob[T]) -> T:
     """Runs a generation to its end; where it waits for room, the branch's policy is asked."""
-    loop = branch._loop
-    if not branch._makes_room:
-        return await loop.run(job)
+    loop, room = branch._loop, RoomMaker(branch, 1)
     await checkpoint_if_cancelled()
     loop.submit(job)
     try:
         while await job.paused():
-            loop.submit(GoOn(job, await made_room(branch, 1)))
+            loop.submit(GoOn(job, await room.make()))
     except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
         loop.drop(job)
         raise

@@ -16,7 +16,7 @@ from ._commands import GoOn, StreamJob
 from ._errors import AgentKVError, BranchBusy
 from ._generation import Generation, Out_co, Token
 from ._inputs import checked_count, checked_word
-from ._overflow import made_room
+from ._overflow import RoomMaker
 
 if TYPE_CHECKING:
     from ._engine import Emitted, Finished
@@ -51,6 +51,7 @@ class TokenStream(Generic[Out_co]):
         self._loop = branch._loop
         self._request = request
         self._job: StreamJob[Generation[Any]] = StreamJob(request.start, self._end, self._feed, self._wake, urgent)
+        self._room = RoomMaker(branch, 1)
         self._taken_per_notice = max(buffer // 2, 1)
         self._taken = 0  # tokens since the last notice
         self._keep = checked_word(keep, "keep", get_args(Keep))
@@ -146,7 +147,7 @@ class TokenStream(Generic[Out_co]):
                 return False
             if self._job.full:
                 self._job.full = False
-                self._loop.submit(GoOn(self._job, await made_room(self._branch, 1)))
+                self._loop.submit(GoOn(self._job, await self._room.make()))
             if self._wakeup is not None:
                 raise BranchBusy("two tasks read one stream; give each its own branch")
             self._wakeup = anyio.Event()

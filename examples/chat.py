@@ -38,16 +38,20 @@ async def say(branch: kv.Branch, message: str) -> kv.Run[str]:
 async def say_until_ctrl_c(branch: kv.Branch, message: str) -> None:
     """One turn, with a Stop button."""
 
+    stopped = True
+
     async def stop() -> None:
         async for _ in signals:
-            print(" (stopped)")
             tasks.cancel_scope.cancel()
 
     with anyio.open_signal_receiver(signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stop)
             await say(branch, message)
+            stopped = False
             tasks.cancel_scope.cancel()
+    if stopped:
+        print(" (stopped)")
 
 
 async def chat(said: list[dict[str, Any]]) -> None:

@@ -1,0 +1,253 @@
+"""Branches that do not fit any more, and the policies that make room for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+import agentkv as kv
+from agentkv.overflow import DropOldest, Overflow, Room, Stop, Summarize
+
+from .conftest import OpenContext, after_forwards
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = [3 + i * 7 % 290 for i in range(40)]
+
+
+@asynccontextmanager
+async def small_nano(capacity: int = 400, **options: Any) -> AsyncIterator[kv.Context]:
+    async with kv.Context.open(kv.models.nano(), capacity=capacity, threads=1, **options) as ctx:
+        yield ctx
+
+
+def endless(ctx: kv.Context) -> kv.Sampling:
+    """Greedy, and without an end."""
+    return kv.Sampling(logit_bias=dict.fromkeys(ctx.tokenizer.eos_ids, -100.0))
+
+
+class Noting:
+    """Forgets what DropOldest does, and remembers that it was asked."""
+
+    def __init__(self, *, makes: bool = True) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+        self._makes = makes
+
+    async def make_room(self, room: Room) -> bool:
+        self.asked.append((room.length, room.cells, room.positions))
+        return self._makes and await DropOldest().make_room(room)
+
+
+class Lying:
+    """Says that it made room."""
+
+    async def make_room(self, room: Room) -> bool:
+        return True
+
+
+class Failing:
+    """Raises."""
+
+    async def make_room(self, room: Room) -> bool:
+        raise ZeroDivisionError("the policy's own")
+
+
+async def test_without_a_policy_nothing_goes(open_context: OpenContext) -> None:
+    async with open_context(capacity=48, overflow=Stop()) as ctx:
+        branch = await ctx.branch(PROMPT)
+        assert branch.overflow == Stop()
+        assert (await branch.generate(max_tokens=30, sampling=endless(ctx))).finish_reason == "context_full"
+        with pytest.raises(kv.ContextFull):
+            await branch.extend(PROMPT)
+
+
+async def test_the_oldest_go_for_whatever_needs_cells(open_context: OpenContext) -> None:
+    async with open_context(capacity=64, overflow=DropOldest(keep=4, batch=10)) as ctx:
+        branch = await ctx.branch(PROMPT)
+        generation = await branch.generate(max_tokens=100, sampling=endless(ctx))
+        assert len(generation.tokens) == 100
+        assert len(branch) == 140
+        assert ctx.stats.refed == 0
+        assert ctx.stats.cells_used <= 64
+        await branch.extend(PROMPT)
+        assert branch.tokens[-40:] == PROMPT
+        await branch.logits()
+        assert len((await branch.select(["yes", "no"])).logprobs) == 2
+        with pytest.raises(kv.ContextFull):  # more than everything
+            await branch.extend(PROMPT * 2)
+        assert len(branch) == 180
+
+
+async def test_streams_make_room_as_they_are_read(open_context: OpenContext) -> None:
+    async with open_context(capacity=64, overflow=DropOldest()) as ctx:
+        plain = await (await ctx.branch(PROMPT)).generate(max_tokens=100, sampling=endless(ctx))
+    async with open_context(capacity=64, overflow=DropOldest()) as ctx:
+        branch = await ctx.branch(PROMPT)
+        async with branch.stream(max_tokens=100, sampling=endless(ctx)) as tokens:
+            read = [token.id async for token in tokens]
+        assert read == plain.tokens
+        assert branch.tokens == PROMPT + read
+
+
+async def test_who_waits_for_room_holds_up_nobody(open_context: OpenContext) -> None:
+    """One that nobody makes room for meanwhile, beside one that goes on."""
+    async with open_context(capacity=80) as ctx:
+        waiting = await ctx.branch(PROMPT)
+        waiting.overflow = policy = Noting()
+        other = await ctx.branch([9, 8, 7])
+        async with waiting.stream(max_tokens=200, buffer=200, sampling=endless(ctx)) as tokens:
+            await anext(tokens)
+            while ctx.stats.cells_free:
+                await after_forwards(ctx, 1)
+            assert not policy.asked  # the reader makes room when it comes to it
+            assert (await other.generate(max_tokens=3, sampling=endless(ctx))).finish_reason == "context_full"
+            await other.rollback(1)
+            assert [token async for token in tokens]
+        assert policy.asked
+        assert len(waiting) == 240
+
+
+async def test_a_policy_that_refuses_lies_or_fails(open_context: OpenContext) -> None:
+    async with open_context(capacity=48) as ctx:
+        for policy in (Noting(makes=False), Lying()):
+            branch = await ctx.branch(PROMPT, overflow=policy)
+            assert (await branch.generate(max_tokens=30, sampling=endless(ctx))).finish_reason == "context_full"
+            with pytest.raises(kv.ContextFull):
+                await branch.extend(PROMPT)
+            assert len(branch) == 49
+            await branch.close()
+        branch = await ctx.branch(PROMPT, overflow=Failing())
+        with pytest.raises(ZeroDivisionError):
+            await branch.generate(max_tokens=30, sampling=endless(ctx))
+        made = len(branch)
+        assert made == 49
+        with pytest.raises(ZeroDivisionError):
+            async with branch.stream(max_tokens=5) as tokens:
+                await anext(tokens)
+        with pytest.raises(ZeroDivisionError):
+            await branch.extend(PROMPT)
+        assert len(branch) == made
+        branch.overflow = DropOldest()
+        await branch.extend(PROMPT)
+
+
+async def test_one_that_is_cancelled_while_room_is_made(open_context: OpenContext) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.began = anyio.Event()
+
+        async def make_room(self, room: Room) -> bool:
+            await room.forget(5, 6)
+            self.began.set()
+            await anyio.sleep_forever()
+            return True
+
+    async with open_context(capacity=48) as ctx:
+        branch = await ctx.branch(PROMPT, overflow=(policy := Slow()))
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: branch.generate(max_tokens=30, sampling=endless(ctx)))
+            await policy.began.wait()
+            with pytest.raises(kv.BranchBusy):
+                await branch.extend([5])
+            group.cancel_scope.cancel()
+        assert len(branch) == 49
+        branch.overflow = DropOldest()
+        assert (await branch.generate(max_tokens=3, sampling=endless(ctx))).finish_reason == "length"
+
+
+async def test_policies_are_checked_and_inherited(open_context: OpenContext) -> None:
+    for wrong in (DropOldest, 3, "drop", object()):
+        with pytest.raises(kv.InvalidInput, match="overflow"):
+            async with open_context(overflow=wrong):
+                pass
+    for bad in ({"keep": -1}, {"batch": 0}, {"keep": 1.5}):
+        with pytest.raises(kv.InvalidInput):
+            DropOldest(**bad)  # type: ignore[arg-type]
+    async with open_context(overflow=DropOldest()) as ctx:
+        branch = await ctx.branch(PROMPT, overflow=Stop())
+        child = await branch.fork()
+        assert (branch.overflow, child.overflow) == (Stop(), Stop())
+        assert (await ctx.branch()).overflow == DropOldest()
+        with pytest.raises(kv.InvalidInput, match="overflow"):
+            branch.overflow = DropOldest  # type: ignore[assignment]
+        assert isinstance(DropOldest(), Overflow)
+
+
+def questions(turns: int) -> list[dict[str, str]]:
+    asked = [{"role": "system", "content": "You are Nano, a desk agent."}]
+    for turn in range(turns):
+        asked.append({"role": "user", "content": f"What is {turn % 9} times {turn % 7}?"})
+        asked.append({"role": "assistant", "content": f"It is {turn % 9 * (turn % 7)}."})
+    return asked
+
+
+@pytest.mark.parametrize(("capacity", "before"), [(400, 5), (5000, 160)], ids=["cells", "positions"])
+async def test_a_conversation_goes_on(capacity: int, before: int) -> None:
+    async with small_nano(capacity, overflow=DropOldest(batch=200)) as ctx:
+        branch = await ctx.branch(questions(before))
+        for turn in range(20):
+            extended = await branch.extend([{"role": "user", "content": f"What is {turn % 9} times {turn % 7}?"}])
+            assert extended.rewritten == 0, turn
+            assert (await branch.generate(max_tokens=40)).finish_reason in ("eos", "length")
+        assert (ctx.stats.refed > 500) == (capacity == 5000)  # for want of positions all of it is fed again, but once
+        messages = branch.messages
+        assert [message.role for message in messages[:3]] == ["system", "user", "assistant"]
+        assert len(messages) == 1 + 2 * before + 40 if capacity == 400 else len(messages) < 1 + 2 * before + 40
+        assert messages[-1].end <= len(branch) <= 4096
+        for message in messages:  # each is where it says
+            if message.role == "user":
+                assert message.content in ctx.tokenizer.decode(branch.tokens[message.start : message.end])
+
+
+async def test_a_turn_that_fails_gives_back_what_made_room_for_it() -> None:
+    failing = kv.Agent("You are Nano, a desk agent.", max_tokens=1)
+    async with small_nano(9000, overflow=DropOldest(batch=100)) as ctx:
+        branch = await ctx.branch(questions(164))
+        assert 4000 < len(branch) < 4096, len(branch)
+        before, row = branch.tokens, await branch.logits()
+        with pytest.raises(kv.LimitReached):
+            await failing.run(branch, " ".join(["word"] * 90))
+        assert branch.tokens == before
+        assert len(branch.messages) == 1 + 2 * 164
+        assert (await branch.logits() == row).all()
+        assert ctx.stats.refed > 1000
+        assert ctx.stats.branches == 1
+
+
+async def test_nothing_of_a_turn_makes_room_for_it() -> None:
+    agent = kv.Agent("You are Nano, a desk agent.")
+    async with small_nano(300, overflow=DropOldest()) as ctx:
+        branch = await ctx.branch(questions(9))
+        run = await agent.run(branch, "Who are you?")
+        assert [message.role for message in run.messages] == ["user", "assistant"]
+        before = branch.tokens
+        with pytest.raises(kv.ContextFull):
+            await agent.run(branch, " ".join(["word"] * 300))
+        assert branch.tokens == before
+
+
+async def test_a_summary_takes_the_place_of_the_oldest() -> None:
+    agent = kv.Agent("", max_tokens=24)
+    async with small_nano(overflow=Summarize(agent)) as ctx:
+        branch = await ctx.branch([{"role": "system", "content": "You are Nano, a desk agent."}])
+        for turn in range(40):
+            await branch.extend([{"role": "user", "content": f"What is {turn % 9} times {turn % 7}?"}])
+            generation = await branch.generate(max_tokens=40)
+            assert generation.finish_reason in ("eos", "length")
+        assert any("(What was said before:" in message.content for message in branch.messages)
+        assert ctx.stats.cells_used <= 400
+        assert len(ctx.branches) == 1
+
+
+async def test_a_summary_of_text_is_text(open_context: OpenContext) -> None:
+    agent = kv.Agent("", max_tokens=24)
+    async with small_nano(capacity=200, overflow=Summarize(agent)) as ctx:
+        branch = await ctx.branch(ctx.tokenizer.encode("one two three four five six seven " * 8))
+        length = len(branch)
+        generation = await branch.generate(max_tokens=150, sampling=endless(ctx))
+        assert generation.tokens
+        assert len(branch) < length + len(generation.tokens)

@@ -60,6 +60,17 @@ void branches_come_back_and_share_what_they_shared() {
   CHECK_EQ(rig.engine.branch(ids[1]).forks, 1u);
 }
 
+void cells_in_a_row_are_reserved_where_there_are_some() {
+  Rig rig;
+  rig.prompt(prompt_tokens(3));
+  const auto row = rig.engine.held().reserve(8, 8);
+  CHECK_EQ(rig.engine.held().cells(row.id, 0, 8).front(), 8);
+  const auto rest = rig.engine.held().reserve(20, 8);  // 16 cells behind and 5 before
+  CHECK_EQ(rest.rows, 20);
+  CHECK_EQ(rig.engine.held().cells(rest.id, 0, 20).front(), 3);
+  CHECK_EQ(rig.engine.held().reserve(0, 8).rows, 0);
+}
+
 void a_busy_branch_is_held_as_it_is() {
   Rig rig;
   const BranchId branch = rig.prompt(prompt_tokens(4));
@@ -180,6 +191,7 @@ void a_branch_that_went_on_is_not_set_aside() {
 
 int main() {
   branches_come_back_and_share_what_they_shared();
+  cells_in_a_row_are_reserved_where_there_are_some();
   a_busy_branch_is_held_as_it_is();
   what_does_not_fit_changes_nothing();
   a_branch_that_is_set_aside_comes_back();

@@ -167,7 +167,7 @@ class StepEngine(Protocol):
     def hold_unshared(self, branch: int) -> Hold:
         """The cells of an idle branch that nobody else has."""
 
-    def reserve(self, rows: int) -> Hold:
+    def reserve(self, rows: int, align: int = 0) -> Hold:
         """So many new cells, to be written."""
 
     def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
@@ -200,6 +200,14 @@ class CellStore(Protocol):
         """Memory of keys and values now, in bytes."""
 
     @property
+    def mapped_bytes(self) -> int:
+        """Keys and values that are pages of files, beside that."""
+
+    @property
+    def cell_bytes(self) -> int:
+        """What one cell takes."""
+
+    @property
     def allocated_cells(self) -> int:
         """Cells that have memory now."""
 
@@ -212,6 +220,9 @@ class CellStore(Protocol):
 
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
         """What read_cells gave, back into these cells."""
+
+    def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
+        """These cells become those of an open file, head by head of each array; returns how many are pages of it."""
 
     def shrink(self, cells: int) -> None:
         """Gives memory above the first `cells` cells back, as far as that is worth it."""

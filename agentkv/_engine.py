@@ -168,7 +168,7 @@ class StepEngine(Protocol):
         """The cells of an idle branch that nobody else has."""
 
     def reserve(self, rows: int, align: int = 0) -> Hold:
-        """So many new cells, to be written."""
+        """So many new cells, to be written; with `align`, in a row from a multiple of it on if there are such cells."""
 
     def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
         """Where rows of a hold lie now."""

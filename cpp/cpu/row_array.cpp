@@ -117,20 +117,22 @@ std::size_t RowArray::map_pages(std::size_t begin, std::size_t bytes, const File
   }
   const std::size_t first = begin / ReservedMemory::page_size(), end = first + whole / ReservedMemory::page_size();
   for (std::size_t lane = 0; lane < lanes_; ++lane) {
-    if (reserved_.map_file(lane * stride_ + begin, lane * stride_ + begin + whole, file.fd, file.offsets[lane]))
-      continue;
+    const std::size_t at = lane * stride_ + begin;
+    if (reserved_.map_file(at, at + whole, file.fd, file.offsets[lane])) continue;
     mapped_.remove(first, end);
-    do {
-      reserved_.release(lane * stride_ + begin, lane * stride_ + begin + whole);
-      if (!reserved_.commit(lane * stride_ + begin, lane * stride_ + begin + whole)) {
-        move_to_heap(cells_);
-        break;
-      }
-    } while (lane-- > 0);
+    make_private(lane + 1, begin, begin + whole);
     return 0;
   }
   mapped_.add(first, end);
   return whole;
+}
+
+// Bytes [begin, end) of the first lanes are memory again, whatever is in it; on the heap where the system refuses that.
+void RowArray::make_private(std::size_t lanes, std::size_t begin, std::size_t end) {
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    reserved_.release(lane * stride_ + begin, lane * stride_ + end);
+    if (!reserved_.commit(lane * stride_ + begin, lane * stride_ + end)) return move_to_heap(cells_);
+  }
 }
 
 void RowArray::will_write(std::span<const Cell> cells) noexcept {

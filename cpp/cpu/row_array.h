@@ -52,6 +52,7 @@ class RowArray {
   void move_to_heap(Cell cells);
   void set_committed(std::size_t bytes);
   std::size_t map_pages(std::size_t begin, std::size_t bytes, const FileLanes& file);
+  void make_private(std::size_t lanes, std::size_t begin, std::size_t end);
   std::size_t whole_pages(std::size_t rows) const;
 
   std::size_t lanes_;

@@ -61,14 +61,18 @@ void branches_come_back_and_share_what_they_shared() {
 }
 
 void cells_in_a_row_are_reserved_where_there_are_some() {
-  Rig rig;
+  Rig rig({.capacity = 32});
+  HeldCells& held = rig.engine.held();
   rig.prompt(prompt_tokens(3));
-  const auto row = rig.engine.held().reserve(8, 8);
-  CHECK_EQ(rig.engine.held().cells(row.id, 0, 8).front(), 8);
-  const auto rest = rig.engine.held().reserve(20, 8);  // 16 cells behind and 5 before
+  const auto row = held.reserve(8, 8);
+  const std::vector<Cell> aligned = held.cells(row.id, 0, 8);
+  CHECK_EQ(aligned.front(), 8);
+  CHECK_EQ(aligned.back(), 15);
+  const auto rest = held.reserve(20, 8);  // 16 cells behind, 5 before
   CHECK_EQ(rest.rows, 20);
-  CHECK_EQ(rig.engine.held().cells(rest.id, 0, 20).front(), 3);
-  CHECK_EQ(rig.engine.held().reserve(0, 8).rows, 0);
+  const std::vector<Cell> lowest = held.cells(rest.id, 0, 20);
+  CHECK_EQ(lowest.front(), 3);
+  CHECK_EQ(held.reserve(0, 8).rows, 0);
 }
 
 void a_busy_branch_is_held_as_it_is() {

@@ -254,12 +254,17 @@ class Context:
         def compact(engine: StepEngine, cells: CellStore) -> int:
             before = cells.kv_bytes
             cells.shrink(engine.compact(most))
-            return before - cells.kv_bytes
+            return max(0, before - cells.kv_bytes)  # cells that leave pages of a file take memory
 
         return await self._loop.run(CellCall(compact))
 
     async def save(
-        self, path: str | Path, branches: Mapping[str, Branch], *, progress: Progress | None = None
+        self,
+        path: str | Path,
+        branches: Mapping[str, Branch],
+        *,
+        shareable: bool = False,
+        progress: Progress | None = None,
     ) -> Saved:
         """Saves several branches to one file, as they are at one moment; see `Branch.save`.
 
@@ -268,47 +273,61 @@ class Context:
         Args:
             path: the file; its folder must be there.
             branches: by the names that `load_all` gives them back under.
+            shareable: as of `Branch.save`.
             progress: called with the bytes that are done and the bytes in all.
 
         Raises:
             SnapshotError: the file cannot be written; what was there is unchanged.
         """
         self._loop.check_open()
-        return await save_branches(self._home, path, branches, progress)
+        return await save_branches(self._home, path, branches, shareable, progress)
 
-    async def load(self, path: str | Path, *, recompute: bool = False, progress: Progress | None = None) -> Branch:
+    async def load(
+        self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
+    ) -> Branch:
         """The branch of a file that `Branch.save` wrote. It goes on as the saved one would have: the same tokens,
         random draws, messages and named marks, and without a forward. `Branch.loaded` says where its cells are from.
 
         The file is mapped, and checked before the branch is there; it may come from anybody.
 
+        With `shared` its pages become the cells themselves, until these are written: every Context of every process
+        that loads the file so has them in memory once. Nobody may change or cut the file in place from then on (whoever
+        reads a page that is gone dies of SIGBUS); replacing or removing it is harmless. Where the cache has no free
+        cells in a row for it, they are copied, and `Branch.loaded.shared` says 0.
+
         Args:
             path: the file.
+            shared: map the cells of a file that was saved with `shareable`.
             recompute: where the file is of another model with the same tokenizer, or of a cache of another kind, feed
                 its tokens again instead of refusing it.
             progress: called with the bytes, or the tokens, that are done, and those in all.
 
         Raises:
             SnapshotError: the file is missing, unreadable, damaged, or holds no branch.
-            SnapshotMismatch: it does not fit this Context, and `recompute` is False; or it has another tokenizer.
-            InvalidInput: it holds several branches.
+            SnapshotMismatch: it does not fit this Context, and `recompute` is False; or it has another tokenizer; or it
+                is to be `shared` and was not saved for that.
+            InvalidInput: it holds several branches; `shared` on another backend than the CPU's.
             ContextFull, PositionsExhausted, TooManyBranches: there is no room for it.
         """
-        loaded = await self._load(path, recompute, progress, one=True)
+        loaded = await self._load(path, shared, recompute, progress, one=True)
         return next(iter(loaded.values()))
 
     async def load_all(
-        self, path: str | Path, *, recompute: bool = False, progress: Progress | None = None
+        self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
     ) -> dict[str, Branch]:
         """All branches of a file, by name; all or none. Cells that they shared are shared again. See `load`."""
-        return await self._load(path, recompute, progress, one=False)
+        return await self._load(path, shared, recompute, progress, one=False)
 
     async def _load(
-        self, path: str | Path, recompute: bool, progress: Progress | None, *, one: bool
+        self, path: str | Path, shared: bool, recompute: bool, progress: Progress | None, *, one: bool
     ) -> dict[str, Branch]:
         self._loop.check_open()
         loading = Loading(
-            self._home, checked_path(path, "path", "a file"), checked_bool(recompute, "recompute"), progress
+            self._home,
+            checked_path(path, "path", "a file"),
+            checked_bool(shared, "shared"),
+            checked_bool(recompute, "recompute"),
+            progress,
         )
         return await loading.run(one=one)
 

@@ -193,8 +193,8 @@ class StepEngine(Protocol):
     def hold_unshared(self, branch: int) -> Hold:
         """The cells of an idle branch that nobody else has."""
 
-    def reserve(self, rows: int) -> Hold:
-        """So many new cells, to be written."""
+    def reserve(self, rows: int, align: int = 0) -> Hold:
+        """So many new cells, to be written; with `align`, in a row from a multiple of it on if there are such cells."""
 
     def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
         """Where rows of a hold lie now."""
@@ -226,6 +226,14 @@ class CellStore(Protocol):
         """Memory of keys and values now, in bytes."""
 
     @property
+    def mapped_bytes(self) -> int:
+        """Keys and values that are pages of files, beside that."""
+
+    @property
+    def cell_bytes(self) -> int:
+        """What one cell takes."""
+
+    @property
     def allocated_cells(self) -> int:
         """Cells that have memory now."""
 
@@ -238,6 +246,9 @@ class CellStore(Protocol):
 
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
         """What read_cells gave, back into these cells."""
+
+    def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
+        """These cells become those of an open file, head by head of each array; returns how many are pages of it."""
 
     def shrink(self, cells: int) -> None:
         """Gives memory above the first `cells` cells back, as far as that is worth it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from ._errors import ForeignBranch, ModelError
+from ._errors import ForeignBranch, InvalidInput, ModelError
 from ._snapshot import ModelKey
 from ._spelling import Spelling
 from .agents.threads import ToolThreads
@@ -102,6 +102,14 @@ class Home:
             fingerprint = info.fingerprint or self._model.fingerprint()
             self._key = ModelKey(fingerprint, info.backend, info.kv_dtype, tokenizer, self._model.window)
         return self._key
+
+    def check_maps_files(self, option: str) -> None:
+        """Raises InvalidInput where files cannot be mapped into the cache."""
+        if self._model.info.backend != "cpu":
+            raise InvalidInput(
+                f"{option}=True needs cells that files can be mapped into, which the backend "
+                f"{self._model.info.backend!r} does not have; leave it out, or open the Context with backend='cpu'"
+            )
 
     def enter(self, branch: Branch) -> None:
         """A branch begins."""

@@ -34,7 +34,7 @@ class Keeping:
         """Where a branch that was loaded from a file has its cells from; None for any other."""
         return self._loaded
 
-    async def save(self, path: str | Path, *, progress: Progress | None = None) -> Saved:
+    async def save(self, path: str | Path, *, shareable: bool = False, progress: Progress | None = None) -> Saved:
         """Saves the branch to a file, for `Context.load`: tokens, keys and values, messages, named marks, and what its
         random numbers depend on. Takes it as it is now, also while it runs something; it and others go on meanwhile.
 
@@ -42,13 +42,16 @@ class Keeping:
 
         Args:
             path: the file; its folder must be there.
+            shareable: lay its cells out in pages, for `Context.load(path, shared=True)`. Up to a page is added for each
+                head and array.
             progress: called with the bytes that are done and the bytes in all.
 
         Raises:
             SnapshotError: the file cannot be written.
+            InvalidInput: `shareable` on another backend than the CPU's.
         """
         self._check()
-        return await save_branches(self._home, path, {"branch": cast("Branch", self)}, progress)
+        return await save_branches(self._home, path, {"branch": cast("Branch", self)}, shareable, progress)
 
     async def offload(self, folder: str | Path | None = None) -> int:
         """Moves the cells that no other branch shares out of the cache, and frees them. The next verb brings them back,

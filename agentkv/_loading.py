@@ -13,9 +13,11 @@ from ._branch import Branch
 from ._commands import Call, CellCall, Job, check_finished
 from ._errors import InvalidInput, SnapshotMismatch
 from ._in_thread import in_thread
+from ._lanes import alignment
 from ._log import log
 from ._mark import Mark
 from ._saving import SLICE_BYTES, Progress, reporting, write_rows
+from ._sharing import map_rows
 from ._snapshot import BranchState, CellArray, ModelKey, cell_arrays
 from ._snapshot_file import SnapshotFile
 
@@ -33,6 +35,8 @@ class Loaded:
     Attributes:
         path: the file.
         reused: tokens whose keys and values came from the file.
+        shared: of these, tokens whose cells are pages of the file, which all who load it with `shared` have in memory
+            once. The last ones, up to a page, are copies; all are where the cache had no free cells in a row for them.
         recomputed: tokens that were fed to the model again.
         mismatch: why; empty where nothing was.
     """
@@ -41,32 +45,41 @@ class Loaded:
     reused: int
     recomputed: int
     mismatch: str
+    shared: int = 0
 
 
 class Loading:
     """The branches of one file on their way into a Context."""
 
-    def __init__(self, home: Home, path: Path, recompute: bool, progress: Progress | None) -> None:
+    def __init__(self, home: Home, path: Path, shared: bool, recompute: bool, progress: Progress | None) -> None:
         self._home = home
         self._loop = home.loop
         self._path = path
+        self._shared = shared
         self._recompute = recompute
         self._progress = reporting(progress)
 
     async def run(self, *, one: bool) -> dict[str, Branch]:
         """All of them or none; with `one` the file must hold a single one. Raises SnapshotError, SnapshotMismatch."""
+        if self._shared:
+            self._home.check_maps_files("shared")
         file = await in_thread(self._loop, partial(SnapshotFile, self._path))
         if one and len(file.branches) != 1:
             names = ", ".join(map(repr, list(file.branches)[:8]))
             raise InvalidInput(f"{self._path} holds {len(file.branches)} branches ({names}); use load_all")
-        arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
+        if self._shared and not file.shareable:
+            raise SnapshotMismatch(
+                f"{self._path} was saved without shareable=True, so that its cells cannot be mapped; load it without "
+                "shared, and save the branches again"
+            )
+        arrays = file.parts(await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays))))
         mismatch = await self._mismatch(file, arrays)
         if mismatch and not self._recompute:
             raise SnapshotMismatch(
                 f"{self._path} does not fit this Context: {mismatch}; open the Context as it was when the file was "
                 "saved, or pass recompute=True to feed the tokens again"
             )
-        branches = await (self._fed_again(file, mismatch) if mismatch else self._mapped(file, arrays))
+        branches = await (self._fed_again(file, mismatch) if mismatch else self._filled(file, arrays))
         log.info("branches loaded", path=str(self._path), branches=len(branches), recomputed=mismatch or None)
         return branches
 
@@ -86,24 +99,34 @@ class Loading:
                 return f"its {name} is {getattr(theirs, name)!r}, and here it is {getattr(mine, name)!r}"
         return "" if {array.spec for array in arrays} == file.arrays else "its cells are laid out otherwise"
 
-    async def _mapped(self, file: SnapshotFile, arrays: list[CellArray]) -> dict[str, Branch]:
+    async def _filled(self, file: SnapshotFile, arrays: list[CellArray]) -> dict[str, Branch]:
+        align = alignment(arrays) if self._shared else 0
         hold: Hold = await self._loop.run(
-            Call(lambda engine: engine.reserve(file.rows), lambda worker, hold: worker.engine.release(hold.id))
+            Call(lambda engine: engine.reserve(file.rows, align), lambda worker, hold: worker.engine.release(hold.id))
         )
         try:
-            step = max(1, SLICE_BYTES // arrays[-1].end)
-            for first in range(0, file.rows, step):
-                rows = await in_thread(self._loop, partial(file.next_cells, min(step, file.rows - first), arrays))
-                await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows)))
-                self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
+            mapped = None
+            if self._shared:
+                mapped = await map_rows(self._loop, file, hold.id, arrays, self._progress)
+            if mapped is None:
+                await self._copy(file, hold, arrays)
             stored = await in_thread(self._loop, lambda: [self._stored(state) for state in file.branches.values()])
-            return await self._entered(file, hold, stored)
+            return await self._entered(file, hold, stored, mapped or 0)
         except InvalidInput as error:  # what the file says cannot be
             raise file.damaged(str(error)) from error
         finally:
             self._loop.let_go(hold.id)
 
-    async def _entered(self, file: SnapshotFile, hold: Hold, stored: list[StoredBranch]) -> dict[str, Branch]:
+    async def _copy(self, file: SnapshotFile, hold: Hold, arrays: list[CellArray]) -> None:
+        step = max(1, SLICE_BYTES // arrays[-1].end)
+        for first in range(0, file.rows, step):
+            rows = await in_thread(self._loop, partial(file.next_cells, min(step, file.rows - first), arrays))
+            await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows)))
+            self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
+
+    async def _entered(
+        self, file: SnapshotFile, hold: Hold, stored: list[StoredBranch], mapped: int
+    ) -> dict[str, Branch]:
         def undo(worker: Any, ids: list[int]) -> None:
             for branch in ids:
                 worker.close(branch)
@@ -120,8 +143,9 @@ class Loading:
         ids = await self._loop.call(restore, undo, told)
         made = [Branch(self._home, branch, None) for branch in ids]
         for branch, state in zip(made, file.branches.values(), strict=True):
-            cells = int(state.rows[:, 2].sum())
-            branch._loaded = Loaded(self._path, cells, 0, "")
+            first, count = state.rows[:, 0], state.rows[:, 2]
+            shared = int(np.clip(mapped - first, 0, count).sum())
+            branch._loaded = Loaded(self._path, int(count.sum()), 0, "", shared)
         return dict(zip(file.branches, made, strict=True))
 
     def _stored(self, state: BranchState) -> StoredBranch:

@@ -129,7 +129,8 @@ class OpenEngine:
 
     def snapshot(self) -> Snapshot:
         """Counters of the engine and its cache."""
-        return Snapshot(self.engine.stats(), self.session.allocated_cells, self.session.kv_bytes)
+        session = self.session
+        return Snapshot(self.engine.stats(), session.allocated_cells, session.kv_bytes, session.mapped_bytes)
 
     def close(self) -> None:
         """Lets go of what others may still refer to."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ._commands import CellCall
 from ._errors import InvalidInput, SnapshotError
 from ._in_thread import in_thread
-from ._inputs import checked_name, checked_path
+from ._inputs import checked_bool, checked_name, checked_path
+from ._lanes import PAGE, Lanes, lanes_of
 from ._shown import shown
 from ._snapshot import BranchState, CellArray, cell_arrays
-from ._snapshot_file import append_cells, begin_file
+from ._snapshot_file import append_cells, append_padding, begin_file
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Hold, StoredBranch
@@ -57,10 +58,12 @@ def reporting(progress: object) -> Progress:
 
 
 async def save_branches(
-    home: Home, path: str | Path, branches: Mapping[str, Branch], progress: Progress | None
+    home: Home, path: str | Path, branches: Mapping[str, Branch], shareable: bool, progress: Progress | None
 ) -> Saved:
     """Checks what users pass, and saves. Raises InvalidInput, ForeignBranch, BranchClosed, SnapshotError."""
     target = checked_path(path, "path", "a file")
+    if checked_bool(shareable, "shareable"):
+        home.check_maps_files("shareable")
     if not isinstance(branches, Mapping) or len(branches) == 0:
         raise InvalidInput(f"branches is {shown(branches)}, but it must be a mapping of names to at least one branch")
     checked = {checked_name(name, "the name of a branch"): branch for name, branch in branches.items()}
@@ -72,7 +75,7 @@ async def save_branches(
     while any(branch._history.aside is not None for branch in checked.values()):
         for branch in checked.values():
             await branch._here()
-    return await Saving(home, checked, target, progress).run()
+    return await Saving(home, checked, target, shareable, progress).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +85,21 @@ class Taken:
     hold: Hold
     images: Sequence[StoredBranch]
     arrays: Sequence[CellArray]
+    lanes: Lanes | None  # what the arrays are then
 
 
 class Saving:
     """One file in the making."""
 
-    def __init__(self, home: Home, branches: Mapping[str, Branch], path: Path, progress: Progress | None) -> None:
+    def __init__(
+        self, home: Home, branches: Mapping[str, Branch], path: Path, shareable: bool, progress: Progress | None
+    ) -> None:
         self._home = home
         self._loop = home.loop
         self._names = list(branches)
         self._ids = [branch.id for branch in branches.values()]
         self._path = path
+        self._shareable = shareable
         self._progress = reporting(progress)
         self._states: dict[str, BranchState] = {}
         self._writer: TensorWriter | None = None
@@ -120,7 +127,9 @@ class Saving:
     def _take(self, engine: StepEngine, cells: CellStore) -> Taken:
         arrays = cell_arrays(cells.cell_arrays)
         hold, images = engine.hold(self._ids)
-        return Taken(hold, images, arrays)
+        if self._shareable:
+            return Taken(hold, images, lanes_of(arrays), Lanes(hold.rows, PAGE))
+        return Taken(hold, images, arrays, None)
 
     def _told(self, taken: Taken) -> None:
         """On the event loop, which knows now what the engine did until then."""
@@ -147,13 +156,15 @@ class Saving:
             part = await self._loop.run(CellCall(partial(read_rows, taken.hold.id, first, min(step, rows - first))))
             await in_thread(self._loop, partial(append_cells, writer, taken.arrays, part))
             self._progress(writer.written, writer.nbytes)
+        if taken.lanes is not None:
+            await in_thread(self._loop, partial(append_padding, writer, taken.lanes, taken.arrays))
         await in_thread(self._loop, writer.finish)
         self._progress(writer.nbytes, writer.nbytes)
         return Saved(self._path, writer.nbytes, rows)
 
     def _begin(self, taken: Taken) -> TensorWriter:
         key = self._home.model_key()
-        self._writer = begin_file(self._path, key, taken.arrays, taken.hold.rows, self._states)
+        self._writer = begin_file(self._path, key, taken.arrays, taken.hold.rows, self._states, taken.lanes)
         if self._given_up:
             self._writer.discard()
         return self._writer

@@ -4,7 +4,8 @@ document                  U8 [n]            JSON: a Document
 branches.<i>.tokens       I32 [length]      in the order of the document's branches
 branches.<i>.rows         I32 [pieces, 3]   from which row of the cells, to which position, how many
 logits.<i>                F32 [vocab_size]  next-token logits of the branches that name it
-cells.<array>             [rows, ...]       what the byte layer says that a cell holds, such as layers.0.k
+cells.<array>             [rows, ...]       what the byte layer says that a cell holds, such as layers.0.k; in files
+                                              that can be mapped otherwise, see `_lanes.py`
 """
 
 from __future__ import annotations
@@ -82,6 +83,11 @@ class CellArray(NamedTuple):
     spec: TensorSpec  # of one cell
     begin: int
     end: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of one cell."""
+        return self.end - self.begin
 
     def of(self, rows: int) -> TensorSpec:
         """The tensor of so many cells."""

@@ -14,6 +14,8 @@ from agentkv_runtime.tensor_file import Bytes, TensorFile, TensorSpec, TensorWri
 from pydantic import ValidationError
 
 from ._errors import InvalidInput, SnapshotError
+from ._lanes import VERSION as LANES_VERSION
+from ._lanes import Lanes, lanes_of
 from ._saved_conversations import ConversationSaver
 from ._snapshot import (
     DOCUMENT,
@@ -33,12 +35,24 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 
 def begin_file(
-    path: Path, key: ModelKey, arrays: Sequence[CellArray], rows: int, branches: Mapping[str, BranchState]
+    path: Path,
+    key: ModelKey,
+    arrays: Sequence[CellArray],
+    rows: int,
+    branches: Mapping[str, BranchState],
+    lanes: Lanes | None,
 ) -> TensorWriter:
-    """A file that lacks nothing but its cells. Raises OSError; InvalidInput for what no file can hold."""
+    """A file that lacks nothing but its cells: of arrays, or with `lanes`, of lanes.
+
+    Raises OSError; InvalidInput for what no file can hold.
+    """
     tensors = _tensors(branches)
     specs = [_spec(name, array) for name, array in tensors.items()]
-    writer = TensorWriter(path, [*specs, *(array.of(rows) for array in arrays)], key.metadata())
+    if lanes is None:
+        writer = TensorWriter(path, [*specs, *(array.of(rows) for array in arrays)], key.metadata())
+    else:
+        specs = [*map(lanes.tensor, arrays), *specs]
+        writer = TensorWriter(path, specs, key.metadata() | lanes.metadata(), align=lanes.page)
     try:
         for name, array in tensors.items():
             writer.append(name, array.view(np.uint8))
@@ -52,6 +66,12 @@ def append_cells(writer: TensorWriter, arrays: Sequence[CellArray], rows: Bytes)
     """The next cells, uint8 [n, bytes of a cell]. Raises OSError."""
     for array in arrays:
         writer.append(f"cells.{array.spec.name}", rows[:, array.begin : array.end])
+
+
+def append_padding(writer: TensorWriter, lanes: Lanes, arrays: Sequence[CellArray]) -> None:
+    """What is behind the last cell. Raises OSError."""
+    for array in arrays:
+        writer.append(f"cells.{array.spec.name}", np.zeros(lanes.padding(array), np.uint8))
 
 
 def _tensors(branches: Mapping[str, BranchState]) -> Tensors:
@@ -111,7 +131,9 @@ class SnapshotFile:
             self._check_format()
             self.document = self._document()
             self.branches = self._states()
+            self._lanes = self._said_lanes()
             self.rows, self.arrays = self._cells()
+            self._taken = 0
         except TensorFileError as error:
             if not os.path.lexists(path):
                 raise SnapshotError(f"there is no file {path}; check the path") from error
@@ -127,13 +149,42 @@ class SnapshotFile:
         """Of the whole file."""
         return self._file.nbytes
 
+    @property
+    def shareable(self) -> bool:
+        """Are its cells laid out in lanes, to be mapped?"""
+        return self._lanes is not None
+
+    def parts(self, arrays: list[CellArray]) -> list[CellArray]:
+        """The arrays of a cell as this file has them."""
+        return lanes_of(arrays) if self.shareable else arrays
+
+    def offsets(self, lanes: Sequence[CellArray]) -> list[int]:
+        """The bytes of the file at which lanes begin."""
+        return [self._file.offset(f"cells.{lane.spec.name}") for lane in lanes]
+
+    def fileno(self) -> int:
+        """The descriptor of the open file."""
+        return self._file.fileno()
+
+    def check_lanes(self, lanes: Sequence[CellArray]) -> None:
+        """Reads lanes and compares their digests. Raises SnapshotError."""
+        try:
+            for lane in lanes:
+                self._file.whole(f"cells.{lane.spec.name}")
+        except TensorFileError as error:
+            raise SnapshotError(f"{error}; save the branches again") from error
+
     def next_cells(self, count: int, arrays: Sequence[CellArray]) -> Bytes:
         """The next cells, uint8 [count, bytes of a cell]; checked with the last of them. Raises SnapshotError."""
         out = np.empty((count, arrays[-1].end), np.uint8)
+        self._taken += count
         try:
             for array in arrays:
-                part = self._file.take(f"cells.{array.spec.name}", count * (array.end - array.begin))
+                name = f"cells.{array.spec.name}"
+                part = self._file.take(name, count * array.nbytes)
                 out[:, array.begin : array.end] = part.reshape(count, -1)
+                if self._lanes is not None and self._taken == self.rows and self._lanes.padding(array):
+                    self._file.take(name, self._lanes.padding(array))
         except TensorFileError as error:
             raise SnapshotError(f"{error}; save the branches again") from error
         return out
@@ -146,10 +197,10 @@ class SnapshotFile:
         metadata = self._file.metadata
         if metadata.get("format") != FORMAT:
             raise self._file.damaged("it holds no branches")
-        if metadata.get("version") != VERSION:
+        if metadata.get("version") not in (VERSION, LANES_VERSION):
             raise SnapshotError(
-                f"{self.path}: version {metadata.get('version')} of the format, but this agentkv reads {VERSION}; load "
-                "it with the agentkv that saved it"
+                f"{self.path}: version {metadata.get('version')} of the format, but this agentkv reads {VERSION} and "
+                f"{LANES_VERSION}; load it with the agentkv that saved it"
             )
 
     def _document(self) -> Document:
@@ -204,6 +255,14 @@ class SnapshotFile:
             raise self._file.damaged(f"no {name} of the right shape")
         return self._file.whole(name).view(DTYPES[dtype]).reshape(spec.shape).copy()
 
+    def _said_lanes(self) -> Lanes | None:
+        if self._file.metadata["version"] != LANES_VERSION:
+            return None
+        lanes = Lanes.of(self._file.metadata)
+        if lanes is None:
+            raise self._file.damaged("its header has no good number of rows, or size of pages")
+        return lanes
+
     def _cells(self) -> tuple[int, set[TensorSpec]]:
         rows: set[int] = set()
         arrays: set[TensorSpec] = set()
@@ -212,8 +271,15 @@ class SnapshotFile:
                 continue
             if not spec.shape:
                 raise self._file.damaged(f"{name} has no rows")
-            rows.add(spec.shape[0])
-            arrays.add(TensorSpec(name.removeprefix("cells."), spec.dtype, spec.shape[1:]))
+            array = TensorSpec(name.removeprefix("cells."), spec.dtype, spec.shape[1:])
+            rows.add(spec.shape[0] if self._lanes is None else self._lane_rows(self._lanes, array, spec))
+            arrays.add(array)
         if len(rows) != 1:
             raise self._file.damaged("its arrays do not have the same rows")
         return rows.pop(), arrays
+
+    def _lane_rows(self, lanes: Lanes, array: TensorSpec, spec: TensorSpec) -> int:
+        lane = CellArray(array, 0, array.nbytes)
+        if not array.nbytes or lanes.tensor(lane) != spec or self._file.offset(spec.name) % lanes.page:
+            raise self._file.damaged(f"{spec.name} is not {lanes.rows} rows on pages of {lanes.page} bytes")
+        return lanes.rows

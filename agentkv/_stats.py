@@ -39,7 +39,10 @@ class Stats:
         kv_bytes: memory of keys and values now, in bytes: 2 x layers x `cells` x n_kv_heads x head_dim x bytes of one
             number, and up to a page for each head and layer; int8 and int4 add a float32 scale per row, on MLX a
             float16 scale and bias per group of 64 or 32 numbers. On the CPU it is a few percent above what the cells in
-            use or retained take, and follows them up; MLX and torch double it.
+            use or retained take, and follows them up; MLX and torch double it. Cells that are pages of a file
+            (`Context.load(..., shared=True)`) are not in it.
+        kv_bytes_shared: keys and values that are pages of files, in bytes: in memory once for all who map them, and the
+            system may take them back. What is written becomes part of `kv_bytes`.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
         constraint_seconds: time that steps waited for constraints, in seconds.
@@ -66,6 +69,7 @@ class Stats:
     cells_retained: int = 0
     capacity: int = 0
     kv_bytes: int = 0
+    kv_bytes_shared: int = 0
     forward_seconds: float = 0.0
     draft_seconds: float = 0.0
     constraint_seconds: float = 0.0
@@ -82,7 +86,7 @@ class Stats:
         return self.tokens / self.steps if self.steps else 0.0
 
 
-_OF_ENGINE = [f.name for f in fields(Stats) if f.name not in ("cells", "kv_bytes", "rows_per_step")]
+_OF_ENGINE = [f.name for f in fields(Stats) if f.name not in ("cells", "kv_bytes", "kv_bytes_shared", "rows_per_step")]
 
 
 class Snapshot(NamedTuple):
@@ -91,6 +95,7 @@ class Snapshot(NamedTuple):
     engine: engine.Stats
     cells: int
     kv_bytes: int
+    kv_bytes_shared: int
 
     def stats(self) -> Stats:
         """The same for users."""
@@ -99,4 +104,5 @@ class Snapshot(NamedTuple):
             rows_per_step={rows: steps for rows, steps in enumerate(self.engine.rows_per_step) if steps},
             cells=self.cells,
             kv_bytes=self.kv_bytes,
+            kv_bytes_shared=self.kv_bytes_shared,
         )

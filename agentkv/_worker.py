@@ -180,7 +180,8 @@ class EngineWorker:
 
     def _tidy(self) -> None:
         stats = self.engine.stats()
-        if 4 * (stats.cells_used + stats.cells_retained) <= 3 * self.cells.allocated_cells:
+        # Of memory alone: compacting copies what lies in pages of files.
+        if 4 * (stats.cells_used + stats.cells_retained) * self.cells.cell_bytes <= 3 * self.cells.kv_bytes:
             with suppress(Exception):  # memory that the system does not have is no reason to end
                 self.cells.shrink(self.engine.compact())
             self._refresh_stats(perf_counter())

@@ -106,6 +106,19 @@ void def_cells(Class& holder, LayerOf layer_of) {
           "What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, "
           "no cell twice. Raises InvalidRange.")
       .def(
+          "map_cells",
+          [=](Holder& self, Cell first, Cell count, int file, const std::vector<std::int64_t>& offsets) {
+            nb::gil_scoped_release release;
+            return layer_of(self).map_cells(first, count, {file, offsets});
+          },
+          "first"_a, "count"_a, "file"_a, "offsets"_a,
+          "Cells [first, first + count) become those of an open file (its descriptor), which nobody may change in "
+          "place "
+          "from then on: row after row from offsets[i] on, for each head of each array of cell_arrays. Its pages are "
+          "shared with all who map them, where pages of cells and file agree, until these cells are written; the rest "
+          "is copied. Returns how many cells, from the first on, are pages of the file. Raises InvalidRange, also by a "
+          "layer whose cells files cannot be mapped into.")
+      .def(
           "shrink", [=](Holder& self, Cell cells) { layer_of(self).shrink(cells); }, "cells"_a,
           "Gives memory above the first `cells` cells back to the system, as far as that is worth it.");
 }
@@ -136,7 +149,8 @@ nb::class_<Layer> bind_byte_layer(nb::module_& m, const char* name, const char* 
           },
           "src"_a, "dst"_a,
           "Copies cell src[i] to dst[i] in every layer, as if all were read first. Raises InvalidRange.")
-      .def_prop_ro("bytes", &Layer::bytes, "K and V bytes allocated now, all layers.")
+      .def_prop_ro("bytes", &Layer::bytes, "K and V bytes of memory now, all layers.")
+      .def_prop_ro("mapped_bytes", &Layer::mapped_bytes, "K and V bytes that are pages of files, beside `bytes`.")
       .def_prop_ro("allocated_cells", &Layer::allocated_cells, "Cells that have memory now.");
 }
 

@@ -112,6 +112,10 @@ void bind_faces(nb::module_& m) {
       .def("seq_grow", &SeqCache::seq_grow, "seq"_a, "n"_a,
            "Gives seq n more positions, in free cells whose bytes are to be written. Raises CacheFull, InvalidRange, "
            "InvalidStep.")
+      .def(
+          "seq_grow_run", &SeqCache::seq_grow_run, "seq"_a, "n"_a, "align"_a,
+          "The same in cells that lie in a row from a multiple of `align` on, for which it lets go what is retained; "
+          "False, and nothing has changed, where no such cells are. Raises UnknownSequence, InvalidRange, InvalidStep.")
       .def("seq_shared", &SeqCache::seq_shared, "seq"_a,
            "One past the last position whose cell has another owner; 0 for none.")
       .def("seq_len", &SeqCache::seq_len, "seq"_a, "One past the last position held; 0 for an empty sequence.")

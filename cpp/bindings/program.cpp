@@ -75,7 +75,10 @@ void bind_session(nb::module_& m) {
       .def_prop_ro("program", &ExecuTorchSession::program)
       .def_prop_ro(
           "kv_bytes", [](const ExecuTorchSession& s) { return s.layer().bytes(); },
-          "Bytes that K and V of all layers take now.")
+          "Bytes of memory that K and V of all layers take now.")
+      .def_prop_ro(
+          "mapped_bytes", [](const ExecuTorchSession& s) { return s.layer().mapped_bytes(); },
+          "Bytes of K and V that are pages of files, beside `kv_bytes`.")
       .def_prop_ro(
           "allocated_cells", [](const ExecuTorchSession& s) { return s.layer().allocated_cells(); },
           "Cells that have memory now; grows by doubling up to the capacity.");

@@ -70,8 +70,11 @@ void bind_stored_verbs(nb::class_<Engine>& engine) {
           "hold_unshared", [](Engine& self, BranchId branch) { return self.held().take_unshared(branch); }, "branch"_a,
           "The cells of an idle branch that nobody else has. Raises BranchClosed, BranchBusy, TooManyBranches.")
       .def(
-          "reserve", [](Engine& self, Pos rows) { return self.held().reserve(rows); }, "rows"_a,
-          "So many new cells, to be written. Raises ContextFull, TooManyBranches.")
+          "reserve", [](Engine& self, Pos rows, Cell align) { return self.held().reserve(rows, align); }, "rows"_a,
+          "align"_a = 0,
+          "So many new cells, to be written; with an `align`, in a row from a multiple of it on if there are such "
+          "cells. "
+          "Raises ContextFull, TooManyBranches.")
       .def(
           "held_cells",
           [](Engine& self, HoldId hold, Pos first, Pos count) { return self.held().cells(hold, first, count); },

@@ -18,6 +18,10 @@ void CacheConfig::check() const {
   for (const auto& [name, count] : counts) require<InvalidTensor>(count >= 1, name, " is ", count, "; at least 1");
 }
 
+Cell ByteLayer::map_cells(Cell, Cell, const FileLanes&) {
+  throw InvalidRange(error_text("files cannot be mapped into the cells of ", backend_id()));
+}
+
 void ByteLayer::check_moves(const Cell* src, const Cell* dst, std::size_t n, Cell end) {
   for (std::size_t i = 0; i < n; ++i) {
     require<InvalidRange>(src[i] >= 0 && src[i] < end && dst[i] >= 0 && dst[i] < end, "cannot move cell ", src[i],

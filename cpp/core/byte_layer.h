@@ -53,11 +53,18 @@ struct CellArray {
   std::vector<std::int64_t> shape;  // of one cell: [n_kv_heads, numbers]
 };
 
+// Rows of cells in an open file, lane by lane: a lane is one array of one head, in the order of cell_arrays() and of
+// heads, and its rows lie one behind the other from its offset on.
+struct FileLanes {
+  int fd = -1;
+  std::span<const std::int64_t> offsets;  // in bytes, of each lane
+};
+
 class AGENTKV_API ByteLayer {
  public:
   virtual ~ByteLayer() = default;
   virtual std::string_view backend_id() const = 0;
-  virtual std::size_t bytes() const = 0;  // K and V bytes allocated now, all layers
+  virtual std::size_t bytes() const = 0;  // K and V bytes of memory now, all layers
   virtual Cell allocated_cells() const = 0;
   // Copies cell src[i] to dst[i] in every layer (compaction after a draft tree was accepted).
   virtual void move_cells(const Cell* src, const Cell* dst, std::size_t n) = 0;
@@ -71,6 +78,13 @@ class AGENTKV_API ByteLayer {
   virtual std::vector<CellArray> cell_arrays() const = 0;  // what those bytes are, in their order
   virtual void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const = 0;
   virtual void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) = 0;
+  // Cells [first, first + count) become those of a file, which nobody may change in place from then on. Its pages are
+  // shared with all who map them, as far as pages of cells and of the file agree; the rest is copied. Cells that are
+  // written later are this layer's own again. Returns how many cells, from the first on, are pages of the file. Throws
+  // InvalidRange, before anything changes, for cells outside the capacity, for lanes that are not this layer's or not
+  // in the file, and by a layer whose cells files cannot be mapped into.
+  virtual Cell map_cells(Cell first, Cell count, const FileLanes& file);
+  virtual std::size_t mapped_bytes() const { return 0; }  // K and V bytes that are pages of files, beside bytes()
 
  protected:
   // What read_cells and write_cells check: cells in [0, end), and room for each.

@@ -54,9 +54,12 @@ class AGENTKV_API SeqCache : public SteppedCache {
   virtual void seq_forget(SeqId seq, Pos p0, Pos p1) = 0;       // as seq_rm, and leaves seq_len as it is
   virtual void seq_keep(SeqId seq) = 0;                         // forgets every other sequence
   // For K and V that no forward computes. seq_grow gives seq n more positions, in free cells whose bytes whoever asked
-  // then writes (CacheFull). seq_map gives cells of src to dst as well, at other positions: the pieces lie where src
-  // holds everything, and go behind all that dst holds and behind each other (InvalidRange).
+  // then writes (CacheFull). seq_grow_run does so in cells that lie in a row from a multiple of `align` on, for which
+  // it lets go what is retained; false, and nothing has changed, where no such cells are. seq_map gives cells of src to
+  // dst as well, at other positions: the pieces lie where src holds everything, and go behind all that dst holds and
+  // behind each other (InvalidRange).
   virtual void seq_grow(SeqId seq, Cell n) = 0;
+  virtual bool seq_grow_run(SeqId seq, Cell n, Cell align) = 0;
   virtual void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) = 0;
   virtual Pos seq_shared(SeqId seq) const = 0;  // one past the last position whose cell has another owner; 0 for none
   // Retention: cells of histories stay for those that begin alike, as long as no sequence needs them; what was used

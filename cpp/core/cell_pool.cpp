@@ -57,6 +57,19 @@ void CellPool::lowest_free(std::span<Cell> out) const {
   }
 }
 
+Cell CellPool::find_run(Cell n, Cell align, bool kept_too) const {
+  const auto taken = [&](Cell cell) { return owners(cell) > 0 || (!kept_too && is_kept(cell)); };
+  for (Cell first = 0; n <= capacity() - first;) {
+    Cell last = first + n - 1;
+    while (last >= first && !taken(last)) --last;
+    if (last < first) return first;
+    const std::int64_t next = (std::int64_t{last} / align + 1) * align;
+    if (next >= capacity()) break;
+    first = static_cast<Cell>(next);
+  }
+  return -1;
+}
+
 void CellPool::take(Cell cell) noexcept {
   const auto index = static_cast<std::size_t>(cell);
   owners_[index] = 1;

@@ -26,6 +26,10 @@ class CellPool {
   // Fills `out` with the lowest free cells, ascending, and leaves the pool as it is. Needs out.size() <= free().
   void lowest_free(std::span<Cell> out) const;
 
+  // The lowest of n cells in a row that no sequence owns, a multiple of `align`; -1 where there are none. Kept cells
+  // among them count as taken unless `kept_too`. n and align are at least 1.
+  Cell find_run(Cell n, Cell align, bool kept_too) const;
+
   void take(Cell cell) noexcept;  // a free cell gets its first owner
   // One owner more for each of these cells, which are owned or kept. Lockstep branches have runs of one cell: those
   // skip the vector loop.

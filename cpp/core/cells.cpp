@@ -94,6 +94,18 @@ void Cells::seq_grow(SeqId seq, Cell n) {
   table_.grow(seq, n);
 }
 
+bool Cells::seq_grow_run(SeqId seq, Cell n, Cell align) {
+  step_.check_closed("seq_grow_run");
+  check_no_frontier("seq_grow_run", seq);
+  table_.check_id(seq);
+  require<InvalidRange>(n >= 1 && align >= 1, "seq_grow_run by ", n, " positions, aligned to ", align, " cells");
+  if (table_.pool().find_run(n, align, true) < 0) return false;
+  Cell first = 0;
+  while ((first = table_.pool().find_run(n, align, false)) < 0) kept_.evict(n);
+  table_.grow_at(seq, first, n);
+  return true;
+}
+
 void Cells::seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) {
   step_.check_closed("seq_map");
   check_no_frontier("seq_map", dst);

@@ -53,6 +53,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   void seq_forget(SeqId seq, Pos p0, Pos p1) override;
   void seq_keep(SeqId seq) override;
   void seq_grow(SeqId seq, Cell n) override;
+  bool seq_grow_run(SeqId seq, Cell n, Cell align) override;
   void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) override;
   Pos seq_shared(SeqId seq) const override { return table_.shared_end(seq); }
   void set_retention(Cell most) override;

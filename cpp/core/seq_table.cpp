@@ -127,11 +127,22 @@ void SeqTable::keep(SeqId seq) {
   }
 }
 
-void SeqTable::grow(SeqId seq, Cell n) {
-  RunList& runs = sequences_[checked(seq)];
+Pos SeqTable::checked_growth(SeqId seq, Cell n) const {
   const Pos length = this->length(seq);
   require<InvalidRange>(n >= 0 && n < std::numeric_limits<Pos>::max() - length, "seq_grow of sequence ", seq,
                         ", which ends at ", length, ", by ", n, " positions");
+  return length;
+}
+
+void SeqTable::grow_at(SeqId seq, Cell first, Cell n) {
+  const Pos length = checked_growth(seq, n);
+  reserve(seq, 1);
+  for (Cell i = 0; i < n; ++i) append(seq, length + i, first + i);
+}
+
+void SeqTable::grow(SeqId seq, Cell n) {
+  RunList& runs = sequences_[checked(seq)];
+  const Pos length = checked_growth(seq, n);
   require<CacheFull>(n <= pool_.free(), "seq_grow of sequence ", seq, " by ", n, " positions; ", pool_.free(), " of ",
                      pool_.capacity(), " cells are free");
   std::vector<Cell> cells(static_cast<std::size_t>(n));

@@ -30,6 +30,7 @@ class SeqTable {
   void forget(const char* verb, SeqId seq, Pos p0, Pos p1);
   void keep(SeqId seq);
   void grow(SeqId seq, Cell n);
+  void grow_at(SeqId seq, Cell first, Cell n);  // into free cells
   void map(SeqId src, SeqId dst, std::span<const Piece> pieces);
   Pos shared_end(SeqId seq) const;
   // The runs of every sequence where their cells will lie; to be taken over once the cells are moved.
@@ -57,6 +58,7 @@ class SeqTable {
   };
 
   std::size_t checked(SeqId seq) const;
+  Pos checked_growth(SeqId seq, Cell n) const;  // the length before
   void check_pieces(SeqId src, SeqId dst, std::span<const Piece> pieces) const;
   Range checked_range(const char* verb, SeqId seq, Pos p0, Pos p1) const;
 

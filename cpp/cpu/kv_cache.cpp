@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "cpu/file_bytes.h"
 
 namespace agentkv::cpu {
 
@@ -116,6 +117,10 @@ void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte
   if (cells.empty()) return;
   grow(*std::max_element(cells.begin(), cells.end()) + 1);
   const std::byte* in = bytes.data();
+  for (Layer& layer : layers_) {
+    layer.k.will_write(cells);
+    layer.v.will_write(cells);
+  }
   const std::size_t step = layers_.front().k.cell_bytes();
   for (const Cell cell : cells) {
     for (Layer& layer : layers_) {
@@ -125,6 +130,43 @@ void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte
       }
     }
   }
+}
+
+Cell KvCache::map_cells(Cell first, Cell count, const FileLanes& file) {
+  check_file(first, count, file);
+  const Cell held = allocated_;
+  grow(first + count);
+  Cell mapped = count;
+  auto offsets = file.offsets;
+  for (Layer& layer : layers_) {
+    for (Pool* pool : {&layer.k, &layer.v}) {
+      mapped = std::min(mapped, pool->map(first, count, {file.fd, offsets.first(pool->lanes())}));
+      offsets = offsets.subspan(pool->lanes());
+    }
+  }
+  shrink(std::max(held, first + count));  // what was committed ahead of cells that need no memory
+  return mapped;
+}
+
+void KvCache::check_file(Cell first, Cell count, const FileLanes& file) const {
+  require<InvalidRange>(first >= 0 && count >= 1 && count <= capacity_ - first, "cells [", first, ", ",
+                        std::int64_t{first} + count, ") are out of range [0, ", capacity_, ")");
+  const Pool& pool = layers_.front().k;
+  const std::size_t lanes = layers_.size() * 2 * pool.lanes();
+  require<InvalidRange>(file.offsets.size() == lanes, file.offsets.size(), " lanes of a file for ", lanes,
+                        " of a cell");
+  const std::int64_t size = file_size(file.fd);
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    const auto bytes = static_cast<std::int64_t>(pool.lane_row_bytes(lane % pool.lanes())) * count;
+    require<InvalidRange>(file.offsets[lane] >= 0 && bytes <= size && file.offsets[lane] <= size - bytes, bytes,
+                          " bytes at byte ", file.offsets[lane], " of a file of ", size);
+  }
+}
+
+std::size_t KvCache::mapped_bytes() const {
+  std::size_t total = 0;
+  for (const Layer& layer : layers_) total += layer.k.mapped_bytes() + layer.v.mapped_bytes();
+  return total;
 }
 
 AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v) {
@@ -139,6 +181,8 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   grow(needed);
   Layer& l = layers_[static_cast<std::size_t>(layer)];
+  l.k.will_write(plan.write_cells);
+  l.v.will_write(plan.write_cells);
   // Few rows are not worth waking threads for.
   constexpr std::int64_t tokens_per_task = 64;
   const auto chunks = static_cast<std::size_t>((tokens + tokens_per_task - 1) / tokens_per_task);

@@ -45,6 +45,8 @@ class KvCache final : public ByteLayer {
   std::vector<CellArray> cell_arrays() const override;
   void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
   void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
+  Cell map_cells(Cell first, Cell count, const FileLanes& file) override;
+  std::size_t mapped_bytes() const override;
 
   // Stores this step's K and V of one layer, [n_kv_heads, T, head_dim] with T == position.size(), into the cells that
   // the plan gives them. Throws InvalidTensor before anything changes when a shape or the layer does not fit.
@@ -71,6 +73,7 @@ class KvCache final : public ByteLayer {
   // Memory for `cells` cells in every layer, or in none. Throws CacheFull, OutOfMemory.
   void grow(Cell cells);
   void count_cells();
+  void check_file(Cell first, Cell count, const FileLanes& file) const;
   const Schedule& schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group);
 
   int n_kv_heads_;

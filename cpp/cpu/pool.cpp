@@ -43,6 +43,19 @@ void Pool::shrink(Cell cells) noexcept {
   for (RowArray& plane : planes_) plane.shrink(cells);
 }
 
+Cell Pool::map(Cell first, Cell count, const FileLanes& file) {
+  const auto heads = static_cast<std::size_t>(n_kv_heads_);
+  Cell mapped = 0;
+  for (std::size_t i = planes_.size(); i-- > 0;) {
+    mapped = planes_[i].map(first, count, {file.fd, file.offsets.subspan(i * heads, heads)});
+  }
+  return mapped;
+}
+
+void Pool::will_write(std::span<const Cell> cells) noexcept {
+  for (RowArray& plane : planes_) plane.will_write(cells);
+}
+
 void Pool::write(const HeadsView& rows, std::int32_t token, Cell cell) {
   const auto store_row = row_kernels(dtype_).store_row;
   for (int h = 0; h < n_kv_heads_; ++h) {
@@ -52,6 +65,7 @@ void Pool::write(const HeadsView& rows, std::int32_t token, Cell cell) {
 }
 
 void Pool::move(const Cell* src, const Cell* dst, std::size_t n) {
+  will_write({dst, n});
   for (RowArray& plane : planes_) {
     const std::size_t row = plane.row_bytes();
     std::vector<std::byte> held(n * row);
@@ -103,6 +117,12 @@ std::size_t Pool::cell_bytes() const {
 std::size_t Pool::bytes() const {
   std::size_t total = 0;
   for (const RowArray& plane : planes_) total += plane.bytes();
+  return total;
+}
+
+std::size_t Pool::mapped_bytes() const {
+  std::size_t total = 0;
+  for (const RowArray& plane : planes_) total += plane.mapped_bytes();
   return total;
 }
 

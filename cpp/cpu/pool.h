@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ class Pool {
   // As of RowArray: room for `cells` cells, and back.
   void reserve(Cell cells);
   void shrink(Cell cells) noexcept;
+  // As of RowArray, of the lanes of all planes: how many rows of K or V, without their scales, are mapped.
+  Cell map(Cell first, Cell count, const FileLanes& file);
+  void will_write(std::span<const Cell> cells) noexcept;
   // Stores row `token` of `rows` for each head into `cell`, rounding to nearest even. fp16 saturates at +-65504, so
   // that one outlier cannot turn a whole row into NaN. What int8 and int4 keep: kernels/codes.h.
   void write(const HeadsView& rows, std::int32_t token, Cell cell);
@@ -46,6 +50,11 @@ class Pool {
   std::size_t cell_bytes() const;
   void describe(const std::string& name, std::vector<CellArray>& arrays) const;  // what a cell's bytes are
   std::size_t bytes() const;
+  std::size_t mapped_bytes() const;
+  std::size_t lanes() const { return planes_.size() * static_cast<std::size_t>(n_kv_heads_); }
+  std::size_t lane_row_bytes(std::size_t lane) const {
+    return planes_[lane / static_cast<std::size_t>(n_kv_heads_)].row_bytes();
+  }
   PoolView view() const;
 
  private:

@@ -39,6 +39,14 @@ bool ReservedMemory::commit(std::size_t begin, std::size_t end) noexcept {
   return begin >= end || mprotect(data_ + begin, end - begin, PROT_READ | PROT_WRITE) == 0;
 }
 
+bool ReservedMemory::map_file(std::size_t begin, std::size_t end, int fd, std::int64_t offset) noexcept {
+  // Not writable at once: memory for the pages' private copies may be refused, and would be after the old ones left.
+  void* mapped = mmap(data_ + begin, end - begin, kProtection, MAP_PRIVATE | MAP_FIXED, fd, offset);
+  if (mapped != MAP_FAILED && commit(begin, end)) return true;
+  release(begin, end);
+  return false;
+}
+
 void ReservedMemory::release(std::size_t begin, std::size_t end) noexcept {
   if (begin >= end) return;
   // A new mapping in place of the old one: madvise would free the pages, but leave them counted where the system
@@ -66,6 +74,7 @@ namespace agentkv::cpu {
 ReservedMemory::ReservedMemory(std::size_t) noexcept {}
 ReservedMemory::~ReservedMemory() = default;
 bool ReservedMemory::commit(std::size_t, std::size_t) noexcept { return false; }
+bool ReservedMemory::map_file(std::size_t, std::size_t, int, std::int64_t) noexcept { return false; }
 void ReservedMemory::release(std::size_t, std::size_t) noexcept {}
 std::size_t ReservedMemory::page_size() noexcept { return 4096; }
 

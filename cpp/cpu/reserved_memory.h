@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace agentkv::cpu {
@@ -30,6 +31,10 @@ class ReservedMemory {
   // Bytes [begin, end), both multiples of page_size(), can be written from now on. False where the system refuses;
   // nothing is changed then.
   bool commit(std::size_t begin, std::size_t end) noexcept;
+  // [begin, end) of committed bytes becomes what lies in the file from `offset` on, all of them multiples of
+  // page_size(). Pages are the file's, which everybody who maps them shares, until they are written; the file never
+  // changes. False where the system refuses; [begin, end) is released then.
+  bool map_file(std::size_t begin, std::size_t end, int fd, std::int64_t offset) noexcept;
   // Gives the memory of [begin, end) back to the system; what was there is lost.
   void release(std::size_t begin, std::size_t end) noexcept;
 

@@ -7,6 +7,7 @@
 #include "core/errors.h"
 #include "core/growth.h"
 #include "core/message.h"
+#include "cpu/file_bytes.h"
 
 namespace agentkv::cpu {
 namespace {
@@ -48,8 +49,10 @@ std::size_t RowArray::whole_pages(std::size_t rows) const {
 }
 
 std::size_t RowArray::bytes() const {
-  return lanes_ * (reserved_ ? committed_ : static_cast<std::size_t>(cells_) * row_bytes_);
+  return lanes_ * (reserved_ ? committed_ : static_cast<std::size_t>(cells_) * row_bytes_) - mapped_bytes();
 }
+
+std::size_t RowArray::mapped_bytes() const { return lanes_ * mapped_.count() * ReservedMemory::page_size(); }
 
 void RowArray::reserve(Cell cells) {
   if (cells <= cells_) return;
@@ -63,7 +66,8 @@ void RowArray::reserve(Cell cells) {
 
 void RowArray::commit(Cell cells) {
   const auto needed = static_cast<std::size_t>(cells);
-  const std::size_t bytes = std::min(whole_pages(needed + needed / kAhead), stride_);
+  const std::size_t mapped = mapped_.count() * ReservedMemory::page_size() / row_bytes_;
+  const std::size_t bytes = std::min(whole_pages(needed + (needed - mapped) / kAhead), stride_);
   for (std::size_t lane = 0; lane < lanes_; ++lane) {
     if (reserved_.commit(lane * stride_ + committed_, lane * stride_ + bytes)) continue;
     while (lane-- > 0) reserved_.release(lane * stride_ + committed_, lane * stride_ + bytes);
@@ -89,7 +93,59 @@ void RowArray::shrink(Cell cells) noexcept {
   }
 }
 
+Cell RowArray::map(Cell first, Cell count, const FileLanes& file) {
+  const std::size_t begin = static_cast<std::size_t>(first) * row_bytes_;
+  const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes_;
+  const std::size_t whole = map_pages(begin, bytes, file);
+  const std::size_t page = ReservedMemory::page_size();
+  mapped_.remove((begin + whole) / page, (begin + bytes + page - 1) / page);
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    read_file(file.fd, file.offsets[lane] + static_cast<std::int64_t>(whole),
+              {data_ + lane * stride_ + begin + whole, bytes - whole});
+  }
+  return static_cast<Cell>(whole / row_bytes_);
+}
+
+// Returns how many bytes of each lane are mapped, from the first on: all whole pages or none.
+std::size_t RowArray::map_pages(std::size_t begin, std::size_t bytes, const FileLanes& file) {
+  const auto page = static_cast<std::int64_t>(ReservedMemory::page_size());
+  const auto at_page = [page](std::int64_t at) { return at % page == 0; };
+  const std::size_t whole = bytes - bytes % ReservedMemory::page_size();
+  if (!reserved_ || whole == 0 || !at_page(static_cast<std::int64_t>(begin)) ||
+      !std::all_of(file.offsets.begin(), file.offsets.end(), at_page)) {
+    return 0;
+  }
+  const std::size_t first = begin / ReservedMemory::page_size(), end = first + whole / ReservedMemory::page_size();
+  for (std::size_t lane = 0; lane < lanes_; ++lane) {
+    const std::size_t at = lane * stride_ + begin;
+    if (reserved_.map_file(at, at + whole, file.fd, file.offsets[lane])) continue;
+    mapped_.remove(first, end);
+    make_private(lane + 1, begin, begin + whole);
+    return 0;
+  }
+  mapped_.add(first, end);
+  return whole;
+}
+
+// Bytes [begin, end) of the first lanes are memory again, whatever is in it; on the heap where the system refuses that.
+void RowArray::make_private(std::size_t lanes, std::size_t begin, std::size_t end) {
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    reserved_.release(lane * stride_ + begin, lane * stride_ + end);
+    if (!reserved_.commit(lane * stride_ + begin, lane * stride_ + end)) return move_to_heap(cells_);
+  }
+}
+
+void RowArray::will_write(std::span<const Cell> cells) noexcept {
+  if (mapped_.count() == 0) return;
+  const std::size_t page = ReservedMemory::page_size();
+  for (const Cell cell : cells) {
+    const std::size_t begin = static_cast<std::size_t>(cell) * row_bytes_;
+    mapped_.remove(begin / page, (begin + row_bytes_ + page - 1) / page);
+  }
+}
+
 void RowArray::set_committed(std::size_t bytes) {
+  mapped_.remove(bytes / ReservedMemory::page_size(), committed_ / ReservedMemory::page_size());
   committed_ = bytes;
   cells_ = static_cast<Cell>(std::min(bytes / row_bytes_, static_cast<std::size_t>(capacity_)));
 }
@@ -107,6 +163,7 @@ void RowArray::move_to_heap(Cell cells) {
     }
   }
   heap_ = std::move(data);
+  mapped_ = MappedPages();
   reserved_ = ReservedMemory();
   committed_ = 0;
   data_ = heap_.get();

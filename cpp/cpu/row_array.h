@@ -3,8 +3,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
+#include "core/byte_layer.h"
 #include "core/types.h"
+#include "cpu/mapped_pages.h"
 #include "cpu/reserved_memory.h"
 
 namespace agentkv::cpu {
@@ -22,8 +25,16 @@ class RowArray {
   // Gives back what lies above `cells` cells, as far as that is worth it.
   void shrink(Cell cells) noexcept;
 
-  Cell cells() const { return cells_; }  // that have memory
+  // Rows [first, first + count), which have room, become those of a file: whole pages are mapped where the rows and the
+  // file's begin at one, the rest is copied. Returns how many rows, from the first on, are mapped. Throws InvalidRange
+  // where the file cannot be read; what these rows are is open then.
+  Cell map(Cell first, Cell count, const FileLanes& file);
+  // Said before rows are written: pages of a file become memory then.
+  void will_write(std::span<const Cell> cells) noexcept;
+
+  Cell cells() const { return cells_; }  // that have memory, or pages of a file
   std::size_t bytes() const;             // of memory
+  std::size_t mapped_bytes() const;      // of pages of files
   std::size_t row_bytes() const { return row_bytes_; }
   std::size_t lane_stride() const { return stride_; }  // in bytes
   std::byte* data() { return data_; }
@@ -40,6 +51,8 @@ class RowArray {
   void commit(Cell cells);
   void move_to_heap(Cell cells);
   void set_committed(std::size_t bytes);
+  std::size_t map_pages(std::size_t begin, std::size_t bytes, const FileLanes& file);
+  void make_private(std::size_t lanes, std::size_t begin, std::size_t end);
   std::size_t whole_pages(std::size_t rows) const;
 
   std::size_t lanes_;
@@ -49,6 +62,7 @@ class RowArray {
   Cell cells_ = 0;
   std::size_t stride_ = 0;
   std::size_t committed_ = 0;  // bytes of each lane; 0 on the heap
+  MappedPages mapped_;         // of each lane
   ReservedMemory reserved_;
   std::unique_ptr<std::byte, Free> heap_;
   std::byte* data_ = nullptr;

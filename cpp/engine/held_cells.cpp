@@ -125,14 +125,15 @@ HeldCells::Hold HeldCells::take_unshared(BranchId id) {
   }
 }
 
-HeldCells::Hold HeldCells::reserve(Pos rows) {
+HeldCells::Hold HeldCells::reserve(Pos rows, Cell align) {
   require<InvalidRange>(rows >= 0, "reserve of ", rows, " rows");
   const Cell free = branches_.free_cells();
   require<ContextFull>(rows <= free, "bringing back what is stored needs ", rows, " cells, but ", free, " of ",
                        branches_.cache().capacity(), " are free: close or roll back branches, or open a larger cache");
   const SeqId seq = spare();
   try {
-    branches_.cache().seq_grow(seq, rows);
+    TreeSeqCache& cache = branches_.cache();
+    if (align == 0 || rows == 0 || !cache.seq_grow_run(seq, rows, align)) cache.seq_grow(seq, rows);
     return add(seq);
   } catch (...) {
     branches_.give_back(seq);

@@ -31,8 +31,9 @@ class HeldCells {
   std::pair<Hold, std::vector<StoredBranch>> take(std::span<const BranchId> ids);
   // The cells of an idle branch that nobody else has.
   Hold take_unshared(BranchId id);
-  // New cells, to be written. Throws ContextFull, TooManyBranches.
-  Hold reserve(Pos rows);
+  // New cells, to be written; with an `align`, in a row from a multiple of it on if there are such cells. Throws
+  // ContextFull, TooManyBranches.
+  Hold reserve(Pos rows, Cell align = 0);
 
   // Where rows [first, first + count) lie now. Throws InvalidRange.
   std::vector<Cell> cells(HoldId id, Pos first, Pos count) const;

@@ -224,6 +224,11 @@ class SeqCache(SteppedCache):
         Gives seq n more positions, in free cells whose bytes are to be written. Raises CacheFull, InvalidRange, InvalidStep.
         """
 
+    def seq_grow_run(self, seq: int, n: int, align: int) -> bool:
+        """
+        The same in cells that lie in a row from a multiple of `align` on, for which it lets go what is retained; False, and nothing has changed, where no such cells are. Raises UnknownSequence, InvalidRange, InvalidStep.
+        """
+
     def seq_shared(self, seq: int) -> int:
         """One past the last position whose cell has another owner; 0 for none."""
 
@@ -359,6 +364,11 @@ class CpuCache:
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
         """
 
+    def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
+        """
+        Cells [first, first + count) become those of an open file (its descriptor), which nobody may change in place from then on: row after row from offsets[i] on, for each head of each array of cell_arrays. Its pages are shared with all who map them, where pages of cells and file agree, until these cells are written; the rest is copied. Returns how many cells, from the first on, are pages of the file. Raises InvalidRange, also by a layer whose cells files cannot be mapped into.
+        """
+
     def shrink(self, cells: int) -> None:
         """
         Gives memory above the first `cells` cells back to the system, as far as that is worth it.
@@ -376,7 +386,11 @@ class CpuCache:
 
     @property
     def bytes(self) -> int:
-        """K and V bytes allocated now, all layers."""
+        """K and V bytes of memory now, all layers."""
+
+    @property
+    def mapped_bytes(self) -> int:
+        """K and V bytes that are pages of files, beside `bytes`."""
 
     @property
     def allocated_cells(self) -> int:
@@ -1039,8 +1053,10 @@ class Engine:
         The cells of an idle branch that nobody else has. Raises BranchClosed, BranchBusy, TooManyBranches.
         """
 
-    def reserve(self, rows: int) -> Hold:
-        """So many new cells, to be written. Raises ContextFull, TooManyBranches."""
+    def reserve(self, rows: int, align: int = 0) -> Hold:
+        """
+        So many new cells, to be written; with an `align`, in a row from a multiple of it on if there are such cells. Raises ContextFull, TooManyBranches.
+        """
 
     def held_cells(self, hold: int, first: int, count: int) -> list[int]:
         """
@@ -1135,6 +1151,11 @@ class ExecuTorchSession(ModelRunner):
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
         """
 
+    def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
+        """
+        Cells [first, first + count) become those of an open file (its descriptor), which nobody may change in place from then on: row after row from offsets[i] on, for each head of each array of cell_arrays. Its pages are shared with all who map them, where pages of cells and file agree, until these cells are written; the rest is copied. Returns how many cells, from the first on, are pages of the file. Raises InvalidRange, also by a layer whose cells files cannot be mapped into.
+        """
+
     def shrink(self, cells: int) -> None:
         """
         Gives memory above the first `cells` cells back to the system, as far as that is worth it.
@@ -1149,7 +1170,11 @@ class ExecuTorchSession(ModelRunner):
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes that K and V of all layers take now."""
+        """Bytes of memory that K and V of all layers take now."""
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of K and V that are pages of files, beside `kv_bytes`."""
 
     @property
     def allocated_cells(self) -> int:

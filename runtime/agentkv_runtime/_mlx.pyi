@@ -52,6 +52,11 @@ class MlxCache:
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
         """
 
+    def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
+        """
+        Cells [first, first + count) become those of an open file (its descriptor), which nobody may change in place from then on: row after row from offsets[i] on, for each head of each array of cell_arrays. Its pages are shared with all who map them, where pages of cells and file agree, until these cells are written; the rest is copied. Returns how many cells, from the first on, are pages of the file. Raises InvalidRange, also by a layer whose cells files cannot be mapped into.
+        """
+
     def shrink(self, cells: int) -> None:
         """
         Gives memory above the first `cells` cells back to the system, as far as that is worth it.
@@ -69,7 +74,11 @@ class MlxCache:
 
     @property
     def bytes(self) -> int:
-        """K and V bytes allocated now, all layers."""
+        """K and V bytes of memory now, all layers."""
+
+    @property
+    def mapped_bytes(self) -> int:
+        """K and V bytes that are pages of files, beside `bytes`."""
 
     @property
     def allocated_cells(self) -> int:

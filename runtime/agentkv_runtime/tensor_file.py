@@ -11,6 +11,7 @@ import json
 import mmap
 import os
 import struct
+import weakref
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -52,11 +53,13 @@ class TensorSpec(NamedTuple):
 class TensorWriter:
     """A file in the making. From any thread; `discard` waits for what another thread writes.
 
-    Until `finish` the file at `path` is what it was before. Raises OSError.
+    Until `finish` the file at `path` is what it was before. The first tensor begins at a multiple of `align` bytes.
+    Raises OSError.
     """
 
-    def __init__(self, path: Path, tensors: Sequence[TensorSpec], metadata: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, tensors: Sequence[TensorSpec], metadata: Mapping[str, str], align: int = 8) -> None:
         self._tensors = list(tensors)
+        self._align = align
         self._metadata = dict(metadata)
         self._digests = {spec.name: xxhash.xxh3_128() for spec in tensors}
         start = len(self._header(dict.fromkeys(self._digests, _NONE)))
@@ -103,7 +106,7 @@ class TensorWriter:
             }
             at += spec.nbytes
         text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
+        text += b" " * (-(8 + len(text)) % self._align)
         if len(text) > MOST_HEADER_BYTES:
             raise ValueError(f"a header of {len(text)} bytes; at most {MOST_HEADER_BYTES}")
         return struct.pack("<Q", len(text)) + text
@@ -133,6 +136,8 @@ class TensorFile:
             if offset != size:
                 raise self.damaged(f"{size} bytes, but its tensors end at {offset}")
             self._map = np.frombuffer(mmap.mmap(fd, size, access=mmap.ACCESS_READ), np.uint8)
+            self._fd = os.dup(fd)
+        weakref.finalize(self, os.close, self._fd)
         self.nbytes = size
         """Of the whole file."""
 
@@ -155,6 +160,14 @@ class TensorFile:
         part = self._map[begin : begin + self.tensors[name].nbytes]
         self._check_digest(name, xxhash.xxh3_128_hexdigest(part.data))
         return part
+
+    def offset(self, name: str) -> int:
+        """The byte of the file at which a tensor begins."""
+        return self._begin[name]
+
+    def fileno(self) -> int:
+        """The descriptor of the open file, whatever lies at its path by now; for as long as this object lives."""
+        return self._fd
 
     def _check_digest(self, name: str, digest: str) -> None:
         if digest != self.metadata.get(f"{_DIGEST} {name}"):

@@ -94,8 +94,8 @@ def taken_apart(path: Path) -> tuple[Tensors, dict[str, str]]:
         return {name: (spec, file.whole(name).copy()) for name, spec in file.tensors.items()}, metadata
 
 
-def put_together(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
-    writer = TensorWriter(path, [spec for spec, _ in tensors.values()], metadata)
+def put_together(path: Path, tensors: Tensors, metadata: dict[str, str], align: int = 8) -> None:
+    writer = TensorWriter(path, [spec for spec, _ in tensors.values()], metadata, align)
     for name, (_, data) in tensors.items():
         writer.append(name, data)
     writer.finish()
@@ -160,7 +160,8 @@ HOSTILE: dict[str, Callable[[Tensors, dict[str, str]], Any]] = {
     "rows of another shape": with_tensor(ROWS, int32([0, 1])),
     "short logits": with_tensor("logits.0", np.zeros(3, np.float32), "F32"),
     "another format": lambda tensors, metadata: metadata.update(format="other"),
-    "a later version": lambda tensors, metadata: metadata.update(version="2"),
+    "a later version": lambda tensors, metadata: metadata.update(version="3"),
+    "a version that it is not": lambda tensors, metadata: metadata.update(version="2"),
     "no branches": with_document(lambda d: d.pop("branches")),
     "branches of another type": with_document(lambda d: d.update(branches=[1])),
     "a branch without a name": with_document(lambda d: d["branches"].update({"": d["branches"]["trunk"]})),

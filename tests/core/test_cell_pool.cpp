@@ -53,6 +53,28 @@ void test_owner_counts() {
   CHECK_EQ(lowest(pool, 10), (std::vector<Cell>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
+void test_runs() {
+  CellPool pool(200);
+  CHECK_EQ(pool.find_run(200, 7, false), 0);
+  CHECK_EQ(pool.find_run(201, 1, false), -1);
+  take_all(pool);
+  CHECK_EQ(pool.find_run(1, 1, true), -1);
+  pool.release(10, 30);
+  pool.release(60, 140);
+  CHECK_EQ(pool.find_run(30, 1, false), 10);
+  CHECK_EQ(pool.find_run(20, 16, false), 16);
+  CHECK_EQ(pool.find_run(31, 1, false), 60);
+  CHECK_EQ(pool.find_run(31, 64, false), 64);
+  CHECK_EQ(pool.find_run(136, 64, false), 64);
+  CHECK_EQ(pool.find_run(137, 64, false), -1);
+  CHECK_EQ(pool.find_run(1, 2147483647, false), -1);
+  pool.keep(40, 20);
+  pool.release(40, 20);
+  CHECK_EQ(pool.find_run(100, 1, false), 60);
+  CHECK_EQ(pool.find_run(190, 10, true), 10);
+  CHECK_EQ(pool.find_run(141, 1, false), -1);
+}
+
 void test_bad_capacity() {
   CHECK_THROWS(CellPool(0), InvalidRange, "capacity is 0");
   CHECK_THROWS(CellPool(-4), InvalidRange, "-4");
@@ -63,5 +85,6 @@ void test_bad_capacity() {
 int main() {
   test_lowest_first_over_word_edges();
   test_owner_counts();
+  test_runs();
   test_bad_capacity();
 }

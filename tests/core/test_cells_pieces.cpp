@@ -38,6 +38,30 @@ void test_growing_takes_the_lowest_free_cells() {
   CHECK_EQ(step(cells, {2}).positions, std::vector<Pos>{3});
 }
 
+void test_growing_in_a_run() {
+  Cells cells(32);
+  cells.set_retention(32);
+  step(cells, rows(0, 3));
+  step(cells, rows(1, 20));
+  std::vector<std::int32_t> tokens(20);
+  cells.seq_retain(1, tokens);
+  cells.seq_rm(1);
+  CHECK_EQ(cells.retained(), 20);
+  CHECK(cells.seq_grow_run(2, 8, 8));
+  CHECK_EQ(runs_of(cells, 2), (Runs{{0, 24, 8}}));
+  CHECK_EQ(cells.retained(), 20);
+  CHECK(!cells.seq_grow_run(3, 21, 8));
+  CHECK_EQ(cells.retained(), 20);
+  CHECK(cells.seq_grow_run(3, 12, 4));  // what is retained makes room
+  CHECK_EQ(runs_of(cells, 3), (Runs{{0, 12, 12}}));
+  CHECK(cells.retained() <= 9);
+  CHECK(cells.seq_grow_run(3, 1, 1));
+  CHECK_EQ(cells.seq_len(3), 13);
+  CHECK_THROWS(cells.seq_grow_run(3, 0, 1), InvalidRange);
+  CHECK_THROWS(cells.seq_grow_run(3, 1, 0), InvalidRange);
+  CHECK_THROWS(cells.seq_grow_run(300, 1, 1), UnknownSequence);
+}
+
 void test_pieces_lie_elsewhere() {
   Cells cells(16);
   step(cells, rows(0, 6));
@@ -165,6 +189,7 @@ void test_random_pieces(unsigned seed) {
 
 int main() {
   test_growing_takes_the_lowest_free_cells();
+  test_growing_in_a_run();
   test_pieces_lie_elsewhere();
   test_bad_pieces_change_nothing();
   for (unsigned seed = 0; seed < 50; ++seed) test_random_pieces(seed);

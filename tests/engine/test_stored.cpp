@@ -60,6 +60,21 @@ void branches_come_back_and_share_what_they_shared() {
   CHECK_EQ(rig.engine.branch(ids[1]).forks, 1u);
 }
 
+void cells_in_a_row_are_reserved_where_there_are_some() {
+  Rig rig({.capacity = 32});
+  HeldCells& held = rig.engine.held();
+  rig.prompt(prompt_tokens(3));
+  const auto row = held.reserve(8, 8);
+  const std::vector<Cell> aligned = held.cells(row.id, 0, 8);
+  CHECK_EQ(aligned.front(), 8);
+  CHECK_EQ(aligned.back(), 15);
+  const auto rest = held.reserve(20, 8);  // 16 cells behind, 5 before
+  CHECK_EQ(rest.rows, 20);
+  const std::vector<Cell> lowest = held.cells(rest.id, 0, 20);
+  CHECK_EQ(lowest.front(), 3);
+  CHECK_EQ(held.reserve(0, 8).rows, 0);
+}
+
 void a_busy_branch_is_held_as_it_is() {
   Rig rig;
   const BranchId branch = rig.prompt(prompt_tokens(4));
@@ -185,6 +200,7 @@ void a_branch_that_went_on_is_not_set_aside() {
 
 int main() {
   branches_come_back_and_share_what_they_shared();
+  cells_in_a_row_are_reserved_where_there_are_some();
   a_busy_branch_is_held_as_it_is();
   what_does_not_fit_changes_nothing();
   a_branch_that_is_set_aside_comes_back();

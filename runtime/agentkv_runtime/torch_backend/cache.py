@@ -102,8 +102,8 @@ class TorchCache:
         """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attends with q `[1, Hq, T, D]`, giving `[1, Hq, T, Dv]`.
 
         A row sees the cells of its sequence at positions <= its own, and with window > 0 only those > its own - window
-        and the first `sinks`; the cache's own window holds where it is narrower. Scores and sums are float32 whatever the pools hold. Raises InvalidTensor for shapes that
-        do not fit.
+        and the first `sinks`; the cache's own window holds where it is narrower. Scores and sums are float32 whatever
+        the pools hold. Raises InvalidTensor for shapes that do not fit.
         """
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
         kv_heads, rows, dim = k.shape[1:]
@@ -113,7 +113,7 @@ class TorchCache:
         keys, values = (pool.read(step.read_len)[:, None] for pool in self._write(layer_id, k, v, step))
         queries = self.rows.turn(q[0].float()).reshape(kv_heads, group, rows, dim)
         scores = (queries @ keys.transpose(-1, -2)) * scale
-        if 0 < self.sight[0] and not 0 < window <= self.sight[0]:
+        if self.sight[0] > 0 and not 0 < window <= self.sight[0]:
             window, sinks = self.sight
         scores = scores.masked_fill(~step.mask(window, sinks), float("-inf"))
         weights = torch.softmax(scores, dim=-1)

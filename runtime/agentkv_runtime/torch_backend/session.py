@@ -81,6 +81,16 @@ class TorchSession(_core.PythonRunner):
         return self.layer.bytes
 
     @property
+    def mapped_bytes(self) -> int:
+        """Files cannot be mapped into tensors."""
+        return 0
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes that K and V of one cell take; 0 until each layer was written once."""
+        return self.layer.cell_bytes
+
+    @property
     def allocated_cells(self) -> int:
         """Cells that the pools have room for now."""
         return self.layer.allocated_cells

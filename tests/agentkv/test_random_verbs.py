@@ -36,13 +36,13 @@ async def session(folder: Path, files: Path, seed: int, verbs: int, counts: Coun
     rows = rng.choice([8, 32, 512])
     async with kv.Context.open(folder, capacity, kv_dtype, max_batch_tokens=rows, threads=1, retain=retain) as ctx:
         player = Player(ctx, files, retain, seed)
-        for number in range(verbs):
+        while player.played < verbs:
             try:
                 counts[await player.turn()] += 1
-                if number % COMPARE_EVERY == 0:
+                if player.played % COMPARE_EVERY == 0:
                     counts["logits"] += await player.compare(fresh)
             except Exception as error:
-                error.add_note(f"verb {number} of seed {seed}: {player.last}")
+                error.add_note(f"verb {player.played} of seed {seed}: {player.last}")
                 raise
         await ctx.keep()
         assert ctx.stats.cells_used == 0
@@ -56,6 +56,7 @@ def play(folder: Path, root: Path, seeds: range, verbs: int) -> Counter[str]:
         files.mkdir()
         anyio.run(session, folder, files, seed, verbs, counts)
     logits = counts.pop("logits")
+    counts = Counter({key: count for key, count in counts.items() if not key.endswith("nothing to do")})
     print(f"\n{counts.total()} verbs, {logits} logits compared:", dict(sorted(counts.items())))
     return counts
 

@@ -20,6 +20,7 @@ NEVER = 2**40  # forwards
 class Player(Verbs):
     """One verb after another."""
 
+    played = 0
     last = ""  # what the last one was, and how it ended
 
     async def turn(self) -> str:
@@ -42,10 +43,11 @@ class Player(Verbs):
                     raise
                 outcome = "failed"
             except NothingToDo:
-                outcome = "nothing"
+                outcome = "nothing to do"
         if scope.cancelled_caught:
             outcome = "cancelled"
         self.last = f"{name} {outcome}"
+        self.played += outcome != "nothing to do"
         if self.fails:
             await fail_at(self.ctx, 0, NEVER)
         if outcome != "done":

@@ -259,5 +259,5 @@ def test_random_courses(bits: Bits) -> None:
 
 @pytest.mark.soak
 def test_many_random_courses(bits: Bits, soak_count: int) -> None:
-    for seed in range(1000, 1000 + soak_count // 50):
+    for seed in range(1000, 1000 + soak_count // 200):
         random_course(bits, seed)

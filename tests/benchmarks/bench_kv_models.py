@@ -19,15 +19,12 @@ from typing import Annotated
 import anyio
 import typer
 from bench_model import export, prompt
-from rich.console import Console
-from rich.table import Table
 
 import agentkv as kv
 
 KV_DTYPES = ("fp16", "int8", "int4")
 DEEP, TRUNK, ROWS = 8192, 2048, 512
 TOKENS = 16  # of a branch that generates
-console = Console(width=120)
 
 
 @dataclass
@@ -53,7 +50,8 @@ class Side:
     @staticmethod
     async def _generate(trunk: kv.Branch, n: int) -> None:
         kids = await trunk.fork(n)
-        await kv.gather(*(kid.generate(max_tokens=TOKENS) for kid in kids))
+        made = await kv.gather(*(kid.generate(max_tokens=TOKENS) for kid in kids))
+        assert all(len(gen.tokens) == TOKENS for gen in made), "a branch ended early: the speeds would be of less work"
         for kid in kids:
             await kid.close()
 
@@ -68,11 +66,6 @@ CASES: dict[str, tuple[Callable[[Side], Awaitable[None]], int]] = {
 
 async def measure(folder: Path, rounds: int) -> None:
     """Opens all sides, then measures them in turns."""
-    table = Table(
-        title=f"Qwen3-0.6B shape, 8da4w, medians of {rounds} turns; speed beside fp16 in wall / processor time"
-    )
-    for name in ("", *KV_DTYPES, *(f"{kv_dtype}: times fp16" for kv_dtype in KV_DTYPES[1:])):
-        table.add_column(name, justify="left" if name == "" else "right")
     async with AsyncExitStack() as stack:
         sides = []
         for kv_dtype in KV_DTYPES:
@@ -90,9 +83,11 @@ async def measure(folder: Path, rounds: int) -> None:
                         cpu.append(time.process_time() - start[1])
             took = [statistics.median(wall) for wall in walls]
             spent = [statistics.median(cpu) for cpu in cpus]
-            ratios = [f"{took[0] / a:.2f} / {spent[0] / b:.2f}" for a, b in zip(took[1:], spent[1:], strict=True)]
-            table.add_row(what, *(f"{tokens / seconds:.1f} tok/s" for seconds in took), *ratios)
-    console.print(table)
+            shown = [f"fp16 {tokens / took[0]:.1f} tokens/s"]
+            for kv_dtype, wall_s, cpu_s in list(zip(KV_DTYPES, took, spent, strict=True))[1:]:
+                ratios = f"{took[0] / wall_s:.2f} times fp16's speed, {spent[0] / cpu_s:.2f} by the processor's clock"
+                shown.append(f"{kv_dtype} {tokens / wall_s:.1f} ({ratios})")
+            print(f"{what}, median of {rounds}: {'; '.join(shown)}", flush=True)
 
 
 def main(

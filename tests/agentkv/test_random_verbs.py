@@ -1,0 +1,74 @@
+"""Random verbs on the branches of a small Context: they hold what an oracle says, and what a fresh Context computes.
+
+Sessions differ in the kind of cache, its size and what it retains. The verbs are in `random_verbs.py`, the checks in
+`verb_player.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import agentkv as kv
+
+from .random_verbs import VERBS
+from .verb_player import Player
+
+pytestmark = pytest.mark.usefixtures("failing_caches")
+
+COMPARE_EVERY = 10
+
+
+async def session(folder: Path, files: Path, seed: int, verbs: int, counts: Counter[str]) -> None:
+    """So many verbs on one Context; counts how each ended, and the logits that were compared with a fresh Context's."""
+    rng = random.Random(seed)
+    kv_dtype = rng.choice(["fp32", "fp16", "int8", "int4"])
+    capacity, retain = rng.choice([60, 150, 400]), rng.choice([None, None, 0, 40])
+
+    def fresh() -> AbstractAsyncContextManager[kv.Context]:
+        return kv.Context.open(folder, capacity, kv_dtype, threads=1)
+
+    rows = rng.choice([8, 32, 512])
+    async with kv.Context.open(folder, capacity, kv_dtype, max_batch_tokens=rows, threads=1, retain=retain) as ctx:
+        player = Player(ctx, files, retain, seed)
+        while player.played < verbs:
+            try:
+                counts[await player.turn()] += 1
+                if player.played % COMPARE_EVERY == 0:
+                    counts["logits"] += await player.compare(fresh)
+            except Exception as error:
+                error.add_note(f"verb {player.played} of seed {seed}: {player.last}")
+                raise
+        await ctx.keep()
+        assert ctx.stats.cells_used == 0
+
+
+def play(folder: Path, root: Path, seeds: range, verbs: int) -> Counter[str]:
+    """A session for each seed."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        files = root / str(seed)
+        files.mkdir()
+        anyio.run(session, folder, files, seed, verbs, counts)
+    logits = counts.pop("logits")
+    counts = Counter({key: count for key, count in counts.items() if not key.endswith("nothing to do")})
+    print(f"\n{counts.total()} verbs, {logits} logits compared:", dict(sorted(counts.items())))
+    return counts
+
+
+def test_branches_hold_what_the_oracle_says(folder: Path, tmp_path: Path) -> None:
+    counts = play(folder, tmp_path, range(6), 100)
+    for verb in VERBS:  # a run that tries too little is noticed
+        assert verb == "keep" or counts[f"{verb} done"] > 3, counts
+    for outcome in ("full", "failed", "cancelled"):
+        assert sum(count for key, count in counts.items() if key.endswith(outcome)) > 10, counts
+
+
+@pytest.mark.soak
+def test_branches_hold_what_the_oracle_says_for_long(folder: Path, tmp_path: Path, soak_count: int) -> None:
+    play(folder, tmp_path, range(1000, 1000 + soak_count // 100), 500)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ._commands import GenerationJob
 from ._errors import BranchBusy, OutputIncomplete, OutputInvalid
 from ._extending import Moved
+from ._generation_jobs import GenerationJob
 from ._overflow import run_generation
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ class Branch(Generating, Keeping):
 
     def __init__(self, home: Home, engine_id: int, parent: Branch | None, overflow: Overflow | None = None) -> None:
         self._home = home
-        self._overflow: Overflow = overflow or (home.overflow if parent is None else parent.overflow)
+        self._overflow: Overflow = overflow or (home.overflow if parent is None else parent._overflow_of_forks())
         self._loop = home.loop
         self._id = engine_id
         self._history = self._loop.histories[engine_id]
@@ -105,6 +105,9 @@ class Branch(Generating, Keeping):
     @property
     def _makes_room(self) -> bool:
         return not isinstance(self._overflow, Stop)
+
+    def _overflow_of_forks(self) -> Overflow:
+        return Stop() if self._history.asking else self._overflow  # a policy is not asked on behalf of itself
 
     @property
     def closed(self) -> bool:
@@ -198,26 +201,6 @@ class Branch(Generating, Keeping):
         await self._ready()
         length, epoch = place_of(to, self._id, self._history)
         await self._loop.call(lambda engine: engine.rollback(self._id, length, epoch))
-
-    async def forget(self, p0: int, p1: int) -> int:
-        """Frees the cells of the tokens at [p0, p1). The tokens stay, and so do the positions of all others; what came
-        between still has in it what it saw, but from the last token on nothing sees them any more.
-
-        This is part of the history: forks have it, it is saved, and a rollback to fewer tokens than there were takes it
-        back (then the tokens are fed again when the next verb needs them, see `ctx.stats.refed`).
-
-        Returns:
-            How many cells are free for it: none for those that other branches share.
-
-        Raises:
-            InvalidInput: positions that are not there; or the last one, from which comes what follows.
-            BranchBusy: the branch runs something.
-        """
-        await self._ready()
-        length = len(self)
-        last = checked_count(p1, "p1", 0, max(length - 1, 0))
-        first = checked_count(p0, "p0", 0, last)
-        return await self._loop.call(lambda engine: engine.forget(self._id, first, last))
 
     @overload
     async def fork(self) -> Branch: ...

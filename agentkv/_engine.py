@@ -111,14 +111,20 @@ class StepEngine(Protocol):
     def copy(self, branch: int) -> int:
         """A branch in the same state, random stream included."""
 
-    def rollback(self, branch: int, length: int, epoch: int | None = None) -> None:
-        """Keeps the first `length` tokens; given the epoch of the last one, only if the branch still has that."""
+    def rollback(self, branch: int, length: int, epoch: int | None = None, keep_forgotten: bool = False) -> None:
+        """Keeps the first `length` tokens; given the epoch of the last one, only if the branch still has that.
+
+        What was forgotten since is taken back, unless it made room or is to be kept.
+        """
 
     def adopt(self, dst: int, src: int) -> None:
         """dst takes over src's history."""
 
-    def forget(self, branch: int, first: int, last: int) -> int:
-        """Positions [first, last) keep their tokens and lose their cells. Returns how many cells are free for it."""
+    def forget(self, branch: int, first: int, last: int, for_room: bool = False) -> int:
+        """Positions [first, last) keep their tokens and lose their cells; with `for_room` no rollback takes it back.
+
+        Returns how many cells are free for it.
+        """
 
     def forgotten(self, branch: int) -> Sequence[tuple[int, int]]:
         """The ranges of positions that were forgotten."""
@@ -133,7 +139,10 @@ class StepEngine(Protocol):
         """Its tokens, those that a running job made included."""
 
     def n_cached(self, branch: int) -> int:
-        """How many of them the cache holds; the next job feeds the others."""
+        """How many of them are in the cache, from the first on; the next job feeds the others."""
+
+    def lacking(self, branch: int) -> int:
+        """How many of them the next job feeds before all else, up to where some of these are forgotten."""
 
     def go_on(self, job: int, made_room: bool) -> None:
         """Ends the wait of a generation for room; without room it ends."""

@@ -98,7 +98,7 @@ class Extending:
             self._check(engine)
             branch = engine.copy(self._branch)
             try:
-                engine.rollback(branch, self._made.kept)
+                engine.rollback(branch, self._made.kept, keep_forgotten=True)
                 job = engine.extend(branch, self._made.added)
             except Exception:
                 engine.close(branch)

@@ -24,7 +24,7 @@ class History:
     `hold` is who alone may change the branch for now; None where anybody may.
     """
 
-    __slots__ = ("aside", "coming", "conversation", "end", "hold", "log", "marks", "owner", "revision")
+    __slots__ = ("aside", "asking", "coming", "conversation", "end", "hold", "log", "marks", "owner", "revision")
 
     def __init__(self) -> None:
         self.log = array("i")
@@ -35,6 +35,7 @@ class History:
         self.owner = object()  # of the marks of this history
         self.hold: Hold | None = None
         self.aside: Aside | None = None  # cells that wait outside of the cache
+        self.asking = False  # a policy makes room for the branch
         self.marks: dict[str, Mark] = {}  # those with a name that hold
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Branch.save and Branch.offload: what a branch is outside of the cache."""
+"""Branch.save, Branch.offload and Branch.forget: what a branch is outside of the cache, and what is nowhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ._inputs import checked_path
+from ._inputs import checked_count, checked_path
 from ._offloading import Aside, InFile, InMemory
 from ._saving import Progress, Saved, save_branches
 
@@ -74,6 +74,26 @@ class Keeping:
         store = InMemory if place is None else partial(InFile, place)
         return await Aside(self._loop, self._id, self._history, store).offload()
 
+    async def forget(self, p0: int, p1: int) -> int:
+        """Frees the cells of the tokens at [p0, p1). The tokens stay, and so do the positions of all others; what came
+        between still has in it what it saw, but from the last token on nothing sees them any more.
+
+        This is part of the history: forks have it, it is saved, and a rollback to fewer tokens than there were takes it
+        back (then the tokens are fed again when the next verb needs them, see `ctx.stats.refed`).
+
+        Returns:
+            How many cells are free for it: none for those that other branches share.
+
+        Raises:
+            InvalidInput: positions that are not there; or the last one, from which comes what follows.
+            BranchBusy: the branch runs something.
+        """
+        await self._ready()
+        length = len(self._history)
+        last = checked_count(p1, "p1", 0, max(length - 1, 0))
+        first = checked_count(p0, "p0", 0, last)
+        return await self._loop.call(lambda engine: engine.forget(self._id, first, last))
+
     @property
     def offloaded(self) -> bool:
         """Are cells of the branch outside of the cache?"""
@@ -86,6 +106,9 @@ class Keeping:
             self._check()
 
     def _check(self) -> None:
+        raise NotImplementedError
+
+    async def _ready(self, verb: str | None = None) -> None:
         raise NotImplementedError
 
     def _check_free(self) -> None:

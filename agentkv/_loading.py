@@ -96,7 +96,8 @@ class Loading:
             return "it was saved from another model"
         for name in ("backend", "kv_dtype", "window"):
             if getattr(theirs, name) != getattr(mine, name):
-                return f"its {name} is {getattr(theirs, name)!r}, and here it is {getattr(mine, name)!r}"
+                one, other = getattr(theirs, name) or "none", getattr(mine, name) or "none"
+                return f"its {name} is {one!r}, and here it is {other!r}"
         return "" if {array.spec for array in arrays} == file.arrays else "its cells are laid out otherwise"
 
     async def _filled(self, file: SnapshotFile, arrays: list[CellArray]) -> dict[str, Branch]:

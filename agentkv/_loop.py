@@ -20,8 +20,9 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from ._blocked import BlockedStrategy
-from ._commands import Awaited, Call, Cancel, Close, Command, LetGo, Release, StreamJob, Taken, Worker
+from ._commands import Awaited, Call, Cancel, Close, Command, LetGo, Release, Worker
 from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
+from ._generation_jobs import StreamJob, Taken
 from ._handshake import Quiet
 from ._history import Histories
 from ._host import current_host

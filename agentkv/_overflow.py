@@ -5,14 +5,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from ._commands import GenerationJob, GoOn
 from ._continuation import common_prefix
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
+from ._generation_jobs import GenerationJob, GoOn
 from ._inputs import ChatMessage, checked_count
+from ._log import log
 from ._shown import shown
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class _State:
 
     length: int
     cached: int
+    lacking: int
     free: int
     forgotten: tuple[tuple[int, int], ...]
 
@@ -51,9 +54,10 @@ class Room:
     """A branch that does not fit, and the verbs that make room for it while it waits. Made for a policy.
 
     Attributes:
-        branch: the branch; its verbs wait, but `branch.tokens` and `branch.messages` tell what it holds, and it may be
-            forked.
+        branch: the branch: `branch.tokens` and `branch.messages` tell what it holds, and it may be forked; forks that
+            are made meanwhile have `kv.overflow.Stop()`.
         length: how many tokens it has now, those of a running generation included.
+        cached: of these, so many from the first on are in the cache, but for the forgotten ones.
         cells: how many cells are lacking; 0 where it is positions.
         positions: how many positions are lacking; 0 where it is cells.
         forgotten: ranges (p0, p1) of positions that have no cells any more.
@@ -65,15 +69,17 @@ class Room:
         self.branch = branch
         self._loop: StepLoop = branch._loop
         self._wanted = wanted
+        self._over = False  # the policy has answered
         self._take(state)
 
     async def forget(self, p0: int, p1: int) -> int:
-        """As `Branch.forget`: tokens stay, their cells go. Returns how many are free for it. Raises InvalidInput."""
+        """As `Branch.forget`, but no rollback takes it back. Returns how many cells are free. Raises InvalidInput."""
+        self._check()
         last = checked_count(p1, "p1", 0, self.end)
         first = checked_count(p0, "p0", 0, last)
 
         def forget(engine: StepEngine) -> int:
-            return engine.forget(self.branch.id, first, last)
+            return engine.forget(self.branch.id, first, last, True)
 
         freed = await self._loop.call(forget)
         await self._refresh()
@@ -83,6 +89,7 @@ class Room:
         """The tokens at [p0, p1) give way to others, or to none: messages that are among them leave the conversation,
         and what follows is fed again, at positions that follow the new ones. Raises InvalidInput.
         """
+        self._check()
         last = checked_count(p1, "p1", 0, self.end)
         first = checked_count(p0, "p0", 0, last)
         conversation = self.branch._history.conversation.without(first, last, len(tokens))
@@ -114,6 +121,7 @@ class Room:
         """The conversation becomes these messages, all before the assistant's turn that is open, which stays token for
         token; what differs is fed again. False where no turn is open. Raises InvalidInput.
         """
+        self._check()
         history = self.branch._history
         old = history.conversation
         if not old.opened:
@@ -130,9 +138,14 @@ class Room:
         """Frees the cells behind the first `length` tokens, which are fed again when the branch goes on: where tokens
         before them are to give way anyway. Raises InvalidInput.
         """
+        self._check()
         kept = checked_count(length, "length", 0, self.length)
         await self._loop.call(lambda engine: engine.uncache(self.branch.id, kept))
         await self._refresh()
+
+    def _check(self) -> None:
+        if self._over:
+            raise InvalidInput("this room is of a policy that has answered; make room before `make_room` returns")
 
     async def _refresh(self) -> None:
         self._take(await _state_of(self.branch))
@@ -140,9 +153,10 @@ class Room:
     def _take(self, state: _State) -> None:
         hold, limit = self.branch._history.hold, self.branch._home.context.model_info.max_positions
         self.length = state.length
+        self.cached = state.cached
         self.forgotten = state.forgotten
         self.positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
-        lacking = max(state.length - state.cached, 1)  # tokens that are fed before; the last one may be fed again
+        lacking = max(state.lacking, 1)  # tokens that are fed before; the last one may be fed again
         self.cells = 0 if self.positions else max(self._wanted + lacking - state.free, 0)
         self.end = max(state.length - 1, 0) if hold is None else min(hold.start, max(state.length - 1, 0))
 
@@ -151,7 +165,13 @@ async def _state_of(branch: Branch) -> _State:
     def look(engine: StepEngine) -> _State:
         stats = engine.stats()
         ranges = tuple(engine.forgotten(branch.id))
-        return _State(engine.length(branch.id), engine.n_cached(branch.id), stats.capacity - stats.cells_used, ranges)
+        return _State(
+            engine.length(branch.id),
+            engine.n_cached(branch.id),
+            engine.lacking(branch.id),
+            stats.capacity - stats.cells_used,
+            ranges,
+        )
 
     return await branch._loop.call(look)
 
@@ -175,14 +195,26 @@ class RoomMaker:
 
     async def make(self) -> bool:
         """Is it worth another try? Not where nothing has changed since the last one, whatever a policy says."""
-        if not self._branch._makes_room:
+        branch, history = self._branch, self._branch._history
+        if not branch._makes_room or history.asking:  # what a policy does on the branch itself asks nobody
             return False
-        state = await _state_of(self._branch)
+        state = await _state_of(branch)
         if state == self._refused:
             return False
         self._refused = state
-        room = Room(self._branch, state, self._tokens)
-        return not (room.cells or room.positions) or bool(await self._branch.overflow.make_room(room))
+        room = Room(branch, state, self._tokens)
+        if not (room.cells or room.positions):
+            return True
+        history.asking = True
+        try:
+            answer = branch.overflow.make_room(room)
+            if not isawaitable(answer):
+                raise InvalidInput(f"make_room of {shown(branch.overflow)} is no coroutine; define it with `async def`")
+            made = bool(await answer)
+        finally:
+            history.asking, room._over = False, True
+        log.debug("room was asked for", branch=branch.id, made=made, cells=room.cells, positions=room.positions)
+        return made
 
 
 async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ._errors import ContextFull, InvalidInput, LimitReached, PositionsExhausted, TooManyBranches
 from ._inputs import checked_count
+from ._log import log
+from ._shown import shown
 
 if TYPE_CHECKING:
     from ._overflow import Room
@@ -48,25 +51,23 @@ class DropOldest:
     async def make_room(self, room: Room) -> bool:
         """Forgets the oldest, or begins again without them."""
         first = _end_of_message(room, self.keep)
-        return await (self._begin_again(room, first) if room.positions else self._forget(room, first))
+        oldest = _held_from(room, first)
+        while room.cells and oldest < room.cached:
+            last = min(_end_of_messages(room, oldest, oldest + self._some(room, oldest)), room.cached)
+            if last <= oldest:
+                break
+            await room.forget(oldest, last)
+            oldest = last
+        lacking = room.positions or room.cells
+        return not lacking or await self._begin_again(room, first, lacking)
 
     def _some(self, room: Room, oldest: int) -> int:
         return self.batch or max((room.end - oldest) // 2, 1)
 
-    async def _forget(self, room: Room, first: int) -> bool:
-        oldest = _held_from(room, first)
-        while room.cells:
-            last = _end_of_messages(room, oldest, oldest + self._some(room, oldest))
-            if last <= oldest:
-                return False
-            await room.forget(oldest, last)
-            oldest = last
-        return True
-
-    async def _begin_again(self, room: Room, first: int) -> bool:
+    async def _begin_again(self, room: Room, first: int, lacking: int) -> bool:
         gone = _held_from(room, first)  # what was forgotten must not come back into the cache
-        last = _end_of_messages(room, first, max(gone, first + max(self._some(room, first), room.positions)))
-        if last - first < room.positions:
+        last = _end_of_messages(room, first, max(gone, first + max(self._some(room, first), lacking)))
+        if last - first < lacking:
             return False
         await room.replace(first, last)
         return True
@@ -76,7 +77,9 @@ class DropOldest:
 class Summarize:
     """Has an agent condense the oldest half of what may go, on a fork; the summary takes its place.
 
-    Where the branch has messages, the summary stands before the next question, which is a message of the user's.
+    Where the branch has messages, the summary stands before the next question, which is a message of the user's. The
+    agent needs cells and positions of its own; where it fails for want of them, or of `max_tokens`, the oldest tokens
+    go as under `DropOldest`, and a warning is logged.
 
     Attributes:
         agent: says the summary; its output is text.
@@ -92,7 +95,11 @@ class Summarize:
     keep: int = 4
 
     def __post_init__(self) -> None:
+        from .agents.agent import Agent
+
         checked_count(self.keep, "keep", 0, MOST)
+        if not isinstance(self.agent, Agent) or self.agent.output is not str:
+            raise InvalidInput(f"agent is {shown(self.agent)}, but it must be a kv.Agent whose output is text")
 
     async def make_room(self, room: Room) -> bool:
         """Condenses it. What follows is fed again in any case, so its cells make room for the agent."""
@@ -102,10 +109,13 @@ class Summarize:
             return False
         messages = room.branch.messages
         await room.uncache(last)
-        async with await room.branch.fork() as fork:
-            fork.overflow = Stop()
-            await fork.rollback(last)
-            run = await self.agent.run(fork, self.prompt)
+        try:
+            async with await room.branch.fork() as fork:
+                await fork.rollback(last)
+                run = await self.agent.run(fork, self.prompt)
+        except (ContextFull, LimitReached, PositionsExhausted, TooManyBranches) as error:
+            log.warning("no summary was made; the oldest tokens go", branch=room.branch.id, error=str(error))
+            return await DropOldest(self.keep).make_room(room)
         question = next((m for m in messages if m.start == last and m.role == "user"), None)
         if question is None:
             tokens = room.branch.context.tokenizer.encode(run.text, parse_special=False)

@@ -52,7 +52,7 @@ class SavedBranch(Saved):
     conversation: Count | None
     marks: dict[Name, Count]
     output: SavedOutput | None
-    forgotten: tuple[tuple[Count, Count, Count], ...] = ()
+    forgotten: tuple[tuple[Count, Count, Count, bool], ...] = ()
     exact_from: Count = 0
 
 
@@ -118,7 +118,7 @@ class BranchState:
     conversation: Conversation
     marks: Mapping[str, int] = field(default_factory=dict)
     output: SavedOutput | None = None
-    forgotten: Sequence[tuple[int, int, int]] = ()
+    forgotten: Sequence[tuple[int, int, int, bool]] = ()
     exact_from: int = 0
 
     def tensors(self, index: int) -> dict[str, Any]:

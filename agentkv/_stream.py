@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, get_args
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from ._commands import GoOn, StreamJob
 from ._errors import AgentKVError, BranchBusy
 from ._generation import Generation, Out_co, Token
+from ._generation_jobs import GoOn, StreamJob
 from ._inputs import checked_count, checked_word
 from ._overflow import RoomMaker
 
@@ -148,6 +148,7 @@ class TokenStream(Generic[Out_co]):
             if self._job.full:
                 self._job.full = False
                 self._loop.submit(GoOn(self._job, await self._room.make()))
+                continue  # it may have ended meanwhile
             if self._wakeup is not None:
                 raise BranchBusy("two tasks read one stream; give each its own branch")
             self._wakeup = anyio.Event()

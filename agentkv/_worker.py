@@ -10,8 +10,9 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ._commands import Command, Job, StreamJob
+from ._commands import Command, Job
 from ._errors import ContextClosed, StepFailed, from_native
+from ._generation_jobs import StreamJob
 from ._handshake import Answers
 from ._history import Histories
 from ._log import log

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
 
-from .._errors import BranchClosed, ContextFull, LimitReached
+from .._errors import BranchClosed, ContextFull, LimitReached, PositionsExhausted
 from .._request import GenerationRequest
 from .._sampling import Sampling
 from .._stream import DEFAULT_BUFFER, TokenStream
@@ -149,10 +149,15 @@ class Reply:
                 f"a message was cut after {count} tokens: the turn may generate {self._turn.agent.max_tokens}; pass a "
                 "larger max_tokens to the agent"
             )
+        if reason == "context_full" and self._held.context.model_info.max_positions == len(self._held):
+            raise PositionsExhausted(
+                f"a message was cut after {count} tokens: the model has no more positions; begin with less, or give "
+                "the branch an `overflow` policy"
+            )
         if reason == "context_full":
             raise ContextFull(
-                f"a message was cut after {count} tokens: the cache or the model's positions are full; close branches, "
-                "or open the Context with a larger capacity"
+                f"a message was cut after {count} tokens: the cache is full; close branches, open the Context with a "
+                "larger capacity, or give it an `overflow` policy"
             )
         if reason == "cancelled":
             raise BranchClosed("the branch was closed in an agent's turn; close it after the turn")

@@ -82,18 +82,20 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "copy", &Engine::copy, "branch"_a,
           "A branch in the same state, random stream included, which is no fork: to go back to, or to try something on "
           "and adopt it. Raises BranchClosed, BranchBusy, TooManyBranches.")
-      .def("rollback", &Engine::rollback, "branch"_a, "length"_a, "epoch"_a = nb::none(),
+      .def("rollback", &Engine::rollback, "branch"_a, "length"_a, "epoch"_a = nb::none(), "keep_forgotten"_a = false,
            "Forgets the tokens from `length` on. Given the epoch that the token before `length` had, it raises "
-           "InvalidRollback where the branch has that token no more. Raises BranchClosed, BranchBusy, InvalidRollback.")
+           "InvalidRollback where the branch has that token no more. What was forgotten since is taken back, unless it "
+           "made room or keep_forgotten says that it stays so. Raises BranchClosed, BranchBusy, InvalidRollback.")
       .def(
           "end", &Engine::end, "branch"_a,
           "Which history a branch has: its length, and the epoch of its last token, 0 where there is none. Tokens that "
           "a branch wrote one after another share an epoch, which no others have. Raises BranchClosed, BranchBusy.")
       .def("adopt", &Engine::adopt, "dst"_a, "src"_a,
            "dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.")
-      .def("forget", &Engine::forget, "branch"_a, "first"_a, "last"_a,
+      .def("forget", &Engine::forget, "branch"_a, "first"_a, "last"_a, "for_room"_a = false,
            "Positions [first, last) keep their tokens and lose their cells: from the last token on nothing sees them. "
-           "Returns how many cells are free for it. Raises BranchClosed, BranchBusy, InvalidRange.")
+           "With for_room no rollback takes it back. Returns how many cells are free for it. Raises BranchClosed, "
+           "BranchBusy, InvalidRange.")
       .def(
           "replace",
           [](Engine& self, BranchId id, std::int64_t first, std::int64_t last, nb::object tokens) {
@@ -137,6 +139,8 @@ void bind_verbs(nb::class_<Engine>& engine) {
       .def(
           "n_cached", [](Engine& self, BranchId id) { return self.branch(id).n_cached; }, "branch"_a,
           "How many of its tokens the cache holds: all, or all but the last. Raises BranchClosed.")
+      .def("lacking", &Engine::lacking, "branch"_a,
+           "How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.")
       .def(
           "rng_stream", [](Engine& self, BranchId id) { return self.branch(id).rng_stream; }, "branch"_a,
           "The key of the branch's random numbers. Raises BranchClosed.");

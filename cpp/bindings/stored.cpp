@@ -31,16 +31,17 @@ nb::object pieces_array(const StoredBranch& stored) {
   return nb::cast(array_of<Pos>(std::move(flat), stored.rows.size(), 3));
 }
 
-std::vector<std::tuple<Pos, Pos, Pos>> forgotten_of(const StoredBranch& stored) {
-  std::vector<std::tuple<Pos, Pos, Pos>> out;
-  for (const Forgotten& gone : stored.forgotten) out.emplace_back(gone.first, gone.last, gone.at);
+using Forgets = std::vector<std::tuple<Pos, Pos, Pos, bool>>;
+
+Forgets forgotten_of(const StoredBranch& stored) {
+  Forgets out;
+  for (const Forgotten& gone : stored.forgotten) out.emplace_back(gone.first, gone.last, gone.at, gone.for_room);
   return out;
 }
 
 void make_stored(StoredBranch* self, nb::object tokens, const Pieces& rows, std::uint64_t rng_stream,
                  std::uint32_t forks, const Row& next_logits, std::shared_ptr<Constraint> constraint, Pos output_began,
-                 Pos output_end, bool output_complete, const std::vector<std::tuple<Pos, Pos, Pos>>& forgotten,
-                 Pos exact_from) {
+                 Pos output_end, bool output_complete, const Forgets& forgotten, Pos exact_from) {
   new (self) StoredBranch{.log = tokens_of(tokens),
                           .exact_from = exact_from,
                           .rng_stream = rng_stream,
@@ -49,7 +50,7 @@ void make_stored(StoredBranch* self, nb::object tokens, const Pieces& rows, std:
   for (std::size_t i = 0; i < rows.shape(0); ++i) {
     self->rows.push_back({rows.data()[3 * i], rows.data()[3 * i + 1], rows.data()[3 * i + 2]});
   }
-  for (const auto& [first, last, at] : forgotten) self->forgotten.push_back({first, last, at});
+  for (const auto& [first, last, at, for_room] : forgotten) self->forgotten.push_back({first, last, at, for_room});
   if (constraint) self->output = {std::move(constraint), output_began, output_end, output_complete};
 }
 
@@ -111,12 +112,12 @@ void bind_stored(nb::module_& m) {
   nb::class_<StoredBranch>(m, "StoredBranch", "A branch as it is kept outside of the cache.")
       .def("__init__", &make_stored, "tokens"_a, "rows"_a, nb::kw_only(), "rng_stream"_a, "forks"_a, "next_logits"_a,
            "constraint"_a = nb::none(), "output_began"_a = 0, "output_end"_a = 0, "output_complete"_a = false,
-           "forgotten"_a = std::vector<std::tuple<Pos, Pos, Pos>>{}, "exact_from"_a = 0,
+           "forgotten"_a = Forgets{}, "exact_from"_a = 0,
            nb::sig("def __init__(self, tokens: collections.abc.Iterable[int], rows: "
                    "numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: "
                    "numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, "
                    "output_end: int = 0, output_complete: bool = False, forgotten: "
-                   "collections.abc.Sequence[tuple[int, int, int]] = [], exact_from: int = 0) -> None"))
+                   "collections.abc.Sequence[tuple[int, int, int, bool]] = [], exact_from: int = 0) -> None"))
       .def_prop_ro(
           "tokens", [](const StoredBranch& s) { return copied_array<Token>(s.log); }, nb::rv_policy::automatic,
           "int32 [length].")
@@ -124,7 +125,9 @@ void bind_stored(nb::module_& m) {
                    "int32 [n, 3]: from which row of the hold, to which position, how many. What they "
                    "do not cover is fed again.")
       .def_prop_ro("forgotten", &forgotten_of,
-                   "(first, last, at): positions [first, last) were forgotten when there were `at` tokens.")
+                   "(first, last, at, for_room): positions [first, last) were forgotten when there were `at` tokens; "
+                   "for_room: no "
+                   "rollback takes it back.")
       .def_ro("exact_from", &StoredBranch::exact_from,
               "Rows of earlier positions serve no rollback: they were computed without all that they should see.")
       .def_ro("rng_stream", &StoredBranch::rng_stream)

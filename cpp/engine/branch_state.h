@@ -19,6 +19,7 @@ struct Forgotten {
   Pos first;
   Pos last;
   Pos at;
+  bool for_room = false;  // there was no room for them: no rollback takes it back
 
   Pos since() const { return at - 1; }  // the first position that does not see them
   bool operator==(const Forgotten&) const = default;
@@ -46,7 +47,6 @@ struct BranchState {
     log.resize(static_cast<std::size_t>(length));
     next_logits.reset();
     output.roll_back(length);
-    std::erase_if(forgotten, [length](const Forgotten& gone) { return gone.at > length; });
   }
 };
 

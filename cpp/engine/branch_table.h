@@ -33,14 +33,16 @@ class BranchTable {
   std::vector<BranchId> fork(Branch& parent, std::size_t n);  // all or none; throws TooManyBranches
   Branch& copy(Branch& branch);                               // its random stream, too; throws TooManyBranches
   // With an epoch: where the branch has not got the token of it before `length` any more, InvalidRollback.
-  void rollback(Branch& branch, std::int64_t length, std::optional<Epoch> epoch = {});  // throws InvalidRollback
+  // What was forgotten since there were so many tokens is taken back, but for what made room; or it is forgotten as of
+  // then.
+  void rollback(Branch& branch, std::int64_t length, std::optional<Epoch> epoch = {}, bool keep_forgotten = false);
   // Of what a job made, the first `kept` tokens stay: the branch is as if it had made no more. False where the branch
   // is gone or went on since; nothing is changed then.
   bool take_back(JobId job, Pos kept);
   void adopt(Branch& dst, const Branch& src);
   // Positions [first, last) keep their tokens and lose their cells: from the last token on nothing sees them. Throws
   // InvalidRange for positions that are not there, and for the last.
-  void forget(Branch& branch, Pos first, Pos last);
+  void forget(Branch& branch, Pos first, Pos last, bool for_room);
   // Tokens [first, last) give way to others, and what follows is to be fed again behind them; what was forgotten before
   // `first` stays so. Throws InvalidRange for positions that are not there, the last, and some of a finished output.
   void replace(Branch& branch, Pos first, Pos last, std::span<const Token> tokens);
@@ -80,7 +82,7 @@ class BranchTable {
 
   // The cache keeps the first `length` tokens of the branch at most; its log stays. Fewer where what rows from there on
   // look at was let go: those before are to be fed again, as far back as their bits need it.
-  void drop_cells(Branch& branch, Pos length) { drop_cells(branch, length, branch.length()); }
+  void drop_cells(Branch& branch, Pos length, bool recalls = false);
 
   // What was forgotten at this point of a branch's history leaves the cache.
   void forget_due(Branch& branch);
@@ -92,8 +94,8 @@ class BranchTable {
   Pos covered(const Branch& branch) const;
   // The cells that no row of the branch looks at any more, because of a window, are given back.
   void let_go(Branch& branch);
-  // The most cells that a branch needs for this many tokens more, fed in chunks.
-  Cell cells_for(std::size_t tokens, std::size_t chunk) const;
+  // The free cells that a branch needs to take so many tokens more, in chunks where a window gives cells back.
+  Cell cells_for(const Branch& branch, std::size_t tokens) const;
 
   // Drops the cells past n_cached: rows that were fed on the branch's sequence but are not its tokens.
   void trim(Branch& branch);
@@ -113,8 +115,7 @@ class BranchTable {
   Branch& fork(Branch& parent);
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
-  void drop_cells(Branch& branch, Pos length, Pos log);  // of a branch whose log will have `log` tokens
-  Coverage coverage(const Branch& branch, Pos log) const;
+  Coverage coverage(const Branch& branch) const;
   Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most
   Pos unbroken(const Branch& branch) const;              // positions without a hole, from the first on
 

@@ -10,7 +10,7 @@ Pos Coverage::next_seen(Pos p, Pos length) const {
     from = p;
     if (window_.length > 0 && p >= window_.sinks) p = std::max(p, length - window_.length + 1);
     for (const Forgotten& gone : branch_.forgotten) {
-      if (gone.at <= log_ && gone.since() <= length && gone.first <= p && p < gone.last) p = gone.last;
+      if (gone.since() <= length && gone.first <= p && p < gone.last) p = gone.last;
     }
   }
   return p;

@@ -15,11 +15,11 @@ struct Window {
   Pos reach = 0;   // K and V of a position are a function of so many positions before it, over all layers
 };
 
-// What the cache has of a branch's history when its log has `log` tokens.
+// What the cache has of a branch's history.
 class Coverage {
  public:
-  Coverage(const BranchState& branch, Pos log, std::span<const Run> runs, const Window& window)
-      : branch_(branch), log_(log), runs_(runs), window_(window) {}
+  Coverage(const BranchState& branch, std::span<const Run> runs, const Window& window)
+      : branch_(branch), runs_(runs), window_(window) {}
 
   // The first position that rows from `length` on may look at and that is not there; `length` where there is none.
   Pos first_missing(Pos length) const;
@@ -30,7 +30,6 @@ class Coverage {
   Pos next_seen(Pos p, Pos length) const;
 
   const BranchState& branch_;
-  const Pos log_;
   const std::span<const Run> runs_;
   const Window& window_;
 };

@@ -95,9 +95,9 @@ BranchId Engine::copy(BranchId id) {
   return made.id;
 }
 
-void Engine::rollback(BranchId id, std::int64_t length, std::optional<Epoch> epoch) {
+void Engine::rollback(BranchId id, std::int64_t length, std::optional<Epoch> epoch, bool keep_forgotten) {
   Branch& branch = branches_.idle(id);
-  branches_.rollback(branch, length, epoch);
+  branches_.rollback(branch, length, epoch, keep_forgotten);
   branches_.tell(branch);
 }
 
@@ -107,10 +107,10 @@ void Engine::adopt(BranchId dst, BranchId src) {
   branches_.tell(to);
 }
 
-Cell Engine::forget(BranchId id, std::int64_t first, std::int64_t last) {
+Cell Engine::forget(BranchId id, std::int64_t first, std::int64_t last, bool for_room) {
   Branch& branch = branches_.still(id);
   const Cell free = branches_.free_cells();
-  branches_.forget(branch, position(first), position(last));
+  branches_.forget(branch, position(first), position(last), for_room);
   branches_.tell(branch);
   return branches_.free_cells() - free;
 }
@@ -132,6 +132,8 @@ void Engine::uncache(BranchId id, std::int64_t length) {
   branch.next_logits.reset();
   branches_.drop_cells(branch, std::min(position(length), branch.length()));
 }
+
+std::size_t Engine::lacking(BranchId id) { return branches_.feedable(branches_.at(id)); }
 
 std::vector<Forgotten> Engine::forgotten(BranchId id) { return branches_.at(id).forgotten; }
 
@@ -193,8 +195,9 @@ void Engine::check_positions(const Branch& branch, std::size_t more) const {
 JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
   Branch& branch = branches_.idle(id);
   vocabulary_.check(tokens);
-  const std::size_t rows = tokens.empty() ? 0 : branch.pending().size() + tokens.size();
-  const Cell needed = branches_.cells_for(rows, static_cast<std::size_t>(config_.max_batch_tokens));
+  const std::size_t pending = std::min(branch.pending().size(), branches_.feedable(branch));
+  const std::size_t rows = tokens.empty() ? 0 : pending + tokens.size();
+  const Cell needed = branches_.cells_for(branch, rows);
   const Cell free = branches_.free_cells();
   if (needed > free) {
     throw ContextFull(error_text("extending branch ", id, " by ", tokens.size(), " tokens needs ", needed,

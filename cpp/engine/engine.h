@@ -36,12 +36,15 @@ class Engine {
   // A branch in the same state, random stream included: to go back to, or to try something on and adopt it.
   BranchId copy(BranchId branch);
   // With the epoch of the token before `length`, to where the branch has that token still; InvalidRollback otherwise.
-  void rollback(BranchId branch, std::int64_t length, std::optional<Epoch> epoch = {});
+  // What was forgotten since is taken back, unless it made room, or all of it is kept as forgotten by then.
+  void rollback(BranchId branch, std::int64_t length, std::optional<Epoch> epoch = {}, bool keep_forgotten = false);
   void adopt(BranchId dst, BranchId src);
-  // Positions [first, last) keep their tokens and lose their cells; returns how many cells are free for it. What is
-  // rolled back to a length at which the branch had not forgotten them is as if it never had.
-  Cell forget(BranchId branch, std::int64_t first, std::int64_t last);
+  // Positions [first, last) keep their tokens and lose their cells, for good where there was no room for them; returns
+  // how many cells are free for it.
+  Cell forget(BranchId branch, std::int64_t first, std::int64_t last, bool for_room = false);
   std::vector<Forgotten> forgotten(BranchId branch);
+  // How many of its tokens the next job feeds at once, before all else.
+  std::size_t lacking(BranchId branch);
   // The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again.
   void uncache(BranchId branch, std::int64_t length);
   // Tokens [first, last) give way to others, and all that follows them is computed anew, by the next job.

@@ -106,10 +106,11 @@ void ExtendJob::offer(Batch& batch) {
   if (waits()) return;
   const std::size_t left = tokens_.size() - fed_;
   // Looked at as a whole, so that a prompt which cannot fit does not eat the cells of those that can.
-  const Cell needed = context_.branches.cells_for(left, batch.prefill_budget());
+  const Cell needed = context_.branches.cells_for(branch_, left);
   if (needed > batch.free_cells() + batch.returning_cells()) return no_room(needed, batch.free_cells());
   if (needed > batch.free_cells()) return;
-  const std::size_t count = rides_with_decode() ? left : std::min(left, batch.prefill_budget());
+  const auto free = static_cast<std::size_t>(batch.free_cells());
+  const std::size_t count = std::min({left, rides_with_decode() ? left : batch.prefill_budget(), free});
   if (count == 0) return;
   batch.add({.job = this,
              .seq = branch_.seq,

@@ -31,10 +31,11 @@ void Job::fail(ErrorKind kind, const std::string& message) {
 void Job::offer_rows(Batch& batch) {
   context_.branches.forget_due(branch_);
   if (!behind()) return offer(batch);
-  const std::size_t lacking = branch_.pending().size() - 1;
-  const Cell needed = context_.branches.cells_for(lacking, batch.prefill_budget());
+  const std::size_t lacking = std::min(branch_.pending().size() - 1, context_.branches.feedable(branch_));
+  const Cell needed = context_.branches.cells_for(branch_, lacking);
   if (needed > batch.free_cells()) return no_room(needed, batch.free_cells());
-  const std::size_t count = std::min({lacking, batch.prefill_budget(), context_.branches.feedable(branch_)});
+  const auto free = static_cast<std::size_t>(batch.free_cells());
+  const std::size_t count = std::min({lacking, batch.prefill_budget(), free});
   if (count == 0) return;
   batch.add({.job = this,
              .seq = branch_.seq,

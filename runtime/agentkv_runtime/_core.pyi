@@ -851,7 +851,7 @@ class Hold:
 class StoredBranch:
     """A branch as it is kept outside of the cache."""
 
-    def __init__(self, tokens: Iterable[int], rows: numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, output_end: int = 0, output_complete: bool = False, forgotten: Sequence[tuple[int, int, int]] = [], exact_from: int = 0) -> None: ...
+    def __init__(self, tokens: Iterable[int], rows: numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, output_end: int = 0, output_complete: bool = False, forgotten: Sequence[tuple[int, int, int, bool]] = [], exact_from: int = 0) -> None: ...
 
     @property
     def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
@@ -864,9 +864,9 @@ class StoredBranch:
         """
 
     @property
-    def forgotten(self) -> list[tuple[int, int, int]]:
+    def forgotten(self) -> list[tuple[int, int, int, bool]]:
         """
-        (first, last, at): positions [first, last) were forgotten when there were `at` tokens.
+        (first, last, at, for_room): positions [first, last) were forgotten when there were `at` tokens; for_room: no rollback takes it back.
         """
 
     @property
@@ -928,9 +928,9 @@ class Engine:
         A branch in the same state, random stream included, which is no fork: to go back to, or to try something on and adopt it. Raises BranchClosed, BranchBusy, TooManyBranches.
         """
 
-    def rollback(self, branch: int, length: int, epoch: int | None = None) -> None:
+    def rollback(self, branch: int, length: int, epoch: int | None = None, keep_forgotten: bool = False) -> None:
         """
-        Forgets the tokens from `length` on. Given the epoch that the token before `length` had, it raises InvalidRollback where the branch has that token no more. Raises BranchClosed, BranchBusy, InvalidRollback.
+        Forgets the tokens from `length` on. Given the epoch that the token before `length` had, it raises InvalidRollback where the branch has that token no more. What was forgotten since is taken back, unless it made room or keep_forgotten says that it stays so. Raises BranchClosed, BranchBusy, InvalidRollback.
         """
 
     def end(self, branch: int) -> tuple[int, int]:
@@ -943,9 +943,9 @@ class Engine:
         dst takes over src's history and random stream; src stays as it is. Raises BranchClosed, BranchBusy.
         """
 
-    def forget(self, branch: int, first: int, last: int) -> int:
+    def forget(self, branch: int, first: int, last: int, for_room: bool = False) -> int:
         """
-        Positions [first, last) keep their tokens and lose their cells: from the last token on nothing sees them. Returns how many cells are free for it. Raises BranchClosed, BranchBusy, InvalidRange.
+        Positions [first, last) keep their tokens and lose their cells: from the last token on nothing sees them. With for_room no rollback takes it back. Returns how many cells are free for it. Raises BranchClosed, BranchBusy, InvalidRange.
         """
 
     def replace(self, branch: int, first: int, last: int, tokens: Iterable[int]) -> None:
@@ -990,6 +990,11 @@ class Engine:
     def n_cached(self, branch: int) -> int:
         """
         How many of its tokens the cache holds: all, or all but the last. Raises BranchClosed.
+        """
+
+    def lacking(self, branch: int) -> int:
+        """
+        How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.
         """
 
     def rng_stream(self, branch: int) -> int:

@@ -21,10 +21,10 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def forgotten(ctx: kv.Context, branch: kv.Branch) -> list[tuple[int, int, int]]:
-    """What a branch forgot, as the engine would save it: (first, last, tokens that there were)."""
+async def forgotten(ctx: kv.Context, branch: kv.Branch) -> list[tuple[int, int, int, bool]]:
+    """What a branch forgot, as the engine would save it: (first, last, tokens that there were, made room)."""
 
-    def look(engine: Any) -> list[tuple[int, int, int]]:
+    def look(engine: Any) -> list[tuple[int, int, int, bool]]:
         hold, (image,) = engine.hold([branch.id])
         engine.release(hold.id)
         return list(image.forgotten)
@@ -32,11 +32,11 @@ async def forgotten(ctx: kv.Context, branch: kv.Branch) -> list[tuple[int, int, 
     return await ctx._loop.call(look)
 
 
-async def computed_anew(tokens: list[int], history: list[tuple[int, int, int]]) -> np.ndarray[Any, Any]:
+async def computed_anew(tokens: list[int], history: list[tuple[int, int, int, bool]]) -> np.ndarray[Any, Any]:
     """The logits of a branch with these tokens that forgot the same."""
     async with kv.Context.open(kv.models.nano(), **{**OPTIONS, "capacity": 4096}) as ctx:
         branch = await ctx.branch()
-        for first, last, length in history:
+        for first, last, length, _ in history:
             if length > len(branch):
                 await branch.extend(tokens[len(branch) : length])
             await branch.forget(first, last)
@@ -72,7 +72,7 @@ async def converse(turns: int, look_every: int) -> None:
     assert 0 < sum(fed) / turns < 16
     assert max(memory[len(memory) // 2 :]) - max(memory[: len(memory) // 2]) < 24 << 20
     print(
-        f"\n{turns} turns: {sum(early) / len(early):.1f} tokens fed a turn beside question and answer in the first half, "
+        f"\n{turns} turns: {sum(early) / len(early):.1f} tokens fed again a turn in the first half, "
         f"{sum(late) / len(late):.1f} in the second; {ctx.stats.refed} fed again; resident {memory[0] >> 20} to "
         f"{memory[-1] >> 20} MiB; {len(memory)} rows of logits equal to those of a branch computed anew"
     )

@@ -159,6 +159,92 @@ async def test_one_that_is_cancelled_while_room_is_made(open_context: OpenContex
         assert (await branch.generate(max_tokens=3, sampling=endless(ctx))).finish_reason == "length"
 
 
+async def test_what_made_room_stays_forgotten(open_context: OpenContext) -> None:
+    """A branch that is longer than the cache can be rolled back, and goes on, however far."""
+    async with open_context(capacity=64, overflow=DropOldest(batch=10)) as ctx:
+        branch = await ctx.branch(PROMPT)
+        while len(branch) < 400:
+            await branch.extend(PROMPT[:20])
+        for length in (399, 380, 300, 120, 50, 3):
+            await branch.rollback(length)
+            await branch.logits()
+            assert (await branch.generate(max_tokens=2, sampling=endless(ctx))).finish_reason == "length"
+            await branch.rollback(length)
+        await branch.extend(PROMPT)
+
+
+async def test_a_hidden_rewrite_does_not_bring_back_what_was_forgotten() -> None:
+    """A second message of the user's takes back the turn that was opened for the model."""
+    async with small_nano(400) as ctx:
+        branch = await ctx.branch([{"role": "user", "content": "The report is long. " * 30}])
+        assert len(branch) > 200
+        await branch.forget(20, len(branch) - 12)
+        assert (await branch.extend([{"role": "user", "content": "Who are you?"}])).rewritten > 0
+        assert ctx.stats.cells_used < 60
+        assert ctx.stats.refed < 20
+
+
+async def test_what_a_policy_does_on_its_branch_asks_nobody(open_context: OpenContext) -> None:
+    rooms: list[Room] = []
+
+    class Busy:
+        """Forks and generates, extends the branch itself, closes it."""
+
+        async def make_room(self, room: Room) -> bool:
+            rooms.append(room)
+            async with await room.branch.fork() as fork:
+                assert fork.overflow == Stop()
+                assert (await fork.generate(max_tokens=50, sampling=endless(ctx))).finish_reason == "context_full"
+            with pytest.raises((kv.ContextFull, kv.BranchBusy)):
+                await room.branch.extend(PROMPT)
+            await room.branch.close()
+            return True
+
+    async with open_context(capacity=48) as ctx:
+        with anyio.fail_after(20):
+            branch = await ctx.branch(PROMPT, overflow=Busy())
+            async with branch.stream(max_tokens=50, sampling=endless(ctx)) as tokens:
+                assert len([token async for token in tokens]) == 9
+            branch = await ctx.branch(PROMPT, overflow=Busy())
+            with pytest.raises(kv.BranchClosed):
+                await branch.extend(PROMPT)
+        for room in rooms:
+            with pytest.raises(kv.InvalidInput, match="answered"):
+                await room.forget(0, 1)
+
+
+async def test_policies_that_are_none(open_context: OpenContext) -> None:
+    class Plain:
+        def make_room(self, room: Room) -> bool:
+            return True
+
+    async with open_context(capacity=48) as ctx:
+        branch = await ctx.branch(PROMPT, overflow=Plain())
+        with pytest.raises(kv.InvalidInput, match="async def"):
+            await branch.extend(PROMPT)
+    for wrong in (None, "agent", kv.Agent("", output=int)):
+        with pytest.raises(kv.InvalidInput, match="agent"):
+            Summarize(wrong)  # type: ignore[arg-type]
+
+
+async def test_a_summary_that_cannot_be_made() -> None:
+    async with small_nano(200, overflow=Summarize(kv.Agent("", max_tokens=1))) as ctx:
+        branch = await ctx.branch(questions(3))
+        for turn in range(12):
+            await branch.extend([{"role": "user", "content": f"What is {turn % 9} times {turn % 7}?"}])
+            assert (await branch.generate(max_tokens=30)).finish_reason in ("eos", "length")
+        assert ctx.stats.cells_used <= 200
+
+
+async def test_positions_run_out_under_a_window() -> None:
+    async with small_nano(300, window=128, sinks=4, overflow=DropOldest()) as ctx:
+        branch = await ctx.branch()
+        for _ in range(100):
+            await branch.extend(PROMPT + PROMPT[:10])
+        assert ctx.stats.refed > 0
+        assert len(branch) < 4096
+
+
 async def test_policies_are_checked_and_inherited(open_context: OpenContext) -> None:
     for wrong in (DropOldest, 3, "drop", object()):
         with pytest.raises(kv.InvalidInput, match="overflow"):

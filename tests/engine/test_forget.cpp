@@ -20,9 +20,14 @@ struct Known {
   Tokens log;
   std::vector<Forgotten> forgotten;
 
-  void roll_back(Pos length) {
+  void roll_back(Pos length, bool keeps) {
+    if (length == static_cast<Pos>(log.size())) return;
     log.resize(static_cast<std::size_t>(length));
-    std::erase_if(forgotten, [&](const Forgotten& gone) { return gone.at > length; });
+    std::erase_if(forgotten, [&](const Forgotten& gone) { return gone.at > length && !gone.for_room && !keeps; });
+    for (Forgotten& gone : forgotten) {
+      if (gone.at > length) gone = {gone.first, std::min(gone.last, length - 1), length, gone.for_room};
+    }
+    std::erase_if(forgotten, [](const Forgotten& gone) { return gone.first >= gone.last; });
   }
 };
 
@@ -97,14 +102,16 @@ class Play {
         case 4:
         case 5: {
           const Pos to = draw(0, 1) == 0 ? draw(0, length) : std::max(length - draw(0, 5), 0);
-          engine_.rollback(id, to);
-          return known.roll_back(to);
+          const bool keeps = draw(0, 4) == 0;
+          engine_.rollback(id, to, {}, keeps);
+          return known.roll_back(to, keeps);
         }
         case 6:
         case 7: {
           const Pos first = draw(0, length), last = draw(first, length + 1);
-          engine_.forget(id, first, last);
-          if (first < last) known.forgotten.push_back({first, last, length});
+          const bool for_room = draw(0, 1) == 0;
+          engine_.forget(id, first, last, for_room);
+          if (first < last) known.forgotten.push_back({first, last, length, for_room});
           return void(++counts["forgot"]);
         }
         case 8: {
@@ -189,7 +196,7 @@ class Play {
     known.log.insert(known.log.begin() + first, tokens.begin(), tokens.end());
     std::erase_if(known.forgotten, [&](const Forgotten& gone) { return gone.first >= first; });
     for (Forgotten& gone : known.forgotten)
-      gone = {gone.first, std::min(gone.last, first), std::min(gone.at, first + 1)};
+      gone = {gone.first, std::min(gone.last, first), std::min(gone.at, first + 1), gone.for_room};
     ++counts["replaced"];
   }
 

@@ -1,0 +1,200 @@
+// Which cells branches have: what they lend and leave to others, and what they let go and feed again.
+#include <algorithm>
+
+#include "core/errors.h"
+#include "core/message.h"
+#include "engine/branch_table.h"
+
+namespace agentkv {
+namespace {
+
+// Cells that a window leaves behind are given back so many at a time; and where some are fed again, a branch may be
+// rolled back so far once more.
+constexpr Pos kLetGo = 64;
+
+// Of a prompt that is longer than a window, so many tokens are fed at once at least.
+constexpr std::int64_t kLeastChunk = 16;
+
+}  // namespace
+
+// What is gone is computed anew, so retention does without what it cannot take.
+void BranchTable::retain(const Branch& branch) noexcept {
+  if (branch.n_cached == 0 || !branch.lends) return;
+  try {
+    const Pos held = std::min(unbroken(branch), branch.length());  // a job may fail before its tokens are in the log
+    cache_->seq_retain(branch.seq, std::span(branch.log).first(static_cast<std::size_t>(held)));
+  } catch (const std::exception&) {
+  }
+}
+
+BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const Token> tokens) {
+  if (tokens.empty()) return {};
+  const auto wanted = tokens.first(tokens.size() - 1);
+  const Branch* best = nullptr;
+  std::size_t longest = 0;
+  for (const auto& [id, other] : branches_) {
+    if (!other->lends) continue;
+    const std::size_t limit = std::min(static_cast<std::size_t>(other->n_cached), wanted.size());
+    if (limit <= longest) continue;
+    const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(limit);
+    const auto alike = std::mismatch(tokens.begin(), end, other->log.begin()).first - tokens.begin();
+    const auto same = static_cast<std::size_t>(lendable(*other, static_cast<Pos>(alike)));
+    if (same > longest) {
+      longest = same;
+      best = other.get();
+    }
+  }
+  // Cells that are live are shared, and only what lies behind them is recalled: together they take the fewest cells.
+  const auto live = static_cast<Pos>(longest);
+  const Pos all = std::max(live, cache_->find_retained(wanted));
+  branch.log.assign(wanted.begin(), wanted.begin() + all);
+  if (best) share(*best, branch, live);
+  if (best) branch.exact_from = best->exact_from;
+  if (all > live) branch.n_cached = cache_->seq_recall(branch.seq, wanted);
+  return {all, all - live};
+}
+
+Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> tokens) {
+  if (src) {
+    cache_->seq_cp(src->seq, branch.seq, branch.n_cached, length);
+    branch.n_cached = length;
+    speculation_.shared(src->id, branch.id, length);
+  }
+  if (cache_->find_retained(tokens) > branch.n_cached) branch.n_cached = cache_->seq_recall(branch.seq, tokens);
+  return branch.n_cached;
+}
+
+std::span<const Token> BranchTable::refeed(Branch& branch) {
+  if (branch.n_cached == branch.length()) drop_cells(branch, branch.length() - 1);
+  return branch.pending();
+}
+
+// K and V of a row are a function of what lies `reach` before it. So where a window let cells go that are needed again,
+// feeding begins that far back: its first rows lack what they look at, and none of those that count look at them.
+void BranchTable::drop_cells(Branch& branch, Pos length, bool recalls) {
+  if (branch.n_cached <= length && !recalls) return;
+  length = std::min(length, branch.n_cached);
+  const Coverage held = coverage(branch);
+  Pos kept = held.covered(length);
+  Pos exact_from = kept <= window_.sinks ? 0 : branch.exact_from;
+  if (const Pos restart = length - kLetGo - window_.reach;
+      kept < length && window_.length > 0 && restart > kept &&
+      held.first_missing(std::min(window_.sinks, kept)) >= window_.sinks) {
+    kept = restart;
+    exact_from = length - kLetGo - window_.length + 1;
+  }
+  if (kept == branch.n_cached) return;
+  cache_->seq_rm(branch.seq, kept);
+  branch.n_cached = kept;
+  branch.exact_from = exact_from;
+  speculation_.truncated(branch.id, kept);
+}
+
+Pos BranchTable::covered(const Branch& branch) const { return coverage(branch).covered(branch.n_cached); }
+
+Coverage BranchTable::coverage(const Branch& branch) const { return {branch, cache_->seq_runs(branch.seq), window_}; }
+
+Pos BranchTable::lendable(const Branch& branch, Pos length) const {
+  for (const Forgotten& gone : branch.forgotten) length = std::min(length, gone.first);
+  return coverage(branch).covered(length);
+}
+
+Pos BranchTable::unbroken(const Branch& branch) const {
+  Pos end = 0;
+  for (const Run& run : cache_->seq_runs(branch.seq)) {
+    if (run.position != end) break;
+    end = end_position(run);
+  }
+  return std::min(end, branch.n_cached);
+}
+
+void BranchTable::forget(Branch& branch, Pos first, Pos last, bool for_room) {
+  require<InvalidRange>(0 <= first && first <= last && last < branch.length(), "forgetting positions [", first, ", ",
+                        last, ") of branch ", branch.id, ", which has ", branch.length(),
+                        " tokens; all but the last can be forgotten");
+  if (first == last) return;
+  for (const Forgotten& gone : branch.forgotten) {
+    if (gone.first <= first && last <= gone.last && (gone.for_room || !for_room)) return;
+  }
+  branch.forgotten.push_back({first, last, branch.length(), for_room});
+  try {
+    drop_cells(branch, branch.length() - 1);  // what follows is computed from the last token
+    forget_due(branch);
+  } catch (...) {
+    branch.forgotten.pop_back();
+    throw;
+  }
+  branch.next_logits.reset();
+  branch.made = {};
+}
+
+void BranchTable::replace(Branch& branch, Pos first, Pos last, std::span<const Token> tokens) {
+  require<InvalidRange>(0 <= first && first <= last && last < branch.length(), "replacing tokens [", first, ", ", last,
+                        ") of branch ", branch.id, ", which has ", branch.length(),
+                        "; all but the last can be replaced");
+  const Output& output = branch.output;
+  require<InvalidRange>(!output.constraint || output.end <= first || last <= output.began, "replacing tokens [", first,
+                        ", ", last, ") of branch ", branch.id, ", which has an output in [", output.began, ", ",
+                        output.end, ")");
+  const Pos shift = static_cast<Pos>(tokens.size()) - (last - first);
+  std::vector<Token> log(branch.log.begin(), branch.log.begin() + first);
+  log.insert(log.end(), tokens.begin(), tokens.end());
+  log.insert(log.end(), branch.log.begin() + last, branch.log.end());
+  std::vector<Forgotten> forgotten;
+  for (const Forgotten& gone : branch.forgotten) {
+    if (gone.first < first) {
+      forgotten.push_back({gone.first, std::min(gone.last, first), std::min(gone.at, first + 1), gone.for_room});
+    }
+  }
+  branch.forgotten.swap(forgotten);
+  try {
+    drop_cells(branch, first);
+  } catch (...) {
+    branch.forgotten.swap(forgotten);
+    throw;
+  }
+  branch.log.swap(log);
+  branch.lineage.cut(first, ++epochs_);
+  branch.told = std::min(branch.told, first);
+  branch.next_logits.reset();
+  branch.made = {};
+  if (output.constraint && output.began >= last) {
+    branch.output.began += shift;
+    branch.output.end += shift;
+  }
+}
+
+void BranchTable::forget_due(Branch& branch) {
+  for (const Forgotten& gone : branch.forgotten) {
+    if (gone.since() == branch.n_cached) cache_->seq_forget(branch.seq, gone.first, gone.last);
+  }
+}
+
+std::size_t BranchTable::feedable(const Branch& branch) const {
+  Pos end = branch.length();
+  for (const Forgotten& gone : branch.forgotten) {
+    if (gone.since() > branch.n_cached) end = std::min(end, gone.since());
+  }
+  return static_cast<std::size_t>(end - branch.n_cached);
+}
+
+void BranchTable::let_go(Branch& branch) {
+  if (window_.length == 0) return;
+  const auto runs = cache_->seq_runs(branch.seq);
+  const std::size_t at = find_run(runs, window_.sinks);
+  if (at == runs.size()) return;
+  const Pos first = std::max(runs[at].position, window_.sinks);
+  const Pos end = branch.n_cached - window_.length;  // the last row may be fed again
+  if (end - first >= kLetGo) cache_->seq_forget(branch.seq, first, end);
+}
+
+Cell BranchTable::cells_for(const Branch& branch, std::size_t tokens) const {
+  const auto all = static_cast<std::int64_t>(tokens);
+  if (window_.length == 0) return static_cast<Cell>(all);
+  std::int64_t held = 0;
+  for (const Run& run : cache_->seq_runs(branch.seq)) held += run.length;
+  const std::int64_t most = std::int64_t{window_.sinks} + window_.length + kLetGo;  // that it ever has between chunks
+  return static_cast<Cell>(std::min(all, std::max(most - held, std::int64_t{0}) + kLeastChunk));
+}
+
+}  // namespace agentkv

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from ._continuation import common_prefix
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._generation_jobs import GenerationJob, GoOn
-from ._inputs import ChatMessage, checked_count
+from ._inputs import ChatMessage, checked_count, checked_ids
 from ._log import log
 from ._shown import shown
 
@@ -92,8 +92,9 @@ class Room:
         self._check()
         last = checked_count(p1, "p1", 0, self.end)
         first = checked_count(p0, "p0", 0, last)
-        conversation = self.branch._history.conversation.without(first, last, len(tokens))
-        await self._replace(first, last, tokens, conversation)
+        ids = checked_ids(tokens, self.branch._home.context.model_info.vocab_size)
+        conversation = self.branch._history.conversation.without(first, last, len(ids))
+        await self._replace(first, last, ids, conversation)
 
     async def _replace(self, first: int, last: int, tokens: Sequence[int], conversation: Conversation) -> None:
         branch, history, hold = self.branch, self.branch._history, self.branch._history.hold
@@ -191,20 +192,18 @@ class RoomMaker:
     def __init__(self, branch: Generating, tokens: int) -> None:
         self._branch: Branch = branch  # type: ignore[assignment]
         self._tokens = tokens
-        self._refused: _State | None = None  # as it was when the verb was refused the last time
+        self._fits: _State | None = None  # as it was when nothing was lacking, and the verb was tried again
 
     async def make(self) -> bool:
-        """Is it worth another try? Not where nothing has changed since the last one, whatever a policy says."""
+        """Is it worth another try? Not where nothing has changed, whatever a policy says."""
         branch, history = self._branch, self._branch._history
         if not branch._makes_room or history.asking:  # what a policy does on the branch itself asks nobody
             return False
         state = await _state_of(branch)
-        if state == self._refused:
-            return False
-        self._refused = state
         room = Room(branch, state, self._tokens)
         if not (room.cells or room.positions):
-            return True
+            tried, self._fits = self._fits == state, state
+            return not tried
         history.asking = True
         try:
             answer = branch.overflow.make_room(room)
@@ -214,7 +213,7 @@ class RoomMaker:
         finally:
             history.asking, room._over = False, True
         log.debug("room was asked for", branch=branch.id, made=made, cells=room.cells, positions=room.positions)
-        return made
+        return made and not branch.closed and await _state_of(branch) != state
 
 
 async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:

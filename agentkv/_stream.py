@@ -145,9 +145,12 @@ class TokenStream(Generic[Out_co]):
             if self._job.settled.is_set():
                 self._job.result()
                 return False
+            if self._branch._history.asking:
+                raise BranchBusy("two tasks read one stream; give each its own branch")
             if self._job.full:
+                made = await self._room.make()
                 self._job.full = False
-                self._loop.submit(GoOn(self._job, await self._room.make()))
+                self._loop.submit(GoOn(self._job, made))
                 continue  # it may have ended meanwhile
             if self._wakeup is not None:
                 raise BranchBusy("two tasks read one stream; give each its own branch")

@@ -64,9 +64,8 @@ Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::s
   return branch.n_cached;
 }
 
-std::span<const Token> BranchTable::refeed(Branch& branch) {
+void BranchTable::take_last(Branch& branch) {
   if (branch.n_cached == branch.length()) drop_cells(branch, branch.length() - 1);
-  return branch.pending();
 }
 
 // K and V of a row are a function of what lies `reach` before it. So where a window let cells go that are needed again,
@@ -91,6 +90,16 @@ void BranchTable::drop_cells(Branch& branch, Pos length, bool recalls) {
 }
 
 Pos BranchTable::covered(const Branch& branch) const { return coverage(branch).covered(branch.n_cached); }
+
+Pos BranchTable::storable(const Branch& branch) const {
+  const auto runs = cache_->seq_runs(branch.seq);
+  for (Pos length = covered(branch);;) {
+    const auto parts = overlapping(runs, 0, length);
+    const Pos end = parts.empty() ? 0 : std::min(end_position(parts.back()), length);
+    if (end == length) return length;
+    length = coverage(branch).covered(end);
+  }
+}
 
 Coverage BranchTable::coverage(const Branch& branch) const { return {branch, cache_->seq_runs(branch.seq), window_}; }
 

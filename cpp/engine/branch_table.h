@@ -77,8 +77,9 @@ class BranchTable {
   // What a branch has in the cache stays for those that begin alike, as far as there is retention.
   void retain(const Branch& branch) noexcept;
 
-  // The tokens to feed for a row of logits at the branch's end: what is pending, or the last token once more.
-  std::span<const Token> refeed(Branch& branch);
+  // For a row of logits at the branch's end its last token is pending, once more if need be. Before rows are offered:
+  // in a window what it looks at may be gone, and is fed first.
+  void take_last(Branch& branch);
 
   // The cache keeps the first `length` tokens of the branch at most; its log stays. Fewer where what rows from there on
   // look at was let go: those before are to be fed again, as far back as their bits need it.
@@ -92,6 +93,8 @@ class BranchTable {
   bool keeps_all(const Branch& branch) const { return window_.length == 0 && branch.forgotten.empty(); }
   // So much of what the cache has of a branch is a basis to go on from: less than all while a window is fed again.
   Pos covered(const Branch& branch) const;
+  // And so much of that ends with a position that has a cell: rows say where it ends.
+  Pos storable(const Branch& branch) const;
   // The cells that no row of the branch looks at any more, because of a window, are given back.
   void let_go(Branch& branch);
   // The free cells that a branch needs to take so many tokens more, in chunks where a window gives cells back.

@@ -28,7 +28,7 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
 }
 
 void GenerateJob::prepare() {
-  if (!branch_.next_logits) return;
+  if (!branch_.next_logits) return context_.branches.take_last(branch_);
   if (constrained_) return context_.constraints.add(turn(0));
   draw_known();
 }
@@ -54,7 +54,7 @@ std::int32_t GenerateJob::left() const {
 
 void GenerateJob::offer(Batch& batch) {
   if (left() == 0) return no_room(0, batch.free_cells());  // for want of positions
-  const auto tokens = context_.branches.refeed(branch_);
+  const auto tokens = branch_.pending();
   if (batch.free_cells() < 1) return no_room(1, batch.free_cells());
   batch.add({.job = this,
              .seq = branch_.seq,

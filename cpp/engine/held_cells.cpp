@@ -91,7 +91,7 @@ std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<
       const Branch& branch = branches_.at(id);
       StoredBranch& image = images.emplace_back(stored(branch));
       std::vector<Piece> fresh;
-      const Pos covered = branches_.covered(branch);
+      const Pos covered = branches_.storable(branch);
       for (const Run& run : overlapping(cache.seq_runs(branch.seq), 0, covered)) {
         rows.add(clip(run, 0, covered), image.rows, fresh);
       }
@@ -107,7 +107,9 @@ std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<
 HeldCells::Hold HeldCells::take_unshared(BranchId id) {
   const Branch& branch = branches_.idle(id);
   TreeSeqCache& cache = branches_.cache();
-  const Pos first = cache.seq_shared(branch.seq);
+  // Where the last position has no cell, rows would not say where the branch ends: it stays.
+  const bool ends = end_position(cache.seq_runs(branch.seq)) == branch.n_cached;
+  const Pos first = ends ? cache.seq_shared(branch.seq) : branch.n_cached;
   std::vector<Piece> rows;
   Pos row = 0;
   for (const Run& run : overlapping(cache.seq_runs(branch.seq), first, branch.n_cached)) {

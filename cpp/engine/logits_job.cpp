@@ -3,13 +3,13 @@
 namespace agentkv {
 
 void LogitsJob::prepare() {
-  if (!branch_.next_logits) return;
+  if (!branch_.next_logits) return context_.branches.take_last(branch_);
   outcome_.logits = *branch_.next_logits;
   finish();
 }
 
 void LogitsJob::offer(Batch& batch) {
-  const auto tokens = context_.branches.refeed(branch_);
+  const auto tokens = branch_.pending();
   if (batch.free_cells() < 1) return no_room(1, batch.free_cells());
   batch.add({.job = this,
              .seq = branch_.seq,

@@ -15,6 +15,7 @@ SelectJob::SelectJob(JobId id, Branch& branch, JobContext& context, std::vector<
 
 void SelectJob::prepare() {
   offered_ = false;
+  if (!branch_.next_logits) context_.branches.take_last(branch_);
   if (!primed_ && branch_.next_logits) score_first_tokens(*branch_.next_logits);
   while (next_ < choices_.size() && choices_[next_].size() == 1) ++next_, ++scored_;
   finish_if_scored();
@@ -22,7 +23,7 @@ void SelectJob::prepare() {
 
 void SelectJob::offer(Batch& batch) {
   if (batch.prefill_budget() == 0) return;
-  const auto pending = branch_.next_logits ? std::span<const Token>() : context_.branches.refeed(branch_);
+  const auto pending = branch_.next_logits ? std::span<const Token>() : branch_.pending();
   if (!primed_ && !offer_prime(batch)) return;
   for (; next_ < choices_.size(); ++next_) {
     const auto& choice = choices_[next_];

@@ -135,6 +135,25 @@ async def test_a_window_bounds_cells_however_long_a_branch_gets(open_context: Op
         assert ctx.stats.cells_used <= 4 + 32 + 64
 
 
+async def test_a_window_is_fed_again_for_one_token(folder: Path) -> None:
+    """The row before the last looks one position further back than a window leaves."""
+    for settings in ({"window": 8}, {"window": 16, "sinks": 4}):
+        async with kv.Context.open(folder, 300, kv_dtype="fp32", threads=1, **settings) as ctx:  # type: ignore[arg-type]
+            branch = await ctx.branch(TOKENS[:260])
+            for length in (259, 258, 190):
+                await branch.rollback(length)
+                expected = await fresh(folder, TOKENS[:length], kv_dtype="fp32", **settings)
+                assert (await branch.logits() == expected).all()
+                made = await branch.generate(max_tokens=3)
+                assert made.tokens[0] == int(expected.argmax())
+                await branch.rollback(length)
+            await branch.rollback(189)
+            choice = await branch.select(["yes", "no way"])
+            async with kv.Context.open(folder, 300, kv_dtype="fp32", threads=1, **settings) as other:  # type: ignore[arg-type]
+                twin = await other.branch(TOKENS[:189])
+                assert (await twin.select(["yes", "no way"])).logprobs == choice.logprobs
+
+
 async def test_random_verbs_under_a_window(folder: Path) -> None:
     """Speculation, forks and rollbacks over what a window let go: tokens are those of plain decoding without them."""
     rng = random.Random(7)

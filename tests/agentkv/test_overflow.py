@@ -213,6 +213,63 @@ async def test_what_a_policy_does_on_its_branch_asks_nobody(open_context: OpenCo
                 await room.forget(0, 1)
 
 
+async def test_a_read_that_is_cancelled_while_room_is_made(open_context: OpenContext) -> None:
+    class Slow:
+        asked = 0
+
+        async def make_room(self, room: Room) -> bool:
+            Slow.asked += 1
+            if Slow.asked == 1:
+                await anyio.sleep_forever()
+            if Slow.asked == 2:
+                raise ZeroDivisionError
+            return await DropOldest().make_room(room)
+
+    async with open_context(capacity=48) as ctx:
+        branch = await ctx.branch(PROMPT, overflow=Slow())
+        async with branch.stream(max_tokens=60, sampling=endless(ctx)) as tokens:
+            read = [await anext(tokens) for _ in range(9)]
+            with anyio.move_on_after(0.05):
+                await anext(tokens)
+            with pytest.raises(ZeroDivisionError):
+                await anext(tokens)
+            with anyio.fail_after(20):
+                read += [token async for token in tokens]
+        assert len(read) == 60
+
+
+async def test_positions_run_out_again_and_again() -> None:
+    async with small_nano(9000, overflow=DropOldest(keep=4, batch=20)) as ctx:
+        branch = await ctx.branch([300 + i % 50 for i in range(4040)])
+        generation = await branch.generate(max_tokens=150, sampling=endless(ctx))
+        assert len(generation.tokens) == 150
+        with_drafts = await ctx.branch([300 + i % 50 for i in range(4040)])
+        again = await with_drafts.generate(max_tokens=150, sampling=endless(ctx), speculative=kv.spec.PromptLookup())
+        assert again.tokens == generation.tokens
+
+
+@pytest.mark.parametrize("wrong", ["abc", [1.5], None, 5, ["x"], [-1], [10**9]])
+async def test_what_a_room_refuses(open_context: OpenContext, wrong: Any) -> None:
+    class Wrong:
+        async def make_room(self, room: Room) -> bool:
+            with pytest.raises(kv.InvalidInput):
+                await room.replace(0, 3, wrong)
+            for p0, p1 in ((-1, 2), (3, 2), (0, room.length)):
+                with pytest.raises(kv.InvalidInput):
+                    await room.forget(p0, p1)
+                with pytest.raises(kv.InvalidInput):
+                    await room.replace(p0, p1)
+            with pytest.raises(kv.InvalidInput):
+                await room.uncache(-1)
+            return False
+
+    async with open_context(capacity=48, overflow=Wrong()) as ctx:
+        branch = await ctx.branch(PROMPT)
+        with pytest.raises(kv.ContextFull):
+            await branch.extend(PROMPT)
+        assert branch.tokens == PROMPT
+
+
 async def test_policies_that_are_none(open_context: OpenContext) -> None:
     class Plain:
         def make_room(self, room: Room) -> bool:

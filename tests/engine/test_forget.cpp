@@ -208,6 +208,7 @@ class Play {
   void check(BranchId id) {
     const Known& known = known_[id];
     CHECK(engine_.branch(id).log == known.log);
+    CHECK(engine_.branch(id).n_cached <= engine_.branch(id).length());
     if (known.log.empty()) return;
     Finished out;
     try {

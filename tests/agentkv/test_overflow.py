@@ -206,8 +206,9 @@ async def test_what_a_policy_does_on_its_branch_asks_nobody(open_context: OpenCo
             async with branch.stream(max_tokens=50, sampling=endless(ctx)) as tokens:
                 assert len([token async for token in tokens]) == 9
             branch = await ctx.branch(PROMPT, overflow=Busy())
-            with pytest.raises(kv.BranchClosed):
+            with pytest.raises(kv.ContextFull):
                 await branch.extend(PROMPT)
+            assert ctx.stats.branches == 0
         for room in rooms:
             with pytest.raises(kv.InvalidInput, match="answered"):
                 await room.forget(0, 1)

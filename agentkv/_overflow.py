@@ -72,6 +72,12 @@ class Room:
         self._over = False  # the policy has answered
         self._take(state)
 
+    def fits(self, kept: int) -> bool:
+        """Could there ever be room, if so many tokens of the branch stayed?"""
+        info, capacity = self.branch.context.model_info, self.branch.context.stats.capacity
+        needed = kept + self._wanted
+        return needed <= (info.max_positions or needed) and (info.window is not None or needed <= capacity)
+
     async def forget(self, p0: int, p1: int) -> int:
         """As `Branch.forget`, but no rollback takes it back. Returns how many cells are free. Raises InvalidInput."""
         self._check()

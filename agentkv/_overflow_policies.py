@@ -51,6 +51,8 @@ class DropOldest:
     async def make_room(self, room: Room) -> bool:
         """Forgets the oldest, or begins again without them."""
         first = _end_of_message(room, self.keep)
+        if not room.fits(first + 1):
+            return False
         oldest = _held_from(room, first)
         while room.cells and oldest < room.cached:
             last = min(_end_of_messages(room, oldest, oldest + self._some(room, oldest)), room.cached)
@@ -105,7 +107,7 @@ class Summarize:
         """Condenses it. What follows is fed again in any case, so its cells make room for the agent."""
         first = _end_of_message(room, self.keep)
         last = _end_of_messages(room, first, first + max((room.end - first) // 2, 1))
-        if last <= first:
+        if last <= first or not room.fits(first + 1):
             return False
         messages = room.branch.messages
         await room.uncache(last)

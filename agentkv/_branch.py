@@ -193,7 +193,10 @@ class Branch(Generating, Keeping):
         return dict(self._history.marks)
 
     async def rollback(self, to: Mark | int) -> None:
-        """Forgets everything after a mark, or after the first `to` tokens. Moves no bytes.
+        """Takes back everything after a mark, or after the first `to` tokens. Moves no bytes.
+
+        What `forget` freed since comes back as well, and what a window let go: the next verb feeds it again. What made
+        room (`overflow`) does not.
 
         Raises:
             InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.

@@ -79,7 +79,8 @@ class Keeping:
         between still has in it what it saw, but from the last token on nothing sees them any more.
 
         This is part of the history: forks have it, it is saved, and a rollback to fewer tokens than there were takes it
-        back (then the tokens are fed again when the next verb needs them, see `ctx.stats.refed`).
+        back (then the tokens are fed again when the next verb needs them, see `ctx.stats.refed`). One to as
+        many tokens leaves it.
 
         Returns:
             How many cells are free for it: none for those that other branches share.

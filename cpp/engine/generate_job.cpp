@@ -29,6 +29,7 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
 
 void GenerateJob::prepare() {
   if (!branch_.next_logits) return context_.branches.take_last(branch_);
+  if (left() == 0) return;  // it asks for room when it is to offer rows
   if (constrained_) return context_.constraints.add(turn(0));
   draw_known();
 }

@@ -250,6 +250,21 @@ async def test_positions_run_out_again_and_again() -> None:
         assert again.tokens == generation.tokens
 
 
+async def test_a_branch_at_its_last_position_goes_on() -> None:
+    tokens = [300 + i % 50 for i in range(4096)]
+    async with small_nano(9000, overflow=DropOldest()) as ctx:
+        for known in (True, False):
+            branch = await ctx.branch(tokens)
+            if not known:
+                await branch.rollback(4095)
+                await branch.generate(max_tokens=1)
+            assert (await branch.generate(max_tokens=3, sampling=endless(ctx))).finish_reason == "length"
+            assert len(branch) < 4096
+        stuck = await ctx.branch(tokens, overflow=Stop())
+        with pytest.raises(kv.PositionsExhausted):
+            await stuck.generate(max_tokens=3)
+
+
 @pytest.mark.parametrize("wrong", ["abc", [1.5], None, 5, ["x"], [-1], [10**9]])
 async def test_what_a_room_refuses(open_context: OpenContext, wrong: Any) -> None:
     class Wrong:

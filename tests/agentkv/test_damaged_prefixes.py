@@ -31,7 +31,8 @@ async def test_damage_is_found_before_anything_is_mapped(tmp_path: Path, prefix:
     errors = 0
     async with nano(capacity=1024) as ctx:
         for _ in range(40):
-            path.write_bytes(damaged(whole, draw))
+            _, broken = damaged(whole, draw)
+            path.write_bytes(broken)
             try:
                 assert await goes_on(await ctx.load(path, shared=True)) == expected
             except kv.SnapshotError:

@@ -11,7 +11,7 @@ import pytest
 
 import agentkv as kv
 
-MODULES = ("events", "formats", "models", "patterns", "spec", "testing")
+MODULES = ("events", "formats", "models", "overflow", "patterns", "spec", "testing")
 
 
 def test_all_is_sorted_and_names_everything_public() -> None:

@@ -36,7 +36,7 @@ class TreePair(Pair):
         live = 0
         for seq in range(self.plain.max_sequences):
             assert self.native.frontier_size(seq) == self.plain.frontier_size(seq), self.report(f"frontier of {seq}")
-            live += bool(self.plain.held(seq) or self.plain.live(seq))
+            live += bool(self.plain.seq_len(seq) or self.plain.live(seq))
         assert self.native.live_sequences == live, self.report("live sequences")
 
     def compare_if_known(self, *seqs: int) -> None:

@@ -166,7 +166,7 @@ async def test_the_models_last_position_ends_the_turn(open_desk: OpenDesk) -> No
         before = await Before.of(ctx, trunk)
         await fails(lambda: agent.run(trunk, NO_CALL * 20), kv.PositionsExhausted)
         await before.check()
-        await fails(lambda: agent.run(trunk, TWO_CALLS), kv.ContextFull)
+        await fails(lambda: agent.run(trunk, TWO_CALLS), kv.PositionsExhausted)
         await before.check()
 
 

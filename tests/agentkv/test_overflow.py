@@ -174,17 +174,6 @@ async def test_what_made_room_stays_forgotten(open_context: OpenContext) -> None
         await branch.extend(PROMPT)
 
 
-async def test_a_hidden_rewrite_does_not_bring_back_what_was_forgotten() -> None:
-    """A second message of the user's takes back the turn that was opened for the model."""
-    async with small_nano(400) as ctx:
-        branch = await ctx.branch([{"role": "user", "content": "The report is long. " * 30}])
-        assert len(branch) > 200
-        await branch.forget(20, len(branch) - 12)
-        assert (await branch.extend([{"role": "user", "content": "Who are you?"}])).rewritten > 0
-        assert ctx.stats.cells_used < 60
-        assert ctx.stats.refed < 20
-
-
 async def test_what_a_policy_does_on_its_branch_asks_nobody(open_context: OpenContext) -> None:
     rooms: list[Room] = []
 
@@ -301,15 +290,6 @@ async def test_policies_that_are_none(open_context: OpenContext) -> None:
             Summarize(wrong)  # type: ignore[arg-type]
 
 
-async def test_a_summary_that_cannot_be_made() -> None:
-    async with small_nano(200, overflow=Summarize(kv.Agent("", max_tokens=1))) as ctx:
-        branch = await ctx.branch(questions(3))
-        for turn in range(12):
-            await branch.extend([{"role": "user", "content": f"What is {turn % 9} times {turn % 7}?"}])
-            assert (await branch.generate(max_tokens=30)).finish_reason in ("eos", "length")
-        assert ctx.stats.cells_used <= 200
-
-
 async def test_positions_run_out_under_a_window() -> None:
     async with small_nano(300, window=128, sinks=4, overflow=DropOldest()) as ctx:
         branch = await ctx.branch()
@@ -335,79 +315,3 @@ async def test_policies_are_checked_and_inherited(open_context: OpenContext) -> 
         with pytest.raises(kv.InvalidInput, match="overflow"):
             branch.overflow = DropOldest  # type: ignore[assignment]
         assert isinstance(DropOldest(), Overflow)
-
-
-def questions(turns: int) -> list[dict[str, str]]:
-    asked = [{"role": "system", "content": "You are Nano, a desk agent."}]
-    for turn in range(turns):
-        asked.append({"role": "user", "content": f"What is {turn % 9} times {turn % 7}?"})
-        asked.append({"role": "assistant", "content": f"It is {turn % 9 * (turn % 7)}."})
-    return asked
-
-
-@pytest.mark.parametrize(("capacity", "before"), [(400, 5), (5000, 160)], ids=["cells", "positions"])
-async def test_a_conversation_goes_on(capacity: int, before: int) -> None:
-    async with small_nano(capacity, overflow=DropOldest(batch=200)) as ctx:
-        branch = await ctx.branch(questions(before))
-        for turn in range(20):
-            extended = await branch.extend([{"role": "user", "content": f"What is {turn % 9} times {turn % 7}?"}])
-            assert extended.rewritten == 0, turn
-            assert (await branch.generate(max_tokens=40)).finish_reason in ("eos", "length")
-        assert (ctx.stats.refed > 500) == (capacity == 5000)  # for want of positions all of it is fed again, but once
-        messages = branch.messages
-        assert [message.role for message in messages[:3]] == ["system", "user", "assistant"]
-        assert len(messages) == 1 + 2 * before + 40 if capacity == 400 else len(messages) < 1 + 2 * before + 40
-        assert messages[-1].end <= len(branch) <= 4096
-        for message in messages:  # each is where it says
-            if message.role == "user":
-                assert message.content in ctx.tokenizer.decode(branch.tokens[message.start : message.end])
-
-
-async def test_a_turn_that_fails_gives_back_what_made_room_for_it() -> None:
-    failing = kv.Agent("You are Nano, a desk agent.", max_tokens=1)
-    async with small_nano(9000, overflow=DropOldest(batch=100)) as ctx:
-        branch = await ctx.branch(questions(164))
-        assert 4000 < len(branch) < 4096, len(branch)
-        before, row = branch.tokens, await branch.logits()
-        with pytest.raises(kv.LimitReached):
-            await failing.run(branch, " ".join(["word"] * 90))
-        assert branch.tokens == before
-        assert len(branch.messages) == 1 + 2 * 164
-        assert (await branch.logits() == row).all()
-        assert ctx.stats.refed > 1000
-        assert ctx.stats.branches == 1
-
-
-async def test_nothing_of_a_turn_makes_room_for_it() -> None:
-    agent = kv.Agent("You are Nano, a desk agent.")
-    async with small_nano(300, overflow=DropOldest()) as ctx:
-        branch = await ctx.branch(questions(9))
-        run = await agent.run(branch, "Who are you?")
-        assert [message.role for message in run.messages] == ["user", "assistant"]
-        before = branch.tokens
-        with pytest.raises(kv.ContextFull):
-            await agent.run(branch, " ".join(["word"] * 300))
-        assert branch.tokens == before
-
-
-async def test_a_summary_takes_the_place_of_the_oldest() -> None:
-    agent = kv.Agent("", max_tokens=24)
-    async with small_nano(overflow=Summarize(agent)) as ctx:
-        branch = await ctx.branch([{"role": "system", "content": "You are Nano, a desk agent."}])
-        for turn in range(40):
-            await branch.extend([{"role": "user", "content": f"What is {turn % 9} times {turn % 7}?"}])
-            generation = await branch.generate(max_tokens=40)
-            assert generation.finish_reason in ("eos", "length")
-        assert any("(What was said before:" in message.content for message in branch.messages)
-        assert ctx.stats.cells_used <= 400
-        assert len(ctx.branches) == 1
-
-
-async def test_a_summary_of_text_is_text(open_context: OpenContext) -> None:
-    agent = kv.Agent("", max_tokens=24)
-    async with small_nano(capacity=200, overflow=Summarize(agent)) as ctx:
-        branch = await ctx.branch(ctx.tokenizer.encode("one two three four five six seven " * 8))
-        length = len(branch)
-        generation = await branch.generate(max_tokens=150, sampling=endless(ctx))
-        assert generation.tokens
-        assert len(branch) < length + len(generation.tokens)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -19,6 +21,31 @@ pytestmark = pytest.mark.anyio
 async def events_of(stream: kv.AgentStream[Any]) -> list[kv.events.Event]:
     async with stream as events:
         return [event async for event in events]
+
+
+@asynccontextmanager
+async def event_loop_goes_first() -> AsyncIterator[None]:
+    """Before each of its steps the engine waits until the event loop has come round 20 times, on any machine."""
+    rounds, step = 0, EngineWorker.step
+
+    async def turn() -> None:
+        nonlocal rounds
+        while True:
+            await anyio.lowlevel.checkpoint()
+            rounds += 1
+
+    def behind(worker: EngineWorker) -> Any:
+        begun, latest = rounds, time.monotonic() + 20  # an event loop that has ended turns no more
+        while rounds < begun + 20 and time.monotonic() < latest:
+            time.sleep(0.0005)
+        return step(worker)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EngineWorker, "step", behind)
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn)
+            yield
+            group.cancel_scope.cancel()
 
 
 def kinds(events: list[kv.events.Event]) -> list[str]:
@@ -59,7 +86,9 @@ async def test_a_call_begins_while_the_next_one_is_written(open_desk: OpenDesk) 
     tool = as_tool("weather", weather, takes_context=True)
     async with open_desk() as ctx:
         agent = desk_agent(tools=[tool])
-        events = await events_of(agent.stream(await agent.trunk(ctx), TWO_CALLS))
+        trunk = await agent.trunk(ctx)
+        async with event_loop_goes_first():
+            events = await events_of(agent.stream(trunk, TWO_CALLS))
         assert "Brasno" not in begun["Tolvik"].split("<|im_start|>")[-1]
         assert begun["Brasno"].count("</tool_call>") == 2
         assert kinds(events)[:2] == ["CallStarted", "CallFinished"]
@@ -332,11 +361,7 @@ async def test_a_turn_that_nobody_listens_to_is_woken_where_a_call_may_end(open_
         return {"temp": 3, "sky": "sunny"}
 
     wakes = 0
-    batch, step = kv.TokenStream.batch, EngineWorker.step
-
-    def slow(worker: EngineWorker) -> Any:
-        time.sleep(0.03)  # a model that leaves the event loop time
-        return step(worker)
+    batch = kv.TokenStream.batch
 
     async def counted(stream: kv.TokenStream[Any], most: int | None = None) -> list[kv.Token]:
         nonlocal wakes
@@ -348,8 +373,8 @@ async def test_a_turn_that_nobody_listens_to_is_woken_where_a_call_may_end(open_
         trunk = await agent.trunk(ctx)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kv.TokenStream, "batch", counted)
-            patch.setattr(EngineWorker, "step", slow)
-            run = await agent.run(trunk, TWO_CALLS)
+            async with event_loop_goes_first():
+                run = await agent.run(trunk, TWO_CALLS)
         assert [text.count("</tool_call>") for text in begun] == [1, 2]
         assert "Brasno" not in begun[0]
         assert wakes < run.usage.completion_tokens // 4

@@ -61,6 +61,7 @@ class Context:
         retain: int | None = None,
         window: int | None = None,
         sinks: int = 0,
+        quantize_after: int | None = None,
         overflow: Overflow | None = None,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
@@ -85,7 +86,10 @@ class Context:
                 are given back: a branch takes that many and some at most, however long it gets. None leaves the
                 model's own windows, whose cells are given back where every layer has one.
             sinks: the first so many positions stay in view of a window (StreamingLLM, Xiao et al. 2023); 4 is usual.
-
+            quantize_after: keys and values of all but each branch's newest so many positions are held as int8, at half
+                the bytes, in whole blocks of 64 positions; the newest stay as `kv_dtype` says. What was quantised stays
+                so: after a rollback, too, and where it is shared, so `model_info.bit_exact` is False with it. CPU
+                backend alone; None quantises nothing.
             overflow: what a branch does that does not fit any more, into the cache or into the positions that the
                 model has: a policy of `kv.overflow`, or your own; None for `kv.overflow.Stop()`.
 
@@ -107,6 +111,7 @@ class Context:
             retain=retain,
             window=window,
             sinks=sinks,
+            quantize_after=quantize_after,
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
         opened: list[OpenModel] = []

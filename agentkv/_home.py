@@ -100,7 +100,9 @@ class Home:
             spelled = [len(piece).to_bytes(4, "little") + piece for piece in self.token_bytes]
             tokenizer = xxhash.xxh3_128_hexdigest(b"".join(spelled))
             fingerprint = info.fingerprint or self._model.fingerprint()
-            self._key = ModelKey(fingerprint, info.backend, info.kv_dtype, tokenizer, self._model.window)
+            # Floats that codes stood for are no basis for a Context that is exact to the bit.
+            kv_dtype = info.kv_dtype if info.quantize_after is None else f"{info.kv_dtype}+int8"
+            self._key = ModelKey(fingerprint, info.backend, kv_dtype, tokenizer, self._model.window)
         return self._key
 
     def check_maps_files(self, option: str) -> None:

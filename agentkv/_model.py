@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.backends import BACKENDS, KV_DTYPES
+from agentkv_runtime.backends import BACKENDS, KV_DTYPES, QUANTIZED_KV_DTYPES
 
 from ._call_format import CallFormat
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
@@ -45,6 +45,7 @@ class Options:
     retain: int | None
     window: int | None
     sinks: int
+    quantize_after: int | None
 
     def __post_init__(self) -> None:
         if self.device is not None and not isinstance(self.device, str):
@@ -60,12 +61,30 @@ class Options:
             "speculative": checked_strategy(self.speculative),
             "window": None if self.window is None else checked_count(self.window, "window", 1, MOST_POSITIONS),
             "sinks": checked_count(self.sinks, "sinks", 0, MOST_POSITIONS),
+            "quantize_after": (
+                None
+                if self.quantize_after is None
+                else checked_count(self.quantize_after, "quantize_after", 0, MOST_POSITIONS)
+            ),
             "retain": None if self.retain is None else checked_count(self.retain, "retain", 0, 2**31 - 1),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.sinks and self.window is None:
             raise InvalidInput(f"sinks is {self.sinks}, but without a window nothing is let go; give a window as well")
+        if self.quantize_after is not None and self.kv_dtype in QUANTIZED_KV_DTYPES:
+            raise InvalidInput(
+                f"quantize_after is {self.quantize_after}, but kv_dtype {self.kv_dtype!r} quantises every position; "
+                "give kv_dtype='fp16', 'bf16' or 'fp32', or leave quantize_after out"
+            )
+
+    def check_backend(self, backend: str) -> None:
+        """Raises InvalidInput for what a backend cannot do."""
+        if self.quantize_after is not None and backend != "cpu":
+            raise InvalidInput(
+                f"quantize_after is {self.quantize_after}, but the cells of backend {backend!r} cannot be quantised "
+                "where they are; leave it out, give kv_dtype='int8', or export the model with --backend cpu"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +101,7 @@ class ModelInfo:
         n_layers, n_kv_heads, head_dim: shape of the cache.
         quantization: of the weights.
         kv_dtype: of keys and values in the cache.
+        quantize_after: of all but the newest so many positions of each branch they are held as int8; None: of none.
         window: no layer looks further back than so many positions; None where one does.
         sinks: but for the first so many positions, which all of them look at.
         bit_exact: does a branch's history determine its logits to the bit, whatever runs beside it?
@@ -98,6 +118,7 @@ class ModelInfo:
     head_dim: int
     quantization: str
     kv_dtype: str
+    quantize_after: int | None
     window: int | None
     sinks: int
     bit_exact: bool
@@ -170,6 +191,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
         window=window.length,
         sinks=window.sinks,
         reach=window.reach,
+        quantize_after=-1 if options.quantize_after is None else options.quantize_after,
     )
     target = DraftTarget(
         path=info.path,
@@ -206,6 +228,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
             f"{options.path} is not a Hugging Face folder (it has no config.json), which is what backend 'torch' runs; "
             "give that folder, or leave backend out to run an exported model"
         )
+    options.check_backend("torch")
     tokenizer = Tokenizer.from_folder(options.path)
     session = open_torch_session(
         options.path,
@@ -229,6 +252,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
         head_dim=session.model.head_dim,
         quantization="none",
         kv_dtype=options.kv_dtype,
+        quantize_after=options.quantize_after,
         window=window.length or None,
         sinks=window.sinks,
         bit_exact=False,
@@ -248,6 +272,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
             f"{options.path} was exported for backend {manifest.backend!r}, not {options.backend!r}; leave backend "
             f"out, or export the model again with --backend {options.backend}"
         )
+    options.check_backend(manifest.backend)
     if options.threads is not None:
         set_threads(options.threads)
     session = open_session(
@@ -270,9 +295,10 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         head_dim=manifest.head_dim,
         quantization=manifest.quantization,
         kv_dtype=options.kv_dtype,
+        quantize_after=options.quantize_after,
         window=window.length or None,
         sinks=window.sinks,
-        bit_exact=manifest.backend == "cpu",
+        bit_exact=manifest.backend == "cpu" and options.quantize_after is None,
         fingerprint=manifest.fingerprint,
     )
     return session, info, folder.tokenizer, window

@@ -119,6 +119,15 @@ void def_cells(Class& holder, LayerOf layer_of) {
           "is copied. Returns how many cells, from the first on, are pages of the file. Raises InvalidRange, also by a "
           "layer whose cells files cannot be mapped into.")
       .def(
+          "to_quantized",
+          [=](Holder& self, const std::vector<Cell>& cells) {
+            nb::gil_scoped_release release;
+            layer_of(self).to_quantized(cells);
+          },
+          "cells"_a,
+          "These cells are held in fewer bits until they are written again. Raises InvalidRange, also by a layer that "
+          "has no fewer bits for them, and OutOfMemory.")
+      .def(
           "shrink", [=](Holder& self, Cell cells) { layer_of(self).shrink(cells); }, "cells"_a,
           "Gives memory above the first `cells` cells back to the system, as far as that is worth it.");
 }

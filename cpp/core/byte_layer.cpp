@@ -18,6 +18,10 @@ void CacheConfig::check() const {
   for (const auto& [name, count] : counts) require<InvalidTensor>(count >= 1, name, " is ", count, "; at least 1");
 }
 
+void ByteLayer::to_quantized(std::span<const Cell>) {
+  throw InvalidRange(error_text("cells of ", backend_id(), " cannot be quantised where they are"));
+}
+
 Cell ByteLayer::map_cells(Cell, Cell, const FileLanes&) {
   throw InvalidRange(error_text("files cannot be mapped into the cells of ", backend_id()));
 }

@@ -68,6 +68,10 @@ class AGENTKV_API ByteLayer {
   virtual Cell allocated_cells() const = 0;
   // Copies cell src[i] to dst[i] in every layer (compaction after a draft tree was accepted).
   virtual void move_cells(const Cell* src, const Cell* dst, std::size_t n) = 0;
+  // These allocated cells are held in fewer bits from now on, until they are written again; for those that are already,
+  // nothing happens. read_cells gives what they stand for then. Throws InvalidRange by a layer that has no fewer bits
+  // for them, and for other cells; OutOfMemory.
+  virtual void to_quantized(std::span<const Cell> cells);
   // Gives memory above the first `cells` cells back to the system, as far as that is worth it.
   virtual void shrink(Cell) noexcept {}
 

@@ -61,6 +61,9 @@ class AGENTKV_API SeqCache : public SteppedCache {
   virtual void seq_grow(SeqId seq, Cell n) = 0;
   virtual bool seq_grow_run(SeqId seq, Cell n, Cell align) = 0;
   virtual void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) = 0;
+  // The cells of positions [p0, p1) are held in fewer bits from now on. Throws InvalidRange where the byte layer has
+  // none, OutOfMemory; nothing has changed then.
+  virtual void seq_quantize(SeqId seq, Pos p0, Pos p1) = 0;
   virtual Pos seq_shared(SeqId seq) const = 0;  // one past the last position whose cell has another owner; 0 for none
   // Retention: cells of histories stay for those that begin alike, as long as no sequence needs them; what was used
   // longest ago leaves first. set_retention says how many cells may stay that no sequence owns; 0, the default, is

@@ -11,6 +11,7 @@ Cells::Cells(Cell capacity, SeqId max_sequences)
     : table_(capacity, max_sequences), rows_(max_sequences), frontiers_(static_cast<std::size_t>(max_sequences)) {}
 
 void Cells::set_layer(std::weak_ptr<ByteLayer> layer) {
+  layer_ = layer;
   mover_ = [layer = std::move(layer)](std::span<const Cell> src, std::span<const Cell> dst) {
     const auto held = layer.lock();
     if (!held) return;
@@ -136,6 +137,16 @@ Pos Cells::seq_recall(SeqId dst, std::span<const std::int32_t> tokens) {
   check_no_frontier("seq_recall", dst);
   table_.lend(dst, kept_.recall(tokens, table_.length(dst)));
   return table_.length(dst);
+}
+
+void Cells::seq_quantize(SeqId seq, Pos p0, Pos p1) {
+  step_.check_closed("seq_quantize");
+  std::vector<Cell> cells;
+  for (const Run& run : overlapping(table_.runs(seq), p0, p1)) {
+    const Run part = clip(run, p0, p1);
+    for (Cell i = 0; i < part.length; ++i) cells.push_back(part.cell + i);
+  }
+  if (const auto layer = layer_.lock()) layer->to_quantized(cells);
 }
 
 Cell Cells::compact() {

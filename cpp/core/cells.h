@@ -55,6 +55,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   void seq_grow(SeqId seq, Cell n) override;
   bool seq_grow_run(SeqId seq, Cell n, Cell align) override;
   void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) override;
+  void seq_quantize(SeqId seq, Pos p0, Pos p1) override;
   Pos seq_shared(SeqId seq) const override { return table_.shared_end(seq); }
   void set_retention(Cell most) override;
   Cell retained() const override { return table_.pool().kept(); }
@@ -100,6 +101,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   std::vector<RowNode> row_nodes_;   // [n_tokens] of the open step; empty when no row has a tail
   RunList tail_;                     // scratch
   CellMover mover_;
+  std::weak_ptr<ByteLayer> layer_;
 };
 
 }  // namespace agentkv

@@ -38,21 +38,21 @@ Workspace& workspace() {
 struct Attention {
   const Schedule& schedule;
   const KernelTable& kernel;
-  const RowKernels& rows;
-  PoolView k, v;
+  std::array<LayerView, 2> pools;  // by Segment::quantized
+  std::array<const RowKernels*, 2> rows;
   HeadsView q;
   MutableHeadsView out;
   int n_kv_heads, group, dim;
   float scale;  // with log2(e)
-  std::size_t state_size, query_size;
+  std::size_t state_size;
+  std::size_t part_size, query_size;  // of a query as one pool's kernels read it, and as all do
 
-  Attention(const Schedule& schedule, const PoolView& k, const PoolView& v, const HeadsView& q, int n_kv_heads,
+  Attention(const Schedule& schedule, const std::array<LayerView, 2>& pools, const HeadsView& q, int n_kv_heads,
             float scale, const MutableHeadsView& out)
       : schedule(schedule),
         kernel(kernels()),
-        rows(row_kernels(k.dtype)),
-        k(k),
-        v(v),
+        pools(pools),
+        rows{&row_kernels(pools[0].k.dtype), &row_kernels(pools[1].k.dtype)},
         q(q),
         out(out),
         n_kv_heads(n_kv_heads),
@@ -60,7 +60,8 @@ struct Attention {
         dim(q.dim),
         scale(scale * std::numbers::log2e_v<float>),
         state_size(static_cast<std::size_t>(state_floats(q.dim))),
-        query_size(static_cast<std::size_t>(query_floats(q.dim))) {}
+        part_size(static_cast<std::size_t>(query_floats(q.dim))),
+        query_size(part_size * (schedule.sees_quantized() ? 2 : 1)) {}
 
   // Query rows of a tile are numbered slot * group + head within the K/V head.
   std::size_t queries(const Schedule::Tile& tile) const {
@@ -71,7 +72,8 @@ struct Attention {
     for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
       for (int g = 0; g < group; ++g, prepared += query_size) {
         const float* row = q.data + (head * group + g) * q.head_stride + schedule.row(tile, slot) * q.token_stride;
-        rows.prepare_query(row, scale, prepared, dim);
+        rows[0]->prepare_query(row, scale, prepared, dim);
+        if (schedule.sees_quantized()) rows[1]->prepare_query(row, scale, prepared + part_size, dim);
       }
     }
   }
@@ -85,6 +87,8 @@ struct Attention {
     w.state.resize(n);
     w.visible.resize(n);
     BlockArgs args{};
+    const auto& [k, v] = pools[segment.quantized];
+    if (segment.quantized) prepared += part_size;
     args.k = k.data + static_cast<std::size_t>(head) * k.head_stride;
     args.v = v.data + static_cast<std::size_t>(head) * v.head_stride;
     if (k.scales != nullptr) {
@@ -113,15 +117,31 @@ struct Attention {
       args.cells = schedule.cells(current.cells);
       args.next_cells =
           i + 1 < tile.group_end ? schedule.cells(groups[static_cast<std::size_t>(i) + 1].cells) : nullptr;
-      rows.attend_block(args);
+      rows[segment.quantized]->attend_block(args);
     }
+  }
+
+  // The states of segments, those of the first in `total`, become one, in order. state_of(s) may compute it.
+  template <class StateOf>
+  void combine(std::size_t n, std::span<const Schedule::Segment> segments, float* total,
+               const StateOf& state_of) const {
+    for (std::size_t s = 0; s < segments.size(); ++s) {
+      const float* state = state_of(s);
+      if (s > 0) merge(n, total, state);
+      const bool last = s + 1 == segments.size();
+      if (last || segments[s].quantized != segments[s + 1].quantized) turn(n, total, segments[s].quantized);
+    }
+  }
+
+  void turn(std::size_t n, float* states, bool quantized) const {
+    for (std::size_t i = 0; i < n; ++i) rows[quantized]->turn_state(states + i * state_size, dim);
   }
 
   void finish(const Schedule::Tile& tile, int head, const float* states) const {
     for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
       for (int g = 0; g < group; ++g, states += state_size) {
         float* row = out.data + (head * group + g) * out.head_stride + schedule.row(tile, slot) * out.token_stride;
-        rows.finish(states, row, dim);
+        kernel.finish(states, row, dim);
       }
     }
   }
@@ -141,10 +161,11 @@ struct Attention {
     prepare_queries(tile, head, prepared);
     const auto segments = schedule.segments().subspan(static_cast<std::size_t>(tile.segment_begin),
                                                       static_cast<std::size_t>(tile.segment_end - tile.segment_begin));
-    for (std::size_t s = 0; s < segments.size(); ++s) {
-      reduce(tile, head, segments[s], prepared, scratch, w, s == 0 ? total : part);
-      if (s > 0) merge(n, total, part);
-    }
+    combine(n, segments, total, [&](std::size_t s) {
+      float* into = s == 0 ? total : part;
+      reduce(tile, head, segments[s], prepared, scratch, w, into);
+      return into;
+    });
     if (segments.empty()) {
       for (std::size_t i = 0; i < n; ++i) kernel.init_state(total + i * state_size, dim);
     }
@@ -161,9 +182,9 @@ struct Attention {
 
 }  // namespace
 
-void attend(const Schedule& schedule, const PoolView& k, const PoolView& v, const HeadsView& q, int n_kv_heads,
+void attend(const Schedule& schedule, const std::array<LayerView, 2>& pools, const HeadsView& q, int n_kv_heads,
             float scale, const MutableHeadsView& out, const ParallelFor& parallel_for, AttentionScratch& scratch) {
-  const Attention attention(schedule, k, v, q, n_kv_heads, scale, out);
+  const Attention attention(schedule, pools, q, n_kv_heads, scale, out);
   const auto tiles = schedule.tiles();
   const auto heads = static_cast<std::size_t>(n_kv_heads);
   const std::size_t pairs = tiles.size() * heads;
@@ -222,9 +243,9 @@ void attend(const Schedule& schedule, const PoolView& k, const PoolView& v, cons
                           states_of[segment] + offset);
     if (left[tile_of[segment] * heads + head].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     float* total = states_of[tile.segment_begin] + offset;
-    for (std::int32_t s = tile.segment_begin + 1; s < tile.segment_end; ++s) {
-      attention.merge(n, total, states_of[s] + offset);
-    }
+    const auto first = static_cast<std::size_t>(tile.segment_begin);
+    attention.combine(n, schedule.segments().subspan(first, static_cast<std::size_t>(tile.segment_end) - first), total,
+                      [&](std::size_t s) { return states_of[first + s] + offset; });
     attention.finish(tile, static_cast<int>(head), total);
   });
 }

@@ -1,6 +1,7 @@
 // Attention over a schedule: cuts the work into tasks and puts the pieces together in a fixed order.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -19,9 +20,13 @@ struct AttentionScratch {
   std::vector<float> states, queries;
 };
 
-// Shapes as in KvCache::attend, already checked. Which tasks exist depends on the schedule alone, and the bits of a row
-// not even on that.
-void attend(const Schedule& schedule, const PoolView& k, const PoolView& v, const HeadsView& q, int n_kv_heads,
+struct LayerView {
+  PoolView k, v;
+};
+
+// Shapes as in KvCache::attend, already checked. pools: of the cells, and of those that the schedule knows as
+// quantised. Which tasks exist depends on the schedule alone, and the bits of a row not even on that.
+void attend(const Schedule& schedule, const std::array<LayerView, 2>& pools, const HeadsView& q, int n_kv_heads,
             float scale, const MutableHeadsView& out, const ParallelFor& parallel_for, AttentionScratch& scratch);
 
 }  // namespace agentkv::cpu

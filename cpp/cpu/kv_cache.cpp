@@ -1,12 +1,10 @@
 #include "cpu/kv_cache.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "core/errors.h"
 #include "core/message.h"
-#include "cpu/file_bytes.h"
 
 namespace agentkv::cpu {
 
@@ -23,7 +21,9 @@ void check_shape(const char* name, const View& rows, std::int32_t heads, std::in
 KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for)
     : n_kv_heads_(config.n_kv_heads),
       head_dim_(config.head_dim),
+      dtype_(parse_kv_dtype(config.kv_dtype)),
       capacity_(config.capacity),
+      min_chunk_(config.min_chunk),
       sight_{config.window, config.sinks},
       planner_(std::move(planner)),
       parallel_for_(std::move(parallel_for)) {
@@ -31,29 +31,37 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
   require<InvalidTensor>(head_dim_ <= 256 && head_dim_ % 8 == 0, "head_dim is ", head_dim_,
                          "; a multiple of 8 up to 256");
   require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
-  const KvDtype dtype = parse_kv_dtype(config.kv_dtype);
   if (!parallel_for_) {
     parallel_for_ = [](std::size_t n, const std::function<void(std::size_t)>& task) {
       for (std::size_t i = 0; i < n; ++i) task(i);
     };
   }
-  layers_.reserve(static_cast<std::size_t>(config.n_layers));
-  for (int i = 0; i < config.n_layers; ++i) {
-    layers_.push_back({Pool(n_kv_heads_, head_dim_, dtype, capacity_, config.min_chunk),
-                       Pool(n_kv_heads_, head_dim_, dtype, capacity_, config.min_chunk)});
+  layers_ = make_layers(config.n_layers, dtype_);
+}
+
+std::vector<KvCache::Layer> KvCache::make_layers(int n_layers, KvDtype dtype) const {
+  std::vector<Layer> layers;
+  for (int i = 0; i < n_layers; ++i) {
+    const auto pool = [&] { return Pool(n_kv_heads_, head_dim_, dtype, capacity_, min_chunk_); };
+    layers.push_back({pool(), pool()});
   }
+  return layers;
 }
 
 std::size_t KvCache::bytes() const {
   std::size_t total = 0;
-  for (const Layer& layer : layers_) total += layer.k.bytes() + layer.v.bytes();
+  for (const auto* layers : {&layers_, &codes_}) {
+    for (const Layer& layer : *layers) total += layer.k.bytes() + layer.v.bytes();
+  }
   return total;
 }
 
 void KvCache::shrink(Cell cells) noexcept {
-  for (Layer& layer : layers_) {
-    layer.k.shrink(cells);
-    layer.v.shrink(cells);
+  for (auto* layers : {&layers_, &codes_}) {
+    for (Layer& layer : *layers) {
+      layer.k.shrink(cells);
+      layer.v.shrink(cells);
+    }
   }
   count_cells();
 }
@@ -77,98 +85,6 @@ void KvCache::count_cells() {
   for (const Layer& layer : layers_) allocated_ = std::min({allocated_, layer.k.cells(), layer.v.cells()});
 }
 
-void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
-  if (allocated_ == 0) return;  // nothing is stored yet
-  check_moves(src, dst, n, allocated_);
-  for (Layer& layer : layers_) {
-    layer.k.move(src, dst, n);
-    layer.v.move(src, dst, n);
-  }
-}
-
-std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k.cell_bytes(); }
-
-std::vector<CellArray> KvCache::cell_arrays() const {
-  std::vector<CellArray> arrays;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const std::string layer = "layers." + std::to_string(i);
-    layers_[i].k.describe(layer + ".k", arrays);
-    layers_[i].v.describe(layer + ".v", arrays);
-  }
-  return arrays;
-}
-
-void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const {
-  check_cells(cells, allocated_, bytes.size());
-  std::byte* out = bytes.data();
-  const std::size_t step = layers_.front().k.cell_bytes();
-  for (const Cell cell : cells) {
-    for (const Layer& layer : layers_) {
-      for (const Pool* pool : {&layer.k, &layer.v}) {
-        pool->read(cell, out);
-        out += step;
-      }
-    }
-  }
-}
-
-void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) {
-  check_cells(cells, capacity_, bytes.size());
-  if (cells.empty()) return;
-  grow(*std::max_element(cells.begin(), cells.end()) + 1);
-  const std::byte* in = bytes.data();
-  for (Layer& layer : layers_) {
-    layer.k.will_write(cells);
-    layer.v.will_write(cells);
-  }
-  const std::size_t step = layers_.front().k.cell_bytes();
-  for (const Cell cell : cells) {
-    for (Layer& layer : layers_) {
-      for (Pool* pool : {&layer.k, &layer.v}) {
-        pool->restore(cell, in);
-        in += step;
-      }
-    }
-  }
-}
-
-Cell KvCache::map_cells(Cell first, Cell count, const FileLanes& file) {
-  check_file(first, count, file);
-  const Cell held = allocated_;
-  grow(first + count);
-  Cell mapped = count;
-  auto offsets = file.offsets;
-  for (Layer& layer : layers_) {
-    for (Pool* pool : {&layer.k, &layer.v}) {
-      mapped = std::min(mapped, pool->map(first, count, {file.fd, offsets.first(pool->lanes())}));
-      offsets = offsets.subspan(pool->lanes());
-    }
-  }
-  shrink(std::max(held, first + count));  // what was committed ahead of cells that need no memory
-  return mapped;
-}
-
-void KvCache::check_file(Cell first, Cell count, const FileLanes& file) const {
-  require<InvalidRange>(first >= 0 && count >= 1 && count <= capacity_ - first, "cells [", first, ", ",
-                        std::int64_t{first} + count, ") are out of range [0, ", capacity_, ")");
-  const Pool& pool = layers_.front().k;
-  const std::size_t lanes = layers_.size() * 2 * pool.lanes();
-  require<InvalidRange>(file.offsets.size() == lanes, file.offsets.size(), " lanes of a file for ", lanes,
-                        " of a cell");
-  const std::int64_t size = file_size(file.fd);
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    const auto bytes = static_cast<std::int64_t>(pool.lane_row_bytes(lane % pool.lanes())) * count;
-    require<InvalidRange>(file.offsets[lane] >= 0 && bytes <= size && file.offsets[lane] <= size - bytes, bytes,
-                          " bytes at byte ", file.offsets[lane], " of a file of ", size);
-  }
-}
-
-std::size_t KvCache::mapped_bytes() const {
-  std::size_t total = 0;
-  for (const Layer& layer : layers_) total += layer.k.mapped_bytes() + layer.v.mapped_bytes();
-  return total;
-}
-
 AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v) {
   require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
   const auto tokens = static_cast<std::int64_t>(position.size());
@@ -180,6 +96,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   Cell needed = plan.read_len;
   for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   grow(needed);
+  set_quantized(plan.write_cells, false);
   Layer& l = layers_[static_cast<std::size_t>(layer)];
   l.k.will_write(plan.write_cells);
   l.v.will_write(plan.write_cells);
@@ -199,7 +116,12 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   } else {
     parallel_for_(chunks, store);
   }
-  return {layer, l.k.view(), l.v.view(), &plan};
+  AttendSpec spec{layer, l.k.view(), l.v.view(), {}, {}, &plan};
+  if (!codes_.empty()) {
+    spec.k_codes = codes_[static_cast<std::size_t>(layer)].k.view();
+    spec.v_codes = codes_[static_cast<std::size_t>(layer)].v.view();
+  }
+  return spec;
 }
 
 void KvCache::attend(const AttendSpec& spec, HeadsView q, float scale, Pos window, MutableHeadsView out, Pos sinks) {
@@ -212,8 +134,8 @@ void KvCache::attend(const AttendSpec& spec, HeadsView q, float scale, Pos windo
   require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
                          "; neither may be negative");
   const Sight sight = narrower({window, sinks}, sight_);
-  cpu::attend(schedule_for(plan, sight.window, sight.sinks, q.heads / n_kv_heads_), spec.k, spec.v, q, n_kv_heads_,
-              scale, out, parallel_for_, scratch_);
+  cpu::attend(schedule_for(plan, sight.window, sight.sinks, q.heads / n_kv_heads_),
+              {{{spec.k, spec.v}, {spec.k_codes, spec.v_codes}}}, q, n_kv_heads_, scale, out, parallel_for_, scratch_);
 }
 
 const Schedule& KvCache::schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group) {
@@ -224,7 +146,8 @@ const Schedule& KvCache::schedule_for(const StepPlan& plan, Pos window, Pos sink
   for (const KeptSchedule& kept : schedules_) {
     if (kept.window == window && kept.sinks == sinks && kept.group == group) return kept.schedule;
   }
-  schedules_.push_back({window, sinks, group, Schedule(plan, window, sinks, std::max(1, kTileQueries / group))});
+  schedules_.push_back(
+      {window, sinks, group, Schedule(plan, window, sinks, std::max(1, kTileQueries / group), quantized_)});
   return schedules_.back().schedule;
 }
 

@@ -22,6 +22,7 @@ namespace agentkv::cpu {
 struct AttendSpec {
   int layer = 0;
   PoolView k, v;
+  PoolView k_codes, v_codes;  // of the cells that are quantised, if any are
   const StepPlan* plan = nullptr;
 };
 
@@ -40,6 +41,8 @@ class KvCache final : public ByteLayer {
   std::size_t bytes() const override;
   Cell allocated_cells() const override { return allocated_; }
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
+  // Into int8, beside the pools of floats, whose pages are given back where all of their cells went.
+  void to_quantized(std::span<const Cell> cells) override;
   void shrink(Cell cells) noexcept override;
   std::size_t cell_bytes() const override;
   std::vector<CellArray> cell_arrays() const override;
@@ -73,18 +76,26 @@ class KvCache final : public ByteLayer {
   // Memory for `cells` cells in every layer, or in none. Throws CacheFull, OutOfMemory.
   void grow(Cell cells);
   void count_cells();
+  bool is_quantized(Cell cell) const { return !codes_.empty() && quantized_[static_cast<std::size_t>(cell)] != 0; }
+  void set_quantized(std::span<const Cell> cells, bool value);
+  std::vector<Layer> make_layers(int n_layers, KvDtype dtype) const;
+  void discard_rows(std::span<const Cell> cells);
   void check_file(Cell first, Cell count, const FileLanes& file) const;
   const Schedule& schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group);
 
   int n_kv_heads_;
   int head_dim_;
+  KvDtype dtype_;
   Cell capacity_;
+  Cell min_chunk_;
   Cell allocated_ = 0;  // in every layer
   Sight sight_;         // of every layer, at most
   std::shared_ptr<StepPlanner> planner_;
   ParallelFor parallel_for_;
   std::vector<Layer> layers_;
-  StepPlan scheduled_;  // what schedules_ were made for
+  std::vector<Layer> codes_;              // of quantised cells, one for each layer; empty until there are some
+  std::vector<unsigned char> quantized_;  // [capacity] whether a cell is; as `codes_`
+  StepPlan scheduled_;                    // what schedules_ were made for
   std::vector<KeptSchedule> schedules_;
   AttentionScratch scratch_;
 };

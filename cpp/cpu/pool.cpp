@@ -57,11 +57,14 @@ void Pool::will_write(std::span<const Cell> cells) noexcept {
 }
 
 void Pool::write(const HeadsView& rows, std::int32_t token, Cell cell) {
-  const auto store_row = row_kernels(dtype_).store_row;
   for (int h = 0; h < n_kv_heads_; ++h) {
-    auto* scale = has_scales(dtype_) ? reinterpret_cast<float*>(planes_[1].row(h, cell)) : nullptr;
-    store_row(rows.data + h * rows.head_stride + token * rows.token_stride, planes_[0].row(h, cell), scale, head_dim_);
+    store(rows.data + h * rows.head_stride + token * rows.token_stride, h, cell);
   }
+}
+
+void Pool::store(const float* row, int head, Cell cell) {
+  auto* scale = has_scales(dtype_) ? reinterpret_cast<float*>(planes_[1].row(head, cell)) : nullptr;
+  row_kernels(dtype_).store_row(row, planes_[0].row(head, cell), scale, head_dim_);
 }
 
 void Pool::move(const Cell* src, const Cell* dst, std::size_t n) {
@@ -74,6 +77,23 @@ void Pool::move(const Cell* src, const Cell* dst, std::size_t n) {
       for (std::size_t i = 0; i < n; ++i) std::memcpy(plane.row(h, dst[i]), &held[i * row], row);
     }
   }
+}
+
+void Pool::load(int head, Cell cell, float* row) const {
+  const float scale = has_scales(dtype_) ? *reinterpret_cast<const float*>(planes_[1].row(head, cell)) : 1.0f;
+  row_kernels(dtype_).load_row(planes_[0].row(head, cell), scale, row, head_dim_);
+}
+
+void Pool::convert(const Pool& other, Cell cell) {
+  float row[padded_dim(kMaxHeadDim)];
+  for (int h = 0; h < n_kv_heads_; ++h) {
+    other.load(h, cell, row);
+    store(row, h, cell);
+  }
+}
+
+void Pool::discard(Cell first, Cell end) {
+  for (RowArray& plane : planes_) plane.discard(first, end);
 }
 
 void Pool::describe(const std::string& name, std::vector<CellArray>& arrays) const {
@@ -91,6 +111,14 @@ void Pool::read(Cell cell, std::byte* out) const {
     for (int h = 0; h < n_kv_heads_; ++h, out += plane.row_bytes()) {
       std::memcpy(out, plane.row(h, cell), plane.row_bytes());
     }
+  }
+}
+
+void Pool::read_as(const Pool& other, Cell cell, std::byte* out) const {
+  float row[padded_dim(kMaxHeadDim)];
+  for (int h = 0; h < n_kv_heads_; ++h, out += other.planes_[0].row_bytes()) {
+    load(h, cell, row);
+    row_kernels(other.dtype_).store_row(row, out, nullptr, head_dim_);
   }
 }
 

@@ -42,8 +42,15 @@ class Pool {
   // Row i goes from src[i] to dst[i] as if all were read before any is written. The cells must be allocated.
   void move(const Cell* src, const Cell* dst, std::size_t n);
 
+  // What another pool of the same shape has in a cell, in this pool's dtype.
+  void convert(const Pool& other, Cell cell);
+  // The memory of rows [first, end), which hold nothing of worth, as of RowArray.
+  void discard(Cell first, Cell end);
+
   // One cell's rows of all heads, cell_bytes() in all.
   void read(Cell cell, std::byte* out) const;
+  // The same as a pool of `other`'s kind keeps it.
+  void read_as(const Pool& other, Cell cell, std::byte* out) const;
   void restore(Cell cell, const std::byte* in);
 
   Cell cells() const;  // that have memory
@@ -58,6 +65,9 @@ class Pool {
   PoolView view() const;
 
  private:
+  void store(const float* row, int head, Cell cell);
+  void load(int head, Cell cell, float* row) const;  // [padded_dim(head_dim)]
+
   int n_kv_heads_;
   int head_dim_;
   KvDtype dtype_;

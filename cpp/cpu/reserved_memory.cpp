@@ -60,6 +60,13 @@ void ReservedMemory::release(std::size_t begin, std::size_t end) noexcept {
 #endif
 }
 
+void ReservedMemory::discard(std::size_t begin, std::size_t end) noexcept {
+#ifdef __linux__
+  madvise(data_ + begin, end - begin, MADV_NOHUGEPAGE);  // or the system fills it again, to have a huge page
+#endif
+  madvise(data_ + begin, end - begin, MADV_DONTNEED);
+}
+
 std::size_t ReservedMemory::page_size() noexcept {
   static const auto size = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return size;
@@ -76,6 +83,7 @@ ReservedMemory::~ReservedMemory() = default;
 bool ReservedMemory::commit(std::size_t, std::size_t) noexcept { return false; }
 bool ReservedMemory::map_file(std::size_t, std::size_t, int, std::int64_t) noexcept { return false; }
 void ReservedMemory::release(std::size_t, std::size_t) noexcept {}
+void ReservedMemory::discard(std::size_t, std::size_t) noexcept {}
 std::size_t ReservedMemory::page_size() noexcept { return 4096; }
 
 }  // namespace agentkv::cpu

@@ -38,6 +38,9 @@ class ReservedMemory {
   // Gives the memory of [begin, end) back to the system; what was there is lost.
   void release(std::size_t begin, std::size_t end) noexcept;
 
+  // The same for committed bytes, which stay so: they are zero until they are written.
+  void discard(std::size_t begin, std::size_t end) noexcept;
+
   static std::size_t page_size() noexcept;
 
  private:

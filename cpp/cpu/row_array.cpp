@@ -49,7 +49,8 @@ std::size_t RowArray::whole_pages(std::size_t rows) const {
 }
 
 std::size_t RowArray::bytes() const {
-  return lanes_ * (reserved_ ? committed_ : static_cast<std::size_t>(cells_) * row_bytes_) - mapped_bytes();
+  if (!reserved_) return lanes_ * static_cast<std::size_t>(cells_) * row_bytes_;
+  return lanes_ * (committed_ - discarded_.count() * ReservedMemory::page_size()) - mapped_bytes();
 }
 
 std::size_t RowArray::mapped_bytes() const { return lanes_ * mapped_.count() * ReservedMemory::page_size(); }
@@ -99,6 +100,7 @@ Cell RowArray::map(Cell first, Cell count, const FileLanes& file) {
   const std::size_t whole = map_pages(begin, bytes, file);
   const std::size_t page = ReservedMemory::page_size();
   mapped_.remove((begin + whole) / page, (begin + bytes + page - 1) / page);
+  discarded_.remove(begin / page, (begin + bytes + page - 1) / page);
   for (std::size_t lane = 0; lane < lanes_; ++lane) {
     read_file(file.fd, file.offsets[lane] + static_cast<std::int64_t>(whole),
               {data_ + lane * stride_ + begin + whole, bytes - whole});
@@ -135,17 +137,36 @@ void RowArray::make_private(std::size_t lanes, std::size_t begin, std::size_t en
   }
 }
 
+void RowArray::discard(Cell first, Cell end) {
+  if (!reserved_) return;
+  const std::size_t page = ReservedMemory::page_size();
+  const std::size_t last = static_cast<std::size_t>(end) * row_bytes_ / page;
+  for (std::size_t at = whole_pages(static_cast<std::size_t>(first)) / page; at < last;) {
+    std::size_t stop = at;
+    while (stop < last && !mapped_.has(stop) && !discarded_.has(stop)) ++stop;
+    discarded_.add(at, stop);
+    for (std::size_t lane = 0; lane < lanes_ && stop > at; ++lane) {
+      reserved_.discard(lane * stride_ + at * page, lane * stride_ + stop * page);
+    }
+    at = stop + 1;
+  }
+}
+
 void RowArray::will_write(std::span<const Cell> cells) noexcept {
-  if (mapped_.count() == 0) return;
+  if (mapped_.count() == 0 && discarded_.count() == 0) return;
   const std::size_t page = ReservedMemory::page_size();
   for (const Cell cell : cells) {
     const std::size_t begin = static_cast<std::size_t>(cell) * row_bytes_;
-    mapped_.remove(begin / page, (begin + row_bytes_ + page - 1) / page);
+    const std::size_t end = (begin + row_bytes_ + page - 1) / page;
+    mapped_.remove(begin / page, end);
+    discarded_.remove(begin / page, end);
   }
 }
 
 void RowArray::set_committed(std::size_t bytes) {
-  mapped_.remove(bytes / ReservedMemory::page_size(), committed_ / ReservedMemory::page_size());
+  for (PageSet* pages : {&mapped_, &discarded_}) {
+    pages->remove(bytes / ReservedMemory::page_size(), committed_ / ReservedMemory::page_size());
+  }
   committed_ = bytes;
   cells_ = static_cast<Cell>(std::min(bytes / row_bytes_, static_cast<std::size_t>(capacity_)));
 }
@@ -163,7 +184,8 @@ void RowArray::move_to_heap(Cell cells) {
     }
   }
   heap_ = std::move(data);
-  mapped_ = MappedPages();
+  mapped_ = PageSet();
+  discarded_ = PageSet();
   reserved_ = ReservedMemory();
   committed_ = 0;
   data_ = heap_.get();

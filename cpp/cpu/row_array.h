@@ -7,7 +7,7 @@
 
 #include "core/byte_layer.h"
 #include "core/types.h"
-#include "cpu/mapped_pages.h"
+#include "cpu/page_set.h"
 #include "cpu/reserved_memory.h"
 
 namespace agentkv::cpu {
@@ -29,7 +29,9 @@ class RowArray {
   // file's begin at one, the rest is copied. Returns how many rows, from the first on, are mapped. Throws InvalidRange
   // where the file cannot be read; what these rows are is open then.
   Cell map(Cell first, Cell count, const FileLanes& file);
-  // Said before rows are written: pages of a file become memory then.
+  // Rows [first, end) hold nothing of worth: the memory of whole pages of them is given back until they are written.
+  void discard(Cell first, Cell end);
+  // Said before rows are written: pages of a file, and those that were given back, become memory then.
   void will_write(std::span<const Cell> cells) noexcept;
 
   Cell cells() const { return cells_; }  // that have memory, or pages of a file
@@ -62,7 +64,8 @@ class RowArray {
   Cell cells_ = 0;
   std::size_t stride_ = 0;
   std::size_t committed_ = 0;  // bytes of each lane; 0 on the heap
-  MappedPages mapped_;         // of each lane
+  PageSet mapped_;             // of each lane: pages of files
+  PageSet discarded_;          // and those that have no memory
   ReservedMemory reserved_;
   std::unique_ptr<std::byte, Free> heap_;
   std::byte* data_ = nullptr;

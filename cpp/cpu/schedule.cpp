@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace agentkv::cpu {
 
@@ -17,7 +18,8 @@ std::uint64_t bits(Pos base, Pos low, Pos high) {
 
 }  // namespace
 
-Schedule::Schedule(const StepPlan& plan, Pos window, Pos sinks, std::int32_t rows_per_tile) {
+Schedule::Schedule(const StepPlan& plan, Pos window, Pos sinks, std::int32_t rows_per_tile,
+                   std::span<const unsigned char> quantized) {
   const std::int32_t n = plan.n_tokens();
   if (n == 0) return;
   constexpr Pos no_limit = std::numeric_limits<Pos>::max();
@@ -39,6 +41,7 @@ Schedule::Schedule(const StepPlan& plan, Pos window, Pos sinks, std::int32_t row
       tails_[i] = add_blocks(plan.view(plan.row_view[i]), limit, plan.tail(i), (limit + 1) / kBlock);
     }
   }
+  split_lists(quantized);
   rows_.resize(static_cast<std::size_t>(n));
   std::iota(rows_.begin(), rows_.end(), 0);
   std::stable_sort(rows_.begin(), rows_.end(),
@@ -67,7 +70,7 @@ Schedule::BlockRange Schedule::add_blocks(std::span<const Run> head, Pos limit, 
       if (!open) {
         open = true;
         list.present = 0;
-        list.next = -1;
+        list.next = list.quantized = -1;
         list.cells.fill(-1);
       }
       const Pos base = block * kBlock, stop = std::min(end, base + kBlock);
@@ -93,15 +96,45 @@ std::int32_t Schedule::intern(std::int32_t block, const CellList& list) {
   return first_list_[b] = static_cast<std::int32_t>(lists_.size()) - 1;
 }
 
-std::int32_t Schedule::list_of(std::size_t row, std::int32_t block) const {
+void Schedule::split_lists(std::span<const unsigned char> quantized) {
+  for (std::size_t i = 0, n = lists_.size(); i < n && !quantized.empty(); ++i) {
+    CellList codes{0, -1, -1, {}};
+    for (int p = 0; p < kBlock; ++p) {
+      Cell& cell = lists_[i].cells[p];
+      const bool is = cell >= 0 && static_cast<std::size_t>(cell) < quantized.size() &&
+                      quantized[static_cast<std::size_t>(cell)] != 0;
+      codes.cells[p] = std::exchange(cell, is ? -1 : cell);
+      if (is) codes.present |= std::uint64_t{1} << p;
+      if (!is) codes.cells[p] = -1;
+    }
+    if (codes.present == 0) continue;
+    lists_[i].present &= ~codes.present;
+    lists_[i].quantized = static_cast<std::int32_t>(lists_.size());
+    lists_.push_back(codes);
+    sees_quantized_ = true;
+  }
+}
+
+std::int32_t Schedule::list_of(std::size_t row, std::int32_t block, bool quantized) const {
   const BlockRange* range = &views_[static_cast<std::size_t>(row_views_[row])];
   if (!tails_.empty() && tails_[row].end > tails_[row].begin && block >= tails_[row].first) range = &tails_[row];
   const std::int32_t i = range->begin + block - range->first;
-  return i < range->end ? block_lists_[static_cast<std::size_t>(i)] : -1;
+  const std::int32_t list = i < range->end ? block_lists_[static_cast<std::size_t>(i)] : -1;
+  return quantized && list >= 0 ? lists_[static_cast<std::size_t>(list)].quantized : list;
 }
 
 void Schedule::add_tile(const StepPlan& plan, Pos window, Pos sinks, std::int32_t begin, std::int32_t end) {
   Tile tile{begin, end, static_cast<std::int32_t>(groups_.size()), 0, static_cast<std::int32_t>(segments_.size()), 0};
+  if (sees_quantized_) add_groups(plan, window, sinks, tile, true);
+  add_groups(plan, window, sinks, tile, false);
+  tile.group_end = static_cast<std::int32_t>(groups_.size());
+  tile.segment_end = static_cast<std::int32_t>(segments_.size());
+  max_segments_ = std::max(max_segments_, tile.segment_end - tile.segment_begin);
+  tiles_.push_back(tile);
+}
+
+void Schedule::add_groups(const StepPlan& plan, Pos window, Pos sinks, const Tile& tile, bool quantized) {
+  const std::int32_t begin = tile.begin, end = tile.end;
   Pos last = 0;
   for (std::int32_t i = begin; i < end; ++i) last = std::max(last, plan.positions[rows_[i]]);
   std::vector<std::int32_t> lists(static_cast<std::size_t>(end - begin));
@@ -116,7 +149,7 @@ void Schedule::add_tile(const StepPlan& plan, Pos window, Pos sinks, std::int32_
       const Pos limit = tail || plan.row_limit.empty() ? position : plan.row_limit[row];
       std::uint64_t seen = bits(base, 0, limit);
       if (window > 0) seen &= bits(base, position - window + 1, position) | bits(base, 0, sinks - 1);
-      const std::int32_t list = seen != 0 ? list_of(row, block) : -1;
+      const std::int32_t list = seen != 0 ? list_of(row, block, quantized) : -1;
       lists[i - begin] = list;
       visible[i - begin] = list >= 0 ? seen & lists_[static_cast<std::size_t>(list)].present : 0;
     }
@@ -136,17 +169,14 @@ void Schedule::add_tile(const StepPlan& plan, Pos window, Pos sinks, std::int32_
     if (after == before) continue;
     constexpr int per_segment = kSegment / kBlock;
     const bool starts = static_cast<std::int32_t>(segments_.size()) == tile.segment_begin ||
+                        segments_.back().quantized != quantized ||
                         groups_[segments_.back().group_begin].block / per_segment != block / per_segment;
     if (starts) {
-      segments_.push_back({before, after});
+      segments_.push_back({before, after, quantized});
     } else {
       segments_.back().group_end = after;
     }
   }
-  tile.group_end = static_cast<std::int32_t>(groups_.size());
-  tile.segment_end = static_cast<std::int32_t>(segments_.size());
-  max_segments_ = std::max(max_segments_, tile.segment_end - tile.segment_begin);
-  tiles_.push_back(tile);
 }
 
 bool same_visibility(const StepPlan& a, const StepPlan& b) {

@@ -30,12 +30,16 @@ class Schedule {
     std::int32_t group_begin, group_end;      // by ascending block
     std::int32_t segment_begin, segment_end;  // into segments()
   };
-  // Groups of one tile that belong to one segment of positions.
+  // Groups of one tile that belong to one segment of positions, and whose cells are all kept in one way.
   struct Segment {
     std::int32_t group_begin, group_end;
+    bool quantized;
   };
 
-  Schedule(const StepPlan& plan, Pos window, Pos sinks, std::int32_t rows_per_tile);
+  // quantized[cell] != 0: that cell is kept as codes, beside a pool of floats. No cell beyond its end is. What a tile
+  // sees of such cells comes first.
+  Schedule(const StepPlan& plan, Pos window, Pos sinks, std::int32_t rows_per_tile,
+           std::span<const unsigned char> quantized = {});
 
   std::span<const Tile> tiles() const { return tiles_; }
   std::span<const Segment> segments() const { return segments_; }
@@ -50,11 +54,13 @@ class Schedule {
   const Cell* cells(std::int32_t list) const { return lists_[static_cast<std::size_t>(list)].cells.data(); }
   // The most segments that one tile has.
   std::int32_t max_segments() const { return max_segments_; }
+  bool sees_quantized() const { return sees_quantized_; }
 
  private:
   struct CellList {
     std::uint64_t present;
-    std::int32_t next;  // the next list of the same block, -1 at the end
+    std::int32_t next;       // the next list of the same block, -1 at the end
+    std::int32_t quantized;  // the list of its quantised cells, which are not in this one then; -1 for none
     std::array<Cell, kBlock> cells;
   };
   // The cell lists of one row or one view from block `first` on; -1 where no position has a cell.
@@ -64,8 +70,10 @@ class Schedule {
 
   BlockRange add_blocks(std::span<const Run> head, Pos limit, std::span<const Run> tail, std::int32_t first);
   std::int32_t intern(std::int32_t block, const CellList& list);
-  std::int32_t list_of(std::size_t row, std::int32_t block) const;
+  void split_lists(std::span<const unsigned char> quantized);
+  std::int32_t list_of(std::size_t row, std::int32_t block, bool quantized) const;
   void add_tile(const StepPlan& plan, Pos window, Pos sinks, std::int32_t begin, std::int32_t end);
+  void add_groups(const StepPlan& plan, Pos window, Pos sinks, const Tile& tile, bool quantized);
 
   std::vector<CellList> lists_;
   std::vector<std::int32_t> first_list_;  // by block
@@ -79,6 +87,7 @@ class Schedule {
   std::vector<Group> groups_;
   std::vector<Member> members_;
   std::int32_t max_segments_ = 0;
+  bool sees_quantized_ = false;
 };
 
 // Whether two plans show the same rows the same cells.

@@ -12,6 +12,9 @@ namespace {
 // rolled back so far once more.
 constexpr Pos kLetGo = 64;
 
+// Positions that are quantised together.
+constexpr Pos kQuantizedBlock = 64;
+
 // Of a prompt that is longer than a window, so many tokens are fed at once at least.
 constexpr std::int64_t kLeastChunk = 16;
 
@@ -85,6 +88,7 @@ void BranchTable::drop_cells(Branch& branch, Pos length, bool recalls) {
   if (kept == branch.n_cached) return;
   cache_->seq_rm(branch.seq, kept);
   branch.n_cached = kept;
+  branch.quantized_to = std::min(branch.quantized_to, kept);
   branch.exact_from = exact_from;
   speculation_.truncated(branch.id, kept);
 }
@@ -195,6 +199,35 @@ void BranchTable::let_go(Branch& branch) {
   const Pos first = std::max(runs[at].position, window_.sinks);
   const Pos end = branch.n_cached - window_.length;  // the last row may be fed again
   if (end - first >= kLetGo) cache_->seq_forget(branch.seq, first, end);
+}
+
+// The first position of [first, last) whose cell both have; `last` where there is none.
+Pos BranchTable::unshared(const Branch& a, const Branch& b, Pos first, Pos last) const {
+  for (const Run& run : overlapping(cache_->seq_runs(a.seq), first, last)) {
+    const Run mine = clip(run, first, last);
+    for (const Run& other : overlapping(cache_->seq_runs(b.seq), mine.position, end_position(mine))) {
+      if (other.cell - other.position == mine.cell - mine.position) return std::max(mine.position, other.position);
+    }
+  }
+  return last;
+}
+
+void BranchTable::quantize_old(Branch& branch) noexcept {
+  if (quantize_after_ < 0) return;
+  const auto whole_blocks = [](Pos end) { return end - end % kQuantizedBlock; };
+  Pos end = whole_blocks(std::max(branch.n_cached - quantize_after_, 0));
+  if (end <= branch.quantized_to) return;
+  for (const auto& [id, other] : branches_) {
+    if (other.get() == &branch) continue;
+    end = unshared(branch, *other, std::max(other->n_cached - quantize_after_, branch.quantized_to), end);
+  }
+  end = whole_blocks(end);
+  if (end <= branch.quantized_to) return;
+  try {
+    cache_->seq_quantize(branch.seq, branch.quantized_to, end);
+    branch.quantized_to = end;
+  } catch (const std::exception&) {  // there is no memory for it now
+  }
 }
 
 Cell BranchTable::cells_for(const Branch& branch, std::size_t tokens) const {

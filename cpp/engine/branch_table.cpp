@@ -9,8 +9,8 @@
 
 namespace agentkv {
 BranchTable::BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation,
-                         Window window)
-    : cache_(std::move(cache)), speculation_(speculation), window_(window) {
+                         Window window, Pos quantize_after)
+    : cache_(std::move(cache)), speculation_(speculation), window_(window), quantize_after_(quantize_after) {
   if (!cache_) throw InvalidEngine("the engine needs a cache");
   if (max_branches < 1 || max_branches > cache_->max_sequences()) {
     throw InvalidEngine(error_text("max_branches is ", max_branches, ", but must be from 1 to the ",
@@ -230,6 +230,7 @@ void BranchTable::set_aside(Branch& branch, std::vector<Piece> rows) {
   if (!rows.empty()) {
     cache_->seq_rm(branch.seq, rows.front().to);
     branch.n_cached = rows.front().to;
+    branch.quantized_to = std::min(branch.quantized_to, branch.n_cached);
   }
   branch.made = {};
   branch.aside = std::move(rows);

@@ -21,7 +21,7 @@ class BranchTable {
  public:
   // speculation hears of what becomes of the branches.
   BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation,
-              Window window = {});
+              Window window = {}, Pos quantize_after = -1);
 
   Branch& at(BranchId id);     // throws BranchClosed
   Branch& idle(BranchId id);   // throws BranchClosed, BranchBusy
@@ -97,6 +97,9 @@ class BranchTable {
   Pos storable(const Branch& branch) const;
   // The cells that no row of the branch looks at any more, because of a window, are given back.
   void let_go(Branch& branch);
+  // Cells of whole blocks of positions that are older than the newest `quantize_after`, for each branch that has them,
+  // are held in fewer bits.
+  void quantize_old(Branch& branch) noexcept;
   // The free cells that a branch needs to take so many tokens more, in chunks where a window gives cells back.
   Cell cells_for(const Branch& branch, std::size_t tokens) const;
 
@@ -120,11 +123,13 @@ class BranchTable {
   void share(const Branch& src, Branch& dst, Pos length);
   Coverage coverage(const Branch& branch) const;
   Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most
-  Pos unbroken(const Branch& branch) const;              // positions without a hole, from the first on
+  Pos unshared(const Branch& a, const Branch& b, Pos first, Pos last) const;
+  Pos unbroken(const Branch& branch) const;  // positions without a hole, from the first on
 
   std::shared_ptr<TreeSeqCache> cache_;
   Speculation& speculation_;
   const Window window_;
+  const Pos quantize_after_;  // -1: nothing is quantised
   std::size_t max_branches_;
   std::map<BranchId, std::unique_ptr<Branch>> branches_;
   std::vector<SeqId> free_;  // sequences that hold nothing

@@ -27,6 +27,9 @@ EngineConfig checked_config(EngineConfig config) {
   if (config.max_batch_tokens < 1) {
     throw InvalidEngine(error_text("max_batch_tokens is ", config.max_batch_tokens, ", but must be at least 1"));
   }
+  if (config.quantize_after < -1) {
+    throw InvalidEngine(error_text("quantize_after is ", config.quantize_after, ", but must be at least -1"));
+  }
   const Window& window = config.window;
   require<InvalidEngine>(window.length >= 0 && window.sinks >= 0 && window.reach >= 0, "a window of ", window.length,
                          " positions and ", window.sinks, " sinks that reaches ", window.reach,
@@ -49,7 +52,7 @@ Engine::Engine(std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache
       config_(checked_config(config)),
       speculation_(stats_),
       constraints_(stats_, info_.vocab_size),
-      branches_(std::move(cache), config.max_branches, speculation_, config.window),
+      branches_(std::move(cache), config.max_branches, speculation_, config.window, config.quantize_after),
       held_(branches_),
       context_{.branches = branches_,
                .jobs = jobs_,

@@ -19,6 +19,7 @@ struct EngineConfig {
   Cell retain = 0;  // most cells that closed branches leave to those that begin alike, while nobody else needs them
   std::int32_t max_positions = 0;  // tokens that a branch may hold, as the model knows no later position; 0: any number
   Window window = {};              // of the attention of all layers
+  Pos quantize_after = -1;         // cells of all but so many newest positions are held in fewer bits; -1: none are
 };
 
 // Used by one thread. Verbs check everything before they change anything.

@@ -174,7 +174,10 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
     accepted_.clear();
     guarded(*entry.job, [&] { entry.job->take({segment, own, vocab, accepted_}); });
     if (entry.draft_rows() > 0) guarded(*entry.job, [&] { keep_accepted(entry); });
-    if (entry.branch) branches_.let_go(*entry.branch);
+    if (entry.branch) {
+      branches_.let_go(*entry.branch);
+      branches_.quantize_old(*entry.branch);
+    }
     const auto own_features = features.first(features.empty() ? 0 : segment.count * feature_dim);
     features = features.subspan(own_features.size());
     if (entry.branch && !speculation_.empty()) tell_drafters(segment, first, own_features);

@@ -369,6 +369,11 @@ class CpuCache:
         Cells [first, first + count) become those of an open file (its descriptor), which nobody may change in place from then on: row after row from offsets[i] on, for each head of each array of cell_arrays. Its pages are shared with all who map them, where pages of cells and file agree, until these cells are written; the rest is copied. Returns how many cells, from the first on, are pages of the file. Raises InvalidRange, also by a layer whose cells files cannot be mapped into.
         """
 
+    def to_quantized(self, cells: Sequence[int]) -> None:
+        """
+        These cells are held in fewer bits until they are written again. Raises InvalidRange, also by a layer that has no fewer bits for them, and OutOfMemory.
+        """
+
     def shrink(self, cells: int) -> None:
         """
         Gives memory above the first `cells` cells back to the system, as far as that is worth it.
@@ -903,9 +908,9 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0, window: int = 0, sinks: int = 0, reach: int = 0) -> None:
+    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0, window: int = 0, sinks: int = 0, reach: int = 0, quantize_after: int = -1) -> None:
         """
-        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. window, sinks: in no layer does a row look further back than `window` positions, its own among them, the first `sinks` apart; 0 for no window. reach: so many positions before it, over all layers, make the keys and values of a position. Raises InvalidEngine.
+        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. window, sinks: in no layer does a row look further back than `window` positions, its own among them, the first `sinks` apart; 0 for no window. reach: so many positions before it, over all layers, make the keys and values of a position. quantize_after: cells of all but so many newest positions are held in fewer bits, where the cache can; -1: none are. Raises InvalidEngine.
         """
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
@@ -1159,6 +1164,11 @@ class ExecuTorchSession(ModelRunner):
     def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
         """
         Cells [first, first + count) become those of an open file (its descriptor), which nobody may change in place from then on: row after row from offsets[i] on, for each head of each array of cell_arrays. Its pages are shared with all who map them, where pages of cells and file agree, until these cells are written; the rest is copied. Returns how many cells, from the first on, are pages of the file. Raises InvalidRange, also by a layer whose cells files cannot be mapped into.
+        """
+
+    def to_quantized(self, cells: Sequence[int]) -> None:
+        """
+        These cells are held in fewer bits until they are written again. Raises InvalidRange, also by a layer that has no fewer bits for them, and OutOfMemory.
         """
 
     def shrink(self, cells: int) -> None:

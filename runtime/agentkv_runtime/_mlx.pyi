@@ -57,6 +57,11 @@ class MlxCache:
         Cells [first, first + count) become those of an open file (its descriptor), which nobody may change in place from then on: row after row from offsets[i] on, for each head of each array of cell_arrays. Its pages are shared with all who map them, where pages of cells and file agree, until these cells are written; the rest is copied. Returns how many cells, from the first on, are pages of the file. Raises InvalidRange, also by a layer whose cells files cannot be mapped into.
         """
 
+    def to_quantized(self, cells: Sequence[int]) -> None:
+        """
+        These cells are held in fewer bits until they are written again. Raises InvalidRange, also by a layer that has no fewer bits for them, and OutOfMemory.
+        """
+
     def shrink(self, cells: int) -> None:
         """
         Gives memory above the first `cells` cells back to the system, as far as that is worth it.

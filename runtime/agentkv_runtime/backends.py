@@ -13,7 +13,7 @@ from agentkv_runtime.errors import BackendError
 if TYPE_CHECKING:
     from agentkv_runtime.manifest import DType, Quantization
 
-__all__ = ["BACKENDS", "KV_DTYPES", "PROGRAM_BACKENDS", "Backend", "load_backend"]
+__all__ = ["BACKENDS", "KV_DTYPES", "PROGRAM_BACKENDS", "QUANTIZED_KV_DTYPES", "Backend", "load_backend"]
 
 
 @dataclass(frozen=True)
@@ -116,3 +116,6 @@ PROGRAM_BACKENDS = {name: backend for name, backend in BACKENDS.items() if backe
 
 KV_DTYPES = tuple(dict.fromkeys(dtype for backend in BACKENDS.values() for dtype in backend.kv_dtypes))
 """What caches keep keys and values in, on any backend."""
+
+QUANTIZED_KV_DTYPES = ("int8", "int4")
+"""Those of them that are codes."""

@@ -22,7 +22,8 @@ void attend_code_block(const BlockArgs& a) {
 }
 
 template <class Row>
-constexpr RowKernels kCodeKernels = {attend_code_block<Row>, Row::store_row, prepare_code_query, finish_turned};
+constexpr RowKernels kCodeKernels = {attend_code_block<Row>, Row::store_row, load_code_row<Row>, prepare_code_query,
+                                     turn_state_back};
 
 }  // namespace
 

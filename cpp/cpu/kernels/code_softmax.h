@@ -110,10 +110,7 @@ AGENTKV_INLINE void add_products(float* sum, IVec products, Weighed w) {
   store(sum, fma(__builtin_convertvector(products, Vec), splat(w.unit), load(sum) * splat(w.fade)));
 }
 
-void finish_turned(const float* state, float* out, int dim) {
-  finish(state, out, dim);
-  turn_back(out, dim);
-}
+void turn_state_back(float* state, int dim) { turn_back(state, dim); }
 
 }  // namespace
 }  // namespace agentkv::cpu

@@ -152,5 +152,14 @@ struct Int4Row {
   }
 };
 
+template <class Row>
+void load_code_row(const std::byte* src, float scale, float* dst, int dim) {
+  for (int d = 0; d < dim; d += 16) {
+    const Codes16 codes = Row::load16(src, d);
+    for (int i = 0; i < 16; ++i) dst[d + i] = static_cast<float>(codes[i]) * scale;
+  }
+  turn_back(dst, dim);
+}
+
 }  // namespace
 }  // namespace agentkv::cpu

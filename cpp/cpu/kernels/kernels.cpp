@@ -28,8 +28,10 @@ void scale_query(const float* q, float scale, float* dst, int dim) {
   for (int d = 0; d < dim; ++d) dst[d] = q[d] * scale;
 }
 
+void keep_state(float*, int) {}
+
 template <class Row>
-constexpr RowKernels kFloatKernels = {attend_block<Row>, store_row<Row>, scale_query, finish};
+constexpr RowKernels kFloatKernels = {attend_block<Row>, store_row<Row>, load_row<Row>, scale_query, keep_state};
 
 }  // namespace
 
@@ -38,6 +40,7 @@ const KernelTable AGENTKV_TABLE = {
     {kFloatKernels<Fp32Row>, kFloatKernels<Fp16Row>, kFloatKernels<Bf16Row>},
     init_state,
     merge_state,
+    finish,
     rms_norm_row,
     rotate_row,
 };

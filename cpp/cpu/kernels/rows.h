@@ -111,5 +111,10 @@ void store_row(const float* src, std::byte* dst, float*, int n) {
   __builtin_memcpy(dst + Row::kElement * d, part, static_cast<std::size_t>(step) * Row::kElement);
 }
 
+template <class Row>
+void load_row(const std::byte* src, float, float* dst, int n) {
+  for (int d = 0; d < n; d += kWidth) store(dst + d, Row::load(src, d));
+}
+
 }  // namespace
 }  // namespace agentkv::cpu

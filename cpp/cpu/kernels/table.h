@@ -55,15 +55,19 @@ struct RowKernels {
   void (*attend_block)(const BlockArgs&);
   // src [n] as the pool keeps it; n a multiple of 8. Writes *scale where rows are codes.
   void (*store_row)(const float* src, std::byte* dst, float* scale, int n);
+  // What was stored, as floats; dst [padded_dim(n)]. May read, and never uses, what lies behind the row.
+  void (*load_row)(const std::byte* src, float scale, float* dst, int n);
   // q times scale, which carries log2(e); dst [query_floats(dim)], 64-byte aligned.
   void (*prepare_query)(const float* q, float scale, float* dst, int dim);
-  void (*finish)(const float* state, float* out, int dim);
+  // Before a state is finished, or meets one of other rows: its sums in the basis in which V came.
+  void (*turn_state)(float* state, int dim);
 };
 
 struct KernelTable {
   RowKernels rows[3];  // fp32, fp16, bf16
   void (*init_state)(float* state, int dim);
   void (*merge_state)(float* into, const float* later, int dim);
+  void (*finish)(const float* state, float* out, int dim);
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int n);
   // Turns pairs (i, i + pairs), or (2 i, 2 i + 1) when interleaved, by the angles of cos and sin [pairs].
   void (*rotate)(const float* x, const float* cos, const float* sin, int pairs, bool interleaved, float* y);

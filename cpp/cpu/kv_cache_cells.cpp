@@ -1,0 +1,178 @@
+// What happens to whole cells: moved, stored and brought back, mapped from files, quantised.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/errors.h"
+#include "core/message.h"
+#include "cpu/file_bytes.h"
+#include "cpu/kv_cache.h"
+
+namespace agentkv::cpu {
+
+void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
+  if (allocated_ == 0) return;  // nothing is stored yet
+  check_moves(src, dst, n, allocated_);
+  std::vector<Cell> from[2], to[2];  // of floats, of codes
+  for (std::size_t i = 0; i < n; ++i) {
+    from[is_quantized(src[i])].push_back(src[i]);
+    to[is_quantized(src[i])].push_back(dst[i]);
+  }
+  const auto move = [](std::vector<Layer>& layers, const std::vector<Cell>& from, const std::vector<Cell>& to) {
+    for (Layer& layer : layers) {
+      layer.k.move(from.data(), to.data(), from.size());
+      layer.v.move(from.data(), to.data(), from.size());
+    }
+  };
+  const auto highest = std::max_element(to[1].begin(), to[1].end());
+  for (Layer& layer : codes_) {
+    if (highest == to[1].end()) break;
+    layer.k.reserve(*highest + 1);
+    layer.v.reserve(*highest + 1);
+  }
+  move(layers_, from[0], to[0]);
+  move(codes_, from[1], to[1]);
+  set_quantized(to[0], false);
+  set_quantized(to[1], true);
+}
+
+std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k.cell_bytes(); }
+
+std::vector<CellArray> KvCache::cell_arrays() const {
+  std::vector<CellArray> arrays;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::string layer = "layers." + std::to_string(i);
+    layers_[i].k.describe(layer + ".k", arrays);
+    layers_[i].v.describe(layer + ".v", arrays);
+  }
+  return arrays;
+}
+
+void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const {
+  check_cells(cells, allocated_, bytes.size());
+  std::byte* out = bytes.data();
+  const std::size_t step = layers_.front().k.cell_bytes();
+  for (const Cell cell : cells) {
+    for (std::size_t i = 0; i < layers_.size(); ++i, out += 2 * step) {
+      const Layer& layer = layers_[i];
+      if (is_quantized(cell)) {
+        codes_[i].k.read_as(layer.k, cell, out);
+        codes_[i].v.read_as(layer.v, cell, out + step);
+      } else {
+        layer.k.read(cell, out);
+        layer.v.read(cell, out + step);
+      }
+    }
+  }
+}
+
+void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) {
+  check_cells(cells, capacity_, bytes.size());
+  if (cells.empty()) return;
+  grow(*std::max_element(cells.begin(), cells.end()) + 1);
+  const std::byte* in = bytes.data();
+  set_quantized(cells, false);
+  for (Layer& layer : layers_) {
+    layer.k.will_write(cells);
+    layer.v.will_write(cells);
+  }
+  const std::size_t step = layers_.front().k.cell_bytes();
+  for (const Cell cell : cells) {
+    for (Layer& layer : layers_) {
+      for (Pool* pool : {&layer.k, &layer.v}) {
+        pool->restore(cell, in);
+        in += step;
+      }
+    }
+  }
+}
+
+Cell KvCache::map_cells(Cell first, Cell count, const FileLanes& file) {
+  check_file(first, count, file);
+  const Cell held = allocated_;
+  grow(first + count);
+  for (Cell cell = first; cell < first + count; ++cell) set_quantized({&cell, 1}, false);
+  Cell mapped = count;
+  auto offsets = file.offsets;
+  for (Layer& layer : layers_) {
+    for (Pool* pool : {&layer.k, &layer.v}) {
+      mapped = std::min(mapped, pool->map(first, count, {file.fd, offsets.first(pool->lanes())}));
+      offsets = offsets.subspan(pool->lanes());
+    }
+  }
+  shrink(std::max(held, first + count));  // what was committed ahead of cells that need no memory
+  return mapped;
+}
+
+void KvCache::check_file(Cell first, Cell count, const FileLanes& file) const {
+  require<InvalidRange>(first >= 0 && count >= 1 && count <= capacity_ - first, "cells [", first, ", ",
+                        std::int64_t{first} + count, ") are out of range [0, ", capacity_, ")");
+  const Pool& pool = layers_.front().k;
+  const std::size_t lanes = layers_.size() * 2 * pool.lanes();
+  require<InvalidRange>(file.offsets.size() == lanes, file.offsets.size(), " lanes of a file for ", lanes,
+                        " of a cell");
+  const std::int64_t size = file_size(file.fd);
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    const auto bytes = static_cast<std::int64_t>(pool.lane_row_bytes(lane % pool.lanes())) * count;
+    require<InvalidRange>(file.offsets[lane] >= 0 && bytes <= size && file.offsets[lane] <= size - bytes, bytes,
+                          " bytes at byte ", file.offsets[lane], " of a file of ", size);
+  }
+}
+
+std::size_t KvCache::mapped_bytes() const {
+  std::size_t total = 0;
+  for (const Layer& layer : layers_) total += layer.k.mapped_bytes() + layer.v.mapped_bytes();
+  return total;
+}
+
+void KvCache::to_quantized(std::span<const Cell> cells) {
+  require<InvalidRange>(!has_scales(dtype_), "cells of a cache that is quantised as a whole cannot be quantised again");
+  check_cells(cells, allocated_, cells.size() * cell_bytes());
+  std::vector<Cell> wanted;
+  for (const Cell cell : cells) {
+    if (!is_quantized(cell)) wanted.push_back(cell);
+  }
+  if (wanted.empty()) return;
+  std::sort(wanted.begin(), wanted.end());
+  if (codes_.empty()) {
+    quantized_.assign(static_cast<std::size_t>(capacity_), 0);
+    codes_ = make_layers(n_layers(), KvDtype::Int8);
+  }
+  for (Layer& layer : codes_) {
+    layer.k.reserve(wanted.back() + 1);
+    layer.v.reserve(wanted.back() + 1);
+  }
+  parallel_for_(layers_.size(), [&](std::size_t i) {
+    for (const Cell cell : wanted) {
+      codes_[i].k.convert(layers_[i].k, cell);
+      codes_[i].v.convert(layers_[i].v, cell);
+    }
+  });
+  set_quantized(wanted, true);
+  discard_rows(wanted);
+}
+
+void KvCache::set_quantized(std::span<const Cell> cells, bool value) {
+  if (codes_.empty()) return;
+  for (const Cell cell : cells) {
+    auto& is = quantized_[static_cast<std::size_t>(cell)];
+    if (is != static_cast<unsigned char>(value)) schedules_.clear();
+    is = value;
+  }
+}
+
+// Their rows of floats, in stretches that are as long as all others that went allow: whole pages are what can be given.
+void KvCache::discard_rows(std::span<const Cell> cells) {
+  for (std::size_t i = 0; i < cells.size();) {
+    Cell first = cells[i], end = first;
+    while (i < cells.size() && cells[i] == end) ++i, ++end;
+    while (first > 0 && is_quantized(first - 1)) --first;
+    while (end < allocated_ && is_quantized(end)) ++end;
+    for (Layer& layer : layers_) {
+      layer.k.discard(first, end);
+      layer.v.discard(first, end);
+    }
+  }
+}
+
+}  // namespace agentkv::cpu

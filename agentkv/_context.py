@@ -39,6 +39,7 @@ class Context:
         """Private: use `Context.open`."""
         self._loop = loop
         self._info = model.info
+        loop.histories.trained_positions = model.info.trained_positions
         vocab_size = model.info.vocab_size
         reader = ReplyReader(model.tokenizer, lambda: self._home.format)
         capacity = loop.snapshot.engine.capacity if model.info.window is None else MOST_POSITIONS

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ._conversation import Conversation
+from ._log import log
 
 if TYPE_CHECKING:
     from ._engine import LogChange
@@ -63,6 +64,7 @@ class Histories:
 
     def __init__(self) -> None:
         self._of: dict[int, History] = {}
+        self.trained_positions: int | None = None  # of the model; None once somebody was told, too
 
     def __getitem__(self, branch: int) -> History:
         return self._of[branch]
@@ -74,6 +76,14 @@ class Histories:
             if history is None:
                 history = self._of[change.branch] = History()
             history.change(change.kept, change.appended, change.epoch)
+            if self.trained_positions is not None and len(history) > self.trained_positions:
+                log.warning(
+                    "a branch is longer than what its model was trained on; it may say worse things from there on",
+                    branch=change.branch,
+                    tokens=len(history),
+                    trained_positions=self.trained_positions,
+                )
+                self.trained_positions = None
 
     def share(self, source: int, branches: Iterable[int]) -> None:
         """Other branches took over the messages of one, as far as they have its tokens."""

@@ -98,6 +98,8 @@ class ModelInfo:
         max_tokens: rows that one forward takes at most; larger steps take several forwards.
         max_positions: tokens that a branch may hold, because the model knows no later position; None where the model
             does not say.
+        trained_positions: of these, those that the model was trained on, where its config tells that they are fewer:
+            beyond them it may say worse things. The first branch that gets there is logged as a warning.
         n_layers, n_kv_heads, head_dim: shape of the cache.
         quantization: of the weights.
         kv_dtype: of keys and values in the cache.
@@ -113,6 +115,7 @@ class ModelInfo:
     vocab_size: int
     max_tokens: int
     max_positions: int | None
+    trained_positions: int | None
     n_layers: int
     n_kv_heads: int
     head_dim: int
@@ -247,6 +250,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
         vocab_size=session.vocab_size,
         max_tokens=session.max_tokens,
         max_positions=session.max_positions,
+        trained_positions=session.model.trained_positions,
         n_layers=session.model.n_layers,
         n_kv_heads=session.model.n_kv_heads,
         head_dim=session.model.head_dim,
@@ -290,6 +294,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         vocab_size=manifest.vocab_size,
         max_tokens=manifest.max_tokens,
         max_positions=manifest.max_positions,
+        trained_positions=manifest.trained_positions,
         n_layers=manifest.n_layers,
         n_kv_heads=manifest.n_kv_heads,
         head_dim=manifest.head_dim,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
-from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
+from agentkv_runtime.manifest import DType, FeatureInfo, Manifest, Quantization
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -225,7 +225,7 @@ def inspect(
         ("layers", f"{facts.n_layers}" + (f", {windowed} of them with a sliding window" if windowed else "")),
         ("K/V heads", f"{facts.n_kv_heads} of {facts.head_dim}"),
         ("vocabulary", f"{facts.vocab_size} logits, {tokens} tokens"),
-        ("positions", str(facts.max_positions or "not said")),
+        ("positions", _positions_text(facts)),
         ("one forward", f"up to {facts.max_tokens} rows, logits of up to {facts.max_logits}"),
         *_kv_rows(facts.backend, cache),
         ("features", _features_text(facts.features)),
@@ -246,6 +246,11 @@ def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:
             yield f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype, backend))
         except ValueError:  # codes do not fit every head_dim
             continue
+
+
+def _positions_text(facts: Manifest) -> str:
+    trained = f", trained on {facts.trained_positions}" if facts.trained_positions else ""
+    return f"{facts.max_positions or 'not said'}{trained}"
 
 
 def _features_text(features: FeatureInfo | None) -> str:

@@ -202,7 +202,7 @@ void BranchTable::let_go(Branch& branch) {
 }
 
 // The first position of [first, last) whose cell both have; `last` where there is none.
-Pos BranchTable::unshared(const Branch& a, const Branch& b, Pos first, Pos last) const {
+Pos BranchTable::first_shared(const Branch& a, const Branch& b, Pos first, Pos last) const {
   for (const Run& run : overlapping(cache_->seq_runs(a.seq), first, last)) {
     const Run mine = clip(run, first, last);
     for (const Run& other : overlapping(cache_->seq_runs(b.seq), mine.position, end_position(mine))) {
@@ -219,7 +219,7 @@ void BranchTable::quantize_old(Branch& branch) noexcept {
   if (end <= branch.quantized_to) return;
   for (const auto& [id, other] : branches_) {
     if (other.get() == &branch) continue;
-    end = unshared(branch, *other, std::max(other->n_cached - quantize_after_, branch.quantized_to), end);
+    end = first_shared(branch, *other, std::max(other->n_cached - quantize_after_, branch.quantized_to), end);
   }
   end = whole_blocks(end);
   if (end <= branch.quantized_to) return;

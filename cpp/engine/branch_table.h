@@ -123,7 +123,7 @@ class BranchTable {
   void share(const Branch& src, Branch& dst, Pos length);
   Coverage coverage(const Branch& branch) const;
   Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most
-  Pos unshared(const Branch& a, const Branch& b, Pos first, Pos last) const;
+  Pos first_shared(const Branch& a, const Branch& b, Pos first, Pos last) const;
   Pos unbroken(const Branch& branch) const;  // positions without a hole, from the first on
 
   std::shared_ptr<TreeSeqCache> cache_;

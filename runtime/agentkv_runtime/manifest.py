@@ -75,6 +75,8 @@ class Manifest(BaseModel):
     """Logits rows that one forward returns at most."""
     max_positions: Positive | None = None
     """Positions that a history may have, where anything bounds them: up to here the program computes the model."""
+    trained_positions: Positive | None = None
+    """Of these, positions that the model was trained on, where its config tells that they are fewer."""
     n_layers: Positive
     n_kv_heads: Positive
     head_dim: Positive

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,3 +45,26 @@ async def test_positions_end_before_the_model_does(tiny_exported_folder: Callabl
                 assert len(await kid.logits()) == ctx.model_info.vocab_size
                 await kid.rollback(31)
                 assert (await kid.generate(max_tokens=1)).finish_reason == "length"
+
+
+async def test_a_branch_beyond_what_its_model_was_trained_on_is_logged_once(
+    tiny_exported_folder: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "stretched"
+    shutil.copytree(tiny_exported_folder("llama"), folder)
+    manifest = json.loads((folder / "agentkv.json").read_text())
+    (folder / "agentkv.json").write_text(json.dumps(manifest | {"trained_positions": 20}))
+    caplog.set_level(logging.WARNING, "agentkv")
+
+    def logged() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "agentkv"]
+
+    async with kv.Context.open(folder, capacity=256, kv_dtype="fp32", threads=1) as ctx:
+        assert ctx.model_info.trained_positions == 20
+        branch = await ctx.branch([5] * 20)
+        await branch.logits()
+        assert logged() == []
+        await branch.generate(max_tokens=3, sampling=kv.Sampling(logit_bias={5: 100}))
+        await (await branch.fork()).extend([5])
+    assert len(logged()) == 1
+    assert "trained_positions=20" in logged()[0]

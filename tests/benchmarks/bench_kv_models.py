@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 import typer
@@ -22,7 +22,12 @@ from bench_model import export, prompt
 
 import agentkv as kv
 
-KV_DTYPES = ("fp16", "int8", "int4")
+CACHES: dict[str, dict[str, Any]] = {
+    "fp16": {},
+    "int8": {"kv_dtype": "int8"},
+    "int4": {"kv_dtype": "int4"},
+    "fp16 and int8 after 1,024": {"quantize_after": 1024},
+}
 DEEP, TRUNK, ROWS = 8192, 2048, 512
 TOKENS = 16  # of a branch that generates
 
@@ -68,8 +73,8 @@ async def measure(folder: Path, rounds: int) -> None:
     """Opens all sides, then measures them in turns."""
     async with AsyncExitStack() as stack:
         sides = []
-        for kv_dtype in KV_DTYPES:
-            ctx = await stack.enter_async_context(kv.Context.open(folder, 12_288, kv_dtype, retain=0))
+        for cache in CACHES.values():
+            ctx = await stack.enter_async_context(kv.Context.open(folder, 12_288, retain=0, **cache))
             sides.append(Side(await ctx.branch(prompt(DEEP)), await ctx.branch(prompt(TRUNK, seed=1))))
         for what, (run, tokens) in CASES.items():
             walls: list[list[float]] = [[] for _ in sides]
@@ -84,9 +89,9 @@ async def measure(folder: Path, rounds: int) -> None:
             took = [statistics.median(wall) for wall in walls]
             spent = [statistics.median(cpu) for cpu in cpus]
             shown = [f"fp16 {tokens / took[0]:.1f} tokens/s"]
-            for kv_dtype, wall_s, cpu_s in list(zip(KV_DTYPES, took, spent, strict=True))[1:]:
+            for name, wall_s, cpu_s in list(zip(CACHES, took, spent, strict=True))[1:]:
                 ratios = f"{took[0] / wall_s:.2f} times fp16's speed, {spent[0] / cpu_s:.2f} by the processor's clock"
-                shown.append(f"{kv_dtype} {tokens / wall_s:.1f} ({ratios})")
+                shown.append(f"{name} {tokens / wall_s:.1f} ({ratios})")
             print(f"{what}, median of {rounds}: {'; '.join(shown)}", flush=True)
 
 

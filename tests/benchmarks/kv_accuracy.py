@@ -95,10 +95,12 @@ def torch_logits(model: TorchModel, prompts: Sequence[Sequence[int]], rows: int,
     return np.concatenate(found)
 
 
-async def engine_logits(prompts: list[list[int]], rows: int, kv_dtype: str) -> Float:
+async def engine_logits(prompts: list[list[int]], rows: int, kv_dtype: str, quantize_after: int | None) -> Float:
     """The same of nano as it ships, from the CPU byte layer."""
     found = []
-    async with kv.Context.open(kv.models.nano(), capacity=4096, kv_dtype=kv_dtype, threads=1) as ctx:
+    async with kv.Context.open(
+        kv.models.nano(), capacity=4096, kv_dtype=kv_dtype, quantize_after=quantize_after, threads=1
+    ) as ctx:
         for prompt in prompts:
             async with await ctx.branch(prompt[:-rows]) as branch:
                 for token in prompt[-rows:]:
@@ -175,9 +177,11 @@ def logits_table() -> Table:
     talks = [trial.talk for trial in trials(NANO_PROMPTS, seed=1)]
     asked = [tokenizer.apply_chat(talk.messages(), tools=talk.tools()) for talk in talks]
     of_torch("nano, before quantisation", Path(__file__).parents[2] / "examples/nano/weights", asked, NANO_ROWS)
-    shipped = {
-        kv_dtype: anyio.run(engine_logits, asked, NANO_ROWS, kv_dtype) for kv_dtype in ("fp32", "fp16", "int8", "int4")
+    caches: dict[str, tuple[str, int | None]] = {
+        **{kv_dtype: (kv_dtype, None) for kv_dtype in ("fp32", "fp16", "int8", "int4")},
+        **{f"fp16, int8 after {n}": ("fp16", n) for n in (256, 64)},
     }
+    shipped = {name: anyio.run(engine_logits, asked, NANO_ROWS, *cache) for name, cache in caches.items()}
     add("nano, as it ships", shipped.pop("fp32"), shipped)
     return table
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import transformers
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.hf.positions import long_factors, position_limit
+from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 
 LONG = {
     "rope_type": "longrope",
@@ -46,6 +46,25 @@ def test_a_long_rope_model_goes_beyond_its_original_context_when_asked_to(
 ) -> None:
     config = transformers.Phi3Config(**PHI3)
     assert (position_limit(config, max_context), long_factors(config, max_context)) == (limit, long)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "trained"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 64),
+        ({"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 128}, 128),
+        ({"rope_type": "linear", "factor": 4.0}, None),
+        ({"rope_type": "default"}, None),
+    ],
+)
+def test_what_the_model_was_trained_on(parameters: dict[str, Any], trained: int | None) -> None:
+    config = transformers.LlamaConfig(max_position_embeddings=256, rope_parameters={"rope_theta": 1e4, **parameters})
+    assert trained_positions(config) == trained
+    assert position_limit(config) == 256
+
+
+def test_models_without_rope_tell_no_trained_length() -> None:
+    assert trained_positions(transformers.BloomConfig()) is None
 
 
 def test_other_models_end_where_asked_to_at_the_latest() -> None:

@@ -203,6 +203,7 @@ def _manifest(
         max_tokens=options.max_tokens,
         max_logits=options.max_logits,
         max_positions=lowered.max_positions,
+        trained_positions=lowered.trained_positions,
         n_layers=metadata.n_layers,
         n_kv_heads=metadata.n_kv_heads,
         head_dim=metadata.head_dim,

@@ -22,7 +22,7 @@ from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
 from agentkv_runtime.hf.features import feature_layers
 from agentkv_runtime.hf.op import update_and_attend
-from agentkv_runtime.hf.positions import long_factors, position_limit
+from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
 from agentkv_runtime.metadata import KvCacheMetadata
@@ -38,6 +38,7 @@ class LoweredModel(LoweredProgram):
     max_positions: int | None = None
     """Positions up to which it computes what transformers does; None where the config names no length."""
     features: FeatureInfo | None = None
+    trained_positions: int | None = None
 
 
 def _metadata(program: ExportedProgram, config: Any) -> KvCacheMetadata:
@@ -145,4 +146,12 @@ def lower_model(
     metadata = _metadata(traced, config)
     lowered = lower_methods({"forward": traced}, metadata, lowering, tell)
     info = FeatureInfo(layers=layers, width=len(layers) * config.hidden_size) if layers else None
-    return LoweredModel(lowered.program, metadata, lowered.delegate_calls, config.vocab_size, max_positions, info)
+    return LoweredModel(
+        lowered.program,
+        metadata,
+        lowered.delegate_calls,
+        config.vocab_size,
+        max_positions,
+        info,
+        trained_positions(config),
+    )

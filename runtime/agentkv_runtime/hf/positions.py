@@ -6,7 +6,10 @@ from typing import Any
 
 from agentkv_runtime.errors import ExportError
 
-__all__ = ["long_factors", "position_limit", "rope_parameters"]
+__all__ = ["long_factors", "position_limit", "rope_parameters", "trained_positions"]
+
+_STRETCHED = ("yarn", "dynamic")
+"""Kinds of rope that take a model beyond what it was trained on without more training."""
 
 _LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
 
@@ -51,3 +54,14 @@ def position_limit(config: Any, max_context: int | None = None) -> int | None:
             if parameters.get("rope_type") == "longrope" and (original := _original(config, parameters)):
                 limits.append(original)
     return min(limits, default=None)
+
+
+def trained_positions(config: Any) -> int | None:
+    """Positions that a model of this text config was trained on, where its rope is stretched further and its config
+    names both (YaRN, Peng et al. 2023; dynamic NTK scaling); None otherwise."""
+    lengths = [
+        original
+        for parameters in rope_parameters(config)
+        if parameters.get("rope_type") in _STRETCHED and (original := _original(config, parameters))
+    ]
+    return min(lengths, default=None)

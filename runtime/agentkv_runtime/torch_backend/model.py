@@ -14,7 +14,7 @@ from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_wi
 from agentkv_runtime.hf.features import ResidualStream
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.hf.op import active_cache
-from agentkv_runtime.hf.positions import position_limit
+from agentkv_runtime.hf.positions import position_limit, trained_positions
 from agentkv_runtime.torch_backend.cache import TorchCache
 
 __all__ = ["TorchModel"]
@@ -53,6 +53,8 @@ class TorchModel:
         self.feature_dim: int = len(feature_layers) * text.hidden_size
         self.max_positions = position_limit(text)
         """Positions that a history may have; None where the config names no length."""
+        self.trained_positions = trained_positions(text)
+        """Of these, what the model was trained on, where its config tells that they are fewer."""
         self._fingerprint: str | None = None
         self._stream = ResidualStream(self.model, feature_layers) if feature_layers else None
 

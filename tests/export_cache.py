@@ -16,6 +16,7 @@ KEPT_KEYS = 4  # of other states of the sources, so that going back and forth be
 _SOURCES = (
     "runtime/agentkv_runtime/export/**/*.py",
     "runtime/agentkv_runtime/hf/*.py",
+    "runtime/agentkv_runtime/sources/*.py",
     "runtime/agentkv_runtime/*manifest.py",
     "runtime/agentkv_runtime/metadata.py",
     "runtime/agentkv_runtime/backends.py",

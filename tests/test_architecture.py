@@ -27,10 +27,10 @@ ALLOWED = {
     "bindings": {"core", "cpu", "mlx", "engine", "spec", "executorch"},
 }
 HEAVY = {"torch", "transformers", "torchao", "executorch"}
-# The parts of the runtime that may use torch: export, the torch backend, and what the two share.
-HEAVY_PARTS = {"export", "torch_backend", "hf"}
+# The parts of the runtime that may use torch: export, what it reads, the torch backend, and what they share.
+HEAVY_PARTS = {"export", "sources", "torch_backend", "hf"}
 # What each of those may import of the others.
-SHARED = {"export": {"hf"}, "torch_backend": {"hf"}, "hf": set()}
+SHARED = {"export": {"hf", "sources"}, "sources": {"hf"}, "torch_backend": {"hf"}, "hf": set()}
 
 
 def imported(path: Path) -> set[str]:

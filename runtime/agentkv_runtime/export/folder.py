@@ -1,4 +1,4 @@
-"""Export of a Hugging Face folder to a model folder: the program, and everything that must travel with it."""
+"""Export of a model to a model folder: the program, and everything that must travel with it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, re
 from agentkv_runtime.formats import format_name
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, write_manifest
 from agentkv_runtime.small_files import read_object
+from agentkv_runtime.sources.source import described, is_gguf, load_source
 from agentkv_runtime.tokenizer import Tokenizer
 
-__all__ = ["Progress", "check_rows", "check_source", "disk_errors", "export_folder", "tool_versions"]
+__all__ = ["Progress", "check_rows", "check_source", "check_torch", "disk_errors", "export_folder", "tool_versions"]
 
 Progress = Callable[[str], None]
 """Told in a few words what begins now."""
@@ -46,6 +48,18 @@ class _Options:
     features: bool
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What is exported."""
+
+    weights: Path
+    """A Hugging Face folder, or a GGUF file."""
+    described: Path
+    """Where its config and its tokenizer are."""
+    adapter: Path | None
+    name: str
+
+
 def export_folder(
     src: str | Path,
     out: str | Path,
@@ -57,9 +71,15 @@ def export_folder(
     max_logits: int = 64,
     max_context: int | None = None,
     features: bool = False,
+    adapter: str | Path | None = None,
+    name: str | None = None,
     progress: Progress | None = None,
 ) -> ModelFolder:
-    """Exports the model in `src` for a backend, "cpu" or "mlx", and writes the model folder `out`.
+    """Exports the model `src` for a backend, "cpu" or "mlx", and writes the model folder `out`.
+
+    `src` is a Hugging Face folder or a GGUF file, whose weights are dequantised first. `adapter` is the folder of a
+    LoRA adapter, as peft writes it, which is merged into the weights. The manifest calls the model `name`, which is
+    what its config says, or else the source's own name.
 
     `out` appears at the end and whole, or not at all. In one that agentkv wrote before, the model's own files are
     replaced and everything else stays, a draft head too; programs that are open meanwhile keep what they opened,
@@ -80,17 +100,18 @@ def export_folder(
     tell = progress or (lambda _: None)
     choose_target(backend, quant, dtype)
     check_rows(max_tokens, max_logits)
-    with disk_errors(out):
+    place = Path(os.path.realpath(out))  # what a link leads to
+    with disk_errors(out), described(src) as folder:
         check_source(src)
         try:
-            tokenizer = read_tokenizer(src)
+            tokenizer = read_tokenizer(folder)
         except TokenizerError as error:
             raise ExportError(str(error)) from error
-        place = Path(os.path.realpath(out))  # what a link leads to
         _check_target(place)
         with staged(place) as staging:
             options = _Options(backend, quant, dtype, max_tokens, max_logits, max_context, features)
-            _write(src, staging, tokenizer, options, tell)
+            source = _Source(src, folder, Path(adapter) if adapter else None, name or "")
+            _write(source, staging, tokenizer, options, tell)
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *_COMPANIONS), MANIFEST_NAME)
     return read_model_folder(out)
@@ -116,9 +137,11 @@ def check_rows(max_tokens: int, max_logits: int) -> None:
 
 
 def check_source(src: Path) -> None:
-    """Raises ExportError unless `src` is a Hugging Face folder with weights and a tokenizer."""
+    """Raises ExportError unless `src` is a Hugging Face folder with weights and a tokenizer, or a GGUF file."""
+    if is_gguf(src):
+        return
     if not src.is_dir():
-        raise ExportError(f"{src}: no such folder. Give the folder of a Hugging Face model")
+        raise ExportError(f"{src}: no such folder. Give the folder of a Hugging Face model, or a GGUF file")
     if (src / MANIFEST_NAME).is_file():
         raise ExportError(f"{src}: already an exported model folder. Give the Hugging Face folder it came from")
     if not (src / "config.json").is_file():
@@ -134,44 +157,56 @@ def _check_target(out: Path) -> None:
         raise ExportError(f"{out}: exists and is no model folder of agentkv; it is left as it is. Give another folder")
 
 
-def _write(src: Path, folder: Path, tokenizer: Tokenizer, options: _Options, tell: Progress) -> None:
+def check_torch() -> None:
+    """Raises ExportError, saying what to install, where something that exporting needs is missing. Imports nothing."""
+    for name in ("torch", "executorch", "transformers"):
+        if find_spec(name) is None:
+            raise ExportError(_needs(name))
+
+
+def _needs(missing: object) -> str:
+    return (
+        f"export needs torch and executorch, and {missing} is not installed: "
+        "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"
+    )
+
+
+def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Options, tell: Progress) -> None:
     tell("loading torch")
     try:
         from agentkv_runtime.export.first_run import model_logits, probe_tokens, run_model
         from agentkv_runtime.export.lower import lower_model
-        from agentkv_runtime.hf.load import load_model
         from agentkv_runtime.hf.positions import long_factors
     except ImportError as error:
-        raise ExportError(
-            f"export needs torch and executorch, and {error.name or error} is not installed: "
-            "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"
-        ) from error
+        raise ExportError(_needs(error.name or error)) from error
     tell("loading the model")
-    model = load_model(src)
-    config = model.config.get_text_config()
-    tokens = probe_tokens(tokenizer, config.vocab_size)
+    model = load_source(source.weights, source.described, source.adapter)
+    text = model.config.get_text_config()
+    tokens = probe_tokens(tokenizer, text.vocab_size)
     # Of a long-rope model with its long factors: transformers takes the short ones for few tokens.
-    expected = None if long_factors(config, options.max_context) else model_logits(model, tokens)
+    expected = None if long_factors(text, options.max_context) else model_logits(model, tokens)
     try:
         lowered = lower_model(model, **asdict(options), progress=tell)
     except (ExportError, OSError):
         raise
     except ValueError as error:  # what the model or the quantisation does not allow
-        raise ExportError(f"{src}: {error}") from error
+        raise ExportError(f"{source.weights}: {error}") from error
     except Exception as error:  # of torch and executorch, in whatever way they fail
-        raise ExportError(f"{src}: cannot be lowered: {type(error).__name__}: {error}") from error
+        raise ExportError(f"{source.weights}: cannot be lowered: {type(error).__name__}: {error}") from error
     del model
     tell("writing the folder")
     lowered.write(folder / MODEL_NAME)
     for name in _COMPANIONS:
-        if (src / name).is_file():
-            shutil.copyfile(src / name, folder / name)
-    described = read_object(src / "config.json", ExportError)
-    _keep_ends(folder / "generation_config.json", described)
+        if (source.described / name).is_file():
+            shutil.copyfile(source.described / name, folder / name)
+    config = read_object(source.described / "config.json", ExportError)
+    _keep_ends(folder / "generation_config.json", config)
     try:
-        manifest = _manifest(src, folder, described, lowered, options, format_name(tokenizer))
+        manifest = _manifest(source, folder, config, lowered, options, format_name(tokenizer))
     except ValueError as error:  # a number that no manifest can hold
-        raise ExportError(f"{src}: its config.json describes a model that agentkv cannot hold: {error}") from error
+        raise ExportError(
+            f"{source.weights}: its config describes a model that agentkv cannot hold: {error}"
+        ) from error
     write_manifest(manifest, folder / MANIFEST_NAME)
     del lowered
     if manifest.model_bytes > _LARGE:
@@ -188,14 +223,14 @@ def _keep_ends(path: Path, config: dict[str, Any]) -> None:
 
 
 def _manifest(
-    src: Path, folder: Path, config: dict[str, Any], lowered: Any, options: _Options, call_format: str
+    source: _Source, folder: Path, config: dict[str, Any], lowered: Any, options: _Options, call_format: str
 ) -> Manifest:
     metadata = lowered.metadata
     return Manifest(
         backend=options.backend,
         quantization=options.quant,
         dtype=options.dtype,
-        source=str(config.get("_name_or_path") or src.resolve().name),
+        source=source.name or str(config.get("_name_or_path") or source.weights.resolve().name),
         model_type=str(config.get("model_type", "unknown")),
         fingerprint=file_fingerprint(folder / MODEL_NAME),
         model_bytes=(folder / MODEL_NAME).stat().st_size,

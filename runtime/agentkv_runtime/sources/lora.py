@@ -1,0 +1,155 @@
+"""LoRA adapters (Hu et al. 2021, https://arxiv.org/abs/2106.09685), as peft writes them, merged into weights.
+
+An adapter is a folder of `adapter_config.json` and `adapter_model.safetensors`. A weight W becomes W + s B A, where s
+is `lora_alpha / r`, or `lora_alpha / sqrt(r)` with `use_rslora`; weights that it holds whole replace the model's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
+
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.hf.weights import Weights
+from agentkv_runtime.small_files import read_object
+
+__all__ = ["LoraWeights", "merge_adapter"]
+
+_PREFIX = "base_model.model."
+_PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.weight)?")
+_INSTEAD = "Merge it with peft (merge_and_unload), save that model and export it"
+
+
+class LoraWeights:
+    """The weights of a model with an adapter merged into them; a `Weights`.
+
+    Attributes:
+        changed: names of those that the adapter changes.
+    """
+
+    def __init__(self, base: Weights, adapter: Path) -> None:
+        """Raises ExportError for a folder that holds no adapter, or one that does not fit the model.
+
+        Raises UnsupportedModelError for adapters that are more than LoRA.
+        """
+        self._base = base
+        self._config = _read_config(adapter)
+        try:
+            with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
+                stored = {name.removeprefix(_PREFIX): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise ExportError(f"{adapter}: adapter_model.safetensors cannot be read: {error}") from error
+        self._whole: dict[str, torch.Tensor] = {}
+        self._pairs: dict[str, dict[str, torch.Tensor]] = {}
+        there = set(base.names())
+        for name, tensor in stored.items():
+            pair = _PAIR.fullmatch(name)
+            target = f"{pair['module']}.weight" if pair else re.sub(r"\.(modules_to_save|base_layer)(?=\.)", "", name)
+            if target not in there:
+                raise UnsupportedModelError(f"{adapter}: changes {name}, which the model does not have. {_INSTEAD}")
+            if pair is None:
+                self._whole[target] = tensor
+            else:
+                self._pairs.setdefault(target, {})[f"{pair['kind'] or ''}{pair['side']}"] = tensor
+        incomplete = [name for name, sides in self._pairs.items() if len(sides) != 2]
+        if incomplete or not stored:
+            what = f"{incomplete[0]} has one of its two matrices" if incomplete else "holds no weights"
+            raise ExportError(f"{adapter}: {what}. Download the whole adapter")
+        self._adapter = adapter
+        self.changed = {*self._pairs, *self._whole}
+
+    def names(self) -> Collection[str]:
+        """Those of the model."""
+        return self._base.names()
+
+    def load(self, name: str) -> torch.Tensor:
+        """A weight with its change; changed ones are float32. Raises ExportError where the shapes do not fit."""
+        if name not in self.changed:
+            return self._base.load(name)
+        weight = self._base.load(name)
+        new = self._whole.get(name, weight).float()
+        if name in self._pairs:
+            new = self._merged(name, new)
+        if new.shape != weight.shape:
+            raise ExportError(
+                f"{self._adapter}: is for a {name} of {list(new.shape)}, and the model's is {list(weight.shape)}. Give "
+                "the model that it was trained on"
+            )
+        return new
+
+    def _merged(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        sides = {side: matrix.float() for side, matrix in self._pairs[name].items()}
+        if "embedding_A" in sides:
+            change = (sides["embedding_B"] @ sides["embedding_A"]).T
+        else:
+            change = sides["B"] @ sides["A"]
+            change = change.T if self._config.get("fan_in_fan_out") else change
+        change = change * self._scale(name.removesuffix(".weight"))
+        return weight + change if change.shape == weight.shape else change  # `load` says what does not fit
+
+    def _scale(self, module: str) -> float:
+        rank = _patterned(self._config.get("rank_pattern"), module, self._config["r"])
+        alpha = _patterned(self._config.get("alpha_pattern"), module, self._config["lora_alpha"])
+        return float(alpha / (math.sqrt(rank) if self._config.get("use_rslora") else rank))
+
+
+class _ModelWeights:
+    """Those of a model in memory."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._parameters = dict(model.named_parameters())
+
+    def names(self) -> Collection[str]:
+        return self._parameters.keys()
+
+    def load(self, name: str) -> torch.Tensor:
+        return self._parameters[name]
+
+
+@torch.no_grad()
+def merge_adapter(model: PreTrainedModel, adapter: Path) -> None:
+    """Changes a model's weights in place as an adapter says. Raises ExportError, before any is changed."""
+    weights = LoraWeights(_ModelWeights(model), adapter)
+    if model.config.get_text_config().tie_word_embeddings:
+        embedding = model.get_input_embeddings().weight
+        if any(model.get_parameter(name) is embedding for name in weights.changed):
+            raise UnsupportedModelError(
+                f"{adapter}: changes the embedding, which the model's head shares, so that merging would change both. "
+                f"{_INSTEAD}"
+            )
+    merged = {name: weights.load(name) for name in weights.changed}
+    for name, weight in merged.items():
+        model.get_parameter(name).copy_(weight)
+
+
+def _read_config(adapter: Path) -> dict[str, Any]:
+    if not (adapter / "adapter_config.json").is_file():
+        raise ExportError(f"{adapter}: no adapter: it has no adapter_config.json. Give the folder that peft wrote")
+    config = read_object(adapter / "adapter_config.json", ExportError)
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise UnsupportedModelError(f"{adapter}: an adapter of type {kind}; only LORA is merged. {_INSTEAD}")
+    more = [key for key in ("use_dora", "lora_bias", "alora_invocation_tokens", "use_qalora") if config.get(key)]
+    if more:
+        raise UnsupportedModelError(f"{adapter}: uses {', '.join(more)}, which is not merged here. {_INSTEAD}")
+    for key in ("r", "lora_alpha"):
+        if not isinstance(config.get(key), int | float) or not config[key] > 0:
+            raise ExportError(
+                f"{adapter}: adapter_config.json says {key}={config.get(key)!r}, which is no positive number"
+            )
+    return config
+
+
+def _patterned(patterns: dict[str, float] | None, module: str, usual: float) -> float:
+    """The value of the first pattern that the end of a module's name matches, as peft reads them."""
+    for pattern, value in (patterns or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return usual

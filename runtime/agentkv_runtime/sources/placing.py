@@ -1,0 +1,32 @@
+"""Weights put into a model in memory."""
+
+from __future__ import annotations
+
+import torch
+
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.hf.weights import Weights
+
+__all__ = ["place_weights"]
+
+
+@torch.no_grad()
+def place_weights(weights: Weights, model: torch.nn.Module) -> list[str]:
+    """Copies every tensor to the parameter of its name; returns the parameters that there is none for.
+
+    Raises ExportError for one of another shape.
+    """
+    there = set(weights.names())
+    missing = []
+    for name, parameter in model.named_parameters():
+        if name not in there:
+            missing.append(name)
+            continue
+        tensor = weights.load(name)
+        if tensor.shape != parameter.shape:
+            raise ExportError(
+                f"{name} is {list(tensor.shape)}, but the model's config makes it {list(parameter.shape)}. They "
+                "do not belong together"
+            )
+        parameter.copy_(tensor)
+    return missing

@@ -1,0 +1,103 @@
+"""GGUF files of tiny models, written as llama.cpp's converter writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import torch
+from gguf import GGMLQuantizationType as Q
+from transformers import PreTrainedModel
+
+from tests.models import CHAT_TEMPLATE, TURN_END, tiny_tokenizer
+
+ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+
+
+def write_gguf(path: Path, model: PreTrainedModel, kind: str, qtype: Q) -> dict[str, torch.Tensor]:
+    """Writes a model; returns what its weights are once they are dequantised, by transformers' names."""
+    config, writer = model.config, gguf.GGUFWriter(path, kind)
+    _write_metadata(writer, config, kind)
+    names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == kind), 8)
+    kept: dict[str, torch.Tensor] = {}
+    generator = np.random.default_rng(0)
+    for name, parameter in model.named_parameters():
+        weights = parameter.detach().numpy()
+        if kind == "gemma3" and "norm" in name:
+            weights = weights + 1
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+        permuted = next((n for part, n in heads.items() if part in name), 0) if kind == "llama" else 0
+        if permuted:
+            weights = _permuted(weights, permuted)
+        stored = name_in_file(names, name)
+        as_type = qtype if weights.ndim == 2 else Q.F32
+        data = _q4_k(weights.shape, generator) if as_type == Q.Q4_K else gguf.quantize(weights, as_type)
+        writer.add_tensor(stored, data, raw_dtype=as_type)
+        back = gguf.dequantize(data, as_type).reshape(weights.shape)
+        if permuted:
+            back = _unpermuted(back, permuted)
+        kept[name] = torch.from_numpy(back - (1 if kind == "gemma3" and "norm" in name else 0))
+    if "rope_freqs" in model.__dict__:
+        writer.add_tensor("rope_freqs.weight", model.rope_freqs)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return kept
+
+
+def name_in_file(names: gguf.TensorNameMap, name: str) -> str:
+    stem, _, suffix = name.rpartition(".")
+    return f"{names.get_name(stem)}.{suffix}"
+
+
+def _write_metadata(writer: gguf.GGUFWriter, config: Any, kind: str) -> None:
+    writer.add_name("tiny")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(getattr(config, "head_dim", config.hidden_size // config.num_attention_heads))
+    writer.add_vocab_size(config.vocab_size)
+    if kind in ("qwen3", "gemma3"):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    if kind == "gemma3":
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
+    else:
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    tokenizer = tiny_tokenizer(config.vocab_size)
+    tokens = [tokenizer.id_to_token(i) for i in range(config.vocab_size)]
+    merges = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token.startswith("<|") else 1 for token in tokens])
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(tokenizer.token_to_id(TURN_END))
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _permuted(weights: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
+    """Llama's rows as the file has them: pairs of a rotation side by side."""
+    halves = weights.reshape(heads, 2, -1, weights.shape[1])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weights.shape))
+
+
+def _unpermuted(weights: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
+    pairs = weights.reshape(heads, -1, 2, weights.shape[1])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weights.shape))
+
+
+def _q4_k(shape: tuple[int, ...], generator: np.random.Generator) -> npt.NDArray[np.uint8]:
+    """Blocks of any codes and scales: the package reads this type and does not write it."""
+    blocks = generator.integers(0, 256, (shape[0], shape[1] // 256, 144), dtype=np.uint8)
+    blocks[..., :4] = np.array([2e-4, 1e-3], np.float16).view(np.uint8)  # the scale of scales, and of minima
+    return blocks.reshape(shape[0], -1)

@@ -20,6 +20,16 @@ stdout = Console(emoji=False)
 stderr = Console(stderr=True, emoji=False)
 
 
+def bytes_text(n: int) -> str:
+    """A number of bytes as people read it."""
+    value = float(n)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
+
+
 def fail(message: object) -> NoReturn:
     """Prints an error on one line and leaves with status 1."""
     line = " ".join(part.strip() for part in str(message).splitlines())
@@ -30,11 +40,11 @@ def fail(message: object) -> NoReturn:
 @contextmanager
 def reporting() -> Iterator[None]:
     """Ends a command that cannot go on with one line that says why, and status 1."""
-    from agentkv_runtime.errors import ExportError, ModelFolderError, TokenizerError
+    from agentkv_runtime.errors import ExportError, ModelFolderError, PullError, StoreError, TokenizerError
 
     try:
         yield
-    except (AgentKVError, ExportError, ModelFolderError, TokenizerError) as error:
+    except (AgentKVError, ExportError, ModelFolderError, PullError, StoreError, TokenizerError) as error:
         fail(error)
     except BrokenPipeError:  # whoever read what is printed is gone
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from ._call_format import CallFormat, checked_format
 from ._commands import CellCall, Job, check_finished
 from ._encoding import Encoding
 from ._errors import InvalidInput
+from ._exporting import exported, needs_export
 from ._home import Home
 from ._inputs import Prompt, checked_bool, checked_count, checked_path
 from ._loading import Loading
@@ -64,11 +66,14 @@ class Context:
         sinks: int = 0,
         quantize_after: int | None = None,
         overflow: Overflow | None = None,
+        quant: str | None = None,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
         Args:
-            model: path of a model folder, or of a Hugging Face folder (run by torch, without export).
+            model: path of a model folder; or the name of a model that was pulled (`agentkv pull OWNER/MODEL`); or path
+                of a Hugging Face folder: torch runs it as it is, unless a `quant` or another backend is asked for,
+                which export it first. A GGUF file is always exported. What was exported once is found again.
             capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
             kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of their bytes: "int8",
                 "int4".
@@ -93,6 +98,9 @@ class Context:
                 backend alone; None quantises nothing.
             overflow: what a branch does that does not fit any more, into the cache or into the positions that the
                 model has: a policy of `kv.overflow`, or your own; None for `kv.overflow.Stop()`.
+            quant: of the weights: "none", "8da8w", "8da4w" (cpu), "affine8", "affine4" (mlx). A model that is exported
+                here gets it, by default "8da4w" or "affine4"; one that was exported must have it. Exporting needs
+                torch, takes minutes for a large model, runs in a process of its own, and is shown on a terminal.
 
         Raises:
             InvalidInput: an argument out of range.
@@ -113,8 +121,11 @@ class Context:
             window=window,
             sinks=sinks,
             quantize_after=quantize_after,
+            quant=quant,
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
+        if needs_export(options):
+            options = replace(options, path=await exported(options), quant=None)
         opened: list[OpenModel] = []
 
         def open_engine() -> OpenEngine:

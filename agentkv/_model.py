@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
 MOST_POSITIONS = 2**31 - 1
+QUANTIZATIONS = tuple(dict.fromkeys(quant for backend in BACKENDS.values() for quant in backend.quantizations))
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+\.gguf)?(@[\w./-]+)?")
 MOST_BRANCHES = 256
 SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
 
@@ -46,6 +49,7 @@ class Options:
     window: int | None
     sinks: int
     quantize_after: int | None
+    quant: str | None
 
     def __post_init__(self) -> None:
         if self.device is not None and not isinstance(self.device, str):
@@ -55,6 +59,7 @@ class Options:
         checked: dict[str, object] = {
             "kv_dtype": checked_word(self.kv_dtype, "kv_dtype", KV_DTYPES),
             "backend": None if self.backend is None else checked_word(self.backend, "backend", tuple(BACKENDS)),
+            "quant": None if self.quant is None else checked_word(self.quant, "quant", QUANTIZATIONS),
             "capacity": checked_count(self.capacity, "capacity", 1, 2**31 - 1),
             "max_batch_tokens": checked_count(self.max_batch_tokens, "max_batch_tokens", 1, 2**31 - 1),
             "threads": None if self.threads is None else checked_count(self.threads, "threads", 1, 1024),
@@ -167,6 +172,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     from agentkv_runtime.engine import Engine
 
     try:
+        options = _found(options)
         if options.backend == "torch" or folder.is_hf_folder(options.path):
             session, info, tokenizer, window = _open_torch(options)
             source, fingerprint = None, session.model.fingerprint
@@ -216,16 +222,30 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     )
 
 
+def _found(options: Options) -> Options:
+    """The same with the path of a kept model, where they name one. Raises StoreError."""
+    from agentkv_runtime.store.entries import find
+
+    if options.backend == "torch" or options.path.exists():
+        return options
+    name = str(options.path)
+    entry = find(name, backend=options.backend, quant=options.quant)
+    if entry is not None:
+        entry.touch()
+        return replace(options, path=entry.path)
+    if HUB_NAME.fullmatch(name):
+        raise ModelError(
+            f"{name}: no such folder, and no model that was pulled. If it is one on the Hugging Face hub: "
+            f"agentkv pull {name}"
+        )
+    return options
+
+
 def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
     from agentkv_runtime.folder import is_hf_folder
     from agentkv_runtime.tokenizer import Tokenizer
     from agentkv_runtime.torch_backend.session import open_torch_session
 
-    if options.backend not in (None, "torch"):
-        raise ModelError(
-            f"{options.path} is a Hugging Face folder, which backend {options.backend!r} cannot run; export it with "
-            f"`agentkv export {options.path} OUT --backend {options.backend}`, or leave backend out to run it on torch"
-        )
     if not is_hf_folder(options.path):
         raise ModelError(
             f"{options.path} is not a Hugging Face folder (it has no config.json), which is what backend 'torch' runs; "
@@ -277,6 +297,11 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
             f"out, or export the model again with --backend {options.backend}"
         )
     options.check_backend(manifest.backend)
+    if options.quant not in (None, manifest.quantization):
+        raise ModelError(
+            f"{options.path} was exported with quantisation {manifest.quantization!r}, not {options.quant!r}; leave "
+            "quant out, or give the Hugging Face folder that it came from"
+        )
     if options.threads is not None:
         set_threads(options.threads)
     session = open_session(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
 from agentkv_runtime.manifest import DType, FeatureInfo, Manifest, Quantization
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from agentkv._bench.command import bench
-from agentkv._console import escaped, remembered_interrupts, reporting, stderr, stdout
+from agentkv._console import bytes_text, escaped, reporting, stdout
+from agentkv._kept import list_models, pull, rm
+from agentkv._progress import displayed
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -29,6 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
+app.command()(pull)
+app.command("list")(list_models)
+app.command()(rm)
 
 
 if TYPE_CHECKING:
@@ -59,34 +62,11 @@ def _main(
     """Agents on forked KV-cache branches, on your own model and machine."""
 
 
-@contextmanager
-def _exporting(stopped: str = "stopped; nothing was written") -> Iterator[Callable[[str], None]]:
-    """Shows what an export is at, and ends the command where it cannot go on, saying `stopped` when it was told to."""
-    from agentkv_runtime.export.quiet import quiet_libraries
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    try:
-        with (
-            reporting(),
-            remembered_interrupts() as check_interrupts,
-            Progress(*columns, console=stderr, transient=True) as progress,
-            quiet_libraries(),
-        ):
-            task = progress.add_task("starting", total=None)
-
-            def tell(what: str) -> None:
-                check_interrupts()
-                progress.update(task, description=what)
-
-            yield tell
-    except KeyboardInterrupt:
-        stderr.print(stopped)
-        raise typer.Exit(130) from None
-
-
 @app.command()
 def export(
-    source: Annotated[Path, typer.Argument(metavar="SRC_FOLDER", help="Folder of a Hugging Face model.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC_FOLDER", help="Folder of a Hugging Face model, or a GGUF file.")
+    ],
     target: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Model folder to write.")],
     backend: Annotated[ProgramBackend, typer.Option(help="What runs it: cpu, or mlx (Apple silicon).")] = "cpu",
     quant: Annotated[
@@ -112,11 +92,15 @@ def export(
         ),
     ] = None,
     features: Annotated[bool, typer.Option("--features", help="Also give out what EAGLE-3 draft heads read.")] = False,
+    adapter: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of a LoRA adapter (peft), merged into the weights.")
+    ] = None,
 ) -> None:
-    """Export a Hugging Face model to a model folder. Needs torch; running the result does not."""
+    """Export a Hugging Face model, or a GGUF file, to a model folder. Needs torch; running the result does not."""
     from agentkv_runtime.export.folder import export_folder
+    from agentkv_runtime.export.quiet import quiet_libraries
 
-    with _exporting() as progress:
+    with displayed("stopped; nothing was written") as display, quiet_libraries():
         folder = export_folder(
             source,
             target,
@@ -127,9 +111,10 @@ def export(
             max_logits=max_logits,
             max_context=max_context,
             features=features,
-            progress=progress,
+            adapter=adapter,
+            progress=display.tell,
         )
-    size = _bytes_text(folder.manifest.model_bytes)
+    size = bytes_text(folder.manifest.model_bytes)
     shown = escaped(shlex.quote(str(folder.path)))
     stdout.print(f"Wrote {shown} ({size}). Look at it with: agentkv inspect {shown}", soft_wrap=True)
     positions, tokens = folder.manifest.max_positions, folder.tokenizer.vocab_size
@@ -161,13 +146,14 @@ def export_draft(
     from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, record_acceptance
     from agentkv_runtime.errors import ModelFolderError
     from agentkv_runtime.export.draft_folder import export_draft
+    from agentkv_runtime.export.quiet import quiet_libraries
     from agentkv_runtime.folder import is_model_folder
 
     from ._bench.acceptance import measure_acceptance
     from ._bench.prompts import default_prompts
     from ._errors import AgentKVError
 
-    with _exporting() as progress:
+    with displayed("stopped; nothing was written") as display, quiet_libraries():
         draft = export_draft(
             head,
             target,
@@ -175,18 +161,18 @@ def export_draft(
             quant=quant,
             max_tokens=max_tokens,
             max_logits=max_logits,
-            progress=progress,
+            progress=display.tell,
         )
     unmeasured = None
     if is_model_folder(out):
-        with _exporting("stopped; the head was written, but what the model accepts of it was not measured") as progress:
-            progress("measuring what the model accepts of it")
+        with displayed("stopped; the head was written, but what the model accepts of it was not measured") as display:
+            display.tell("measuring what the model accepts of it")
             try:
                 acceptance = anyio.run(measure_acceptance, out, out, default_prompts(out))
                 record_acceptance(out / DRAFT_MANIFEST_NAME, acceptance)
             except (AgentKVError, ModelFolderError) as error:  # such as a backend that is not here
                 unmeasured = error
-    stdout.print(f"Wrote {escaped(out / 'draft.pte')} ({_bytes_text(draft.model_bytes)})")
+    stdout.print(f"Wrote {escaped(out / 'draft.pte')} ({bytes_text(draft.model_bytes)})")
     if unmeasured is not None:
         stdout.print(f"What the model accepts of it was not measured: {escaped(str(unmeasured))}", soft_wrap=True)
 
@@ -221,7 +207,7 @@ def inspect(
         ("backend", facts.backend),
         ("quantisation", facts.quantization),
         ("activations", facts.dtype),
-        ("program", _bytes_text(facts.model_bytes)),
+        ("program", bytes_text(facts.model_bytes)),
         ("layers", f"{facts.n_layers}" + (f", {windowed} of them with a sliding window" if windowed else "")),
         ("K/V heads", f"{facts.n_kv_heads} of {facts.head_dim}"),
         ("vocabulary", f"{facts.vocab_size} logits, {tokens} tokens"),
@@ -243,7 +229,7 @@ def inspect(
 def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:
     for dtype in BACKENDS[backend].kv_dtypes if backend in BACKENDS else ():
         try:
-            yield f"K/V per token, {dtype}", _bytes_text(cache.kv_bytes_per_token(dtype, backend))
+            yield f"K/V per token, {dtype}", bytes_text(cache.kv_bytes_per_token(dtype, backend))
         except ValueError:  # codes do not fit every head_dim
             continue
 
@@ -266,16 +252,7 @@ def _draft_text(model: ModelFolder) -> str:
         return "no"
     draft = read_draft_manifest(model.path / DRAFT_MANIFEST_NAME)
     tokens = f"{draft.draft_vocab_size} of {draft.target_vocab_size} tokens"
-    return f"{draft.kind}, {draft.quantization}, {tokens}, {_bytes_text(draft.model_bytes)}"
-
-
-def _bytes_text(n: int) -> str:
-    value = float(n)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{n} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.2f} GiB"
+    return f"{draft.kind}, {draft.quantization}, {tokens}, {bytes_text(draft.model_bytes)}"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,12 @@ FolderFactory = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True, scope="session")
+def no_home_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Models that a test exports are not kept for whoever runs it."""
+    os.environ["AGENTKV_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     """The same of ExecuTorch's threads; tests that are about them set how many."""
     from agentkv_runtime.programs import set_threads

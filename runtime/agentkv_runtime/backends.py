@@ -32,6 +32,8 @@ class Backend:
     """Of weights, in programs exported for it."""
     dtypes: tuple[DType, ...] = ()
     """Of activations and of other weights, in programs exported for it."""
+    usual: tuple[Quantization, DType] = ("none", "fp32")
+    """What a model is exported as where nobody says it: small and fast, as models are used."""
 
 
 def load_backend(name: str) -> str:
@@ -97,6 +99,7 @@ BACKENDS = {
             backend_id="AgentKVCPU",
             quantizations=("none", "8da8w", "8da4w"),
             dtypes=("fp32",),
+            usual=("8da4w", "fp32"),
         ),
         Backend(
             "mlx",
@@ -105,6 +108,7 @@ BACKENDS = {
             backend_id="AgentKVMLX",
             quantizations=("none", "affine8", "affine4"),
             dtypes=("fp32", "fp16", "bf16"),
+            usual=("affine4", "fp16"),
         ),
         Backend("torch", kv_dtypes=("fp32", "fp16", "bf16", "int8", "int4"), load=_load_torch),
     )

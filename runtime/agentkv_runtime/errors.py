@@ -6,6 +6,8 @@ __all__ = [
     "ExportError",
     "FormatError",
     "ModelFolderError",
+    "PullError",
+    "StoreError",
     "TemplateTimeout",
     "TensorFileError",
     "TokenizerError",
@@ -48,6 +50,14 @@ class UnknownSchemaError(ValueError):
 
 class ExportError(RuntimeError):
     """A model that could not be exported."""
+
+
+class PullError(RuntimeError):
+    """A model that could not be downloaded from the hub, or that did not come whole."""
+
+
+class StoreError(ValueError):
+    """A model that is not among the exported ones that are kept, or a folder for them that cannot be used."""
 
 
 class UnsupportedModelError(ExportError):

@@ -31,8 +31,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export_cache: ExportCache) -> Path:
     """Where the reader works. It holds `hf-model`, a Hugging Face folder, and the `examples`, which may be imported."""
+    monkeypatch.setenv("AGENTKV_HOME", str(export_cache.get("docs home", Path.mkdir)))
     (tmp_path / "hf-model").symlink_to(EXAMPLES / "nano" / "weights")
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("weights", "__pycache__"))
     monkeypatch.chdir(tmp_path)

@@ -13,14 +13,15 @@ from pathlib import Path
 
 from agentkv_runtime.manifest import write_unfinished_mark
 
-__all__ = ["holds_nothing", "install", "staged"]
+__all__ = ["PREFIX", "holds_nothing", "install", "staged"]
 
-_PREFIX = ".agentkv-export-"
+PREFIX = ".agentkv-export-"
+"""Of what an export, or a removal, has under way; one that is locked by nobody may go."""
 
 
 def holds_nothing(folder: Path) -> bool:
     """Whether a folder is empty, but for what an export that was killed has left there."""
-    return all(entry.name.startswith(_PREFIX) for entry in folder.iterdir())
+    return all(entry.name.startswith(PREFIX) for entry in folder.iterdir())
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def staged(out: Path) -> Iterator[Path]:
     try:
         beside.mkdir(parents=True, exist_ok=True)
         _sweep(beside)
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=beside))
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
         try:
             with _held(folder):
                 yield folder
@@ -99,7 +100,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    for left in folder.glob(_PREFIX + "*"):
+    for left in folder.glob(PREFIX + "*"):
         try:
             with _held(left):
                 shutil.rmtree(left, ignore_errors=True)

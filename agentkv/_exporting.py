@@ -1,0 +1,116 @@
+"""Models that are exported when they are opened, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import anyio
+from anyio.streams.text import TextReceiveStream
+
+from ._errors import InvalidInput, ModelError
+from ._log import log
+
+if TYPE_CHECKING:
+    from ._model import Options
+
+GRACE_S = 5.0  # for an export that is told to stop, to clean up after itself
+
+
+def needs_export(options: Options) -> bool:
+    """Whether what is opened has to be exported first: a GGUF file, or a Hugging Face folder that torch shall not run.
+
+    Raises InvalidInput where the options contradict each other.
+    """
+    from agentkv_runtime.folder import is_hf_folder
+    from agentkv_runtime.sources.source import is_gguf
+
+    if options.backend == "torch":
+        if options.quant is not None:
+            raise InvalidInput(
+                f"quant is {options.quant!r}, but backend 'torch' runs weights as they are; leave one of them out"
+            )
+        return False
+    try:
+        if is_gguf(options.path):
+            return True
+        return is_hf_folder(options.path) and (options.quant is not None or options.backend is not None)
+    except OSError:  # of looking whether something is there; opening it says so
+        return False
+
+
+async def exported(options: Options) -> Path:
+    """The model folder of what `options` name, exported where that was not done before. Raises ModelError.
+
+    Cancelled, it stops the export, which leaves nothing behind.
+    """
+    from agentkv_runtime.errors import ExportError
+    from agentkv_runtime.store.making import options_for
+
+    try:
+        wanted = options_for(options.backend or "cpu", options.quant)  # type: ignore[arg-type]
+    except ExportError as error:
+        raise ModelError(str(error)) from error
+    request = json.dumps({"source": str(options.path.absolute()), "options": wanted.model_dump()})
+    command = [sys.executable, "-P", "-m", "agentkv_runtime.store.process", request]
+    with tempfile.TemporaryFile() as errors:
+        process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stderr=errors)
+        try:
+            outcome = await _followed(process, str(options.path))
+            status = await process.wait()
+        except BaseException:
+            await _stop(process)
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                await process.aclose()
+        if "path" in outcome:
+            return Path(outcome["path"])
+        raise ModelError(outcome.get("error") or f"{options.path}: its export {_end(status, errors)}")
+
+
+async def _followed(process: anyio.abc.Process, model: str) -> dict[str, Any]:
+    """The last thing that the process says, and all before it shown on a terminal and logged."""
+    from ._progress import Display
+
+    display = Display()
+    rest = ""
+    said: dict[str, Any] = {}
+    assert process.stdout is not None
+    try:
+        async for text in TextReceiveStream(process.stdout):
+            *lines, rest = (rest + text).split("\n")
+            for line in lines:
+                said = json.loads(line)
+                if "progress" in said:
+                    log.debug("exporting", model=model, step=said["progress"])
+                    display.tell(f"exporting {Path(model).name}: {said['progress']}")
+                elif "note" in said:
+                    log.info("export waits", model=model, why=said["note"])
+                    display.note(said["note"])
+    finally:
+        display.stop()
+    return said
+
+
+async def _stop(process: anyio.abc.Process) -> None:
+    with anyio.CancelScope(shield=True):
+        try:
+            process.terminate()
+            with anyio.move_on_after(GRACE_S):
+                await process.wait()
+                return
+            process.kill()
+        except ProcessLookupError:
+            return
+
+
+def _end(status: int, errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return how + (f": {lines[-1]}" if lines else ", perhaps because memory ran out")

@@ -1,0 +1,162 @@
+"""The exported models that are kept: which there are, what they are called, and when they were used.
+
+    home()/models/<key>/entry.json      what it is
+    home()/models/<key>/<folder>/       the model folder
+
+An entry appears whole, by renaming, and goes the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from agentkv_runtime.errors import ModelFolderError, StoreError
+from agentkv_runtime.export.staging import PREFIX
+from agentkv_runtime.fresh_file import FreshFile
+from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.printable import printable
+from agentkv_runtime.small_files import read_text
+from agentkv_runtime.store.home import home
+
+__all__ = ["ENTRY_NAME", "Entry", "Options", "entries", "entry_at", "find", "models_folder", "named", "remove"]
+
+ENTRY_NAME = "entry.json"
+
+
+class Options(BaseModel):
+    """How a model is exported. Equal options of the same files make the same entry."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    backend: str
+    quant: Quantization
+    dtype: DType
+    max_context: int | None = None
+
+    def __str__(self) -> str:
+        context = f", {self.max_context} positions" if self.max_context else ""
+        return f"{self.backend}, {self.quant}, {self.dtype}{context}"
+
+
+class Entry(BaseModel):
+    """One exported model."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    key: str
+    folder: str
+    options: Options
+    names: dict[str, float]
+    """What it is called, and when it was last pulled or exported under each name, in seconds since 1970."""
+    commit: str = ""
+    """Of the hub's repository; empty for what was exported from a folder."""
+
+    @property
+    def place(self) -> Path:
+        """Everything of it."""
+        return models_folder() / self.key
+
+    @property
+    def path(self) -> Path:
+        """The model folder."""
+        return self.place / self.folder
+
+    @property
+    def size(self) -> int:
+        """Bytes on the disk."""
+        return sum(path.stat().st_size for path in self.path.iterdir() if path.is_file())
+
+    @property
+    def used(self) -> float:
+        """When it was last opened or made, in seconds since 1970."""
+        return (self.place / ENTRY_NAME).stat().st_mtime
+
+    def touch(self) -> None:
+        """Notes that it is used now."""
+        with suppress(OSError):  # a folder that is only to be read
+            os.utime(self.place / ENTRY_NAME)
+
+    def called(self, name: str, commit: str = "") -> Entry:
+        """The same, written down as last made under `name` now. Under its lock only. Raises OSError."""
+        names = {**self.names, name: time.time()}
+        entry = self.model_copy(update={"names": names, "commit": commit or self.commit})
+        entry.write(entry.place)
+        return entry
+
+    def write(self, place: Path) -> None:
+        """Writes it down in `place`, which becomes or is its own."""
+        file = FreshFile(place / ENTRY_NAME)
+        file.write(0, self.model_dump_json(indent=2).encode() + b"\n")
+        file.put_in_place()
+
+
+def models_folder() -> Path:
+    """Holds one folder per entry."""
+    return home() / "models"
+
+
+def entry_at(key: str) -> Entry | None:
+    """The entry of a key, where there is one."""
+    path = models_folder() / key / ENTRY_NAME
+    try:
+        entry = Entry.model_validate_json(read_text(path, ModelFolderError))
+    except (ModelFolderError, ValidationError):
+        return None
+    return entry if entry.key == key and entry.path.is_dir() else None
+
+
+def entries() -> list[Entry]:
+    """All that there are, the one that was used last first."""
+    try:
+        keys = [path.name for path in models_folder().iterdir() if not path.name.startswith(".")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{error.filename}: {error.strerror}. Set AGENTKV_HOME to another folder") from error
+    found = [entry for key in keys if (entry := entry_at(key)) is not None]
+    return sorted(found, key=lambda entry: entry.used, reverse=True)
+
+
+def named(name: str) -> list[Entry]:
+    """The entries that are called so. Raises StoreError."""
+    return [entry for entry in entries() if name in entry.names]
+
+
+def find(name: str, *, backend: str | None = None, quant: str | None = None) -> Entry | None:
+    """What was pulled or exported last under a name; with `backend` or `quant`, of those exports alone.
+
+    Raises StoreError where there are only others.
+    """
+    found = named(name)
+    fitting = [
+        entry for entry in found if backend in (None, entry.options.backend) and quant in (None, entry.options.quant)
+    ]
+    if found and not fitting:
+        asked = " ".join(f"--{key} {value}" for key, value in (("backend", backend), ("quant", quant)) if value)
+        raise StoreError(
+            f"{printable(name)} is here as {'; '.join(str(entry.options) for entry in found)}. Pull it as you want it: "
+            f"agentkv pull {printable(name)} {asked}"
+        )
+    return max(fitting, key=lambda entry: entry.names[name], default=None)
+
+
+def remove(name: str) -> None:
+    """Removes what is called so; what has other names as well only loses this one.
+
+    Programs that have it open keep what they opened. Raises StoreError and OSError.
+    """
+    for entry in named(name):
+        others = {other: when for other, when in entry.names.items() if other != name}
+        if others:
+            entry.model_copy(update={"names": others}).write(entry.place)
+            continue
+        gone = models_folder() / f"{PREFIX}{secrets.token_hex(8)}"  # the next export sweeps what is left of it
+        entry.place.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)

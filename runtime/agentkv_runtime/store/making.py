@@ -1,0 +1,98 @@
+"""Exporting once: the first who asks for a model makes it, whoever asks meanwhile waits, all others find it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from agentkv_runtime.backends import PROGRAM_BACKENDS
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.folder import Progress, check_source, check_torch, disk_errors, export_folder
+from agentkv_runtime.export.quiet import quiet_libraries
+from agentkv_runtime.export.staging import install, staged
+from agentkv_runtime.export.target import choose_target
+from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
+from agentkv_runtime.store.content import content_digest
+from agentkv_runtime.store.entries import Entry, Options, entry_at, models_folder
+from agentkv_runtime.store.home import locked
+
+__all__ = ["export_once", "options_for"]
+
+
+def options_for(
+    backend: str = "cpu",
+    quant: Quantization | None = None,
+    dtype: DType | None = None,
+    max_context: int | None = None,
+) -> Options:
+    """How a model is exported where only some of it is said. Raises ExportError for what a backend does not have."""
+    usual = PROGRAM_BACKENDS[backend].usual if backend in PROGRAM_BACKENDS else ("none", "fp32")
+    options = Options(backend=backend, quant=quant or usual[0], dtype=dtype or usual[1], max_context=max_context)
+    choose_target(options.backend, options.quant, options.dtype)
+    return options
+
+
+def export_once(
+    source: Path,
+    name: str,
+    options: Options,
+    *,
+    adapter: Path | None = None,
+    commit: str = "",
+    progress: Progress,
+    note: Progress,
+) -> Entry:
+    """The export of a Hugging Face folder or a GGUF file, with an adapter merged into it, made where there is none yet.
+
+    What is equal is files and options, not names; the entry is called `name`, too, afterwards. Two processes that ask
+    for the same wait for each other. Killed at any moment, it leaves a whole entry or none. `progress` is told what
+    begins, and `note` what somebody who waits should know.
+
+    Raises ExportError, as `export_folder` does, and StoreError where nothing can be kept.
+    """
+    check_source(source)
+    progress("looking at the files")
+    key = _key(source, options, adapter)
+    with locked(key, lambda: note("Another process exports the same model: waiting for it.")):
+        entry = entry_at(key)
+        with disk_errors(models_folder()):
+            if entry is not None:
+                return entry.called(name, commit)
+            check_torch()
+            return _made(source, key, name, options, adapter, commit, progress)
+
+
+def _made(
+    source: Path, key: str, name: str, options: Options, adapter: Path | None, commit: str, progress: Progress
+) -> Entry:
+    title = name.rstrip("/").rpartition("/")[2] or "model"
+    entry = Entry(key=key, folder=re.sub(r"[^\w.+@-]", "-", title), options=options, names={}, commit=commit)
+    with staged(entry.place) as staging, quiet_libraries():
+        export_folder(
+            source,
+            staging / entry.folder,
+            backend=options.backend,
+            quant=options.quant,
+            dtype=options.dtype,
+            max_context=options.max_context,
+            adapter=adapter,
+            name=title,
+            progress=progress,
+        )
+        if _key(source, options, adapter) != key:
+            raise ExportError(f"{source}: changed while it was exported. Export it again when it is whole")
+        entry.write(staging)
+        install(staging, entry.place, (), "")
+    return entry.called(name, commit)
+
+
+def _key(source: Path, options: Options, adapter: Path | None) -> str:
+    facts = {
+        "format_version": FORMAT_VERSION,
+        "content": content_digest(source),
+        "adapter": content_digest(adapter) if adapter else "",
+        **options.model_dump(),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,56 @@
+"""Exports in a process of its own: `python -m agentkv_runtime.store.process REQUEST`.
+
+A program that only runs models then needs neither torch in its memory nor patience when it is told to stop. REQUEST is
+a JSON object of `source` (a path) and `options` (fields of `Options`). Lines of JSON come back: `{"progress": words}`
+and `{"note": sentence}` any number of times, then `{"path": model folder}` or `{"error": message}`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from agentkv_runtime.errors import ExportError, StoreError
+from agentkv_runtime.store.entries import Options
+from agentkv_runtime.store.making import export_once
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Does what the request says; returns the exit status."""
+    signal.signal(signal.SIGTERM, _stop)
+    request = json.loads(sys.argv[1])
+    source = Path(request["source"])
+    try:
+        entry = export_once(
+            source,
+            str(source.resolve()),
+            Options.model_validate(request["options"]),
+            progress=lambda what: _say("progress", what),
+            note=lambda what: _say("note", what),
+        )
+        _say("path", str(entry.path))
+    except (ExportError, StoreError) as error:
+        _say("error", str(error))
+        return 1
+    except BrokenPipeError:  # nobody waits for it any more
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _say(kind: str, what: str) -> None:
+    print(json.dumps({kind: what}), flush=True)
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

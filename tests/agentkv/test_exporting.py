@@ -1,0 +1,95 @@
+"""Opening a Hugging Face folder with a quantisation: exported once, in a process of its own, then opened."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+from agentkv_runtime.store.entries import entries, models_folder
+
+import agentkv as kv
+from tests.conftest import FolderFactory
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "home"))
+
+
+async def test_a_folder_is_exported_once(tiny_hf_folder: FolderFactory, caplog: pytest.LogCaptureFixture) -> None:
+    source = tiny_hf_folder("llama", layers=1)
+    caplog.set_level(logging.DEBUG, "agentkv")
+    async with kv.Context.open(source, capacity=64, quant="none") as ctx:
+        info = ctx.model_info
+        assert (info.backend, info.quantization, info.path.parent.parent) == ("cpu", "none", models_folder())
+    assert "tracing the model" in caplog.text
+    caplog.clear()
+    async with kv.Context.open(str(source), capacity=64, backend="cpu", quant="none") as ctx:
+        assert ctx.model_info.fingerprint == info.fingerprint
+    assert "tracing the model" not in caplog.text
+    assert len(entries()) == 1
+
+
+async def test_cancelled_it_leaves_nothing(tiny_hf_folder: FolderFactory) -> None:
+    source = tiny_hf_folder("llama", layers=1)
+
+    async def open_it() -> None:
+        async with kv.Context.open(source, quant="8da8w"):
+            raise AssertionError("it was opened")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_it)
+        await anyio.to_thread.run_sync(wait_for_an_export)
+        tasks.cancel_scope.cancel()
+    assert not models_folder().exists()  # it made that folder, too
+    running = (await anyio.run_process(["ps", "-eo", "args"])).stdout.decode()
+    assert not [
+        line for line in running.splitlines() if "agentkv_runtime.store.process" in line and str(source) in line
+    ]
+
+
+async def test_what_an_export_is_refused_for_is_what_opening_says(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(kv.ModelError, match="holds no weights"):
+        await opened(tmp_path, quant="8da4w")
+    (tmp_path / "model.gguf").write_bytes(b"nothing of the kind")
+    with pytest.raises(kv.ModelError, match=r"model\.gguf: cannot be read as a GGUF file"):
+        await opened(tmp_path / "model.gguf")
+    assert entries() == []
+
+
+async def test_options_that_contradict_each_other(tmp_path: Path, tiny_exported_folder: FolderFactory) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(kv.InvalidInput, match="quant is str '4 bits'"):
+        await opened(tmp_path, quant="4 bits")
+    with pytest.raises(kv.InvalidInput, match="backend 'torch' runs weights as they are"):
+        await opened(tmp_path, quant="8da4w", backend="torch")
+    with pytest.raises(kv.ModelError, match="backend cpu has no quantisation 'affine4'"):
+        await opened(tmp_path, quant="affine4")
+    with pytest.raises(kv.ModelError, match="was exported with quantisation 'none', not '8da4w'"):
+        await opened(tiny_exported_folder("llama"), quant="8da4w")
+
+
+async def test_without_torch_opening_says_what_to_install(
+    tiny_hf_folder: FolderFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(kv.ModelError, match="torch is not installed: pip install torch=="):
+        await opened(tiny_hf_folder("llama", layers=1), quant="8da4w")
+
+
+def wait_for_an_export() -> None:
+    """Until one has begun to write."""
+    while not (models_folder().is_dir() and list(models_folder().iterdir())):
+        time.sleep(0.01)
+
+
+async def opened(path: Path, **options: str) -> None:
+    async with kv.Context.open(path, **options):  # type: ignore[arg-type]
+        raise AssertionError("it was opened")

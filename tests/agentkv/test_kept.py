@@ -1,0 +1,127 @@
+"""`agentkv pull`, `list` and `rm`, and opening what was pulled."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from typer.testing import CliRunner, Result
+
+import agentkv as kv
+from agentkv.cli import app
+from tests.conftest import FolderFactory
+from tests.runtime.store.hub_server import COMMIT, HubServer
+from tests.runtime.store.test_hub import REPO, WEIGHTS, environment
+
+COMMAND = [sys.executable, "-m", "agentkv.cli"]
+
+
+def run(*arguments: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}, input=answer)
+
+
+def on_a_terminal(command: list[str], env: dict[str, str]) -> str:
+    """What a command shows on a terminal of its own; it must succeed."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(command, env={**env, "TERM": "xterm", "COLUMNS": "120"}, stdout=slave, stderr=slave)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            data = os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+        shown += data
+    os.close(master)
+    text = shown.decode()
+    assert process.wait() == 0, text
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+def test_two_pulls_of_a_model_are_one_and_it_opens_by_its_name(
+    tiny_hf_folder: FolderFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HubServer(REPO, tiny_hf_folder("llama", layers=1)) as hub:
+        env = environment(hub, tmp_path)
+        hub.hold.clear()
+        pull = [*COMMAND, "pull", REPO, "--quant", "none"]
+        first = subprocess.Popen(pull, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert hub.held.wait(120)
+        second = subprocess.Popen(pull, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert second.stderr is not None
+        assert second.stderr.readline() == "Another process downloads the same model: waiting for it.\n"
+        hub.hold.set()
+        said = [process.communicate(timeout=300)[0] for process in (first, second)]
+        assert (first.returncode, second.returncode) == (0, 0)
+        assert said[0] == said[1]
+        assert said[0].startswith(f"Pulled {REPO} (cpu, none, fp32, ")
+        assert said[0].endswith(f"Open it with: kv.Context.open('{REPO}')\n")
+        assert hub.sent(WEIGHTS) == [""]
+
+        # On a terminal, and with nothing left to do.
+        shown = on_a_terminal(pull, {**env, "HF_HUB_OFFLINE": "1"})
+        assert shown.rstrip().endswith(said[0].rstrip())
+
+    monkeypatch.setenv("AGENTKV_HOME", env["AGENTKV_HOME"])
+
+    async def ask(quant: str | None = None) -> str:
+        async with kv.Context.open(REPO, capacity=64, quant=quant) as ctx:
+            await (await ctx.branch("the quick")).generate(max_tokens=2)
+            return repr(ctx)
+
+    assert anyio.run(ask) == "<Context tiny: 0 branches>"
+    with pytest.raises(kv.ModelError, match=f"agentkv pull {REPO} --quant 8da4w"):
+        anyio.run(ask, "8da4w")
+
+    listed = run("list").output
+    for expected in (REPO, "cpu, none, fp32", COMMIT[:8], "just now", "KiB"):
+        assert expected in listed
+    assert run("rm", REPO, answer="n\n").exit_code == 1
+    assert run("rm", REPO, answer="").exit_code == 1
+    assert REPO in run("list").output
+    removed = run("rm", REPO, "--yes")
+    assert (removed.exit_code, removed.output.startswith(f"Removed {REPO}")) == (0, True)
+    assert "No models in" in run("list").output
+    with pytest.raises(kv.ModelError, match=f"no model that was pulled.*agentkv pull {REPO}"):
+        anyio.run(ask)
+
+
+def test_what_is_not_there_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path))
+    done = run("rm", "owner/[bold]model", "--yes")
+    assert done.exit_code == 1
+    assert "no model is called owner/[bold]model. See what there is with: agentkv list" in done.output
+
+
+def test_a_pull_without_torch_says_what_to_install_before_it_downloads(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "AGENTKV_HOME": str(tmp_path),
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+    }
+    done = subprocess.run([*COMMAND, "pull", REPO], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "torch is not installed: pip install torch==" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["a b"], "is no name of a model on the hub"),
+        (["owner/model@v1", "--revision", "v2"], "is no name of a model on the hub"),
+        (["owner/model", "--quant", "affine4"], "backend cpu has no quantisation 'affine4'"),
+    ],
+)
+def test_what_cannot_be_pulled_is_an_error_without_a_traceback(arguments: list[str], says: str) -> None:
+    done = run("pull", *arguments)
+    assert done.exit_code == 1
+    assert says in done.output
+    assert "Traceback" not in done.output

@@ -1,0 +1,169 @@
+"""Exporting once: equal files and options are one export, whoever asks, and nothing is ever there by half."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from agentkv_runtime.errors import ExportError, StoreError
+from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.store.entries import Entry, entries, find, models_folder, remove
+from agentkv_runtime.store.home import home, locked
+from agentkv_runtime.store.making import export_once, options_for
+
+from tests.conftest import FolderFactory
+
+OPTIONS = options_for(quant="none")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def make(source: Path, name: str, tell: Callable[[str], None] = quiet) -> Entry:
+    return export_once(source, name, OPTIONS, progress=tell, note=quiet)
+
+
+def child(source: Path) -> subprocess.Popen[str]:
+    """The process that opening a model starts."""
+    request = json.dumps({"source": str(source), "options": OPTIONS.model_dump()})
+    command = [sys.executable, "-m", "agentkv_runtime.store.process", request]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(process: subprocess.Popen[str], kind: str, words: str) -> None:
+    """Reads what a process says up to a line."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        said = json.loads(line)
+        if words in said.get(kind, ""):
+            return
+    assert process.stderr is not None
+    raise AssertionError(f"it ended and never said {words!r}: {process.stderr.read()}")
+
+
+def left_behind() -> list[str]:
+    return sorted(path.name for path in models_folder().iterdir()) if models_folder().exists() else []
+
+
+def test_one_export_for_all_who_ask(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    source = tiny_hf_folder("llama", layers=1)
+    waiting: list[subprocess.Popen[str]] = []
+
+    def tell(what: str) -> None:
+        if what == "loading torch":  # somebody else asks, in the middle of it
+            waiting.append(child(source))
+            until(waiting[0], "note", "waiting for it")
+            assert entries() == []
+
+    entry = make(source, "owner/tiny", tell)
+    said, _ = waiting[0].communicate(timeout=120)
+    assert [json.loads(line) for line in said.splitlines()] == [{"path": str(entry.path)}]
+    assert read_model_folder(entry.path).manifest.source == "tiny"
+    assert left_behind() == [entry.key]
+
+    # Another name and another place of the same files are the same export.
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy)
+    steps: list[str] = []
+    again = make(copy, "owner/other", steps.append)
+    assert (again.key, steps) == (entry.key, ["looking at the files"])
+    assert {"owner/tiny", "owner/other", str(source.resolve())} == set(again.names)
+    assert (found := find("owner/tiny")) is not None
+    assert found.path == entry.path
+    with pytest.raises(StoreError, match="agentkv pull owner/tiny --quant 8da4w"):
+        find("owner/tiny", quant="8da4w")
+
+    # It goes with its last name.
+    remove("owner/other")
+    remove("owner/tiny")
+    assert [set(entry.names) for entry in entries()] == [{str(source.resolve())}]
+    remove(str(source.resolve()))
+    assert left_behind() == []
+
+
+def test_other_files_and_other_options_are_other_exports(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    from agentkv_runtime.store.making import _key
+
+    source = tmp_path / "model"
+    shutil.copytree(tiny_hf_folder("llama", layers=1), source)
+    first = _key(source, OPTIONS, None)
+    assert _key(source, OPTIONS, None) == first
+    assert _key(source, options_for(quant="8da4w"), None) != first
+    assert _key(source, options_for(quant="none", max_context=128), None) != first
+    assert _key(source, OPTIONS, source) != first  # as an adapter
+    (source / "README.md").write_text("years of work")
+    assert _key(source, OPTIONS, None) == first
+    weights = (source / "model.safetensors").read_bytes()
+    (source / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    assert _key(source, OPTIONS, None) != first
+
+
+@pytest.mark.parametrize("step", ["looking at the files", "loading torch", "loading the model", "tracing the model"])
+def test_told_to_stop_it_leaves_nothing(tiny_hf_folder: FolderFactory, step: str) -> None:
+    process = child(tiny_hf_folder("llama", layers=1))
+    until(process, "progress", step)
+    process.send_signal(signal.SIGINT)
+    _, complained = process.communicate(timeout=120)
+    assert process.returncode == 130, complained
+    assert left_behind() == []
+
+
+def test_a_killed_export_is_in_nobodys_way(tiny_hf_folder: FolderFactory) -> None:
+    source = tiny_hf_folder("llama", layers=1)
+    process = child(source)
+    until(process, "progress", "loading torch")
+    process.kill()
+    process.communicate(timeout=120)
+    assert len(left_behind()) == 1  # what it had begun, under a name that nothing opens
+    assert entries() == []
+    entry = make(source, "tiny")
+    assert left_behind() == [entry.key]
+
+
+def test_files_that_change_meanwhile_make_no_export(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    shutil.copytree(tiny_hf_folder("llama", layers=1), source)
+
+    def tell(what: str) -> None:
+        if what == "running it once":
+            (source / "generation_config.json").write_text("{}")
+
+    with pytest.raises(ExportError, match="changed while it was exported"):
+        make(source, "tiny", tell)
+    assert left_behind() == []
+
+
+def test_where_models_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENTKV_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert home() == tmp_path / "caches" / "agentkv"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home() == tmp_path / ".cache" / "agentkv"
+    assert entries() == []
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "file"))
+    with pytest.raises(StoreError, match="set AGENTKV_HOME to a folder"), locked("key", lambda: None):
+        pass
+
+
+def test_an_entry_that_cannot_be_read_is_none(own_home: Path) -> None:
+    for name, text in (("a", "{}"), ("b", "not JSON"), ("c", "[" * 10_000)):
+        (own_home / "models" / name).mkdir(parents=True)
+        (own_home / "models" / name / "entry.json").write_text(text)
+    os.mkfifo(own_home / "models" / "pipe")
+    assert entries() == []

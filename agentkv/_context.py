@@ -72,8 +72,7 @@ class Context:
 
         Args:
             model: path of a model folder; or the name of a model that was pulled (`agentkv pull OWNER/MODEL`); or path
-                of a Hugging Face folder: torch runs it as it is, unless a `quant` or another backend is asked for,
-                which export it first. A GGUF file is always exported. What was exported once is found again.
+                of a Hugging Face folder or a GGUF file, which is exported once and found again from then on.
             capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
             kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of their bytes: "int8",
                 "int4".
@@ -81,8 +80,9 @@ class Context:
             threads: of the process-wide pool; None leaves it as it is. MLX and CUDA do not use it.
             speculative: a strategy of `kv.spec`, or your own, for all generations that do not name another; None for
                 none. Changes how many forwards they take, never what they say.
-            backend: "cpu", "mlx" or "torch"; None takes the folder's own.
-            device: of the torch backend, such as "cuda"; None is the CPU.
+            backend: "cpu", "mlx" or "torch", which runs a Hugging Face folder as it is; None takes the model folder's
+                own, or exports for "cpu".
+            device: of the torch backend, such as "cuda", which is taken then; None is the CPU.
             call_format: how the model writes reasoning and calls: the name of a known format (`kv.formats.NAMES`), a
                 response template as transformers reads it, or a format of your own; None takes what the folder says,
                 or what its chat template writes.

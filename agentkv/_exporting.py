@@ -22,23 +22,21 @@ GRACE_S = 5.0  # for an export that is told to stop, to clean up after itself
 
 
 def needs_export(options: Options) -> bool:
-    """Whether what is opened has to be exported first: a GGUF file, or a Hugging Face folder that torch shall not run.
+    """Whether what is opened has to be exported first: a GGUF file or a Hugging Face folder that torch shall not run.
 
-    Raises InvalidInput where the options contradict each other.
+    A device is torch's alone: naming one asks for torch. Raises InvalidInput where the options contradict each other.
     """
     from agentkv_runtime.folder import is_hf_folder
     from agentkv_runtime.sources.source import is_gguf
 
-    if options.backend == "torch":
+    if options.backend == "torch" or (options.backend is None and options.device is not None):
         if options.quant is not None:
             raise InvalidInput(
                 f"quant is {options.quant!r}, but backend 'torch' runs weights as they are; leave one of them out"
             )
         return False
     try:
-        if is_gguf(options.path):
-            return True
-        return is_hf_folder(options.path) and (options.quant is not None or options.backend is not None)
+        return is_gguf(options.path) or is_hf_folder(options.path)
     except OSError:  # of looking whether something is there; opening it says so
         return False
 

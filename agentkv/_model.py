@@ -1,4 +1,4 @@
-"""Opening a model: a model folder on its own backend, or a Hugging Face folder on torch."""
+"""Opening a model: a model folder on its own backend, or a Hugging Face folder as it is, on torch."""
 
 from __future__ import annotations
 

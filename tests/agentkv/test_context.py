@@ -231,7 +231,9 @@ async def test_tokenizers_that_cannot_be_used_are_a_model_error(folder: Path, tm
 async def test_a_hugging_face_folder_runs_on_torch(
     folder: Path, open_context: OpenContext, tiny_hf_folder: Callable[..., Path]
 ) -> None:
-    async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", threads=1) as ctx:
+    async with kv.Context.open(
+        tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", backend="torch", threads=1
+    ) as ctx:
         assert (ctx.model_info.backend, ctx.model_info.fingerprint) == ("torch", "")
         trunk = await ctx.branch("The quick brown fox")
         kids = await trunk.fork(2)

@@ -144,7 +144,9 @@ async def test_a_context_that_has_nothing_to_do_gives_memory_back_by_itself(monk
 
 
 async def test_the_torch_backend_gives_memory_back(tiny_hf_folder: Callable[..., Path]) -> None:
-    async with kv.Context.open(tiny_hf_folder("llama"), capacity=2048, kv_dtype="fp32", retain=0) as ctx:
+    async with kv.Context.open(
+        tiny_hf_folder("llama"), capacity=2048, kv_dtype="fp32", backend="torch", retain=0
+    ) as ctx:
         first = await ctx.branch([5] * 900)
         last = await ctx.branch([1, 2, 3])
         await first.close()

@@ -283,7 +283,7 @@ async def test_what_cannot_be_shared_is_refused_before_anything_changes(
         fed = await ctx.load(prefix[0], shared=True, recompute=True)
         assert fed.loaded is not None
         assert (fed.loaded.recomputed, fed.loaded.shared) == (len(PREFIX), 0)
-    async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32") as ctx:
+    async with kv.Context.open(tiny_hf_folder("llama"), capacity=256, kv_dtype="fp32", backend="torch") as ctx:
         branch = await ctx.branch([1, 2, 3])
         with pytest.raises(kv.InvalidInput, match=r"shareable=True .* 'torch'"):
             await branch.save(tmp_path / "none", shareable=True)

@@ -94,5 +94,7 @@ async def test_a_head_of_another_model_is_refused(
 
 async def test_torch_takes_no_head(tiny_hf_folder: Any, eagle_folder: Path) -> None:
     with pytest.raises(kv.ModelError, match="export it with `agentkv export`"):
-        async with kv.Context.open(tiny_hf_folder("llama"), 1024, "fp32", speculative=Eagle(eagle_folder)):
+        async with kv.Context.open(
+            tiny_hf_folder("llama"), 1024, "fp32", backend="torch", speculative=Eagle(eagle_folder)
+        ):
             pass

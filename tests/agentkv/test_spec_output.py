@@ -118,7 +118,7 @@ async def test_two_hundred_held_out_prompts_of_nano(strategy: Any) -> None:
 
 
 async def test_the_torch_backend(tiny_hf_folder: Callable[..., Path]) -> None:
-    async with kv.Context.open(tiny_hf_folder("llama"), capacity=1024, kv_dtype="fp32") as ctx:
+    async with kv.Context.open(tiny_hf_folder("llama"), capacity=1024, kv_dtype="fp32", backend="torch") as ctx:
         trunk = await ctx.branch([7] * 20)
         plain = await (await trunk.fork()).generate(max_tokens=32)
         for strategy in (PromptLookup(adaptive=False), LastTime()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
@@ -91,6 +92,7 @@ def _made(
 def _key(source: Path, options: Options, adapter: Path | None) -> str:
     facts = {
         "format_version": FORMAT_VERSION,
+        "agentkv": version("agentkv-sdk"),
         "content": content_digest(source),
         "adapter": content_digest(adapter) if adapter else "",
         **options.model_dump(),

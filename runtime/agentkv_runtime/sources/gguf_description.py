@@ -6,6 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+from gguf import GGUFReader
+from transformers import AutoConfig, AutoTokenizer
+from transformers.integrations.gguf.reader import read_gguf_metadata
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.hf.blame import first_line
 
@@ -20,14 +26,6 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 
 def write_description(path: Path, folder: Path) -> None:
     """Writes what exporting reads beside the weights. Raises ExportError for a file that cannot be read so."""
-    try:
-        from transformers import AutoConfig, AutoTokenizer
-        from transformers.integrations.gguf.reader import read_gguf_metadata
-    except ImportError as error:
-        raise ExportError(
-            f"export needs torch, and {error.name or error} is not installed: pip install torch==2.13.0, then "
-            "pip install 'agentkv-sdk[export]'"
-        ) from error
     try:
         metadata, tensors = read_gguf_metadata(str(path))
         _check(path, metadata)
@@ -68,10 +66,6 @@ def _check(path: Path, metadata: dict[str, Any]) -> None:
 
 def _take_llama3_rope(path: Path, config: Any) -> None:
     """Llama 3.1 and later: files hold what frequencies are divided by, and configs the rule that it comes from."""
-    import torch
-    from gguf import GGUFReader
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
     factors = next(torch.tensor(t.data) for t in GGUFReader(path).tensors if t.name == "rope_freqs.weight")
     theta = config.rope_parameters["rope_theta"]
     plain = theta ** -(torch.arange(0, config.head_dim, 2).float() / config.head_dim)

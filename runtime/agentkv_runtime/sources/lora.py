@@ -124,7 +124,7 @@ def merge_adapter(model: PreTrainedModel, adapter: Path) -> None:
                 f"{adapter}: changes the embedding, which the model's head shares, so that merging would change both. "
                 f"{_INSTEAD}"
             )
-    merged = {name: weights.load(name) for name in weights.changed}
+    merged = {name: weights.load(name) for name in sorted(weights.changed)}
     for name, weight in merged.items():
         model.get_parameter(name).copy_(weight)
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.small_files import read_object
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -22,14 +25,36 @@ def is_gguf(path: Path) -> bool:
 @contextmanager
 def described(src: Path) -> Iterator[Path]:
     """A folder with the config and the tokenizer of a model: its own, or one for the block. Raises ExportError."""
-    if not is_gguf(src):
+    if not is_gguf(src) and not _is_vision_language(src):
         yield src
         return
-    from agentkv_runtime.sources.gguf_description import write_description
+    with TemporaryDirectory(prefix="agentkv-source-") as folder:
+        if _write_description(src, Path(folder)):
+            yield Path(folder)
+        else:
+            yield src
 
-    with TemporaryDirectory(prefix="agentkv-gguf-") as folder:
-        write_description(src, Path(folder))
-        yield Path(folder)
+
+def _is_vision_language(src: Path) -> bool:
+    return {"text_config", "vision_config"} <= read_object(src / "config.json", ExportError).keys()
+
+
+def _write_description(src: Path, folder: Path) -> bool:
+    """Whether the model is another one than `src` describes: that of a GGUF file, or a language model within."""
+    try:
+        if is_gguf(src):
+            from agentkv_runtime.sources.gguf_description import write_description
+
+            write_description(src, folder)
+            return True
+        from agentkv_runtime.sources.text_tower import write_tower_description
+
+        return write_tower_description(src, folder)
+    except ImportError as error:
+        raise ExportError(
+            f"export needs torch and executorch, and {error.name or error} is not installed: "
+            "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"
+        ) from error
 
 
 def load_source(src: Path, folder: Path, adapter: Path | None) -> PreTrainedModel:
@@ -40,6 +65,10 @@ def load_source(src: Path, folder: Path, adapter: Path | None) -> PreTrainedMode
         from agentkv_runtime.sources.gguf import load_gguf
 
         model = load_gguf(src, folder)
+    elif folder != src:
+        from agentkv_runtime.sources.text_tower import load_text_tower
+
+        model = load_text_tower(src, folder)
     else:
         model = load_model(src)
     if adapter is not None:

@@ -47,12 +47,16 @@ async def exported(options: Options) -> Path:
     Cancelled, it stops the export, which leaves nothing behind.
     """
     from agentkv_runtime.errors import ExportError
-    from agentkv_runtime.store.making import options_for
+    from agentkv_runtime.store.making import find_export, options_for
 
     try:
         wanted = options_for(options.backend or "cpu", options.quant)  # type: ignore[arg-type]
+        made = await anyio.to_thread.run_sync(find_export, options.path, wanted, abandon_on_cancel=True)
     except ExportError as error:
         raise ModelError(str(error)) from error
+    if made is not None:
+        made.touch()
+        return made.path
     request = json.dumps({"source": str(options.path.absolute()), "options": wanted.model_dump()})
     command = [sys.executable, "-P", "-m", "agentkv_runtime.store.process", request]
     with tempfile.TemporaryFile() as errors:

@@ -19,7 +19,7 @@ from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, entry_at, models_folder
 from agentkv_runtime.store.home import locked
 
-__all__ = ["export_once", "options_for"]
+__all__ = ["export_once", "find_export", "options_for"]
 
 
 def options_for(
@@ -63,6 +63,11 @@ def export_once(
                 return entry.called(name, commit)
             check_torch()
             return _made(source, key, name, options, adapter, commit, progress)
+
+
+def find_export(source: Path, options: Options) -> Entry | None:
+    """The export of a source, where it was made before. Raises ExportError for a file that cannot be read."""
+    return entry_at(_key(source, options, None))
 
 
 def _made(

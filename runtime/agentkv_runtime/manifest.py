@@ -16,11 +16,13 @@ __all__ = [
     "MANIFEST_NAME",
     "Bytes",
     "DType",
+    "EmbeddingBits",
     "FeatureInfo",
     "Fingerprint",
     "Manifest",
     "Positive",
     "Quantization",
+    "Scales",
     "parse_manifest",
     "read_manifest",
     "write_manifest",
@@ -32,6 +34,8 @@ MANIFEST_NAME = "agentkv.json"
 
 Quantization = Literal["none", "8da8w", "8da4w", "affine8", "affine4"]
 DType = Literal["fp32", "fp16", "bf16"]
+Scales = Literal["search", "largest"]
+EmbeddingBits = Literal[16, 8]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 """A count that the native side can hold."""
 Bytes = Annotated[int, Field(ge=1, le=2**63 - 1)]
@@ -85,6 +89,8 @@ class Manifest(BaseModel):
     features: FeatureInfo | None = None
     call_format: str | None = None
     """How the model writes calls: the name of a format; None where it was not looked for."""
+    weight_errors: dict[str, float] = Field(default_factory=dict)
+    """What quantisation lost of each layer's weight: the norm of the difference beside the weight's own."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

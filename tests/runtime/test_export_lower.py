@@ -10,7 +10,7 @@ import pytest
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.cpu.quantize import quantize
 from agentkv_runtime.export.lower import lower_model
-from agentkv_runtime.export.quantization import QuantizationError
+from agentkv_runtime.export.quantization import QuantizationError, Recipe
 from agentkv_runtime.hf.load import load_model
 
 from tests.architectures.outcome import random_model
@@ -51,7 +51,7 @@ def test_quantised_weights_take_the_bytes_that_they_should(quant: Any, linear_bi
 def test_groups_that_do_not_divide_name_the_layer() -> None:
     model = tiny_model(tiny_spec("llama", intermediate=80))
     with pytest.raises(QuantizationError, match=r"down_proj has 80 input features"):
-        quantize(model, "8da4w")
+        quantize(model, Recipe("8da4w"))
 
 
 def test_an_unknown_quantisation_is_refused() -> None:

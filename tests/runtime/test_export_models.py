@@ -14,6 +14,7 @@ from agentkv_runtime.export.cpu.feed_forward import SplitMlp, TanhGelu, replace_
 from agentkv_runtime.export.cpu.norms import LinearLayerNorm, LinearRmsNorm, linear_norms
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.norms import RmsNorm, note_norm_widths, replace_norms
+from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import Target
 from agentkv_runtime.hf.attention import agentkv_attention
@@ -116,7 +117,7 @@ def test_a_rewritten_model_computes_the_same_in_chunks(name: str, backend: str) 
     assert want.std() > 0.1
     with own_rotary(model) as own, active_cache(GrowingCache()):
         assert own
-        Target(backend).lowering().prepare(model, "none", "fp32")
+        Target(backend).lowering().prepare(model, Recipe(), "fp32")
         forward = CachedForward(model)
         got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 8), (8, 18), (18, 19))]
         torch.testing.assert_close(torch.cat(got), want, rtol=1e-4, atol=1e-4)

@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -19,9 +19,9 @@ from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.formats import format_name
-from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, write_manifest
+from agentkv_runtime.manifest import MANIFEST_NAME, DType, EmbeddingBits, Manifest, Quantization, Scales, write_manifest
 from agentkv_runtime.small_files import read_object
-from agentkv_runtime.sources.source import described, is_gguf, load_source
+from agentkv_runtime.sources.source import described, is_gguf
 from agentkv_runtime.tokenizer import Tokenizer
 
 __all__ = ["Progress", "check_rows", "check_source", "check_torch", "disk_errors", "export_folder", "tool_versions"]
@@ -37,15 +37,25 @@ _TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
 
 @dataclass(frozen=True)
 class _Options:
-    """How a model is lowered; named as the parameters of `lower_model` are."""
+    """How a model is exported."""
 
-    backend: str
     quant: Quantization
+    scales: Scales
+    int8: tuple[str, ...]
+    embedding: EmbeddingBits
+    backend: str
     dtype: DType
     max_tokens: int
     max_logits: int
     max_context: int | None
     features: bool
+
+    def lowering(self) -> dict[str, Any]:
+        """What `lower_model` takes of it, under its names."""
+        taken = asdict(self)
+        for name in ("quant", "scales", "int8", "embedding"):
+            del taken[name]
+        return taken
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,9 @@ def export_folder(
     *,
     backend: str = "cpu",
     quant: Quantization = "none",
+    scales: Scales = "search",
+    int8: Sequence[str] = (),
+    embedding: EmbeddingBits = 16,
     dtype: DType = "fp32",
     max_tokens: int = 512,
     max_logits: int = 64,
@@ -109,7 +122,18 @@ def export_folder(
             raise ExportError(str(error)) from error
         _check_target(place)
         with staged(place) as staging:
-            options = _Options(backend, quant, dtype, max_tokens, max_logits, max_context, features)
+            options = _Options(
+                quant=quant,
+                scales=scales,
+                int8=tuple(int8),
+                embedding=embedding,
+                backend=backend,
+                dtype=dtype,
+                max_tokens=max_tokens,
+                max_logits=max_logits,
+                max_context=max_context,
+                features=features,
+            )
             source = _Source(src, folder, Path(adapter) if adapter else None, name or "")
             _write(source, staging, tokenizer, options, tell)
             tell("putting it in place")
@@ -174,35 +198,39 @@ def _needs(missing: object) -> str:
 def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Options, tell: Progress) -> None:
     tell("loading torch")
     try:
-        from agentkv_runtime.export.first_run import model_logits, probe_tokens, run_model
+        from agentkv_runtime.export.first_run import probe_tokens, run_model
         from agentkv_runtime.export.lower import lower_model
+        from agentkv_runtime.export.opening import open_model
+        from agentkv_runtime.export.quantization import Recipe
+        from agentkv_runtime.export.spill import spilling_to
+        from agentkv_runtime.hf.load import read_config
         from agentkv_runtime.hf.positions import long_factors
     except ImportError as error:
         raise ExportError(_needs(error.name or error)) from error
     tell("loading the model")
-    model = load_source(source.weights, source.described, source.adapter)
-    text = model.config.get_text_config()
+    text = read_config(source.described).get_text_config()
     tokens = probe_tokens(tokenizer, text.vocab_size)
-    # Of a long-rope model with its long factors: transformers takes the short ones for few tokens.
-    expected = None if long_factors(text, options.max_context) else model_logits(model, tokens)
-    try:
-        lowered = lower_model(model, **asdict(options), progress=tell)
-    except (ExportError, OSError):
-        raise
-    except ValueError as error:  # what the model or the quantisation does not allow
-        raise ExportError(f"{source.weights}: {error}") from error
-    except Exception as error:  # of torch and executorch, in whatever way they fail
-        raise ExportError(f"{source.weights}: cannot be lowered: {type(error).__name__}: {error}") from error
-    del model
-    tell("writing the folder")
-    lowered.write(folder / MODEL_NAME)
+    model, expected = open_model(source.weights, source.described, source.adapter, tokens)
+    recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
+    with spilling_to(folder):
+        try:
+            lowered = lower_model(model, quant=recipe, **options.lowering(), progress=tell)
+        except (ExportError, OSError):
+            raise
+        except ValueError as error:  # what the model or the quantisation does not allow
+            raise ExportError(f"{source.weights}: {error}") from error
+        except Exception as error:  # of torch and executorch, in whatever way they fail
+            raise ExportError(f"{source.weights}: cannot be lowered: {type(error).__name__}: {error}") from error
+        del model
+        tell("writing the folder")
+        lowered.write(folder / MODEL_NAME)
     for name in _COMPANIONS:
         if (source.described / name).is_file():
             shutil.copyfile(source.described / name, folder / name)
     config = read_object(source.described / "config.json", ExportError)
     _keep_ends(folder / "generation_config.json", config)
     try:
-        manifest = _manifest(source, folder, config, lowered, options, format_name(tokenizer))
+        manifest = _manifest(source, folder, config, lowered, options, recipe.errors, format_name(tokenizer))
     except ValueError as error:  # a number that no manifest can hold
         raise ExportError(
             f"{source.weights}: its config describes a model that agentkv cannot hold: {error}"
@@ -212,7 +240,8 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     if manifest.model_bytes > _LARGE:
         gc.collect()  # lowering leaves the weights behind in cycles, and opening the program takes as much again
     tell("running it once")
-    run_model(read_model_folder(folder), tokens, expected, tell)
+    # Long-rope models run with their long factors where transformers takes the short ones for few tokens.
+    run_model(read_model_folder(folder), tokens, None if long_factors(text, options.max_context) else expected, tell)
 
 
 def _keep_ends(path: Path, config: dict[str, Any]) -> None:
@@ -223,7 +252,13 @@ def _keep_ends(path: Path, config: dict[str, Any]) -> None:
 
 
 def _manifest(
-    source: _Source, folder: Path, config: dict[str, Any], lowered: Any, options: _Options, call_format: str
+    source: _Source,
+    folder: Path,
+    config: dict[str, Any],
+    lowered: Any,
+    options: _Options,
+    errors: dict[str, float],
+    call_format: str,
 ) -> Manifest:
     metadata = lowered.metadata
     return Manifest(
@@ -245,6 +280,7 @@ def _manifest(
         windows=metadata.windows,
         features=lowered.features,
         call_format=call_format,
+        weight_errors={name: float(f"{error:.3g}") for name, error in errors.items()},
         exported_with=tool_versions(),
     )
 

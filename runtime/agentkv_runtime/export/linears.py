@@ -6,13 +6,16 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from agentkv_runtime.hf.deferred import defer, stored
+
 __all__ = ["replace_transposed_linears"]
 
 
 def _plain(layer: Conv1D) -> nn.Linear:
     inputs, outputs = layer.weight.shape
-    linear = nn.Linear(inputs, outputs)
-    linear.weight = nn.Parameter(layer.weight.detach().t().contiguous(), requires_grad=False)
+    weight = layer.weight
+    linear = nn.Linear(inputs, outputs, device="meta")
+    linear.weight = defer((outputs, inputs), weight.dtype, lambda: stored(weight).t())
     linear.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
     return linear
 

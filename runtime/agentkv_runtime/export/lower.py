@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,12 @@ from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.memory import check_memory
 from agentkv_runtime.export.norms import note_norm_widths
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
+from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
+from agentkv_runtime.hf.deferred import loading_as_it_runs
 from agentkv_runtime.hf.features import feature_layers
 from agentkv_runtime.hf.op import update_and_attend
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
@@ -100,7 +102,7 @@ def lower_model(
     model: PreTrainedModel,
     *,
     backend: str = "cpu",
-    quant: Quantization = "none",
+    quant: Quantization | Recipe = "none",
     dtype: DType = "fp32",
     max_tokens: int = 512,
     max_logits: int = 64,
@@ -109,6 +111,9 @@ def lower_model(
     progress: Progress | None = None,
 ) -> LoweredModel:
     """Lowers a float32 causal language model to one program for a backend. Uses the model up.
+
+    Deferred parameters are loaded where their values are needed and dropped after it; their relative errors, where they
+    are quantised, are in the recipe's `errors` at the end.
 
     One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. A history may have
     `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
@@ -120,7 +125,8 @@ def lower_model(
     large that one value takes more than 4 GiB, and for choices that the backend does not have, ExportError.
     """
     tell = progress or (lambda _: None)
-    lowering = choose_target(backend, quant, dtype).lowering()
+    recipe = quant if isinstance(quant, Recipe) else Recipe(quant)
+    lowering = choose_target(backend, recipe.quant, dtype).lowering()
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
     config = model.config.get_text_config()
@@ -128,18 +134,19 @@ def lower_model(
     layers = feature_layers(config.num_hidden_layers) if features else ()
     if model.get_experts_implementation()[""] is not None:
         model.set_experts_implementation("batched_mm")  # the one form that traces to ops with a kernel
+    model.requires_grad_(False)  # which programs record
     tell("trying the model")
-    with short_windows(model):
-        want = reference_logits(model)
-    note_norm_widths(model, lambda: reference_logits(model))
-    with _attention_restored(model), own_rotary(model, max_context):
-        if not long_factors(config, max_context):
+    with _attention_restored(model), ExitStack() as rotated:
+        with loading_as_it_runs(model):
             with short_windows(model):
-                check_in_chunks(model, want)
-        if quant != "none":
-            tell(f"quantising to {quant}")
+                want = reference_logits(model)
+            note_norm_widths(model, lambda: reference_logits(model))
+            rotated.enter_context(own_rotary(model, max_context))
+            if not long_factors(config, max_context):
+                with short_windows(model):
+                    check_in_chunks(model, want)
         replace_transposed_linears(model)
-        lowering.prepare(model, quant, dtype)
+        lowering.prepare(model, recipe, dtype)
         tell("tracing the model")
         traced = _trace(model, max_tokens, max_logits, layers)
     check_memory(config.model_type, traced, max_tokens, max_logits)

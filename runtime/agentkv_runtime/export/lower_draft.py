@@ -9,6 +9,7 @@ from torch.export import Dim, ExportedProgram
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
+from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.manifest import Quantization
 from agentkv_runtime.metadata import KvCacheMetadata
@@ -79,7 +80,7 @@ def lower_draft_head(
     head.eval()
     if quant != "none":
         tell(f"quantising to {quant}")
-    lowering.prepare(head, quant, "fp32")
+    lowering.prepare(head, Recipe(quant), "fp32")
     tell("tracing the head")
     methods = _trace(head, max_tokens, max_logits)
     return lower_methods(methods, KvCacheMetadata(1, config.num_key_value_heads, config.head_dim), lowering, tell)

@@ -20,6 +20,7 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
 from agentkv_runtime.hf.blame import first_line
+from agentkv_runtime.hf.deferred import is_deferred, value
 from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
 
 __all__ = ["LoweredProgram", "Progress", "lower_methods"]
@@ -57,6 +58,13 @@ def _delegate_calls(program: ExportedProgram) -> dict[str, int]:
     return calls
 
 
+def _load_rest(program: ExportedProgram) -> None:
+    """Gives the parameters that no delegate took their values."""
+    for name, tensor in program.state_dict.items():
+        if is_deferred(tensor):
+            program.state_dict[name] = value(tensor)
+
+
 def lower_methods(
     methods: Mapping[str, ExportedProgram], metadata: KvCacheMetadata, lowering: Lowering, tell: Progress
 ) -> LoweredProgram:
@@ -88,6 +96,9 @@ def _lowered(
         ),
         compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
     )
+    for name in methods:
+        lowering.finish(edge.exported_program(name))
+        _load_rest(edge.exported_program(name))
     calls = _delegate_calls(edge.exported_program("forward"))
     tell("planning memory and serialising")
     # The runner owns inputs and outputs: no copies, and none of the planned memory goes to their upper bounds.

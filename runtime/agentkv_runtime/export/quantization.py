@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import nn
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.manifest import EmbeddingBits, Quantization, Scales
 
-__all__ = ["QuantizationError", "embedding_scale"]
+__all__ = ["QuantizationError", "Recipe", "embedding_scale"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How weights are quantised."""
+
+    quant: Quantization = "none"
+    scales: Scales = "search"
+    """How the scales of 4-bit weights are chosen."""
+    int8: tuple[str, ...] = ()
+    """Patterns of names of the linear layers that get 8 bits where others get 4."""
+    embedding: EmbeddingBits = 16
+    """Bits of the token embedding, where anything is quantised."""
+    errors: dict[str, float] = field(default_factory=dict)
+    """Relative error of each weight by the layer's name; it fills while weights are packed."""
 
 
 class QuantizationError(ExportError):

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.manifest import DType
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch import nn
+    from torch.export import ExportedProgram
+
+    from agentkv_runtime.export.quantization import Recipe
 
 __all__ = ["Lowering", "Target", "choose_target"]
 
@@ -23,7 +26,7 @@ class Lowering(Protocol):
     title: str
     """What a program is lowered to; for people."""
 
-    def prepare(self, model: nn.Module, quant: Quantization, dtype: DType) -> None:
+    def prepare(self, model: nn.Module, recipe: Recipe, dtype: DType) -> None:
         """Rewrites a float32 model, or draft head, in place into one that traces to what the backend lowers.
 
         Raises QuantizationError naming a layer that does not fit the quantisation.
@@ -32,6 +35,10 @@ class Lowering(Protocol):
 
     def partitioner(self) -> Partitioner:
         """Divides a traced program among delegates. Raises UnsupportedModelError for ops that the backend lacks."""
+        ...
+
+    def finish(self, program: ExportedProgram) -> None:
+        """Sees to the delegates of a method that has been lowered."""
         ...
 
 

@@ -11,8 +11,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.hf.blame import first_line
+from agentkv_runtime.hf.streaming import streamed_model
+from agentkv_runtime.hf.weights import FolderWeights
 
-__all__ = ["load_model", "read_config"]
+__all__ = ["load_model", "read_config", "stream_model"]
 
 
 def _refusal(config: PretrainedConfig) -> str | None:
@@ -73,3 +75,17 @@ def load_model(src: str | Path, dtype: torch.dtype | None = torch.float32) -> Pr
         raise ExportError(f"{path}: {len(missing)} weights are missing ({shown}). Download the whole model")
     model.eval()
     return model
+
+
+def stream_model(src: str | Path) -> PreTrainedModel | None:
+    """The float32 model in a local folder with its matrices deferred (see `streamed_model`).
+
+    None where its files are no safetensors under the names of transformers: `load_model` takes those, or says what is
+    wrong with them. Raises ExportError for a folder without a config that agentkv may be able to run.
+    """
+    path = Path(src)
+    config = read_config(path)
+    try:
+        return streamed_model(config, FolderWeights(path))
+    except Exception:  # a damaged file, a model that cannot be made without weights
+        return None

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from agentkv_runtime.hf.deferred import defer, present, stored
+
 __all__ = ["SplitMlp", "TanhGelu", "replace_feed_forward"]
 
 
@@ -19,17 +21,22 @@ class TanhGelu(nn.Module):
         return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))))
 
 
+def _rows(weight: torch.Tensor, rows: slice) -> nn.Parameter:
+    return defer((rows.stop - rows.start, weight.shape[1]), weight.dtype, lambda: stored(weight)[rows])
+
+
 class SplitMlp(nn.Module):
     """A gated layer whose fused gate and up projections are taken apart: slices of dynamic shape break partitions."""
 
     def __init__(self, gate_up: nn.Linear, down: nn.Linear, activation: nn.Module) -> None:
         super().__init__()
         width = gate_up.out_features // 2
-        weights, bias = gate_up.weight.detach(), gate_up.bias
-        self.gate = nn.Linear(gate_up.in_features, width, bias=bias is not None)
-        self.up = nn.Linear(gate_up.in_features, width, bias=bias is not None)
-        for layer, rows in ((self.gate, slice(0, width)), (self.up, slice(width, None))):
-            layer.weight = nn.Parameter(weights[rows].clone(), requires_grad=False)
+        bias = gate_up.bias
+        self.gate, self.up = (
+            nn.Linear(gate_up.in_features, width, bias=bias is not None, device="meta") for _ in range(2)
+        )
+        for layer, rows in ((self.gate, slice(0, width)), (self.up, slice(width, 2 * width))):
+            layer.weight = _rows(gate_up.weight, rows)
             if bias is not None:
                 layer.bias = nn.Parameter(bias.detach()[rows].clone(), requires_grad=False)
         self.down = down
@@ -57,7 +64,10 @@ def _split(module: nn.Module) -> SplitMlp | None:
         return None
     split = SplitMlp(gate_up, down, activation)
     x = torch.randn((1, 2, gate_up.in_features), generator=torch.Generator().manual_seed(0))
-    return split if torch.allclose(split(x), module(x), rtol=1e-4, atol=1e-5) else None
+    with present(module):
+        expected = module(x)
+    with present(split):
+        return split if torch.allclose(split(x), expected, rtol=1e-4, atol=1e-5) else None
 
 
 @torch.no_grad()

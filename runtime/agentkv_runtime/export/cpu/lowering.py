@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.export import ExportedProgram
+
 from agentkv_runtime.export.cpu.feed_forward import replace_feed_forward
 from agentkv_runtime.export.cpu.norms import linear_norms
+from agentkv_runtime.export.cpu.packing import name_xnnpack
 from agentkv_runtime.export.cpu.partition import ProgramPartitioner
 from agentkv_runtime.export.cpu.quantize import quantize
 from agentkv_runtime.export.norms import replace_norms
+from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import Lowering
-from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.manifest import DType
 
 __all__ = ["LOWERING"]
 
@@ -18,14 +22,17 @@ __all__ = ["LOWERING"]
 class _CpuLowering:
     title = "XNNPACK and the attention delegate"
 
-    def prepare(self, model: Any, quant: Quantization, dtype: DType) -> None:
+    def prepare(self, model: Any, recipe: Recipe, dtype: DType) -> None:
         del dtype  # float32, the only one
         replace_norms(model, linear_norms)
         replace_feed_forward(model)
-        quantize(model, quant)
+        quantize(model, recipe)
 
     def partitioner(self) -> ProgramPartitioner:
         return ProgramPartitioner()
+
+    def finish(self, program: ExportedProgram) -> None:
+        name_xnnpack(program)
 
 
 LOWERING: Lowering = _CpuLowering()

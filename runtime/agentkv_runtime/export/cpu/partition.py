@@ -7,7 +7,6 @@ from typing import Any, final
 
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
@@ -17,6 +16,7 @@ from torch._export.utils import get_buffer, get_param, is_buffer, is_param
 from torch.export import ExportedProgram
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
+from agentkv_runtime.export.cpu.packing import StreamedXnnpack
 from agentkv_runtime.export.cpu.region import ATTEND, ROW_OPS, RegionError, compile_region, is_view
 
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
@@ -136,7 +136,7 @@ class ProgramPartitioner(Partitioner):  # type: ignore[misc]
         ]
         theirs = merge_by_level(nodes, ours, [group for group in groups if group])
         # No pass of XNNPACK's long list applies to these graphs but this one, and each retraces every partition.
-        xnnpack = DelegationSpec(XnnpackBackend.__name__, [CompileSpec("dqlinear_partitioner", b"")])
+        xnnpack = DelegationSpec(StreamedXnnpack.__name__, [CompileSpec("dqlinear_partitioner", b"")])
         tags: dict[str, DelegationSpec] = {}
         for prefix, spec, partitions in (
             ("agentkv", DelegationSpec(PROGRAM_BACKENDS["cpu"].backend_id, []), ours),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.export import ExportedProgram
+
 from agentkv_runtime.export.mlx.partition import WholeProgramPartitioner
 from agentkv_runtime.export.mlx.prepare import prepare
+from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import Lowering
-from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.hf.deferred import load_all
+from agentkv_runtime.manifest import DType
 
 __all__ = ["LOWERING"]
 
@@ -15,11 +19,15 @@ __all__ = ["LOWERING"]
 class _MlxLowering:
     title = "MLX"
 
-    def prepare(self, model: Any, quant: Quantization, dtype: DType) -> None:
-        prepare(model, quant, dtype)
+    def prepare(self, model: Any, recipe: Recipe, dtype: DType) -> None:
+        load_all(model)
+        prepare(model, recipe.quant, dtype)
 
     def partitioner(self) -> WholeProgramPartitioner:
         return WholeProgramPartitioner()
+
+    def finish(self, program: ExportedProgram) -> None:
+        del program  # it is as it should be
 
 
 LOWERING: Lowering = _MlxLowering()

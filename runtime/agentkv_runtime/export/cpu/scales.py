@@ -1,0 +1,112 @@
+"""Weights as the integers and scales that XNNPACK's kernels take: symmetric, a scale per group of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torchao.quantization.quant_primitives import (
+    MappingType,
+    choose_qparams_affine,
+    dequantize_affine,
+    quantize_affine,
+)
+
+from agentkv_runtime.manifest import Scales
+
+__all__ = ["Quantized", "quantized_weight"]
+
+_BLOCK = 1 << 20  # weights that are worked on at a time: temporaries stay in the processor's caches
+_SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.74)
+_BOUNDS = {4: (-8, 7), 8: (-128, 127)}
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """One weight `[O, I]`."""
+
+    codes: torch.Tensor
+    """int8 `[O, I]`, -8 to 7 where it has 4 bits."""
+    scales: torch.Tensor
+    """float32 `[O, I / group]`."""
+    error: float
+    """Relative error: the norm of what was lost beside the norm of the weight."""
+
+
+def _codes(rows: torch.Tensor, block: tuple[int, int], scales: torch.Tensor, bits: int) -> torch.Tensor:
+    low, high = _BOUNDS[bits]
+    zero = torch.zeros_like(scales, dtype=torch.int8)
+    return cast(torch.Tensor, quantize_affine(rows, block, scales, zero, torch.int8, low, high))
+
+
+def _values(codes: torch.Tensor, block: tuple[int, int], scales: torch.Tensor, bits: int) -> torch.Tensor:
+    low, high = _BOUNDS[bits]
+    zero = torch.zeros_like(scales, dtype=torch.int8)
+    return cast(torch.Tensor, dequantize_affine(codes, block, scales, zero, torch.int8, low, high))
+
+
+def _largest(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Tensor:
+    """Scales under which the largest weight of a group is the largest code."""
+    low, high = _BOUNDS[bits]
+    scales, _ = choose_qparams_affine(
+        rows, MappingType.SYMMETRIC, block, torch.int8, low, high, zero_point_dtype=torch.int8, keepdim=True
+    )
+    return cast(torch.Tensor, scales)
+
+
+def _searched(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Tensor:
+    """Scales of the least squared error per group among some that clip ever more, each refined by least squares.
+
+    What counts is the scale that the kernel sees: for groups XNNPACK keeps it as bfloat16.
+    """
+    low, high = _BOUNDS[bits]
+    groups = rows.view(rows.shape[0], -1, block[1])
+    most = _largest(rows, block, bits).view(rows.shape[0], -1, 1)
+
+    def rounded(scales: torch.Tensor) -> torch.Tensor:
+        return scales.to(torch.bfloat16).float().clamp(min=torch.finfo(torch.float32).tiny)
+
+    def tried(scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        codes = (groups / scales).round_().clamp_(low, high)
+        return codes, (codes * scales).sub_(groups).square_().sum(-1, keepdim=True)
+
+    best = rounded(most)
+    _, least = tried(best)
+    for shrink in _SHRINKS:
+        codes, _ = tried(most * shrink)
+        weight = codes.square().sum(-1, keepdim=True)
+        fitted = torch.where(weight > 0, (codes * groups).sum(-1, keepdim=True) / weight, most)
+        scales = rounded(torch.where(fitted > 0, fitted, most))
+        _, lost = tried(scales)
+        better = lost < least
+        best, least = torch.where(better, scales, best), torch.where(better, lost, least)
+    return best.view(rows.shape[0], -1)
+
+
+def _blocks(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    step = max(1, _BLOCK // weight.shape[1])
+    for start in range(0, weight.shape[0], step):
+        rows = slice(start, start + step)
+        yield rows, weight[rows].float().contiguous()
+
+
+def quantized_weight(weight: torch.Tensor, bits: int, group: int, scales: Scales) -> Quantized:
+    """Quantises a weight `[O, I]` of any float dtype to 4 or 8 bits, `group` numbers of a row to a scale.
+
+    "largest" makes the largest number of a group its largest code (round to nearest); "search" looks for the scales
+    of the least squared error. Few rows are worked on at a time, so that a large weight takes little more memory than
+    its result.
+    """
+    outputs, inputs = weight.shape
+    codes = torch.empty((outputs, inputs), dtype=torch.int8)
+    found = torch.empty((outputs, inputs // group))
+    lost = total = 0.0
+    choose = _searched if scales == "search" else _largest
+    for rows, values in _blocks(weight):
+        found[rows] = choose(values, (1, group), bits)
+        codes[rows] = _codes(values, (1, group), found[rows], bits)
+        lost += float((_values(codes[rows], (1, group), found[rows], bits) - values).square().sum())
+        total += float(values.square().sum())
+    return Quantized(codes, found, (lost / total) ** 0.5 if total else 0.0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
-from agentkv_runtime.manifest import DType, FeatureInfo, Manifest, Quantization
+from agentkv_runtime.manifest import DType, FeatureInfo, Manifest, Quantization, Scales
 from rich.table import Table
 
 from agentkv._bench.command import bench
@@ -75,6 +75,17 @@ def export(
             help="Weights: none; on cpu 8da8w (int8) or 8da4w (int4), with int8 activations; on mlx affine8 or affine4."
         ),
     ] = "none",
+    scales: Annotated[
+        Scales,
+        typer.Option(help="Scales of 4-bit weights: search for the least error, or largest (round to nearest)."),
+    ] = "search",
+    int8: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="With 8da4w: linear layers that get 8 bits, such as lm_head or '*.down_proj'."
+        ),
+    ] = None,
+    embedding: Annotated[int, typer.Option(help="With 8da8w and 8da4w: bits of the token embedding, 16 or 8.")] = 16,
     dtype: Annotated[
         DType,
         typer.Option(
@@ -106,6 +117,9 @@ def export(
             target,
             backend=backend,
             quant=quant,
+            scales=scales,
+            int8=int8 or (),
+            embedding=embedding,
             dtype=dtype,
             max_tokens=max_tokens,
             max_logits=max_logits,
@@ -181,6 +195,9 @@ def export_draft(
 def inspect(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Exported model folder.")],
     verify: Annotated[bool, typer.Option(help="Compare the program with its fingerprint.")] = True,
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Also print what quantisation lost of each weight.")
+    ] = False,
 ) -> None:
     """Print what an exported model is: architecture, sizes, bounds, bytes per cached token."""
     from agentkv_runtime.folder import read_model_folder
@@ -224,6 +241,17 @@ def inspect(
     for name, value in rows:
         table.add_row(name, escaped(value))
     stdout.print(table)
+    if quality:
+        stdout.print(_quality_text(facts))
+
+
+def _quality_text(facts: Manifest) -> Table | str:
+    if not facts.weight_errors:
+        return "Of weights that are not quantised nothing is lost; older exports and MLX's do not say."
+    table = Table("layer", "error", title="relative error of weights", title_justify="left", box=None)
+    for name, error in sorted(facts.weight_errors.items(), key=lambda each: -each[1]):
+        table.add_row(escaped(name), f"{100 * error:.2f}%")
+    return table
 
 
 def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:

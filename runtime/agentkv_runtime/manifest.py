@@ -16,7 +16,6 @@ __all__ = [
     "MANIFEST_NAME",
     "Bytes",
     "DType",
-    "EmbeddingBits",
     "FeatureInfo",
     "Fingerprint",
     "Manifest",
@@ -35,7 +34,6 @@ MANIFEST_NAME = "agentkv.json"
 Quantization = Literal["none", "8da8w", "8da4w", "affine8", "affine4"]
 DType = Literal["fp32", "fp16", "bf16"]
 Scales = Literal["search", "largest"]
-EmbeddingBits = Literal[16, 8]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 """A count that the native side can hold."""
 Bytes = Annotated[int, Field(ge=1, le=2**63 - 1)]

@@ -68,3 +68,16 @@ def test_a_folder_for_mlx_says_so(tiny_hf_folder: FolderFactory, tmp_path: Path)
 def test_what_a_backend_does_not_have_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="backend cpu has no quantisation 'affine4': choose from none, 8da8w, 8da4w"):
         export_folder(tmp_path / "nowhere", tmp_path / "out", quant="affine4")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quant": "8da8w", "int8": ["lm_head"]}, "only 8da4w keeps some layers at 8 bits"),
+        ({"embedding": 8}, "only 8da8w and 8da4w keep the token embedding at 8 bits, and this is none"),
+        ({"quant": "8da4w", "embedding": 4}, "the token embedding has 16 or 8 bits, not 4"),
+    ],
+)
+def test_recipes_that_do_not_exist_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=message):
+        export_folder(tmp_path / "nowhere", tmp_path / "out", **options)

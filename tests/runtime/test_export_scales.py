@@ -39,7 +39,7 @@ def test_search_leaves_less_error_in_every_row() -> None:
         difference = seen_by_the_kernel(q, 32) - w
         lost[scales] = difference.view(48, 4, 32).square().sum(-1)
         assert q.error == pytest.approx(float(difference.norm() / w.norm()), rel=0.02)
-    assert (lost["search"] <= lost["largest"] * 1.0001).all()
+    assert (lost["search"] <= lost["largest"] * 1.01).all()
     assert lost["search"].sum() < 0.9 * lost["largest"].sum()
 
 

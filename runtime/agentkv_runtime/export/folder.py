@@ -19,7 +19,7 @@ from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.formats import format_name
-from agentkv_runtime.manifest import MANIFEST_NAME, DType, EmbeddingBits, Manifest, Quantization, Scales, write_manifest
+from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, Scales, write_manifest
 from agentkv_runtime.small_files import read_object
 from agentkv_runtime.sources.source import described, is_gguf
 from agentkv_runtime.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ class _Options:
     quant: Quantization
     scales: Scales
     int8: tuple[str, ...]
-    embedding: EmbeddingBits
+    embedding: int
     backend: str
     dtype: DType
     max_tokens: int
@@ -78,7 +78,7 @@ def export_folder(
     quant: Quantization = "none",
     scales: Scales = "search",
     int8: Sequence[str] = (),
-    embedding: EmbeddingBits = 16,
+    embedding: int = 16,
     dtype: DType = "fp32",
     max_tokens: int = 512,
     max_logits: int = 64,
@@ -105,6 +105,13 @@ def export_folder(
     then turns short histories by its long factors, too. With `features` it also returns what EAGLE-3 draft heads read.
     Activations, and weights that are not quantised, become `dtype`.
 
+    `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
+    nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits;
+    `embedding` is the bits of the token embedding, 16 or 8. The manifest records what was lost of each weight.
+
+    Weights are read, packed and dropped a part of the model at a time where the folder has them as safetensors under
+    the names of transformers; other checkpoints are loaded as a whole first.
+
     Raises ExportError for a quantisation or dtype that the backend does not have, for a folder without a model or a
     tokenizer that works, for an `out` that holds something else or cannot be written, and for a model that cannot be
     exported or does not come out as it was.
@@ -112,6 +119,7 @@ def export_folder(
     src, out = Path(src), Path(out)
     tell = progress or (lambda _: None)
     choose_target(backend, quant, dtype)
+    _check_recipe(quant, tuple(int8), embedding)
     check_rows(max_tokens, max_logits)
     place = Path(os.path.realpath(out))  # what a link leads to
     with disk_errors(out), described(src) as folder:
@@ -139,6 +147,15 @@ def export_folder(
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *_COMPANIONS), MANIFEST_NAME)
     return read_model_folder(out)
+
+
+def _check_recipe(quant: Quantization, int8: tuple[str, ...], embedding: int) -> None:
+    if int8 and quant != "8da4w":
+        raise ExportError(f"only 8da4w keeps some layers at 8 bits (int8={list(int8)}), and this is {quant}")
+    if embedding not in (8, 16):
+        raise ExportError(f"the token embedding has 16 or 8 bits, not {embedding}")
+    if embedding == 8 and quant not in ("8da8w", "8da4w"):
+        raise ExportError(f"only 8da8w and 8da4w keep the token embedding at 8 bits, and this is {quant}")
 
 
 @contextmanager

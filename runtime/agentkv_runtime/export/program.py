@@ -86,7 +86,7 @@ def _lowered(
     tell(f"lowering to {lowering.title}")
     edge = to_edge_transform_and_lower(
         dict(methods),
-        transform_passes=[simplify_views],
+        transform_passes=[*lowering.passes, simplify_views],
         partitioner=[lowering.partitioner()],
         constant_methods=write_kv_cache_metadata(
             n_layers=metadata.n_layers,

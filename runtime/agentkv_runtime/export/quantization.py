@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import EmbeddingBits, Quantization, Scales
+from agentkv_runtime.manifest import Quantization, Scales
 
 __all__ = ["QuantizationError", "Recipe", "embedding_scale"]
 
@@ -22,8 +22,8 @@ class Recipe:
     """How the scales of 4-bit weights are chosen."""
     int8: tuple[str, ...] = ()
     """Patterns of names of the linear layers that get 8 bits where others get 4."""
-    embedding: EmbeddingBits = 16
-    """Bits of the token embedding, where anything is quantised."""
+    embedding: int = 16
+    """Bits of the token embedding, 16 or 8, where anything is quantised."""
     errors: dict[str, float] = field(default_factory=dict)
     """Relative error of each weight by the layer's name; it fills while weights are packed."""
 

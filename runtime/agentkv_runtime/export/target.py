@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
@@ -12,12 +13,15 @@ from agentkv_runtime.manifest import DType
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
-    from torch import nn
+    from torch import fx, nn
     from torch.export import ExportedProgram
+    from torch.fx.passes.infra.pass_base import PassResult
 
     from agentkv_runtime.export.quantization import Recipe
 
-__all__ = ["Lowering", "Target", "choose_target"]
+__all__ = ["Lowering", "Passes", "Target", "choose_target"]
+
+Passes: TypeAlias = "Sequence[Callable[[fx.GraphModule], PassResult]]"
 
 
 class Lowering(Protocol):
@@ -25,6 +29,8 @@ class Lowering(Protocol):
 
     title: str
     """What a program is lowered to; for people."""
+    passes: Passes
+    """Rewrite the edge graph before it is partitioned."""
 
     def prepare(self, model: nn.Module, recipe: Recipe, dtype: DType) -> None:
         """Rewrites a float32 model, or draft head, in place into one that traces to what the backend lowers.

@@ -7,13 +7,14 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from agentkv_runtime.export.cpu.feed_forward import replace_feed_forward
+from agentkv_runtime.export.cpu.int8_linear import spell_linears
 from agentkv_runtime.export.cpu.norms import linear_norms
 from agentkv_runtime.export.cpu.packing import name_xnnpack
 from agentkv_runtime.export.cpu.partition import ProgramPartitioner
 from agentkv_runtime.export.cpu.quantize import quantize
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.quantization import Recipe
-from agentkv_runtime.export.target import Lowering
+from agentkv_runtime.export.target import Lowering, Passes
 from agentkv_runtime.manifest import DType
 
 __all__ = ["LOWERING"]
@@ -21,6 +22,7 @@ __all__ = ["LOWERING"]
 
 class _CpuLowering:
     title = "XNNPACK and the attention delegate"
+    passes: Passes = (spell_linears,)
 
     def prepare(self, model: Any, recipe: Recipe, dtype: DType) -> None:
         del dtype  # float32, the only one

@@ -8,11 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torchao.quantization import IntxUnpackedToInt8Tensor
-from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import (
-    IntxUnpackedToInt8TensorActivationQuantization,
-)
 from transformers import PreTrainedModel
 
+from agentkv_runtime.export.cpu.int8_linear import int8_linear, int8_weight
 from agentkv_runtime.export.cpu.scales import Quantized, quantized_weight
 from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.quantization import QuantizationError, Recipe, embedding_scale
@@ -77,9 +75,9 @@ class QuantizedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, name: str, recipe: Recipe) -> None:
         super().__init__()
         self.bits = _bits(name, recipe)
-        self.group = GROUP_SIZE if self.bits == 4 else linear.in_features
-        grouped = (linear.out_features, linear.in_features // self.group)
-        codes = _Codes(linear.weight, self.bits, self.group, recipe, name)
+        group = GROUP_SIZE if self.bits == 4 else linear.in_features
+        grouped = (linear.out_features, linear.in_features // group)
+        codes = _Codes(linear.weight, self.bits, group, recipe, name)
         self.codes = defer(linear.weight.shape, torch.int8, lambda: codes.take("codes"))
         self.scales = defer(grouped, torch.float32, lambda: codes.take("scales"))
         self.zeros = defer(grouped, torch.int8, lambda: torch.zeros(grouped, dtype=torch.int8))
@@ -87,20 +85,13 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> IntxUnpackedToInt8Tensor:
-        """The weight as torchao has it, whose linear also quantises activations."""
-        return IntxUnpackedToInt8Tensor(
-            self.codes,
-            self.scales,
-            self.zeros,
-            torch.int4 if self.bits == 4 else torch.int8,  # type: ignore[attr-defined]
-            (1, self.group),
-            torch.float32,
-            IntxUnpackedToInt8TensorActivationQuantization.INT8_ASYM_PER_TOKEN,
-        )
+        """For models that ask a layer for it."""
+        return int8_weight(self.codes, self.scales, self.zeros, self.bits)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x `[..., I]` -> `[..., O]`."""
-        return functional.linear(x, self.weight, self.bias)
+        out: torch.Tensor = int8_linear(x, self.codes, self.scales, self.zeros, self.bias, self.bits)
+        return out
 
 
 def _shrink_embedding(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,7 +19,7 @@ from agentkv_runtime.manifest import Scales
 
 __all__ = ["Quantized", "quantized_weight"]
 
-_BLOCK = 1 << 20  # weights that are worked on at a time: temporaries stay in the processor's caches
+_BLOCK = 1 << 18  # weights that are worked on at a time: temporaries stay in the processor's caches
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.74)
 _BOUNDS = {4: (-8, 7), 8: (-128, 127)}
 
@@ -57,32 +58,33 @@ def _largest(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Ten
 
 
 def _searched(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Tensor:
-    """Scales of the least squared error per group among some that clip ever more, each refined by least squares.
+    """Scales of the least squared error per group: of the codes that clip ever more, those that least squares fits best.
 
     What counts is the scale that the kernel sees: for groups XNNPACK keeps it as bfloat16.
     """
     low, high = _BOUNDS[bits]
     groups = rows.view(rows.shape[0], -1, block[1])
-    most = _largest(rows, block, bits).view(rows.shape[0], -1, 1)
-
-    def rounded(scales: torch.Tensor) -> torch.Tensor:
-        return scales.to(torch.bfloat16).float().clamp(min=torch.finfo(torch.float32).tiny)
-
-    def tried(scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        codes = (groups / scales).round_().clamp_(low, high)
-        return codes, (codes * scales).sub_(groups).square_().sum(-1, keepdim=True)
-
-    best = rounded(most)
-    _, least = tried(best)
+    most = _largest(rows, block, bits)
+    best, least = most.to(torch.bfloat16).float(), torch.full_like(most, torch.inf)
     for shrink in _SHRINKS:
-        codes, _ = tried(most * shrink)
-        weight = codes.square().sum(-1, keepdim=True)
-        fitted = torch.where(weight > 0, (codes * groups).sum(-1, keepdim=True) / weight, most)
-        scales = rounded(torch.where(fitted > 0, fitted, most))
-        _, lost = tried(scales)
-        better = lost < least
+        codes = (groups * (1 / (most * shrink)).unsqueeze(-1)).round_().clamp_(low, high)
+        along, squares = (codes * groups).sum(-1), codes.square_().sum(-1)
+        scales = (along / squares).to(torch.bfloat16).float()
+        lost = scales * (scales * squares - 2 * along)  # beside the group's own squares
+        better = (lost < least) & (along > 0)  # a group of zeros has no such codes
         best, least = torch.where(better, scales, best), torch.where(better, lost, least)
-    return best.view(rows.shape[0], -1)
+    return best
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Blocks are too small to share: on a busy machine threads that wait for each other took twenty times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _blocks(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -92,6 +94,7 @@ def _blocks(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         yield rows, weight[rows].float().contiguous()
 
 
+@_one_thread()
 def quantized_weight(weight: torch.Tensor, bits: int, group: int, scales: Scales) -> Quantized:
     """Quantises a weight `[O, I]` of any float dtype to 4 or 8 bits, `group` numbers of a row to a scale.
 

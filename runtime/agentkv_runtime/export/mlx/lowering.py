@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 from agentkv_runtime.export.mlx.partition import WholeProgramPartitioner
 from agentkv_runtime.export.mlx.prepare import prepare
 from agentkv_runtime.export.quantization import Recipe
-from agentkv_runtime.export.target import Lowering
+from agentkv_runtime.export.target import Lowering, Passes
 from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.manifest import DType
 
@@ -18,6 +18,7 @@ __all__ = ["LOWERING"]
 
 class _MlxLowering:
     title = "MLX"
+    passes: Passes = ()
 
     def prepare(self, model: Any, recipe: Recipe, dtype: DType) -> None:
         load_all(model)

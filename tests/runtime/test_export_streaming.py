@@ -1,0 +1,112 @@
+"""Exports that hold a partition's weights at a time: the same programs as those of models that are held as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from agentkv_runtime.export import export_folder
+from agentkv_runtime.export.first_run import probe_tokens
+from agentkv_runtime.export.lower import lower_model
+from agentkv_runtime.export.opening import open_model
+from agentkv_runtime.export.quantization import QuantizationError, Recipe
+from agentkv_runtime.export.spill import spilled, spilling_to
+from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.hf import deferred
+from agentkv_runtime.hf.load import load_model, stream_model
+from agentkv_runtime.programs import open_session
+from executorch.exir._serialize._cord import FileBackedData
+
+from tests.conftest import FolderFactory
+
+SMALL: dict[str, Any] = {"max_tokens": 8, "max_logits": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "quant"), [("qwen3", "none"), ("qwen3", "8da4w"), ("phi3", "8da8w"), ("llama", "8da4w")]
+)
+def test_streamed_and_whole_models_lower_to_the_same_bytes(
+    kind: str, quant: Any, tiny_hf_folder: FolderFactory, tmp_path: Path
+) -> None:
+    folder = tiny_hf_folder(kind, layers=2)
+    streamed = stream_model(folder)
+    assert streamed is not None
+    programs = []
+    for model in (load_model(folder), streamed):
+        recipe = Recipe(quant, scales="largest")
+        with spilling_to(tmp_path):
+            lower_model(model, quant=recipe, **SMALL).write(tmp_path / "model.pte")
+        programs.append((tmp_path / "model.pte").read_bytes())
+        (tmp_path / "model.pte").unlink()
+        assert bool(recipe.errors) == (quant != "none")
+    assert programs[0] == programs[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_more_than_a_partition_is_loaded_at_a_time(
+    tiny_hf_folder: FolderFactory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import weakref
+
+    src = tiny_hf_folder("llama", layers=4)
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = total = 0
+    original = deferred.value
+
+    def watched(tensor: Any) -> Any:
+        nonlocal most, total
+        made = original(tensor)
+        alive.add(made)
+        held = sum(each.numel() for each in alive)
+        most, total = max(most, held), total + made.numel()
+        return made
+
+    monkeypatch.setattr("agentkv_runtime.export.cpu.packing.value", watched)
+    model, _ = open_model(src, [1, 2])
+    lower_model(model, **SMALL)
+    assert total > 4 * 36_000
+    # A layer's feed-forward and the next one's projections, or the head.
+    assert most < 0.4 * total
+
+
+def test_large_pieces_wait_in_files_and_small_ones_do_not(tmp_path: Path) -> None:
+    large, small = b"x" * 100_000, b"y" * 10
+    assert spilled(large) is large
+    with spilling_to(tmp_path):
+        kept = spilled(large)
+        assert isinstance(kept, FileBackedData)
+        assert kept.to_bytes() == large
+        assert spilled(small) is small
+    assert list(tmp_path.iterdir()) == []
+
+
+def logits(folder: ModelFolder, tokens: list[int]) -> Any:
+    """Logits `[T, vocabulary]` of a folder's program."""
+    session = open_session(folder, capacity=len(tokens), kv_dtype="fp32", min_chunk=len(tokens), verify=False)
+    session.cache.begin_step([0] * len(tokens))
+    out: Any = session.forward(np.array(tokens), np.arange(len(tokens)), np.arange(len(tokens)))
+    session.cache.commit_step()
+    return out
+
+
+def test_a_mixed_recipe_is_written_down_and_runs(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    src = tiny_hf_folder("llama", layers=2)
+    plain = export_folder(src, tmp_path / "plain", quant="8da4w", **SMALL)
+    mixed = export_folder(src, tmp_path / "mixed", quant="8da4w", int8=["lm_head", "*.down_proj"], embedding=8, **SMALL)
+    tokens = probe_tokens(mixed.tokenizer, mixed.manifest.vocab_size)[:8]
+    expected = open_model(src, tokens)[1]
+    plain_errors, errors = plain.manifest.weight_errors, mixed.manifest.weight_errors
+    assert set(errors) == {*plain_errors, "the embedding"}
+    for name, error in errors.items():
+        eight = name in ("lm_head", "the embedding") or name.endswith("down_proj")
+        assert (error < 0.01) == eight
+        assert eight or error == plain_errors[name]
+    off = {folder.path.name: np.abs(logits(folder, tokens) - expected).mean() for folder in (plain, mixed)}
+    assert off["mixed"] < off["plain"]
+
+
+def test_a_pattern_that_names_no_layer_is_refused(tiny_hf_folder: FolderFactory) -> None:
+    with pytest.raises(QuantizationError, match=r"no linear layer is called 'layers\.0\.mlp'"):
+        lower_model(load_model(tiny_hf_folder("llama")), quant=Recipe("8da4w", int8=("layers.0.mlp",)), **SMALL)

@@ -58,7 +58,7 @@ def _largest(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Ten
 
 
 def _searched(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Tensor:
-    """Scales of the least squared error per group: of the codes that clip ever more, those that least squares fits best.
+    """Scales of the least squared error per group: of codes that clip ever more, those that least squares fits best.
 
     What counts is the scale that the kernel sees: for groups XNNPACK keeps it as bfloat16.
     """

@@ -71,8 +71,8 @@ class Context:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
         Args:
-            model: path of a model folder; or the name of a model that was pulled (`agentkv pull OWNER/MODEL`); or path
-                of a Hugging Face folder or a GGUF file, which is exported once and found again from then on.
+            model: path of a model folder; name of a model that was pulled (`agentkv pull OWNER/MODEL`); path of a
+                Hugging Face folder or a GGUF file, which is exported once and found again from then on.
             capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
             kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of their bytes: "int8",
                 "int4".
@@ -92,15 +92,12 @@ class Context:
                 are given back: a branch takes that many and some at most, however long it gets. None leaves the
                 model's own windows, whose cells are given back where every layer has one.
             sinks: the first so many positions stay in view of a window (StreamingLLM, Xiao et al. 2023); 4 is usual.
-            quantize_after: keys and values of all but each branch's newest so many positions are held as int8, at half
-                the bytes, in whole blocks of 64 positions; the newest stay as `kv_dtype` says. What was quantised stays
-                so: after a rollback, too, and where it is shared, so `model_info.bit_exact` is False with it. CPU
-                backend alone; None quantises nothing.
+            quantize_after: keys and values of all but each branch's newest so many positions are held as int8. What was
+                quantised stays so, after a rollback, too: `model_info.bit_exact` is False with it. CPU backend alone.
             overflow: what a branch does that does not fit any more, into the cache or into the positions that the
                 model has: a policy of `kv.overflow`, or your own; None for `kv.overflow.Stop()`.
             quant: of the weights: "none", "8da8w", "8da4w" (cpu), "affine8", "affine4" (mlx). A model that is exported
-                here gets it, by default "8da4w" or "affine4"; one that was exported must have it. Exporting needs
-                torch, takes minutes for a large model, runs in a process of its own, and is shown on a terminal.
+                here gets it, by default "8da4w" or "affine4"; one that was exported must have it.
 
         Raises:
             InvalidInput: an argument out of range.

@@ -15,9 +15,7 @@ from agentkv_runtime.sources.source import load_source
 __all__ = ["open_model"]
 
 
-def open_model(
-    src: Path, folder: Path, adapter: Path | None, tokens: list[int]
-) -> tuple[PreTrainedModel, Rows]:
+def open_model(src: Path, folder: Path, adapter: Path | None, tokens: list[int]) -> tuple[PreTrainedModel, Rows]:
     """The float32 model in `src`, as `folder` describes it, and its logits after each of `tokens`, `[T, vocabulary]`.
 
     The matrices of a Hugging Face folder are deferred wherever each module reads only its own weights; other models are

@@ -242,7 +242,7 @@ def inspect(
         table.add_row(name, escaped(value))
     stdout.print(table)
     if quality:
-        stdout.print(_quality_text(facts))
+        stdout.print(_quality_text(facts), soft_wrap=not facts.weight_errors)
 
 
 def _quality_text(facts: Manifest) -> Table | str:

@@ -64,7 +64,7 @@ def test_no_more_than_a_partition_is_loaded_at_a_time(
         return made
 
     monkeypatch.setattr("agentkv_runtime.export.cpu.packing.value", watched)
-    model, _ = open_model(src, [1, 2])
+    model, _ = open_model(src, src, None, [1, 2])
     lower_model(model, **SMALL)
     assert total > 4 * 36_000
     # A layer's feed-forward and the next one's projections, or the head.
@@ -96,7 +96,7 @@ def test_a_mixed_recipe_is_written_down_and_runs(tiny_hf_folder: FolderFactory, 
     plain = export_folder(src, tmp_path / "plain", quant="8da4w", **SMALL)
     mixed = export_folder(src, tmp_path / "mixed", quant="8da4w", int8=["lm_head", "*.down_proj"], embedding=8, **SMALL)
     tokens = probe_tokens(mixed.tokenizer, mixed.manifest.vocab_size)[:8]
-    expected = open_model(src, tokens)[1]
+    expected = open_model(src, src, None, tokens)[1]
     plain_errors, errors = plain.manifest.weight_errors, mixed.manifest.weight_errors
     assert set(errors) == {*plain_errors, "the embedding"}
     for name, error in errors.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -47,10 +49,7 @@ async def test_cancelled_it_leaves_nothing(tiny_hf_folder: FolderFactory) -> Non
         await anyio.to_thread.run_sync(wait_for_an_export)
         tasks.cancel_scope.cancel()
     assert not models_folder().exists()  # it made that folder, too
-    running = (await anyio.run_process(["ps", "-eo", "args"])).stdout.decode()
-    assert not [
-        line for line in running.splitlines() if "agentkv_runtime.store.process" in line and str(source) in line
-    ]
+    assert not [args for args in running() if "agentkv_runtime.store.process" in args and str(source) in args]
 
 
 async def test_what_an_export_is_refused_for_is_what_opening_says(tmp_path: Path) -> None:
@@ -86,8 +85,17 @@ async def test_without_torch_opening_says_what_to_install(
 
 def wait_for_an_export() -> None:
     """Until one has begun to write."""
+    latest = time.monotonic() + 300
     while not (models_folder().is_dir() and list(models_folder().iterdir())):
+        assert time.monotonic() < latest, "no export has begun"
         time.sleep(0.01)
+
+
+def running() -> Iterator[str]:
+    """The command lines of all processes."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            yield path.read_bytes().decode(errors="replace")
 
 
 async def opened(path: Path, **options: str) -> None:

@@ -142,12 +142,13 @@ void KvCache::to_quantized(std::span<const Cell> cells) {
     layer.k.reserve(wanted.back() + 1);
     layer.v.reserve(wanted.back() + 1);
   }
-  parallel_for_(layers_.size(), [&](std::size_t i) {
+  // On this thread: between forwards the pool of threads may be replaced at any moment.
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (const Cell cell : wanted) {
       codes_[i].k.convert(layers_[i].k, cell);
       codes_[i].v.convert(layers_[i].v, cell);
     }
-  });
+  }
   set_quantized(wanted, true);
   discard_rows(wanted);
 }

@@ -24,34 +24,43 @@ GRACE_S = 5.0  # for an export that is told to stop, to clean up after itself
 def needs_export(options: Options) -> bool:
     """Whether what is opened has to be exported first: a GGUF file or a Hugging Face folder that torch shall not run.
 
-    A device is torch's alone: naming one asks for torch. Raises InvalidInput where the options contradict each other.
+    A device is torch's alone: naming one asks for torch. Raises InvalidInput where the options contradict each other,
+    before anything is exported in vain.
     """
     from agentkv_runtime.folder import is_hf_folder
     from agentkv_runtime.sources.source import is_gguf
 
-    if options.backend == "torch" or (options.backend is None and options.device is not None):
+    try:
+        is_file, is_folder = is_gguf(options.path), is_hf_folder(options.path)
+    except OSError:  # of looking whether something is there; opening it says so
+        return False
+    if options.device is not None and (is_file or options.backend not in (None, "torch")):
+        raise InvalidInput(
+            f"device is {options.device!r}, but only the torch backend takes one, and it runs no GGUF files; leave it "
+            "out"
+        )
+    if options.backend == "torch" or options.device is not None:
         if options.quant is not None:
             raise InvalidInput(
                 f"quant is {options.quant!r}, but backend 'torch' runs weights as they are; leave one of them out"
             )
         return False
-    try:
-        return is_gguf(options.path) or is_hf_folder(options.path)
-    except OSError:  # of looking whether something is there; opening it says so
-        return False
+    if is_file or is_folder:
+        options.check_backend(options.backend or "cpu")
+    return is_file or is_folder
 
 
 async def exported(options: Options) -> Path:
     """The model folder of what `options` name, exported where that was not done before. Raises ModelError.
 
-    Cancelled, it stops the export, which leaves nothing behind.
+    Cancelled, it stops the export, which then cleans up after itself.
     """
     from agentkv_runtime.errors import ExportError
     from agentkv_runtime.store.making import find_export, options_for
 
     try:
         wanted = options_for(options.backend or "cpu", options.quant)  # type: ignore[arg-type]
-        made = await anyio.to_thread.run_sync(find_export, options.path, wanted, abandon_on_cancel=True)
+        made = await anyio.to_thread.run_sync(find_export, options.path, wanted)
     except ExportError as error:
         raise ModelError(str(error)) from error
     if made is not None:
@@ -87,7 +96,12 @@ async def _followed(process: anyio.abc.Process, model: str) -> dict[str, Any]:
         async for text in TextReceiveStream(process.stdout):
             *lines, rest = (rest + text).split("\n")
             for line in lines:
-                said = json.loads(line)
+                try:
+                    said = json.loads(line)
+                except ValueError:  # said by somebody else before the process could speak for itself
+                    continue
+                if not isinstance(said, dict):
+                    said = {}
                 if "progress" in said:
                     log.debug("exporting", model=model, step=said["progress"])
                     display.tell(f"exporting {Path(model).name}: {said['progress']}")

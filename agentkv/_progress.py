@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.progress import (
@@ -33,9 +33,11 @@ class Display:
         """`check` is called at every change; what it raises ends what is shown."""
         self._check = check
         self._words = TextColumn("{task.description}", markup=False)
-        self._download = Progress(self._words, *_DOWNLOAD, console=stderr, transient=True)
+        # What the program prints meanwhile goes where it would go otherwise.
+        quiet: Any = {"console": stderr, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        self._download = Progress(self._words, *_DOWNLOAD, **quiet)
         steps = (SpinnerColumn(), self._words, TimeElapsedColumn())
-        self._steps = Progress(*steps, console=stderr, transient=True)
+        self._steps = Progress(*steps, **quiet)
 
     def received(self, done: int, total: int) -> None:
         """So many bytes are here."""

@@ -1,5 +1,6 @@
 // What happens to whole cells: moved, stored and brought back, mapped from files, quantised.
 #include <algorithm>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,11 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
   move(codes_, from[1], to[1]);
   set_quantized(to[0], false);
   set_quantized(to[1], true);
+  try {
+    std::sort(to[1].begin(), to[1].end());
+    discard_rows(to[1]);
+  } catch (const std::bad_alloc&) {  // they are moved all the same
+  }
 }
 
 std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k.cell_bytes(); }
@@ -130,7 +136,8 @@ void KvCache::to_quantized(std::span<const Cell> cells) {
   check_cells(cells, allocated_, cells.size() * cell_bytes());
   std::vector<Cell> wanted;
   for (const Cell cell : cells) {
-    if (!is_quantized(cell)) wanted.push_back(cell);
+    // Pages of a file take no memory of this process, codes of them would.
+    if (!is_quantized(cell) && !layers_.front().k.is_mapped(cell)) wanted.push_back(cell);
   }
   if (wanted.empty()) return;
   std::sort(wanted.begin(), wanted.end());
@@ -169,6 +176,7 @@ void KvCache::discard_rows(std::span<const Cell> cells) {
     while (i < cells.size() && cells[i] == end) ++i, ++end;
     while (first > 0 && is_quantized(first - 1)) --first;
     while (end < allocated_ && is_quantized(end)) ++end;
+    while (i < cells.size() && cells[i] < end) ++i;
     for (Layer& layer : layers_) {
       layer.k.discard(first, end);
       layer.v.discard(first, end);

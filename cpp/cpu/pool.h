@@ -53,6 +53,7 @@ class Pool {
   void read_as(const Pool& other, Cell cell, std::byte* out) const;
   void restore(Cell cell, const std::byte* in);
 
+  bool is_mapped(Cell cell) const { return planes_.front().is_mapped(cell); }
   Cell cells() const;  // that have memory
   std::size_t cell_bytes() const;
   void describe(const std::string& name, std::vector<CellArray>& arrays) const;  // what a cell's bytes are

@@ -24,11 +24,9 @@ ReservedMemory::ReservedMemory(std::size_t bytes) noexcept {
   if (bytes == 0 || addresses_are_limited()) return;
   void* data = mmap(nullptr, bytes, kProtection, kFlags, -1, 0);
   if (data == MAP_FAILED) return;
-#ifdef __linux__
-  madvise(data, bytes, MADV_HUGEPAGE);  // a hint, for where 2 MiB are committed: streaming K/V is hard on the TLB
-#endif
   data_ = static_cast<std::byte*>(data);
   size_ = bytes;
+  advise_pages(0, bytes);
 }
 
 ReservedMemory::~ReservedMemory() {
@@ -55,15 +53,19 @@ void ReservedMemory::release(std::size_t begin, std::size_t end) noexcept {
     madvise(data_ + begin, end - begin, MADV_DONTNEED);
     return;
   }
+  advise_pages(begin, end);
+}
+
+// A hint, for where 2 MiB are committed: streaming K/V is hard on the TLB.
+void ReservedMemory::advise_pages([[maybe_unused]] std::size_t begin, [[maybe_unused]] std::size_t end) noexcept {
 #ifdef __linux__
-  madvise(data_ + begin, end - begin, MADV_HUGEPAGE);
+  madvise(data_ + begin, end - begin, huge_pages_ ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #endif
 }
 
 void ReservedMemory::discard(std::size_t begin, std::size_t end) noexcept {
-#ifdef __linux__
-  madvise(data_ + begin, end - begin, MADV_NOHUGEPAGE);  // or the system fills it again, to have a huge page
-#endif
+  // All of it at once: a system keeps stretches that were advised differently apart, and has so many at most.
+  if (std::exchange(huge_pages_, false)) advise_pages(0, size_);
   madvise(data_ + begin, end - begin, MADV_DONTNEED);
 }
 

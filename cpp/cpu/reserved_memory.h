@@ -18,10 +18,13 @@ class ReservedMemory {
   explicit ReservedMemory(std::size_t bytes) noexcept;
   ~ReservedMemory();
   ReservedMemory(ReservedMemory&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        huge_pages_(other.huge_pages_) {}
   ReservedMemory& operator=(ReservedMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(huge_pages_, other.huge_pages_);
     return *this;
   }
 
@@ -44,8 +47,11 @@ class ReservedMemory {
   static std::size_t page_size() noexcept;
 
  private:
+  void advise_pages(std::size_t begin, std::size_t end) noexcept;
+
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  bool huge_pages_ = true;  // are asked for; not where parts are discarded, or the system would fill them again
 };
 
 }  // namespace agentkv::cpu

@@ -137,6 +137,11 @@ void RowArray::make_private(std::size_t lanes, std::size_t begin, std::size_t en
   }
 }
 
+bool RowArray::is_mapped(Cell cell) const {
+  const std::size_t begin = static_cast<std::size_t>(cell) * row_bytes_, page = ReservedMemory::page_size();
+  return mapped_.has(begin / page) || mapped_.has((begin + row_bytes_ - 1) / page);
+}
+
 void RowArray::discard(Cell first, Cell end) {
   if (!reserved_) return;
   const std::size_t page = ReservedMemory::page_size();

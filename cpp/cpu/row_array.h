@@ -34,6 +34,7 @@ class RowArray {
   // Said before rows are written: pages of a file, and those that were given back, become memory then.
   void will_write(std::span<const Cell> cells) noexcept;
 
+  bool is_mapped(Cell cell) const;       // is some of the row a page of a file?
   Cell cells() const { return cells_; }  // that have memory, or pages of a file
   std::size_t bytes() const;             // of memory
   std::size_t mapped_bytes() const;      // of pages of files

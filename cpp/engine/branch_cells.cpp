@@ -18,6 +18,21 @@ constexpr Pos kQuantizedBlock = 64;
 // Of a prompt that is longer than a window, so many tokens are fed at once at least.
 constexpr std::int64_t kLeastChunk = 16;
 
+// The blocks with positions in [first, last) whose cells two sequences share.
+void mark_shared(std::span<const Run> a, std::span<const Run> b, Pos first, Pos last, std::vector<bool>& blocks) {
+  if (first >= last) return;
+  for (const Run& run : overlapping(a, first, last)) {
+    const Run mine = clip(run, first, last);
+    for (const Run& other : overlapping(b, mine.position, end_position(mine))) {
+      if (other.cell - other.position != mine.cell - mine.position) continue;
+      const Pos end = std::min(end_position(mine), end_position(other));
+      for (Pos p = std::max(mine.position, other.position) / kQuantizedBlock; p * kQuantizedBlock < end; ++p) {
+        blocks[static_cast<std::size_t>(p)] = true;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 // What is gone is computed anew, so retention does without what it cannot take.
@@ -201,30 +216,24 @@ void BranchTable::let_go(Branch& branch) {
   if (end - first >= kLetGo) cache_->seq_forget(branch.seq, first, end);
 }
 
-// The first position of [first, last) whose cell both have; `last` where there is none.
-Pos BranchTable::first_shared(const Branch& a, const Branch& b, Pos first, Pos last) const {
-  for (const Run& run : overlapping(cache_->seq_runs(a.seq), first, last)) {
-    const Run mine = clip(run, first, last);
-    for (const Run& other : overlapping(cache_->seq_runs(b.seq), mine.position, end_position(mine))) {
-      if (other.cell - other.position == mine.cell - mine.position) return std::max(mine.position, other.position);
-    }
-  }
-  return last;
-}
-
 void BranchTable::quantize_old(Branch& branch) noexcept {
-  if (quantize_after_ < 0) return;
-  const auto whole_blocks = [](Pos end) { return end - end % kQuantizedBlock; };
-  Pos end = whole_blocks(std::max(branch.n_cached - quantize_after_, 0));
-  if (end <= branch.quantized_to) return;
-  for (const auto& [id, other] : branches_) {
-    if (other.get() == &branch) continue;
-    end = first_shared(branch, *other, std::max(other->n_cached - quantize_after_, branch.quantized_to), end);
-  }
-  end = whole_blocks(end);
+  const Pos end = quantize_after_ < 0 ? 0 : (branch.n_cached - quantize_after_) / kQuantizedBlock * kQuantizedBlock;
   if (end <= branch.quantized_to) return;
   try {
-    cache_->seq_quantize(branch.seq, branch.quantized_to, end);
+    std::vector<bool> kept(static_cast<std::size_t>(end / kQuantizedBlock));
+    const auto mine = cache_->seq_runs(branch.seq);
+    for (const auto& [id, other] : branches_) {
+      if (other.get() == &branch) continue;
+      const Pos length = other->aside ? other->length() : other->n_cached;
+      mark_shared(mine, cache_->seq_runs(other->seq), std::max(length - quantize_after_, 0), end, kept);
+    }
+    for (std::size_t block = 0; block < kept.size(); ++block) {
+      const std::size_t first = block;
+      while (block < kept.size() && !kept[block]) ++block;
+      if (first == block) continue;
+      cache_->seq_quantize(branch.seq, static_cast<Pos>(first) * kQuantizedBlock,
+                           static_cast<Pos>(block) * kQuantizedBlock);
+    }
     branch.quantized_to = end;
   } catch (const std::exception&) {  // there is no memory for it now
   }

@@ -98,7 +98,7 @@ class BranchTable {
   // The cells that no row of the branch looks at any more, because of a window, are given back.
   void let_go(Branch& branch);
   // Cells of whole blocks of positions that are older than the newest `quantize_after`, for each branch that has them,
-  // are held in fewer bits.
+  // are held in fewer bits. Looked at as a block becomes old.
   void quantize_old(Branch& branch) noexcept;
   // The free cells that a branch needs to take so many tokens more, in chunks where a window gives cells back.
   Cell cells_for(const Branch& branch, std::size_t tokens) const;
@@ -123,8 +123,7 @@ class BranchTable {
   void share(const Branch& src, Branch& dst, Pos length);
   Coverage coverage(const Branch& branch) const;
   Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most
-  Pos first_shared(const Branch& a, const Branch& b, Pos first, Pos last) const;
-  Pos unbroken(const Branch& branch) const;  // positions without a hole, from the first on
+  Pos unbroken(const Branch& branch) const;              // positions without a hole, from the first on
 
   std::shared_ptr<TreeSeqCache> cache_;
   Speculation& speculation_;

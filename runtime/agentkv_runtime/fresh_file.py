@@ -98,3 +98,14 @@ def _remove_leftovers(target: Path) -> None:
                 os.unlink(target.parent / name)
             finally:
                 os.close(fd)
+
+
+def put_in_place(path: Path, data: bytes) -> None:
+    """Writes a whole file, or leaves what was there. Raises OSError."""
+    file = FreshFile(path)
+    try:
+        file.write(0, data)
+        file.put_in_place()
+    except BaseException:
+        file.discard()
+        raise

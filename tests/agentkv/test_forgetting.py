@@ -195,7 +195,7 @@ async def test_a_window_is_that_of_transformers_under_its_mask(
         expected = model(torch.tensor([tokens]), attention_mask=mask).logits[0, -1].numpy()
         plain = model(torch.tensor([tokens])).logits[0, -1].numpy()
     folder = tiny_hf_folder("llama") if backend == "torch" else tiny_exported_folder("llama", backend=backend)
-    async with kv.Context.open(folder, 256, kv_dtype="fp32", window=window, sinks=sinks) as ctx:
+    async with kv.Context.open(folder, 256, "fp32", backend=backend, window=window, sinks=sinks) as ctx:
         assert ctx.model_info.backend == backend
         branch = await ctx.branch(tokens[:25])
         await branch.extend(tokens[25:])

@@ -19,6 +19,7 @@ from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import Target
 from agentkv_runtime.hf.attention import agentkv_attention
 from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_windows
+from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.wrapper import CachedForward
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -118,6 +119,7 @@ def test_a_rewritten_model_computes_the_same_in_chunks(name: str, backend: str) 
     with own_rotary(model) as own, active_cache(GrowingCache()):
         assert own
         Target(backend).lowering().prepare(model, Recipe(), "fp32")
+        load_all(model)
         forward = CachedForward(model)
         got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 8), (8, 18), (18, 19))]
         torch.testing.assert_close(torch.cat(got), want, rtol=1e-4, atol=1e-4)
@@ -162,6 +164,7 @@ def test_transposed_linears_become_plain_ones() -> None:
     tokens = torch.arange(3, 22)[None]
     want = model(tokens, use_cache=False).logits
     replace_transposed_linears(model)
+    load_all(model)
     assert sum(isinstance(module, torch.nn.Linear) for module in model.modules()) == 2 * 4 + 1
     torch.testing.assert_close(model(tokens, use_cache=False).logits, want, rtol=1e-5, atol=1e-5)
 

@@ -14,6 +14,7 @@ from agentkv_runtime.export.cpu.norms import linear_norms
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.rotary import own_rotary
+from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.hf.features import feature_layers
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.wrapper import CachedForward
@@ -44,6 +45,7 @@ def test_features_are_the_hidden_states_of_transformers(kind: str) -> None:
     with own_rotary(model):
         replace_norms(model, linear_norms)
         replace_feed_forward(model)
+        load_all(model)
         with active_cache(GrowingCache()):
             forward = CachedForward(model, (1, 2, 3, 4))
             got = [forward(tokens[a:b], position[a:b], torch.arange(b - a)) for a, b in ((0, 7), (7, 19))]

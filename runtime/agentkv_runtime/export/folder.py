@@ -227,17 +227,12 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     tell("loading the model")
     text = read_config(source.described).get_text_config()
     tokens = probe_tokens(tokenizer, text.vocab_size)
-    model, expected = open_model(source.weights, source.described, source.adapter, tokens)
+    with _named(source.weights, "cannot be loaded"):
+        model, expected = open_model(source.weights, source.described, source.adapter, tokens)
     recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
     with spilling_to(folder):
-        try:
+        with _named(source.weights, "cannot be lowered"):
             lowered = lower_model(model, quant=recipe, **options.lowering(), progress=tell)
-        except (ExportError, OSError):
-            raise
-        except ValueError as error:  # what the model or the quantisation does not allow
-            raise ExportError(f"{source.weights}: {error}") from error
-        except Exception as error:  # of torch and executorch, in whatever way they fail
-            raise ExportError(f"{source.weights}: cannot be lowered: {type(error).__name__}: {error}") from error
         del model
         tell("writing the folder")
         lowered.write(folder / MODEL_NAME)
@@ -259,6 +254,19 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     tell("running it once")
     # Long-rope models run with their long factors where transformers takes the short ones for few tokens.
     run_model(read_model_folder(folder), tokens, None if long_factors(text, options.max_context) else expected, tell)
+
+
+@contextmanager
+def _named(src: Path, what: str) -> Iterator[None]:
+    """ExportError, naming the source, for whatever way torch, executorch and the model's own code fail in."""
+    try:
+        yield
+    except (ExportError, OSError):
+        raise
+    except ValueError as error:  # what the model or the quantisation does not allow
+        raise ExportError(f"{src}: {error}") from error
+    except Exception as error:
+        raise ExportError(f"{src}: {what}: {type(error).__name__}: {error}") from error
 
 
 def _keep_ends(path: Path, config: dict[str, Any]) -> None:

@@ -39,7 +39,10 @@ def stored(tensor: torch.Tensor) -> torch.Tensor:
 
 def value(tensor: torch.Tensor) -> nn.Parameter:
     """`stored` in the dtype of the parameter and as dense memory, as a parameter that is not deferred."""
-    return nn.Parameter(stored(tensor).to(tensor.dtype).contiguous(), requires_grad=False)
+    dense = stored(tensor).to(tensor.dtype).contiguous()
+    if dense.untyped_storage().nbytes() != dense.nbytes:
+        dense = dense.clone()  # ExecuTorch reads a tensor's memory from its beginning, also of one that is a slice
+    return nn.Parameter(dense, requires_grad=False)
 
 
 def _deferred_of(module: nn.Module) -> dict[str, nn.Parameter]:

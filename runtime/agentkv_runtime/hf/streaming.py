@@ -12,7 +12,7 @@ from transformers.core_model_loading import WeightRenaming
 from transformers.initialization import no_init_weights
 
 from agentkv_runtime.hf.deferred import defer
-from agentkv_runtime.hf.weights import Weights
+from agentkv_runtime.hf.weights import FLOATS, Weights
 
 __all__ = ["streamed_model"]
 
@@ -38,8 +38,10 @@ def streamed_model(config: PretrainedConfig, weights: Weights) -> PreTrainedMode
     """A float32 causal language model for inference whose parameters of two dimensions and more are deferred.
 
     None where `weights` are not that model's as they are, tensor by tensor: checkpoints that transformers converts
-    while it loads them (experts that it stacks, older names), or that lack something.
+    while it loads them (experts that it stacks, older names, quantised ones), or that lack something.
     """
+    if getattr(config, "quantization_config", None) is not None:
+        return None
     with no_init_weights():
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     model.tie_weights()
@@ -56,7 +58,7 @@ def streamed_model(config: PretrainedConfig, weights: Weights) -> PreTrainedMode
         if name is None:
             return None
         tensor = weights.load(name)
-        if tensor.shape != parameter.shape or not tensor.is_floating_point():
+        if tensor.shape != parameter.shape or tensor.dtype not in FLOATS:
             return None
         if tensor.dim() < 2:
             parameter.copy_(tensor)

@@ -9,7 +9,40 @@ from typing import Protocol
 import torch
 from safetensors import safe_open
 
-__all__ = ["FolderWeights", "Weights"]
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.small_files import read_object
+
+__all__ = ["FLOATS", "FolderWeights", "Weights", "checked_float", "weight_files"]
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Dtypes whose numbers are the weights themselves."""
+
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model, as transformers picks them: other ones may lie in its folder, too.
+
+    Empty where there are none. Raises ExportError for an index that is damaged or names files elsewhere.
+    """
+    if (folder / _WHOLE).is_file():
+        return [folder / _WHOLE]
+    if not (folder / _INDEX).is_file():
+        return []
+    places = read_object(folder / _INDEX, ExportError).get("weight_map")
+    names = set(places.values()) if isinstance(places, dict) else set()
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise ExportError(f"{folder / _INDEX}: names no files of this folder. Download the whole model")
+    return [folder / name for name in sorted(names)]
+
+
+def checked_float(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor. Raises UnsupportedModelError for codes whose scales lie elsewhere."""
+    if tensor.dtype not in FLOATS:
+        raise UnsupportedModelError(
+            f"{name} is stored as {tensor.dtype}: the checkpoint is quantised. Export the model that it was made from"
+        )
+    return tensor
 
 
 class Weights(Protocol):
@@ -25,12 +58,12 @@ class Weights(Protocol):
 
 
 class FolderWeights:
-    """The `*.safetensors` files of a folder, mapped while a tensor of theirs is in use."""
+    """The safetensors files of a folder, mapped while a tensor of theirs is in use."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError or safetensors' error for a file that is none."""
         self._files: dict[str, Path] = {}
-        for path in sorted(folder.glob("*.safetensors")):
+        for path in weight_files(folder):
             with safe_open(path, framework="pt") as file:
                 self._files.update(dict.fromkeys(file.keys(), path))
 

@@ -24,6 +24,8 @@ __all__ = ["LoraWeights", "merge_adapter"]
 
 _PREFIX = "base_model.model."
 _PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.weight)?")
+_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal", "lora_ga")
+"""Of `init_lora_weights`: what leaves the base weight as it is."""
 _INSTEAD = "Merge it with peft (merge_and_unload), save that model and export it"
 
 
@@ -86,6 +88,14 @@ class LoraWeights:
 
     def _merged(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         sides = {side: matrix.float() for side, matrix in self._pairs[name].items()}
+        rank = _patterned(self._config.get("rank_pattern"), name.removesuffix(".weight"), self._config["r"])
+        for side, matrix in sides.items():
+            inner = matrix.shape[0 if side.endswith("A") else -1] if matrix.dim() == 2 else None
+            if inner != rank:
+                raise ExportError(
+                    f"{self._adapter}: {side} of {name} is {list(matrix.shape)}, which is not of rank {rank:g}, as "
+                    "adapter_config.json says. Download the whole adapter"
+                )
         if "embedding_A" in sides:
             change = (sides["embedding_B"] @ sides["embedding_A"]).T
         else:
@@ -139,11 +149,23 @@ def _read_config(adapter: Path) -> dict[str, Any]:
     more = [key for key in ("use_dora", "lora_bias", "alora_invocation_tokens", "use_qalora") if config.get(key)]
     if more:
         raise UnsupportedModelError(f"{adapter}: uses {', '.join(more)}, which is not merged here. {_INSTEAD}")
-    for key in ("r", "lora_alpha"):
-        if not isinstance(config.get(key), int | float) or not config[key] > 0:
-            raise ExportError(
-                f"{adapter}: adapter_config.json says {key}={config.get(key)!r}, which is no positive number"
-            )
+    begun = config.get("init_lora_weights", True)
+    if begun not in _BEGINNINGS:
+        raise UnsupportedModelError(
+            f"{adapter}: init_lora_weights is {begun!r}, which changes the weights that it is added to. {_INSTEAD}"
+        )
+    for key, patterns in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
+        more_values = config.get(patterns) or {}
+        if not isinstance(more_values, dict):
+            raise ExportError(f"{adapter}: adapter_config.json says {patterns}={more_values!r}, which is no object")
+        for value in (config.get(key), *more_values.values()):
+            if not isinstance(value, int | float) or not value > 0:
+                raise ExportError(f"{adapter}: adapter_config.json says {key}={value!r}, which is no positive number")
+        for pattern in more_values:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ExportError(f"{adapter}: {patterns} has {pattern!r}, which is no pattern: {error}") from error
     return config
 
 

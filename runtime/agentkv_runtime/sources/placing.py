@@ -5,24 +5,26 @@ from __future__ import annotations
 import torch
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.hf.weights import Weights
+from agentkv_runtime.hf.weights import Weights, checked_float
 
 __all__ = ["place_weights"]
 
 
 @torch.no_grad()
 def place_weights(weights: Weights, model: torch.nn.Module) -> list[str]:
-    """Copies every tensor to the parameter of its name; returns the parameters that there is none for.
+    """Copies every tensor to what has its name; returns the names that there is none for.
 
-    Raises ExportError for one of another shape.
+    Raises ExportError for one of another shape, UnsupportedModelError for codes.
     """
     there = set(weights.names())
     missing = []
-    for name, parameter in model.named_parameters():
+    saved = model.state_dict().keys()
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name in saved]
+    for name, parameter in (*model.named_parameters(), *buffers):
         if name not in there:
             missing.append(name)
             continue
-        tensor = weights.load(name)
+        tensor = checked_float(name, weights.load(name))
         if tensor.shape != parameter.shape:
             raise ExportError(
                 f"{name} is {list(tensor.shape)}, but the model's config makes it {list(parameter.shape)}. They "

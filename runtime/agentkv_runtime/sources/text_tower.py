@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.load import read_config
+from agentkv_runtime.hf.weights import weight_files
 from agentkv_runtime.sources.placing import place_weights
 
 __all__ = ["TowerWeights", "load_text_tower", "write_tower_description"]
@@ -69,7 +70,7 @@ class TowerWeights:
         """Raises ExportError for files that cannot be read."""
         self._src = src
         self._files: dict[str, tuple[Path, str]] = {}
-        for path in sorted(src.glob("*.safetensors")):
+        for path in weight_files(src):
             try:
                 with safe_open(path, "pt") as file:
                     stored = list(file.keys())

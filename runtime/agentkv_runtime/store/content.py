@@ -7,9 +7,10 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.fresh_file import FreshFile
+from agentkv_runtime.fresh_file import put_in_place
 from agentkv_runtime.small_files import open_regular
 from agentkv_runtime.store.home import home
 
@@ -19,36 +20,57 @@ _PATTERNS = ("*.json", "*.jinja", "*.safetensors", "pytorch_model*.bin")
 _LARGE = 1 << 20  # bytes; the digests of such files are kept
 
 
-def content_digest(source: Path) -> str:
+def content_digest(source: Path, *, known: bool = False) -> str | None:
     """SHA-256, in hexadecimal, of what an export reads of a model: its folder's files, or a GGUF file.
 
-    Raises ExportError for a file that cannot be read.
+    With `known` no large file is read: None where that would be needed. Raises ExportError for a file that cannot be
+    read.
     """
     files = [source] if source.is_file() else sorted({path for p in _PATTERNS for path in source.glob(p)})
     whole = hashlib.sha256()
     for path in files:
         name = "model.gguf" if path == source else path.name
-        whole.update(f"{name} {file_digest(path)}\n".encode())
+        digest = _kept_digest(path) if known else file_digest(path)
+        if digest is None:
+            return None
+        whole.update(f"{name} {digest}\n".encode())
     return whole.hexdigest()
 
 
 def file_digest(path: Path) -> str:
     """SHA-256 of a file. Large ones are read once, and again when they changed. Raises ExportError."""
+    return _kept_digest(path) or _read_digest(path)
+
+
+def _state(file: BinaryIO) -> list[int]:
+    status = os.fstat(file.fileno())
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
+
+
+def _note(real: Path) -> Path:
+    return home() / "digests" / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
+
+
+def _kept_digest(path: Path) -> str | None:
+    """That of a small file, and of a large one whose digest was kept and that did not change since."""
     real = Path(os.path.realpath(path))
     with open_regular(real, ExportError) as file:
-        status = os.fstat(file.fileno())
-        if status.st_size < _LARGE:
+        state = _state(file)
+        if state[0] < _LARGE:
             return hashlib.file_digest(file, "sha256").hexdigest()
-        state = [status.st_size, status.st_mtime_ns, status.st_ino]
-        kept = home() / "digests" / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            known = json.loads(kept.read_text(encoding="utf-8"))
-            if known["state"] == state:
-                return str(known["sha256"])
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        known = json.loads(_note(real).read_text(encoding="utf-8"))
+        if known["state"] == state:
+            return str(known["sha256"])
+    return None
+
+
+def _read_digest(path: Path) -> str:
+    real = Path(os.path.realpath(path))
+    with open_regular(real, ExportError) as file:
+        state = _state(file)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with suppress(OSError):  # it is only quicker with it
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        note = FreshFile(kept)
-        note.write(0, json.dumps({"path": str(real), "state": state, "sha256": digest}).encode())
-        note.put_in_place()
+        _note(real).parent.mkdir(parents=True, exist_ok=True)
+        put_in_place(_note(real), json.dumps({"path": str(real), "state": state, "sha256": digest}).encode())
     return digest

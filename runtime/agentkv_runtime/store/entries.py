@@ -19,11 +19,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentkv_runtime.errors import ModelFolderError, StoreError
 from agentkv_runtime.export.staging import PREFIX
-from agentkv_runtime.fresh_file import FreshFile
+from agentkv_runtime.fresh_file import put_in_place
 from agentkv_runtime.manifest import DType, Quantization
 from agentkv_runtime.printable import printable
 from agentkv_runtime.small_files import read_text
-from agentkv_runtime.store.home import home
+from agentkv_runtime.store.home import home, locked
 
 __all__ = ["ENTRY_NAME", "Entry", "Options", "entries", "entry_at", "find", "models_folder", "named", "remove"]
 
@@ -71,12 +71,16 @@ class Entry(BaseModel):
     @property
     def size(self) -> int:
         """Bytes on the disk."""
-        return sum(path.stat().st_size for path in self.path.iterdir() if path.is_file())
+        with suppress(OSError):  # it may be removed at any moment
+            return sum(path.stat().st_size for path in self.path.iterdir() if path.is_file())
+        return 0
 
     @property
     def used(self) -> float:
         """When it was last opened or made, in seconds since 1970."""
-        return (self.place / ENTRY_NAME).stat().st_mtime
+        with suppress(OSError):
+            return (self.place / ENTRY_NAME).stat().st_mtime
+        return 0.0
 
     def touch(self) -> None:
         """Notes that it is used now."""
@@ -92,9 +96,7 @@ class Entry(BaseModel):
 
     def write(self, place: Path) -> None:
         """Writes it down in `place`, which becomes or is its own."""
-        file = FreshFile(place / ENTRY_NAME)
-        file.write(0, self.model_dump_json(indent=2).encode() + b"\n")
-        file.put_in_place()
+        put_in_place(place / ENTRY_NAME, self.model_dump_json(indent=2).encode() + b"\n")
 
 
 def models_folder() -> Path:
@@ -152,11 +154,15 @@ def remove(name: str) -> None:
 
     Programs that have it open keep what they opened. Raises StoreError and OSError.
     """
-    for entry in named(name):
-        others = {other: when for other, when in entry.names.items() if other != name}
-        if others:
-            entry.model_copy(update={"names": others}).write(entry.place)
-            continue
-        gone = models_folder() / f"{PREFIX}{secrets.token_hex(8)}"  # the next export sweeps what is left of it
-        entry.place.rename(gone)
+    for key in [entry.key for entry in named(name)]:
+        with locked(key, lambda: None):
+            entry = entry_at(key)  # as it is now
+            if entry is None or name not in entry.names:
+                continue
+            others = {other: when for other, when in entry.names.items() if other != name}
+            if others:
+                entry.model_copy(update={"names": others}).write(entry.place)
+                continue
+            gone = models_folder() / f"{PREFIX}{secrets.token_hex(8)}"  # the next export sweeps what is left of it
+            entry.place.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)

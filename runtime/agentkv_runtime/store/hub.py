@@ -87,7 +87,7 @@ def download(name: Name, received: Received) -> Snapshot:
     except Exception as error:  # of the library and those below it: many kinds
         raise PullError(_refusal(name, error)) from error
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        if path.is_file() and any(path.match(pattern) for pattern in (*wanted, *_OLDER_WEIGHTS)):
             _check(path)
     path = folder / name.file if name.file else folder
     if not path.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -66,15 +67,21 @@ def export_once(
 
 
 def find_export(source: Path, options: Options) -> Entry | None:
-    """The export of a source, where it was made before. Raises ExportError for a file that cannot be read."""
-    return entry_at(_key(source, options, None))
+    """The export of a source, where it was made before and that can be told without reading large files.
+
+    Raises ExportError for a file that cannot be read.
+    """
+    content = content_digest(source, known=True)
+    return None if content is None else entry_at(_key_of(content, options, ""))
 
 
 def _made(
     source: Path, key: str, name: str, options: Options, adapter: Path | None, commit: str, progress: Progress
 ) -> Entry:
     title = name.rstrip("/").rpartition("/")[2] or "model"
-    entry = Entry(key=key, folder=re.sub(r"[^\w.+@-]", "-", title), options=options, names={}, commit=commit)
+    entry = Entry(
+        key=key, folder=re.sub(r"[^\w.+@-]", "-", title), options=options, names={name: time.time()}, commit=commit
+    )
     with staged(entry.place) as staging, quiet_libraries():
         export_folder(
             source,
@@ -95,11 +102,15 @@ def _made(
 
 
 def _key(source: Path, options: Options, adapter: Path | None) -> str:
+    return _key_of(content_digest(source), options, content_digest(adapter) if adapter else "")
+
+
+def _key_of(content: str | None, options: Options, adapter: str | None) -> str:
     facts = {
         "format_version": FORMAT_VERSION,
         "agentkv": version("agentkv-sdk"),
-        "content": content_digest(source),
-        "adapter": content_digest(adapter) if adapter else "",
+        "content": content,
+        "adapter": adapter,
         **options.model_dump(),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]

@@ -8,10 +8,12 @@ and `{"note": sentence}` any number of times, then `{"path": model folder}` or `
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from agentkv_runtime.errors import ExportError, StoreError
 from agentkv_runtime.store.entries import Options
@@ -22,7 +24,10 @@ __all__ = ["main"]
 
 def main() -> int:
     """Does what the request says; returns the exit status."""
-    signal.signal(signal.SIGTERM, _stop)
+    for told in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(told, _stop)
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what anybody else prints is none of them
     request = json.loads(sys.argv[1])
     source = Path(request["source"])
     try:
@@ -30,12 +35,12 @@ def main() -> int:
             source,
             str(source.resolve()),
             Options.model_validate(request["options"]),
-            progress=lambda what: _say("progress", what),
-            note=lambda what: _say("note", what),
+            progress=lambda what: _say(lines, "progress", what),
+            note=lambda what: _say(lines, "note", what),
         )
-        _say("path", str(entry.path))
+        _say(lines, "path", str(entry.path))
     except (ExportError, StoreError) as error:
-        _say("error", str(error))
+        _say(lines, "error", str(error))
         return 1
     except BrokenPipeError:  # nobody waits for it any more
         return 1
@@ -44,11 +49,13 @@ def main() -> int:
     return 0
 
 
-def _say(kind: str, what: str) -> None:
-    print(json.dumps({kind: what}), flush=True)
+def _say(lines: IO[str], kind: str, what: str) -> None:
+    print(json.dumps({kind: what}), file=lines, flush=True)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
+    for told in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(told, signal.SIG_IGN)  # once is enough: the second would meet the cleaning up
     raise KeyboardInterrupt
 
 

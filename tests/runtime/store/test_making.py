@@ -167,3 +167,14 @@ def test_an_entry_that_cannot_be_read_is_none(own_home: Path) -> None:
         (own_home / "models" / name / "entry.json").write_text(text)
     os.mkfifo(own_home / "models" / "pipe")
     assert entries() == []
+
+
+def test_a_large_file_of_the_same_size_and_time_is_another_one(tmp_path: Path) -> None:
+    from agentkv_runtime.store.content import file_digest
+
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(2 << 20))
+    before, first = path.stat(), file_digest(path)
+    path.write_bytes(b"\1" * (2 << 20))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file_digest(path) != first

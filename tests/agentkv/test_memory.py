@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Callable
@@ -75,7 +74,6 @@ async def _refused_and_lost_nothing() -> None:
         other = await branch.fork()
         want = await other.logits()
         before = ctx.stats
-        gc.collect()  # or what others left in this process is freed later, and makes room
         limits = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + 4096, limits[1]))
         try:

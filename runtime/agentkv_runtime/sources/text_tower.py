@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.load import read_config
-from agentkv_runtime.hf.weights import weight_files
+from agentkv_runtime.hf.weights import FolderWeights
 from agentkv_runtime.sources.placing import place_weights
 
 __all__ = ["TowerWeights", "load_text_tower", "write_tower_description"]
@@ -68,26 +68,19 @@ class TowerWeights:
 
     def __init__(self, src: Path) -> None:
         """Raises ExportError for files that cannot be read."""
-        self._src = src
-        self._files: dict[str, tuple[Path, str]] = {}
-        for path in weight_files(src):
-            try:
-                with safe_open(path, "pt") as file:
-                    stored = list(file.keys())
-            except (OSError, SafetensorError) as error:
-                raise ExportError(f"{path}: cannot be read: {error}. Download the whole model") from error
-            self._files.update({_own_name(name): (path, name) for name in stored})
+        try:
+            self._whole = FolderWeights(src)
+        except (OSError, SafetensorError) as error:
+            raise ExportError(f"{src}: its weights cannot be read: {error}. Download the whole model") from error
+        self._stored = {_own_name(name): name for name in self._whole.names()}
 
     def names(self) -> Collection[str]:
         """Of all tensors of the checkpoint, those of the language model as it has them by itself."""
-        return self._files.keys()
+        return self._stored.keys()
 
     def load(self, name: str) -> torch.Tensor:
         """One of them, as it is stored."""
-        path, stored = self._files[name]
-        with safe_open(path, "pt") as file:
-            tensor: torch.Tensor = file.get_tensor(stored)
-        return tensor
+        return self._whole.load(self._stored[name])
 
 
 def load_text_tower(src: Path, described: Path) -> PreTrainedModel:

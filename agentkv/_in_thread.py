@@ -22,14 +22,16 @@ async def in_thread(loop: StepLoop, work: Callable[[], T]) -> T:
     failures: list[BaseException] = []
 
     def run() -> None:
+        nonlocal work
         try:
             outcome.append(work())
         except BaseException as error:
             failures.append(error)
+        del work  # the thread may end long after the wait: nothing that it kept outlives the call
         loop.post(done.set)
 
     threading.Thread(target=run, name="agentkv-file", daemon=True).start()
     await loop.until(done)
     if failures:
-        raise failures[0]
-    return outcome[0]
+        raise failures.pop()
+    return outcome.pop()

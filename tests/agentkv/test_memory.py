@@ -69,13 +69,16 @@ def in_child(work: Callable[[], None]) -> None:
 async def _refused_and_lost_nothing() -> None:
     import resource
 
-    async with kv.Context.open(NANO, capacity=65536, threads=1) as ctx:
+    async with kv.Context.open(NANO, capacity=65536, threads=1, kv_dtype="fp32", retain=0) as ctx:
+        async with await ctx.branch(LONG) as first:  # a forward has what it needs itself from now on
+            await first.extend(LONG[:300])
+        await ctx.compact()
         branch = await ctx.branch(LONG[:300])
         other = await branch.fork()
         want = await other.logits()
         before = ctx.stats
         limits = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + 4096, limits[1]))
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + (1 << 20), limits[1]))
         try:
             with pytest.raises(kv.OutOfMemory, match="refused"):
                 await branch.extend(LONG)

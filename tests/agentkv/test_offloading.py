@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ import anyio.lowlevel
 import pytest
 
 import agentkv as kv
+from agentkv._loop import StepLoop
 
 from .test_saving import MESSAGES, PROMPT, goes_on, nano
 
@@ -246,6 +249,13 @@ async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
     def full(fd: int, data: object, at: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    def post_and_linger(loop: StepLoop, done: Callable[[], None]) -> None:
+        post(loop, done)
+        if threading.current_thread().name == "agentkv-file":
+            time.sleep(0.2)  # the thread that wrote ends after the test has looked
+
+    post = StepLoop.post
+    monkeypatch.setattr(StepLoop, "post", post_and_linger)
     before = nameless_files()
     async with nano() as ctx:
         branch = await ctx.branch(PROMPT)

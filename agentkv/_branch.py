@@ -60,15 +60,19 @@ class Branch(Generating, Keeping):
         "_loop",
         "_overflow",
         "_parent",
+        "_reused",
     )
 
-    def __init__(self, home: Home, engine_id: int, parent: Branch | None, overflow: Overflow | None = None) -> None:
+    def __init__(
+        self, home: Home, engine_id: int, parent: Branch | None, overflow: Overflow | None = None, reused: int = 0
+    ) -> None:
         self._home = home
         self._overflow: Overflow = overflow or (home.overflow if parent is None else parent._overflow_of_forks())
         self._loop = home.loop
         self._id = engine_id
         self._history = self._loop.histories[engine_id]
         self._parent = None if parent is None else weakref.ref(parent)
+        self._reused = reused if parent is None else len(self._history)
         self._closed = False
         self._hold: object = None
         self._loaded: Loaded | None = None
@@ -113,6 +117,11 @@ class Branch(Generating, Keeping):
     def closed(self) -> bool:
         """Was it closed?"""
         return self._closed or not self._loop.is_open
+
+    @property
+    def reused(self) -> int:
+        """How many of the tokens that it began with were in the cache already: all of them for a fork."""
+        return self._reused
 
     @property
     def tokens(self) -> list[int]:

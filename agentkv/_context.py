@@ -206,7 +206,7 @@ class Context:
             return await self._empty_branch(policy)
         made = await self._home.encoding.prompt(prompt, tools=tools, template=template)
         tokens, conversation = made.added, made.conversation
-        created: list[int] = []  # by the thread
+        created: list[int] = []  # by the thread: the branch, and how much of it was there
 
         def create(engine: StepEngine) -> int:
             branch, reused = engine.create(tokens)
@@ -215,7 +215,7 @@ class Context:
             except Exception:
                 engine.close(branch)
                 raise
-            created.append(branch)
+            created.extend((branch, reused))
             return job
 
         def finish(finished: Finished) -> None:
@@ -224,7 +224,7 @@ class Context:
                 self._loop.histories[created[0]].converse(conversation)
 
         await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
-        return Branch(self._home, created[0], None, policy)
+        return Branch(self._home, created[0], None, policy, created[1])
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
         """Closes every other branch of this Context, agents' prompts too, and waits until their cells are free."""

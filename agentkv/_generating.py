@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Out = TypeVar("Out", default=str)
 
+MOST_STREAMS = 2**63 - 1
+
 
 class How(TypedDict, total=False):
     """What both verbs take beside `output`, for type checkers."""
@@ -156,6 +158,17 @@ class Generating:
             buffer=limit,
         )
         return TokenStream(self, request, limit, keep)
+
+    async def draw_as(self, stream: int) -> None:
+        """Takes its random numbers from the stream of this number from now on, and its forks theirs from those derived
+        from it: the same prompt, seed and stream then give the same tokens, however many branches there were before.
+
+        Raises:
+            InvalidInput: `stream` is not in 0 <= stream < 2**63.
+        """
+        number = checked_count(stream, "stream", 0, MOST_STREAMS)
+        await self._ready()
+        await self._loop.call(lambda engine: engine.set_stream(self._id, number, 0))
 
     @property
     def closed(self) -> bool:

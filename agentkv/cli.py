@@ -17,6 +17,7 @@ from agentkv._bench.command import bench
 from agentkv._console import bytes_text, escaped, reporting, stdout
 from agentkv._kept import list_models, pull, rm
 from agentkv._progress import displayed
+from agentkv._serving import serve
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -32,6 +33,7 @@ app.add_typer(bench, name="bench")
 app.command()(pull)
 app.command("list")(list_models)
 app.command()(rm)
+app.command()(serve)
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,110 @@
+"""`agentkv serve`: a model as a server."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ._console import fail, reporting
+
+if TYPE_CHECKING:
+    from ._speculation import Speculative
+
+Speculation = Literal["none", "prompt", "eagle"]
+
+
+def serve(
+    model: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Model folder, or the name of a model that was pulled.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine's own need a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="What clients call the model; again for more. Without it the folder's name."),
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="AGENTKV_API_KEY", help="What clients must send; better by the environment.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Listen on other addresses without a key.")] = False,
+    cors: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="A web page whose scripts may call; '*' for any.")
+    ] = None,
+    capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all conversations.")] = 16384,
+    kv_dtype: Annotated[str, typer.Option(help="Of the cache: fp32, fp16, bf16, int8, int4.")] = "fp16",
+    retain: Annotated[
+        int | None, typer.Option(min=0, help="Most cells that ended conversations leave; without it all free ones.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="The model looks at the newest so many positions.")] = None,
+    sinks: Annotated[int, typer.Option(min=0, help="And at the first so many.")] = 0,
+    speculative: Annotated[
+        Speculation, typer.Option(help="Drafts: prompt (lookup), eagle (the folder's draft head).")
+    ] = "none",
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
+    most_running: Annotated[int, typer.Option(min=1, help="Requests at work at one time.")] = 64,
+    most_waiting: Annotated[int, typer.Option(min=0, help="Requests that wait; further ones get 429.")] = 256,
+    most_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of a request.")] = 600.0,
+    most_kept: Annotated[int, typer.Option(min=0, help="Conversations that wait to be gone on with.")] = 128,
+    offload: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where these go when the cache is full; without it, memory.")
+    ] = None,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long requests may go on once the server is told to stop.")
+    ] = 30.0,
+) -> None:
+    """Serve a model over HTTP, by OpenAI's protocol: conversations become branches of one cache.
+
+    SIGINT and SIGTERM let nobody in any more, wait for what runs, and end the server; a second one ends it at once.
+    """
+    try:
+        import anyio
+
+        from .serve.running import Listening, run
+        from .serve.settings import Settings
+    except ImportError as error:
+        fail(f"{error.name} is missing; install it with: pip install 'agentkv-sdk[serve]'")
+    if api_key is None and not insecure and not _is_loopback(host):
+        fail(f"{host} can be reached from other machines: set AGENTKV_API_KEY, or pass --insecure")
+    if api_key == "":
+        fail("the API key is empty; set one, or leave it out")
+    settings = Settings(
+        names=tuple(name or [model.resolve().name if model.exists() else str(model)]),
+        api_key=api_key,
+        most_running=most_running,
+        most_waiting=most_waiting,
+        most_seconds=most_seconds,
+        most_kept=most_kept,
+        offload=offload,
+        origins=tuple(cors or ()),
+    )
+    how = {
+        "capacity": capacity,
+        "kv_dtype": kv_dtype,
+        "retain": retain,
+        "window": window,
+        "sinks": sinks,
+        "speculative": _strategy(speculative, model),
+        "threads": threads,
+    }
+    with reporting():
+        anyio.run(run, model, how, settings, Listening(host, port, drain_seconds))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _strategy(name: Speculation, model: Path) -> Speculative | None:
+    from . import spec
+
+    if name == "none":
+        return None
+    return spec.PromptLookup() if name == "prompt" else spec.Eagle(model)

@@ -1,0 +1,12 @@
+"""A Context as a server: OpenAI's and Anthropic's protocols over branches. Needs the extra `serve`.
+
+    async with kv.Context.open("nano") as ctx:
+        app = agentkv.serve.application(ctx, agentkv.serve.Settings(names=("nano",)))  # ASGI
+
+`agentkv serve FOLDER` does the same from a shell.
+"""
+
+from .app import application
+from .settings import Settings
+
+__all__ = ["Settings", "application"]

@@ -1,0 +1,111 @@
+"""Who may ask the model now, who waits, and who is turned away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from .refused import Refused, busy
+
+
+class Admission:
+    """Lets so many requests in at a time; so many wait, in the order in which they came."""
+
+    def __init__(self, most_running: int, most_waiting: int) -> None:
+        self._places = anyio.Semaphore(most_running, max_value=most_running, fast_acquire=True)
+        self._most_waiting = most_waiting
+        self._scopes: set[anyio.CancelScope] = set()  # of those that were let in
+        self._lacking = 0  # of these, those that wait for another to leave
+        self._left = anyio.Event()
+        self._emptied = anyio.Event()
+        self.waiting = 0
+        self.draining = False
+        self.stopped = False
+
+    @property
+    def running(self) -> int:
+        """Requests that were let in."""
+        return len(self._scopes)
+
+    @asynccontextmanager
+    async def place(self, seconds: float) -> AsyncIterator[None]:
+        """Room for one request, for so many seconds, waiting included.
+
+        Raises Refused where too many wait, or the server stops; TimeoutError.
+        """
+        if self.draining:
+            raise _stopping()
+        if self.waiting >= self._most_waiting:
+            raise busy(f"{self.waiting} requests wait already; come back later", 1 + self.waiting // 16)
+        with anyio.fail_after(seconds):
+            self.waiting += 1
+            try:
+                await self._places.acquire()
+            finally:
+                self.waiting -= 1
+            scope = anyio.CancelScope()
+            try:
+                with scope:
+                    self._scopes.add(scope)
+                    if self.stopped:
+                        raise _stopping()
+                    yield
+                if scope.cancelled_caught:
+                    raise _stopping()
+            finally:
+                self._leave(scope)
+
+    async def another_leaves(self) -> bool:
+        """Waits until another request has ended. False where none could: all of them wait for that."""
+        if self.running - self._lacking <= 1:
+            return False
+        self._lacking += 1
+        try:
+            await self._left.wait()
+        finally:
+            self._lacking -= 1
+        return True
+
+    async def drain(self, seconds: float) -> int:
+        """Lets nobody in any more, and waits for those that are in. What is not done by then is ended and told so.
+
+        Returns how many were.
+        """
+        self.draining = True
+        if self._scopes:
+            with anyio.move_on_after(seconds):
+                await self._emptied.wait()
+        late = len(self._scopes)
+        self.stopped = True
+        for scope in self._scopes:
+            scope.cancel()
+        return late
+
+    def _leave(self, scope: anyio.CancelScope) -> None:
+        self._scopes.discard(scope)
+        self._places.release()
+        self._left.set()
+        self._left = anyio.Event()
+        if not self._scopes:
+            self._emptied.set()
+            self._emptied = anyio.Event()
+
+
+def seconds_asked(header: str | None, most: float) -> float:
+    """How long a request may take: what its client asks for, up to the server's own bound. Raises Refused."""
+    if header is None:
+        return most
+    try:
+        seconds = float(header)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise Refused("invalid", "X-Request-Timeout must be a number of seconds above 0", param="X-Request-Timeout")
+    return min(seconds, most)
+
+
+def _stopping() -> Refused:
+    return Refused("stopping", "the server is stopping; send the request again to the next one", "stopping")

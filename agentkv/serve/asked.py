@@ -1,0 +1,63 @@
+"""What a request asks of the model, whatever protocol it came in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agentkv_runtime.errors import FormatError
+
+from .._sampling import Sampling
+from ..output import Grammar, JsonSchema
+from .refused import Refused
+
+if TYPE_CHECKING:
+    from agentkv_runtime.formats import Format
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One message of the model's, or several of the same prompt.
+
+    Attributes:
+        messages: the conversation, or what it goes on with; in OpenAI's form.
+        tools: definitions in OpenAI's form.
+        choice: "auto", "none", "required", or the name of the tool that is to be called.
+        parallel: may the message make several calls?
+        schema: JSON schema of the content; None for free text.
+        sampling: how tokens are drawn.
+        max_tokens: of the message; None for as many as fit.
+        stop: strings that end it.
+        top_logprobs: likely tokens that are reported for each place.
+        template: variables for the chat template.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    choice: str = "auto"
+    parallel: bool = True
+    schema: Mapping[str, Any] | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    top_logprobs: int = 0
+    template: Mapping[str, Any] = field(default_factory=dict)
+
+    def held(self, form: Format, prefix: str) -> Any:
+        """What the message is held to: calls of these tools alone, content of that schema; `str` for free text.
+
+        Raises Refused for a tool that is not there, or one that a grammar cannot hold.
+        """
+        if not self.tools and self.choice not in ("auto", "none"):
+            raise Refused("invalid", "tool_choice asks for a call, but there are no tools", param="tool_choice")
+        if not self.tools and (self.schema is None or form.thinking is None):
+            return str if self.schema is None else JsonSchema(self.schema)
+        try:
+            return Grammar(
+                form.grammar(self.tools, output=self.schema, choice=self.choice, parallel=self.parallel, prefix=prefix)
+            )
+        except FormatError as error:
+            raise Refused("invalid", str(error), param="tools") from error

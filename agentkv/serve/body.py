@@ -1,0 +1,59 @@
+"""Bodies of requests: bounded, JSON, and of a known shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from .._shown import shown
+from .refused import Refused
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+
+class Body(BaseModel):
+    """A body. What it does not name is refused: nothing that a client asks for is ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+B = TypeVar("B", bound=Body)
+
+
+async def read_body(request: Request, kind: type[B], most_bytes: int) -> B:
+    """The body of a request. Raises Refused for one that is too large, no JSON, or not what `kind` says."""
+    raw = bytearray()
+    async for piece in request.stream():
+        raw += piece
+        if len(raw) > most_bytes:
+            raise Refused("large", f"the body has more than {most_bytes} bytes", "body_too_large")
+    try:
+        value: Any = from_json(bytes(raw), allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
+    except ValueError as error:
+        raise Refused("invalid", f"the body is no JSON: {error}", "invalid_json") from None
+    if not isinstance(value, dict):
+        raise Refused("invalid", f"the body is {shown(value)}, but it must be an object")
+    return checked(kind, value)
+
+
+def checked(kind: type[B], value: dict[str, Any]) -> B:
+    """The body that a value is. Raises Refused, which names the first parameter that is wrong."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _refused(error.errors(include_url=False)[0]) from None
+
+
+def _refused(error: ErrorDetails) -> Refused:
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return Refused(
+            "invalid", f"{name} is not supported by this server; leave it out", "unsupported_parameter", name
+        )
+    if error["type"] == "missing":
+        return Refused("invalid", f"{name} is missing", "missing_parameter", name)
+    message = error["msg"].removeprefix("Value error, ")
+    return Refused("invalid", f"{name} is {shown(error['input'])}: {message}", "invalid_value", name)

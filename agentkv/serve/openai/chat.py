@@ -1,0 +1,215 @@
+"""`POST /v1/chat/completions`: a conversation in, one message or several out."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentkv_runtime.formats.parsed import ArgumentsDelta, CallOpened, ReasoningDelta, TextDelta
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
+from starlette.responses import JSONResponse, Response
+
+from ..._gather import gather
+from ..._message import call_id
+from ..body import read_body
+from ..event_stream import Answer, Emit, EventStream
+from ..refused import Refused
+from ..reply import Part, Written, write
+from .chat_request import ChatRequest
+from .errors import OpenAIErrors
+from .logprobs import logprobs_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from ..._branch import Branch
+    from ..asked import Asked
+    from ..server import Prompted, Server
+
+ERRORS = OpenAIErrors()
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+async def create_chat_completion(server: Server, request: Request) -> Response:
+    """The endpoint."""
+    body = await read_body(request, ChatRequest, server.settings.most_bytes)
+    server.check_model(body.model)
+    if (body.n or 1) > server.settings.most_choices:
+        raise Refused("invalid", f"n is {body.n}, but at most {server.settings.most_choices} are made", param="n")
+    asked = server.checked(body.asked(server.context.model_info.vocab_size))
+    completion = _Completion(server, body, asked, request)
+    if body.stream:
+        return EventStream(completion.stream, ERRORS)
+    return Answer(completion.whole, ERRORS)
+
+
+class _Completion:
+    """One request under way."""
+
+    def __init__(self, server: Server, body: ChatRequest, asked: Asked, request: Request) -> None:
+        self._server = server
+        self._body = body
+        self._asked = asked
+        self._headers = request.headers
+        self._id = f"chatcmpl-{secrets.token_hex(12)}"
+        self._created = int(time.time())
+
+    async def whole(self) -> Response:
+        """The messages, once they are whole."""
+        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
+            async with self._branches(prompted.branch) as branches:
+                prompt, first = len(prompted.branch), self._ids("prompt_token_ids", prompted.branch.tokens)
+                written = await gather(*(write(branch, self._asked) for branch in branches))
+            self._server.remember(prompted, self._asked, written[0])
+        completion = ChatCompletion.model_construct(
+            **self._frame("chat.completion"),
+            choices=[self._choice(index, each) for index, each in enumerate(written)],
+            usage=self._usage(prompted, prompt, written),
+            **first,
+        )
+        return JSONResponse(completion.model_dump(mode="json", exclude_unset=True))
+
+    async def stream(self, emit: Emit) -> None:
+        """The messages as they come."""
+        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
+            async with self._branches(prompted.branch) as branches:
+                prompt, first = len(prompted.branch), self._ids("prompt_token_ids", prompted.branch.tokens)
+                send = partial(self._send, emit)
+                written = await gather(
+                    *(self._message(index, branch, send, first) for index, branch in enumerate(branches))
+                )
+            self._server.remember(prompted, self._asked, written[0])
+        if self._body.stream_options and self._body.stream_options.include_usage:
+            await send([], usage=self._usage(prompted, prompt, written))
+        await emit("[DONE]")
+
+    async def _message(self, index: int, branch: Branch, send: Any, first: dict[str, Any]) -> Written:
+        calls_before = branch._history.conversation.calls
+        begun = False
+
+        async def tell(part: Part) -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                await send([_chunk(index, {"role": "assistant", "content": ""})], **first)
+            logprobs = logprobs_of(part.likely) if self._body.logprobs and part.likely else None
+            for delta in part.deltas:
+                if (said := _delta(delta, calls_before)) is not None:
+                    content = "content" in said
+                    await send([_chunk(index, said, logprobs=logprobs if content else None)])
+                    logprobs = None if content else logprobs
+
+        written = await write(branch, self._asked, tell)
+        await tell(Part(()))
+        ids = self._ids("token_ids", written.generation.tokens)
+        await send([_chunk(index, {}, finish_reason=_finish(written), **ids)])
+        return written
+
+    def _branches(self, branch: Branch) -> _Choices:
+        return _Choices(self._server, branch, self._asked, self._body.n or 1)
+
+    async def _send(self, emit: Emit, choices: Sequence[ChunkChoice], **more: Any) -> None:
+        chunk = ChatCompletionChunk.model_construct(
+            **self._frame("chat.completion.chunk"), choices=list(choices), **more
+        )
+        await emit(chunk.model_dump_json(exclude_unset=True))
+
+    def _frame(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._body.model,
+            "system_fingerprint": self._server.fingerprint,
+        }
+
+    def _choice(self, index: int, written: Written) -> Choice:
+        told = written.message.as_openai()
+        message: dict[str, Any] = {"role": "assistant", "content": told.get("content"), "refusal": None}
+        message |= {key: told[key] for key in ("reasoning_content", "tool_calls") if told.get(key)}
+        return Choice.model_construct(
+            index=index,
+            finish_reason=_finish(written),
+            logprobs=logprobs_of(written.likely) if self._body.logprobs else None,
+            message=ChatCompletionMessage.model_construct(**message),
+            **self._ids("token_ids", written.generation.tokens),
+        )
+
+    def _ids(self, name: str, tokens: list[int]) -> dict[str, Any]:
+        return {name: tokens} if self._body.return_token_ids else {}
+
+    def _usage(self, prompted: Prompted, prompt: int, written: Sequence[Written]) -> CompletionUsage:
+        made = sum(len(each.generation.tokens) for each in written)
+        return CompletionUsage(
+            prompt_tokens=prompt,
+            completion_tokens=made,
+            total_tokens=prompt + made,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=min(prompted.cached, prompt), audio_tokens=0),
+            completion_tokens_details=CompletionTokensDetails(reasoning_tokens=0),
+        )
+
+
+class _Choices:
+    """The branches of a request's choices, for the length of a block: the prompt's own, and forks of it."""
+
+    def __init__(self, server: Server, branch: Branch, asked: Asked, count: int) -> None:
+        self._server = server
+        self._branch = branch
+        self._seed = asked.sampling.seed
+        self._count = count
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> list[Branch]:
+        branches = [self._branch]
+        try:
+            if self._count > 1:
+                forks = await self._server.with_room(lambda: self._branch.fork(self._count - 1))
+                for fork in forks:
+                    self._stack.callback(fork.close)
+                branches += forks
+            if self._seed is not None:  # the same request draws the same tokens again
+                for index, branch in enumerate(branches):
+                    await branch.draw_as(index)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return branches
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+
+def _finish(written: Written) -> Finish:
+    if written.cut:
+        return "length"
+    return "tool_calls" if written.calls else "stop"
+
+
+def _chunk(index: int, delta: dict[str, Any], **more: Any) -> ChunkChoice:
+    return ChunkChoice.model_construct(
+        index=index, delta=ChoiceDelta.model_construct(**delta), **({"finish_reason": None} | more)
+    )
+
+
+def _delta(delta: object, calls_before: int) -> dict[str, Any] | None:
+    match delta:
+        case TextDelta(text):
+            return {"content": text}
+        case ReasoningDelta(text):
+            return {"reasoning_content": text}
+        case CallOpened(index, name):
+            call = {"id": call_id(calls_before + index), "type": "function"}
+            return {"tool_calls": [{"index": index, **call, "function": {"name": name, "arguments": ""}}]}
+        case ArgumentsDelta(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+    return None

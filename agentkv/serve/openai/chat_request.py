@@ -1,0 +1,154 @@
+"""The body of `POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ...output import JsonSchema
+from ..asked import ROLES, Asked
+from ..body import Body
+from ..refused import Refused
+from .sampling import Drawn, Stop, stops_of
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class Function(Body):
+    """A function that the model may call."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # calls are always held to their schema
+
+
+class Tool(Body):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+    def definition(self) -> dict[str, Any]:
+        """As chat templates take it."""
+        return definition_of(self.function.name, self.function.description, self.function.parameters)
+
+
+class Named(Body):
+    """The name of a function."""
+
+    name: Name
+
+
+class OneTool(Body):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: Named
+
+
+class Schema(Body):
+    """A JSON schema that the content is held to."""
+
+    name: Name
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = Field(default_factory=dict)
+    strict: bool | None = None
+
+
+class Format(Body):
+    """What the content is."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+    def schema_of_content(self) -> Mapping[str, Any] | None:
+        """None for free text. Raises Refused, and InvalidInput for a schema that a grammar cannot hold."""
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise Refused("invalid", "json_schema goes with the type json_schema", param="response_format")
+        if self.type == "text":
+            return None
+        schema = {"type": "object"} if self.json_schema is None else self.json_schema.schema_
+        return JsonSchema(schema).schema
+
+
+class StreamOptions(Body):
+    """Of a stream."""
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class ChatRequest(Drawn):
+    """What a client asks for. Fields that change nothing here, such as `user`, are taken and not used."""
+
+    model: str
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | OneTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Format | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    n: Count | None = None
+    stop: Stop = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
+    store: Literal[False] | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    def asked(self, vocab_size: int) -> Asked:
+        """What it asks of the model. Raises Refused, InvalidInput."""
+        if self.top_logprobs and not self.logprobs:
+            raise Refused("invalid", "top_logprobs goes with logprobs: true", param="top_logprobs")
+        if self.stream_options and not self.stream:
+            raise Refused("invalid", "stream_options goes with stream: true", param="stream_options")
+        choice = self.tool_choice or "auto"
+        return Asked(
+            messages=[template_message(message, index) for index, message in enumerate(self.messages)],
+            tools=[tool.definition() for tool in self.tools or ()],
+            choice=choice if isinstance(choice, str) else choice.function.name,
+            parallel=self.parallel_tool_calls is not False,
+            schema=None if self.response_format is None else self.response_format.schema_of_content(),
+            sampling=self.sampling(vocab_size),
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            stop=stops_of(self.stop),
+            top_logprobs=self.top_logprobs or 0,
+            template=template_of(self.reasoning_effort, self.chat_template_kwargs),
+        )
+
+
+def definition_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A tool as chat templates take it: many read the properties of its parameters."""
+    schema = {"type": "object", "properties": {}, **(parameters or {})}
+    return {"type": "function", "function": {"name": name, "description": description or "", "parameters": schema}}
+
+
+def template_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """A message as chat templates take it. Roles are words of theirs: only those that are known go through."""
+    role = message.get("role")
+    role = "system" if role == "developer" else role
+    if role not in ROLES:
+        raise Refused("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
+    for name in ("audio", "function_call", "refusal"):
+        if message.get(name) is not None:
+            raise Refused("invalid", "the model does not know it; leave it out", param=f"messages.{index}.{name}")
+    return {key: value for key, value in {**message, "role": role}.items() if value is not None or key == "content"}
+
+
+def template_of(effort: str | None, variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Variables for the chat template: how much the model thinks, under the names that templates have for it."""
+    told = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    return {**told, **(variables or {})}

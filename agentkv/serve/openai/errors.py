@@ -1,0 +1,36 @@
+"""Errors in the shape of OpenAI's API."""
+
+from __future__ import annotations
+
+import json
+
+from starlette.responses import JSONResponse, Response
+
+from ..refused import Refused
+
+_TYPES = {
+    "key": "authentication_error",
+    "denied": "permission_error",
+    "missing": "not_found_error",
+    "busy": "rate_limit_error",
+    "late": "timeout_error",
+    "stopping": "service_unavailable_error",
+    "failed": "server_error",
+}
+
+
+class OpenAIErrors:
+    """`{"error": {"message", "type", "param", "code"}}`."""
+
+    def error_response(self, error: Refused) -> Response:
+        """As the whole response."""
+        return JSONResponse(_shape(error), error.status, headers=error.headers)
+
+    def error_event(self, error: Refused) -> tuple[str, str | None]:
+        """In a stream that has begun."""
+        return json.dumps(_shape(error)), None
+
+
+def _shape(error: Refused) -> dict[str, object]:
+    kind = _TYPES.get(error.kind, "invalid_request_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}

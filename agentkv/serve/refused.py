@@ -1,0 +1,88 @@
+"""Requests that get an error: its status, and what kind it is. Each protocol writes it in a shape of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .._errors import (
+    AgentKVError,
+    BranchBusy,
+    BranchClosed,
+    ContextClosed,
+    ContextFull,
+    InvalidInput,
+    OutOfMemory,
+    OutputInvalid,
+    PositionsExhausted,
+    TooManyBranches,
+)
+from .._log import log
+
+Kind = Literal["invalid", "key", "denied", "missing", "busy", "late", "large", "stopping", "failed"]
+
+STATUS: dict[Kind, int] = {
+    "invalid": 400,
+    "key": 401,
+    "denied": 403,
+    "missing": 404,
+    "late": 408,
+    "large": 413,
+    "busy": 429,
+    "stopping": 503,
+    "failed": 500,
+}
+
+
+@dataclass(eq=False)
+class Refused(Exception):
+    """A request that gets an error.
+
+    Attributes:
+        kind: of error.
+        message: what was asked, which bound it broke, what to do about it.
+        code: a word for programs.
+        param: the parameter that it is about; None for none.
+        headers: of the response.
+    """
+
+    kind: Kind
+    message: str
+    code: str | None = None
+    param: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        """Of HTTP."""
+        return STATUS[self.kind]
+
+
+def busy(message: str, seconds: int = 1) -> Refused:
+    """Too much is going on; the client comes back after so many seconds."""
+    return Refused("busy", message, "overloaded", headers={"retry-after": str(seconds)})
+
+
+def refused(error: BaseException) -> Refused:
+    """What a client is told of an error. Of those that are not its own affair it is told nothing but that: what they
+    say may name files of this machine."""
+    match error:
+        case Refused():
+            return error
+        case PositionsExhausted():
+            return Refused("invalid", str(error), "context_length_exceeded", "messages")
+        case InvalidInput() | OutputInvalid():
+            return Refused("invalid", str(error))
+        case ContextFull() | TooManyBranches() | OutOfMemory():
+            return busy(f"the cache has no room now: {error}", 5)
+        case BranchBusy():
+            return Refused("invalid", str(error), "branch_busy")
+        case BranchClosed():
+            return Refused("missing", "the branch is closed", "branch_closed")
+        case ContextClosed():
+            return Refused("stopping", "the server is stopping", "stopping")
+        case TimeoutError():
+            return Refused("late", "the request took longer than it may; ask for less, or allow more", "timeout")
+    told = "the model failed" if isinstance(error, AgentKVError) else "the server failed"
+    log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
+    return Refused("failed", f"{told}; the server's log says more", "internal_error")

@@ -1,0 +1,102 @@
+"""A server from the opening of its model to the last answer."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+import uvicorn
+
+from .._console import escaped, stdout
+from .._context import Context
+from .._errors import InvalidInput
+from .app import application
+
+if TYPE_CHECKING:
+    from .server import Server
+    from .settings import Settings
+
+_SLOW_HEADERS_S = 20  # a client that takes longer for them is hung up on
+
+
+class Listening(NamedTuple):
+    """Where a server listens, and how long it goes on when it is told to stop."""
+
+    host: str
+    port: int
+    drain_seconds: float
+
+
+async def run(model: Path, how: Mapping[str, Any], settings: Settings, listening: Listening) -> None:
+    """Serves a model until SIGINT or SIGTERM. Raises as `Context.open` does, and OSError for an address that is taken.
+
+    Args:
+        model: what `Context.open` opens, with the options `how`.
+        settings: of the server.
+        listening: where.
+    """
+    with _bound(listening) as bound:
+        stdout.print(f"opening {escaped(model)} ...")
+        async with Context.open(model, **how) as context:
+            app = application(context, settings)
+            host, port = bound.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            stdout.print(
+                f"serving {escaped(settings.names[0])} at http://{shown}:{port}/v1 (Ctrl-C to stop)", soft_wrap=True
+            )
+            await _serve(app, app.state.server, bound, listening.drain_seconds)
+    stdout.print("stopped")
+
+
+async def _serve(app: Any, server: Server, bound: socket.socket, drain_seconds: float) -> None:
+    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=_SLOW_HEADERS_S, server_header=False)
+    listener = _Listener(config)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_until_told, group, listener, server, drain_seconds)
+        await listener.serve(sockets=[bound])
+        group.cancel_scope.cancel()
+
+
+async def _until_told(group: Any, listener: uvicorn.Server, server: Server, drain_seconds: float) -> None:
+    """Drains the server at the first signal, and ends it at the second."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            if server.admission.draining:
+                listener.force_exit = True
+                return
+            running = server.admission.running
+            stdout.print(f"stopping: {running} requests are at work" if running else "stopping")
+            group.start_soon(_drain, listener, server, drain_seconds)
+
+
+async def _drain(listener: uvicorn.Server, server: Server, seconds: float) -> None:
+    late = await server.admission.drain(seconds)
+    if late:
+        stdout.print(f"{late} requests were not done within {seconds:g} s, and were told so")
+    listener.should_exit = True
+
+
+class _Listener(uvicorn.Server):
+    """uvicorn, with signals left to us."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Nothing is captured."""
+        yield
+
+
+def _bound(listening: Listening) -> socket.socket:
+    """Raises InvalidInput for an address that cannot be had."""
+    try:
+        family = socket.getaddrinfo(listening.host, listening.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((listening.host, listening.port), family=family)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot listen on {listening.host} port {listening.port}: {error.strerror or error}; pass another --host "
+            "or --port"
+        ) from error

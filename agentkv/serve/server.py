@@ -1,0 +1,149 @@
+"""What all doors of one server share: the Context, who may use it now, and the conversations that wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio.lowlevel
+
+from .._errors import ContextFull, OutOfMemory, TooManyBranches
+from .admission import Admission, seconds_asked
+from .asked import Asked
+from .conversations import names_of
+from .metrics import Metrics
+from .refused import Refused
+from .settings import Settings
+from .shelf import Shelf
+
+if TYPE_CHECKING:
+    from .._branch import Branch
+    from .._context import Context
+    from .._overflow import Room
+    from .reply import Written
+
+T = TypeVar("T")
+
+
+class Prompted:
+    """A branch that holds a prompt. It is closed with its block, unless it is kept.
+
+    Attributes:
+        branch: with the prompt at its end.
+        cached: tokens of the prompt that were in the cache already.
+    """
+
+    def __init__(self, server: Server, branch: Branch, cached: int) -> None:
+        self._shelf = server.shelf
+        self._kept = False
+        self.branch = branch
+        self.cached = cached
+
+    def keep(self, name: str, *, promised: bool) -> None:
+        """It waits to be gone on with, under this name; `promised` to its client, or as long as there is room."""
+        self._kept = True
+        self._shelf.put(name, self.branch, promised=promised)
+
+    def leave(self) -> None:
+        """The block has ended."""
+        if not self._kept:
+            self.branch.close()
+
+
+class Server:
+    """One Context behind any number of protocols."""
+
+    def __init__(self, context: Context, settings: Settings) -> None:
+        self.context = context
+        self.settings = settings
+        self.admission = Admission(settings.most_running, settings.most_waiting)
+        self.shelf = Shelf(settings.most_kept, settings.offload)
+        self.began = int(time.time())
+        self.metrics = Metrics(self)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model."""
+        return "fp_" + self.context.model_info.fingerprint.rpartition(":")[2][:12]
+
+    def check_model(self, name: str) -> None:
+        """Raises Refused for a name that is not the model's."""
+        names = self.settings.names
+        if name not in names:
+            what = f"there is no model {name!r}; there is {', '.join(names)}"
+            raise Refused("missing", what, "model_not_found", "model")
+
+    def checked(self, asked: Asked) -> Asked:
+        """The same. Raises Refused for what the model cannot do."""
+        if asked.template.get("reasoning_effort", "none") != "none" and self.context._home.format.thinking is None:
+            raise Refused("invalid", "the model does not reason; leave it out", param="reasoning_effort")
+        return asked
+
+    @asynccontextmanager
+    async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:
+        """A place for one request. Raises Refused, TimeoutError."""
+        seconds = seconds_asked(headers.get("x-request-timeout"), self.settings.most_seconds)
+        async with self.admission.place(seconds):
+            yield
+
+    @asynccontextmanager
+    async def prompted(self, asked: Asked, after: Branch | None = None) -> AsyncIterator[Prompted]:
+        """A branch that holds what was asked, for the length of a block: a fork of `after`, which it goes on from, or
+        else of a conversation that waits and begins alike, or a new one.
+
+        Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
+        """
+        if after is None:
+            asked, after = self._known(asked)
+        branch = await self.with_room(after.fork if after is not None else lambda: self._new(asked))
+        prompted = Prompted(self, branch, branch.reused)
+        try:
+            if after is not None:
+                template = asked.template or None
+                extended = await self.with_room(lambda: branch.extend(asked.messages, template=template))
+                prompted.cached = extended.kept
+            yield prompted
+        finally:
+            prompted.leave()
+
+    def remember(self, prompted: Prompted, asked: Asked, written: Written) -> None:
+        """Keeps a conversation for a client that comes back with all of its messages, as long as there is room."""
+        names = names_of([*asked.messages, written.message.as_openai()], _about(asked))
+        prompted.keep(names[-1], promised=False)
+
+    async def with_room(self, verb: Callable[[], Awaitable[T]]) -> T:
+        """Runs a verb, and again each time that there is more room."""
+        while True:
+            try:
+                return await verb()
+            except TooManyBranches:
+                if not self.shelf.close_oldest() and not await self.admission.another_leaves():
+                    raise
+            except (ContextFull, OutOfMemory):
+                if not await self.shelf.make_room() and not await self.admission.another_leaves():
+                    raise
+            await anyio.lowlevel.checkpoint()
+
+    async def make_room(self, room: Room) -> bool:
+        """The overflow policy of what is generated here: conversations that wait give up their cells."""
+        return bool(room.cells) and await self.shelf.make_room()
+
+    async def _new(self, asked: Asked) -> Branch:
+        return await self.context.branch(
+            asked.messages, tools=asked.tools or None, template=asked.template or None, overflow=self
+        )
+
+    def _known(self, asked: Asked) -> tuple[Asked, Branch | None]:
+        """What is still to be said to the longest conversation that waits and begins alike."""
+        names = names_of(asked.messages, _about(asked))
+        for count in range(len(names) - 1, 0, -1):
+            if asked.messages[count - 1]["role"] == "assistant" and (branch := self.shelf.find(names[count - 1])):
+                return replace(asked, messages=asked.messages[count:]), branch
+        return asked, None
+
+
+def _about(asked: Asked) -> object:
+    return [asked.tools, asked.template]

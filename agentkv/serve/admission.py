@@ -69,15 +69,19 @@ class Admission:
             self._lacking -= 1
         return True
 
+    async def idle(self) -> None:
+        """Waits until no request is in any more."""
+        while self._scopes:
+            await self._emptied.wait()
+
     async def drain(self, seconds: float) -> int:
         """Lets nobody in any more, and waits for those that are in. What is not done by then is ended and told so.
 
         Returns how many were.
         """
         self.draining = True
-        if self._scopes:
-            with anyio.move_on_after(seconds):
-                await self._emptied.wait()
+        with anyio.move_on_after(seconds):
+            await self.idle()
         late = len(self._scopes)
         self.stopped = True
         for scope in self._scopes:

@@ -105,6 +105,7 @@ class _Reply:
         self._asked = asked
         self._spelled = home.token_bytes
         self._ends = frozenset(home.tokenizer.eos_ids)
+        self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(home.tokenizer.special_ids) - self._ends
         written = self._text_of(branch._history.log[-_PREFIX:]).decode("utf-8", "replace")
         prefix = form.template.reply_in(written)
@@ -156,7 +157,9 @@ class _Reply:
         }
 
     def _read(self, text: str, tokens: Sequence[Token]) -> Part:
-        self._unsaid += [Likely(self._bytes_of(t.id), t.logprob, t.top_logprobs) for t in tokens if t.id >= 0]
+        self._unsaid += [
+            Likely(self._bytes_of(t.id), t.logprob, t.top_logprobs) for t in tokens if t.id not in self._unsayable
+        ]
         return self._part(self._parser.feed(text))
 
     def _end(self) -> Part:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-import uvicorn
 
 from .._console import escaped, stdout
 from .._context import Context
 from .._errors import InvalidInput
 from .app import application
+from .listener import listener
 
 if TYPE_CHECKING:
+    import uvicorn
+    from anyio.abc import TaskGroup
+    from starlette.types import ASGIApp
+
     from .server import Server
     from .settings import Settings
-
-_SLOW_HEADERS_S = 20  # a client that takes longer for them is hung up on
 
 
 class Listening(NamedTuple):
@@ -53,41 +54,31 @@ async def run(model: Path, how: Mapping[str, Any], settings: Settings, listening
     stdout.print("stopped")
 
 
-async def _serve(app: Any, server: Server, bound: socket.socket, drain_seconds: float) -> None:
-    config = uvicorn.Config(app, log_level="warning", timeout_keep_alive=_SLOW_HEADERS_S, server_header=False)
-    listener = _Listener(config)
+async def _serve(app: ASGIApp, server: Server, bound: socket.socket, drain_seconds: float) -> None:
+    server_of_http = listener(app)
     async with anyio.create_task_group() as group:
-        group.start_soon(_until_told, group, listener, server, drain_seconds)
-        await listener.serve(sockets=[bound])
+        group.start_soon(_until_told, group, server_of_http, server, drain_seconds)
+        await server_of_http.serve(sockets=[bound])
         group.cancel_scope.cancel()
 
 
-async def _until_told(group: Any, listener: uvicorn.Server, server: Server, drain_seconds: float) -> None:
+async def _until_told(group: TaskGroup, http: uvicorn.Server, server: Server, drain_seconds: float) -> None:
     """Drains the server at the first signal, and ends it at the second."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             if server.admission.draining:
-                listener.force_exit = True
+                http.force_exit = http.should_exit = True
                 return
             running = server.admission.running
             stdout.print(f"stopping: {running} requests are at work" if running else "stopping")
-            group.start_soon(_drain, listener, server, drain_seconds)
+            group.start_soon(_drain, http, server, drain_seconds)
 
 
-async def _drain(listener: uvicorn.Server, server: Server, seconds: float) -> None:
+async def _drain(http: uvicorn.Server, server: Server, seconds: float) -> None:
     late = await server.admission.drain(seconds)
     if late:
         stdout.print(f"{late} requests were not done within {seconds:g} s, and were told so")
-    listener.should_exit = True
-
-
-class _Listener(uvicorn.Server):
-    """uvicorn, with signals left to us."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Nothing is captured."""
-        yield
+    http.should_exit = True
 
 
 def _bound(listening: Listening) -> socket.socket:

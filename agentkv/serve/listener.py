@@ -1,0 +1,65 @@
+"""What listens for HTTP: uvicorn, which hangs up on clients that never come to ask anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+HEADER_SECONDS = 20.0  # for the whole head of a request
+
+
+def listener(app: ASGIApp) -> uvicorn.Server:
+    """A server of HTTP that leaves signals to whoever runs it."""
+    config = uvicorn.Config(
+        app, http=_Prompt, ws="none", lifespan="off", log_level="warning", server_header=False, timeout_keep_alive=75
+    )
+    return _Listener(config)
+
+
+class _Listener(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Nothing is captured."""
+        yield
+
+
+class _Prompt(H11Protocol):
+    """HTTP/1.1 of one client, who has so long for the head of each request: without that a slow one keeps its
+    connection for ever (slow loris)."""
+
+    _due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """A client is there."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """It sent something."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._forget()
+        elif self._due is None:
+            self._due = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _forget(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None

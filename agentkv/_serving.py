@@ -13,7 +13,7 @@ from ._console import fail, reporting
 if TYPE_CHECKING:
     from ._speculation import Speculative
 
-Speculation = Literal["none", "prompt", "eagle"]
+Speculation = Literal["none", "prompt", "eagle", "draft"]
 
 
 def serve(
@@ -42,9 +42,19 @@ def serve(
     ] = None,
     window: Annotated[int | None, typer.Option(min=1, help="The model looks at the newest so many positions.")] = None,
     sinks: Annotated[int, typer.Option(min=0, help="And at the first so many.")] = 0,
+    quantize_after: Annotated[
+        int | None, typer.Option(min=1, help="Hold all but each branch's newest so many positions as int8.")
+    ] = None,
     speculative: Annotated[
-        Speculation, typer.Option(help="Drafts: prompt (lookup), eagle (the folder's draft head).")
+        Speculation, typer.Option(help="What drafts: the prompt's own words, the folder's draft head, or --draft.")
     ] = "none",
+    draft: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder of a smaller model that drafts.")] = None,
+    warm: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Saved branches: conversations that begin with their messages go on from them."
+        ),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
     most_running: Annotated[int, typer.Option(min=1, help="Requests at work at one time.")] = 64,
     most_waiting: Annotated[int, typer.Option(min=0, help="Requests that wait; further ones get 429.")] = 256,
@@ -81,6 +91,7 @@ def serve(
         most_kept=most_kept,
         offload=offload,
         origins=tuple(cors or ()),
+        hosts=(host, "localhost", "127.0.0.1", "[::1]") if api_key is None and not insecure else (),
     )
     how = {
         "capacity": capacity,
@@ -88,11 +99,12 @@ def serve(
         "retain": retain,
         "window": window,
         "sinks": sinks,
-        "speculative": _strategy(speculative, model),
+        "quantize_after": quantize_after,
+        "speculative": _strategy(speculative, model, draft),
         "threads": threads,
     }
     with reporting():
-        anyio.run(run, model, how, settings, Listening(host, port, drain_seconds))
+        anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds))
 
 
 def _is_loopback(host: str) -> bool:
@@ -102,9 +114,17 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _strategy(name: Speculation, model: Path) -> Speculative | None:
+def _strategy(name: Speculation, model: Path, draft: Path | None) -> Speculative | None:
     from . import spec
 
-    if name == "none":
-        return None
-    return spec.PromptLookup() if name == "prompt" else spec.Eagle(model)
+    if (name == "draft") != (draft is not None):
+        fail("--draft FOLDER goes with --speculative draft")
+    match name:
+        case "prompt":
+            return spec.PromptLookup()
+        case "eagle":
+            return spec.Eagle(model)
+        case "draft":
+            assert draft is not None
+            return spec.DraftModel(draft)
+    return None

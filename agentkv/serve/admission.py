@@ -38,7 +38,7 @@ class Admission:
         """
         if self.draining:
             raise _stopping()
-        if self.waiting >= self._most_waiting:
+        if not self._places.value and self.waiting >= self._most_waiting:
             raise busy(f"{self.waiting} requests wait already; come back later", 1 + self.waiting // 16)
         with anyio.fail_after(seconds):
             self.waiting += 1

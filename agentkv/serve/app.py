@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse, Response
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import Response
 from starlette.routing import Route
 
 from .guard import Guard, Measured, cors
@@ -48,6 +49,8 @@ def application(context: Context, settings: Settings) -> Starlette:
         for (method, path), endpoint in ENDPOINTS.items()
     ]
     middleware = [Middleware(Measured, metrics=server.metrics, paths=frozenset(path for _, path in ENDPOINTS))]
+    if settings.hosts:
+        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False))
     if settings.origins:
         middleware.append(Middleware(cors, origins=settings.origins))
     if settings.api_key is not None:
@@ -73,6 +76,10 @@ async def _no_such(request: Request, error: Exception) -> Response:
     """Paths and methods that there are not."""
     assert isinstance(error, HTTPException)
     path = request.url.path
-    if error.status_code not in STATUS.values():
-        return JSONResponse({"error": {"message": error.detail}}, error.status_code, headers=error.headers)
-    return errors_of(path).error_response(Refused("missing", f"there is nothing at {path}", "not_found"))
+    if error.status_code == STATUS["method"]:
+        told = Refused(
+            "method", f"{path} is not for {request.method}", "method_not_allowed", headers=dict(error.headers or {})
+        )
+    else:
+        told = Refused("missing", f"there is nothing at {path}", "not_found")
+    return errors_of(path).error_response(told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
@@ -12,6 +13,9 @@ from .refused import Refused
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+
+BODY_SECONDS = 60.0
 
 
 class Body(BaseModel):
@@ -24,19 +28,34 @@ B = TypeVar("B", bound=Body)
 
 
 async def read_body(request: Request, kind: type[B], most_bytes: int) -> B:
-    """The body of a request. Raises Refused for one that is too large, no JSON, or not what `kind` says."""
-    raw = bytearray()
-    async for piece in request.stream():
-        raw += piece
-        if len(raw) > most_bytes:
-            raise Refused("large", f"the body has more than {most_bytes} bytes", "body_too_large")
+    """The body of a request.
+
+    Raises Refused for one that is too large, comes too slowly, is no JSON, or not what `kind` says.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        # Pages of other origins can post anything else without asking.
+        raise Refused("media", "the content-type must be application/json", "unsupported_media_type")
     try:
-        value: Any = from_json(bytes(raw), allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
+        with anyio.fail_after(BODY_SECONDS):
+            raw = await _read(request, most_bytes)
+    except TimeoutError:
+        raise Refused("late", f"the body took longer than {BODY_SECONDS:g} s to come", "timeout") from None
+    try:
+        value: Any = from_json(raw, allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
     except ValueError as error:
         raise Refused("invalid", f"the body is no JSON: {error}", "invalid_json") from None
     if not isinstance(value, dict):
         raise Refused("invalid", f"the body is {shown(value)}, but it must be an object")
     return checked(kind, value)
+
+
+async def _read(request: Request, most_bytes: int) -> bytes:
+    raw = bytearray()
+    async for piece in request.stream():
+        raw += piece
+        if len(raw) > most_bytes:
+            raise Refused("large", f"the body has more than {most_bytes} bytes", "body_too_large")
+    return bytes(raw)
 
 
 def checked(kind: type[B], value: dict[str, Any]) -> B:

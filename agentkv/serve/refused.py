@@ -19,15 +19,17 @@ from .._errors import (
 )
 from .._log import log
 
-Kind = Literal["invalid", "key", "denied", "missing", "busy", "late", "large", "stopping", "failed"]
+Kind = Literal["invalid", "key", "denied", "missing", "method", "busy", "late", "large", "media", "stopping", "failed"]
 
 STATUS: dict[Kind, int] = {
     "invalid": 400,
     "key": 401,
     "denied": 403,
     "missing": 404,
+    "method": 405,
     "late": 408,
     "large": 413,
+    "media": 415,
     "busy": 429,
     "stopping": 503,
     "failed": 500,

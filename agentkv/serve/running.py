@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ import anyio
 
 from .._console import escaped, stdout
 from .._context import Context
-from .._errors import InvalidInput
+from .._errors import InvalidInput, SnapshotMismatch
 from .app import application
 from .listener import listener
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from starlette.types import ASGIApp
 
+    from .._branch import Branch
     from .server import Server
     from .settings import Settings
 
@@ -33,18 +34,26 @@ class Listening(NamedTuple):
     drain_seconds: float
 
 
-async def run(model: Path, how: Mapping[str, Any], settings: Settings, listening: Listening) -> None:
-    """Serves a model until SIGINT or SIGTERM. Raises as `Context.open` does, and OSError for an address that is taken.
+async def run(
+    model: Path, how: Mapping[str, Any], settings: Settings, warm: Sequence[Path], listening: Listening
+) -> None:
+    """Serves a model until SIGINT or SIGTERM.
+
+    Raises as `Context.open` and `Context.load_all` do, and InvalidInput for an address that cannot be had.
 
     Args:
         model: what `Context.open` opens, with the options `how`.
         settings: of the server.
+        warm: files of saved branches with messages: conversations that begin as they do go on from them.
         listening: where.
     """
     with _bound(listening) as bound:
         stdout.print(f"opening {escaped(model)} ...")
         async with Context.open(model, **how) as context:
             app = application(context, settings)
+            for path in warm:
+                for branch in (await _loaded(context, path)).values():
+                    app.state.server.warm(branch)
             host, port = bound.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             stdout.print(
@@ -52,6 +61,17 @@ async def run(model: Path, how: Mapping[str, Any], settings: Settings, listening
             )
             await _serve(app, app.state.server, bound, listening.drain_seconds)
     stdout.print("stopped")
+
+
+async def _loaded(context: Context, path: Path) -> Mapping[str, Branch]:
+    """The branches of a file; mapped, where they were saved so that they can be."""
+    try:
+        branches = await context.load_all(path, shared=True)
+    except (SnapshotMismatch, InvalidInput):
+        branches = await context.load_all(path)
+    tokens = sum(map(len, branches.values()))
+    stdout.print(f"loaded {len(branches)} branches of {tokens} tokens from {escaped(path)}", soft_wrap=True)
+    return branches
 
 
 async def _serve(app: ASGIApp, server: Server, bound: socket.socket, drain_seconds: float) -> None:

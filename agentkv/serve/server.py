@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.lowlevel
 
@@ -62,6 +62,7 @@ class Server:
         self.admission = Admission(settings.most_running, settings.most_waiting)
         self.shelf = Shelf(settings.most_kept, settings.offload)
         self.began = int(time.time())
+        self._warm: dict[str, Branch] = {}  # held as long as the server runs
         self.metrics = Metrics(self)
 
     @property
@@ -111,8 +112,15 @@ class Server:
 
     def remember(self, prompted: Prompted, asked: Asked, written: Written) -> None:
         """Keeps a conversation for a client that comes back with all of its messages, as long as there is room."""
-        names = names_of([*asked.messages, written.message.as_openai()], _about(asked))
+        names = names_of([*asked.messages, written.message.as_openai()], _about(asked.tools, asked.template))
         prompted.keep(names[-1], promised=False)
+
+    def warm(self, branch: Branch) -> None:
+        """Holds a branch for all conversations that begin as it does."""
+        conversation = branch._history.conversation
+        about = _about(conversation.tools, conversation.template)
+        if names := names_of([message.as_openai() for message in branch.messages], about):
+            self._warm[names[-1]] = branch
 
     async def with_room(self, verb: Callable[[], Awaitable[T]]) -> T:
         """Runs a verb, and again each time that there is more room."""
@@ -138,12 +146,13 @@ class Server:
 
     def _known(self, asked: Asked) -> tuple[Asked, Branch | None]:
         """What is still to be said to the longest conversation that waits and begins alike."""
-        names = names_of(asked.messages, _about(asked))
+        names = names_of(asked.messages, _about(asked.tools, asked.template))
         for count in range(len(names) - 1, 0, -1):
-            if asked.messages[count - 1]["role"] == "assistant" and (branch := self.shelf.find(names[count - 1])):
+            branch = self.shelf.find(names[count - 1]) or self._warm.get(names[count - 1])
+            if branch is not None:
                 return replace(asked, messages=asked.messages[count:]), branch
         return asked, None
 
 
-def _about(asked: Asked) -> object:
-    return [asked.tools, asked.template]
+def _about(tools: Sequence[Mapping[str, Any]] | None, template: Mapping[str, Any]) -> object:
+    return [list(tools or ()), dict(template)]

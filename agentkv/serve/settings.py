@@ -21,6 +21,8 @@ class Settings:
         most_kept: finished conversations that wait to be gone on with; the one used longest ago gives way.
         offload: folder for cells of these where the cache lacks room; None keeps them in memory.
         origins: web pages whose scripts may call the server (CORS); "*" for any.
+        hosts: names that requests may have in their Host header; none for any. What keeps pages from calling a server
+            of this machine by a name of their own (DNS rebinding).
     """
 
     names: tuple[str, ...]
@@ -33,3 +35,4 @@ class Settings:
     most_kept: int = 128
     offload: Path | None = None
     origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()

@@ -1,0 +1,129 @@
+"""`agentkv serve`, as a person starts and stops it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+import agentkv as kv
+
+NANO = str(kv.models.nano())
+HI = {"model": "nano", "messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 4, "temperature": 0}
+
+
+@contextmanager
+def served(*options: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """The process, the address that it prints, and what it printed before."""
+    command = [sys.executable, "-m", "agentkv.cli", "serve", NANO, "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    assert process.stdout is not None
+    printed: list[str] = []
+    try:
+        for line in process.stdout:
+            printed.append(line)
+            if line.startswith("serving"):
+                break
+        yield process, printed[-1].split(" at ")[1].split("/v1")[0], printed
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it printed until it ended by itself."""
+    assert process.stdout is not None
+    rest = process.stdout.read()
+    assert process.wait(60) == 0
+    return rest
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_told_to_stop(told: signal.Signals) -> None:
+    with served() as (process, url, printed):
+        assert printed[0] == f"opening {NANO} ...\n"
+        assert "serving nano" in printed[-1]
+        answer = httpx.post(f"{url}/v1/chat/completions", json=HI, timeout=60)
+        assert answer.status_code == 200
+        process.send_signal(told)
+        assert "stopped" in ended(process)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{url}/health")
+
+
+def test_what_runs_is_let_go_on_and_then_told() -> None:
+    with served("--drain-seconds", "0.2") as (process, url, _):
+        endless = {**HI, "max_tokens": 4000, "stream": True, "logit_bias": {"0": -100, "1": -100, "2": -100}}
+        endless["response_format"] = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}}
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=endless, timeout=60) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            process.send_signal(signal.SIGTERM)
+            rest = list(lines)
+        assert any("stopping" in line for line in rest) or rest[-2:] == ["data: [DONE]", ""]
+        assert "stopping: 1 requests are at work" in ended(process)
+
+
+def test_keys_come_from_the_environment() -> None:
+    with served(AGENTKV_API_KEY="k") as (_, url, printed):
+        assert httpx.get(f"{url}/v1/models").status_code == 401
+        assert httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}).status_code == 200
+        assert "k" not in "".join(printed).replace("nano", "").split()
+
+
+def test_saved_branches_are_there_from_the_start(tmp_path: Path) -> None:
+    import anyio
+
+    system = {"role": "system", "content": "You are Nano, a desk agent. " * 8}
+
+    async def save() -> int:
+        async with kv.Context.open(NANO) as ctx:
+            branch = await ctx.branch([system])
+            await branch.save(tmp_path / "system.kv", shareable=True)
+            return len(branch)
+
+    tokens = anyio.run(save)
+    with served("--warm", str(tmp_path / "system.kv")) as (_, url, printed):
+        assert f"loaded 1 branches of {tokens} tokens" in "".join(printed)
+        body = {**HI, "messages": [system, *HI["messages"]]}  # type: ignore[misc]
+        usage = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] >= tokens - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host", "0.0.0.0"], "AGENTKV_API_KEY"),
+        (["--api-key", ""], "empty"),
+        (["--speculative", "draft"], "--draft"),
+        (["--kv-dtype", "fp7"], "fp7"),
+        (["--warm", "no-such-file"], "no-such-file"),
+        (["--host", "no.such.host.invalid", "--insecure"], "cannot listen"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_one_line(options: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "agentkv.cli", "serve", NANO, "--port", "0", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "agentkv.cli", "serve", NANO, "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "cannot listen on 127.0.0.1" in done.stderr

@@ -10,12 +10,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .guard import Guard, Measured, cors
 from .openai.chat import ERRORS, create_chat_completion
+from .openai.chat_request import ChatRequest
 from .openai.models import list_models, show_model
+from .openapi import openapi
 from .plain import health, metrics
 from .refused import STATUS, Refused, refused
 from .server import Server
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from .._context import Context
+    from .body import Body
     from .event_stream import Protocols
     from .settings import Settings
 
@@ -37,6 +40,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/chat/completions"): create_chat_completion,
 }
 
+BODIES: Mapping[Endpoint, type[Body]] = {
+    create_chat_completion: ChatRequest,
+}
+
 
 def application(context: Context, settings: Settings) -> Starlette:
     """An ASGI application that serves a Context, which stays open as long as it does.
@@ -48,6 +55,8 @@ def application(context: Context, settings: Settings) -> Starlette:
         Route(path, partial(_answered, endpoint, server), methods=[method])
         for (method, path), endpoint in ENDPOINTS.items()
     ]
+    description = openapi(ENDPOINTS, BODIES)
+    routes.append(Route("/openapi.json", lambda request: JSONResponse(description)))
     middleware = [Middleware(Measured, metrics=server.metrics, paths=frozenset(path for _, path in ENDPOINTS))]
     if settings.hosts:
         middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False))

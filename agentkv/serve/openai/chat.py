@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: a conversation in, one message or several out."""
+"""Chat completions: OpenAI's older and most widely spoken endpoint."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 
 async def create_chat_completion(server: Server, request: Request) -> Response:
-    """The endpoint."""
+    """`POST /v1/chat/completions`: a conversation in, one message or several out."""
     body = await read_body(request, ChatRequest, server.settings.most_bytes)
     server.check_model(body.model)
     if (body.n or 1) > server.settings.most_choices:

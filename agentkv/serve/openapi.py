@@ -1,0 +1,58 @@
+"""What the server understands, as an OpenAPI 3.1 description."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic.json_schema import models_json_schema
+
+if TYPE_CHECKING:
+    from .body import Body
+
+_REFERENCE = "#/components/schemas/{model}"
+
+
+def openapi(
+    endpoints: Mapping[tuple[str, str], Callable[..., Any]], bodies: Mapping[Any, type[Body]]
+) -> dict[str, Any]:
+    """The description of all endpoints.
+
+    Args:
+        endpoints: by method and path; the first line of a docstring says what one does.
+        bodies: what the endpoints that read one read.
+    """
+    models, definitions = models_json_schema(
+        [(body, "validation") for body in bodies.values()], ref_template=_REFERENCE
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for (method, path), endpoint in endpoints.items():
+        operation = _operation(path, endpoint)
+        if endpoint in bodies:
+            schema = models[bodies[endpoint], "validation"]
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        paths.setdefault(path, {})[method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "agentkv", "version": importlib.metadata.version("agentkv-sdk")},
+        "paths": paths,
+        "components": {
+            "schemas": definitions.get("$defs", {}),
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(path: str, endpoint: Callable[..., Any]) -> dict[str, Any]:
+    names = re.findall(r"{(\w+)}", path)
+    return {
+        "operationId": endpoint.__name__,
+        "summary": (endpoint.__doc__ or "").partition("\n")[0],
+        "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names],
+        "responses": {
+            "200": {"description": "What was asked for; server-sent events where `stream` is true."},
+            "4XX": {"description": "An error in the shape of the path's protocol."},
+        },
+    }

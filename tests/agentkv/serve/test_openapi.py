@@ -1,0 +1,36 @@
+"""The description that the server publishes of itself."""
+
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from agentkv.serve.app import BODIES, ENDPOINTS
+from agentkv.serve.openapi import openapi
+
+from .conftest import serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_it_describes_every_endpoint_and_its_body() -> None:
+    async with serving() as site:
+        described = (await site.http.get("/openapi.json")).json()
+    assert described == openapi(ENDPOINTS, BODIES)
+    said = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
+    assert said == set(ENDPOINTS)
+    for methods in described["paths"].values():
+        for method, operation in methods.items():
+            assert operation["summary"]
+            assert (method == "post") == ("requestBody" in operation)
+    assert len({o["operationId"] for m in described["paths"].values() for o in m.values()}) == len(ENDPOINTS)
+
+
+def test_what_it_says_of_a_chat_request_is_what_is_taken() -> None:
+    described = openapi(ENDPOINTS, BODIES)
+    schema = {**described["components"]["schemas"]["ChatRequest"], "components": described["components"]}
+    right = {"model": "nano", "messages": [{"role": "user", "content": "x"}], "temperature": 1}
+    jsonschema.validate(right, schema)
+    for wrong in ({"temperature": 3}, {"frobs": 1}, {"messages": []}, {"tools": [{"type": "x"}]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(right | wrong, schema)

@@ -30,8 +30,11 @@ from pathlib import Path
 from types import ModuleType
 
 import anyio
+import typer
 
 import agentkv as kv
+from agentkv.cli import app
+from agentkv.serve.app import BODIES, ENDPOINTS
 from tests.docs.blocks import Block
 from tests.export_cache import ExportCache
 
@@ -121,6 +124,26 @@ class Reader:
                 assert command[:2] == ["pip", "install"], f"{block.where}: {line} is not an installation"
                 for extra in re.findall(r"\[(\w+)\]", line):
                     assert extra in extras, f"{block.where}: there is no extra {extra}"
+
+    async def _bash(self, block: Block) -> None:
+        """Commands for a shell that stays open: a server, and requests to it. They are checked, not run."""
+        for command in block.code.replace("\\\n", " ").strip().split("\n\n"):
+            name, *words = shlex.split(command, comments=True)
+            if name == "curl":
+                url, data = words[0], words[words.index("-d") + 1]
+                method_and_path = ("POST", url.removeprefix("http://127.0.0.1:8080"))
+                assert method_and_path in ENDPOINTS, f"{block.where}: {url}"
+                body = json.loads(data)
+                BODIES[ENDPOINTS[method_and_path]].model_validate(body)
+            else:
+                assert name == "agentkv", f"{block.where}: {command}"
+                known = typer.main.get_command(app).commands[words[0]].params  # type: ignore[attr-defined]
+                options = {option for parameter in known for option in parameter.opts}
+                given = {word for word in words if word.startswith("--")}
+                assert given <= options, f"{block.where}: {given - options}"
+
+    async def _py(self, block: Block) -> None:
+        compile(block.code, block.where, "exec")  # it talks to a server that runs elsewhere
 
     async def _json(self, block: Block) -> None:
         json.loads(block.code)

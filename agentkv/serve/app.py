@@ -55,7 +55,7 @@ def application(context: Context, settings: Settings) -> Starlette:
         Route(path, partial(_answered, endpoint, server), methods=[method])
         for (method, path), endpoint in ENDPOINTS.items()
     ]
-    description = openapi(ENDPOINTS, BODIES)
+    description = openapi(ENDPOINTS, BODIES, settings.names)
     routes.append(Route("/openapi.json", lambda request: JSONResponse(description)))
     middleware = [Middleware(Measured, metrics=server.metrics, paths=frozenset(path for _, path in ENDPOINTS))]
     if settings.hosts:

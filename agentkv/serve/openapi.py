@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic.json_schema import models_json_schema
@@ -16,22 +16,25 @@ _REFERENCE = "#/components/schemas/{model}"
 
 
 def openapi(
-    endpoints: Mapping[tuple[str, str], Callable[..., Any]], bodies: Mapping[Any, type[Body]]
+    endpoints: Mapping[tuple[str, str], Callable[..., Any]], bodies: Mapping[Any, type[Body]], models: Sequence[str]
 ) -> dict[str, Any]:
     """The description of all endpoints.
 
     Args:
         endpoints: by method and path; the first line of a docstring says what one does.
         bodies: what the endpoints that read one read.
+        models: names that `model` of a body may be.
     """
-    models, definitions = models_json_schema(
-        [(body, "validation") for body in bodies.values()], ref_template=_REFERENCE
-    )
+    known, definitions = models_json_schema([(body, "validation") for body in bodies.values()], ref_template=_REFERENCE)
+    schemas = definitions.get("$defs", {})
+    for schema in schemas.values():
+        if "model" in schema.get("properties", {}):
+            schema["properties"]["model"]["enum"] = list(models)
     paths: dict[str, dict[str, Any]] = {}
     for (method, path), endpoint in endpoints.items():
         operation = _operation(path, endpoint)
         if endpoint in bodies:
-            schema = models[bodies[endpoint], "validation"]
+            schema = known[bodies[endpoint], "validation"]
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
         paths.setdefault(path, {})[method.lower()] = operation
     return {
@@ -39,7 +42,7 @@ def openapi(
         "info": {"title": "agentkv", "version": importlib.metadata.version("agentkv-sdk")},
         "paths": paths,
         "components": {
-            "schemas": definitions.get("$defs", {}),
+            "schemas": schemas,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from ...output import JsonSchema
 from ..asked import ROLES, Asked
@@ -82,11 +82,34 @@ class StreamOptions(Body):
     include_obfuscation: Literal[False] = False
 
 
+_TEXT_PARTS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+        "required": ["type", "text"],
+    },
+}
+_MESSAGE = {  # what is taken is checked by the SDK, which says what is wrong
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["developer", *ROLES]},
+        "content": {"anyOf": [{"type": "string"}, _TEXT_PARTS, {"type": "null"}]},
+        "reasoning_content": {"type": "string"},
+        "tool_calls": {"type": "array", "items": {"type": "object"}},
+        "tool_call_id": {"type": "string"},
+        "name": {"type": "string"},
+    },
+    "required": ["role"],
+}
+Messages = Annotated[list[Annotated[dict[str, Any], WithJsonSchema(_MESSAGE)]], Field(min_length=1)]
+
+
 class ChatRequest(Drawn):
     """What a client asks for. Fields that change nothing here, such as `user`, are taken and not used."""
 
     model: str
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Messages
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | OneTool | None = None
     parallel_tool_calls: bool | None = None

@@ -8,7 +8,7 @@ import pytest
 from agentkv.serve.app import BODIES, ENDPOINTS
 from agentkv.serve.openapi import openapi
 
-from .conftest import serving
+from .conftest import SETTINGS, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 async def test_it_describes_every_endpoint_and_its_body() -> None:
     async with serving() as site:
         described = (await site.http.get("/openapi.json")).json()
-    assert described == openapi(ENDPOINTS, BODIES)
+    assert described == openapi(ENDPOINTS, BODIES, SETTINGS.names)
     said = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
     assert said == set(ENDPOINTS)
     for methods in described["paths"].values():
@@ -27,10 +27,17 @@ async def test_it_describes_every_endpoint_and_its_body() -> None:
 
 
 def test_what_it_says_of_a_chat_request_is_what_is_taken() -> None:
-    described = openapi(ENDPOINTS, BODIES)
+    described = openapi(ENDPOINTS, BODIES, SETTINGS.names)
     schema = {**described["components"]["schemas"]["ChatRequest"], "components": described["components"]}
     right = {"model": "nano", "messages": [{"role": "user", "content": "x"}], "temperature": 1}
     jsonschema.validate(right, schema)
-    for wrong in ({"temperature": 3}, {"frobs": 1}, {"messages": []}, {"tools": [{"type": "x"}]}):
+    for wrong in (
+        {"temperature": 3},
+        {"model": "other"},
+        {"messages": [{"role": "robot", "content": "x"}]},
+        {"frobs": 1},
+        {"messages": []},
+        {"tools": [{"type": "x"}]},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(right | wrong, schema)

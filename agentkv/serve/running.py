@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ async def run(
         warm: files of saved branches with messages: conversations that begin as they do go on from them.
         listening: where.
     """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     with _bound(listening) as bound:
         stdout.print(f"opening {escaped(model)} ...")
         async with Context.open(model, **how) as context:

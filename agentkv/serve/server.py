@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.lowlevel
 
 from .._errors import ContextFull, OutOfMemory, TooManyBranches
+from .._messages import checked_messages
 from .admission import Admission, seconds_asked
 from .asked import Asked
 from .conversations import names_of
@@ -97,6 +98,7 @@ class Server:
 
         Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
         """
+        asked = replace(asked, messages=checked_messages(asked.messages))
         if after is None:
             asked, after = self._known(asked)
         branch = await self.with_room(after.fork if after is not None else lambda: self._new(asked))

@@ -51,28 +51,28 @@ async def test_pages_are_let_in_by_name_alone() -> None:
         assert "access-control-allow-origin" not in (await site.http.options(CHAT, headers=asked)).headers
 
 
-@pytest.mark.parametrize(
-    ("content", "media", "status"),
-    [
-        (b"{", "application/json", 400),
-        (b"", "application/json", 400),
-        (b"[]", "application/json", 400),
-        (b'{"model": NaN}', "application/json", 400),
-        (b'{"model": "\xff"}', "application/json", 400),
-        (b'{"a":' * 100_000, "application/json", 400),
-        (b"[" * 1_000_000, "application/json", 400),
-        (b'{"model": "nano", "messages": [{"role": "user", "content": "\\ud800"}]}', "application/json", 400),
-        (b"{}", "text/plain", 415),
-        (b"{}", "", 415),
-        (b" " * 200_001, "application/json", 413),
-    ],
-)
-async def test_bodies_that_are_none(content: bytes, media: str, status: int) -> None:
-    async with serving(replace(SETTINGS, most_bytes=200_000 if status == 413 else 8 << 20)) as site:
-        answer = await site.http.post(CHAT, content=content, headers={"content-type": media})
-        assert answer.status_code == status, answer.text
-        assert answer.json()["error"]["message"]
-        assert len(answer.text) < 2000
+BODIES: list[tuple[bytes, str, int]] = [
+    (b"{", "application/json", 400),
+    (b"", "application/json", 400),
+    (b"[]", "application/json", 400),
+    (b'{"model": NaN}', "application/json", 400),
+    (b'{"model": "\xff"}', "application/json", 400),
+    (b'{"a":' * 100_000, "application/json", 400),
+    (b"[" * 1_000_000, "application/json", 400),
+    (b'{"model": "nano", "messages": [{"role": "user", "content": "\\ud800"}]}', "application/json", 400),
+    (b"{}", "text/plain", 415),
+    (b"{}", "", 415),
+    (b" " * 2_000_001, "application/json", 413),
+]
+
+
+async def test_bodies_that_are_none() -> None:
+    async with serving(replace(SETTINGS, most_bytes=2_000_000)) as site:
+        for content, media, status in BODIES:
+            answer = await site.http.post(CHAT, content=content, headers={"content-type": media})
+            assert answer.status_code == status, (content[:80], answer.text)
+            assert answer.json()["error"]["message"]
+            assert len(answer.text) < 2000
 
 
 async def test_what_is_not_there() -> None:

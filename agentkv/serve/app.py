@@ -15,6 +15,8 @@ from starlette.routing import Route
 from .guard import Guard, Measured, cors
 from .openai.chat import ERRORS, create_chat_completion
 from .openai.models import list_models, show_model
+from .openai.responses import create_response
+from .openai.stored_responses import delete_response, list_input_items, show_response
 from .plain import health, metrics
 from .refused import STATUS, Refused, refused
 from .server import Server
@@ -34,6 +36,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/models"): list_models,
     ("GET", "/v1/models/{model}"): show_model,
     ("POST", "/v1/chat/completions"): create_chat_completion,
+    ("POST", "/v1/responses"): create_response,
+    ("GET", "/v1/responses/{response}"): show_response,
+    ("DELETE", "/v1/responses/{response}"): delete_response,
+    ("GET", "/v1/responses/{response}/input_items"): list_input_items,
 }
 
 

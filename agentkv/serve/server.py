@@ -42,10 +42,10 @@ class Prompted:
         self.branch = branch
         self.cached = cached
 
-    def keep(self, name: str, *, promised: bool) -> None:
+    def keep(self, name: str, *, promised: bool, note: object = None) -> None:
         """It waits to be gone on with, under this name; `promised` to its client, or as long as there is room."""
         self._kept = True
-        self._shelf.put(name, self.branch, promised=promised)
+        self._shelf.put(name, self.branch, promised=promised, note=note)
 
     def leave(self) -> None:
         """The block has ended."""

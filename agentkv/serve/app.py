@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from . import branch_verbs as branches
 from .guard import Guard, Measured, cors
 from .openai.chat import ERRORS, create_chat_completion
 from .openai.models import list_models, show_model
@@ -40,6 +41,17 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/responses/{response}"): show_response,
     ("DELETE", "/v1/responses/{response}"): delete_response,
     ("GET", "/v1/responses/{response}/input_items"): list_input_items,
+    ("POST", "/v1/branches"): branches.create_branch,
+    ("GET", "/v1/branches/{branch}"): branches.show_branch,
+    ("DELETE", "/v1/branches/{branch}"): branches.delete_branch,
+    ("POST", "/v1/branches/{branch}/fork"): branches.fork_branch,
+    ("POST", "/v1/branches/{branch}/extend"): branches.extend_branch,
+    ("POST", "/v1/branches/{branch}/rollback"): branches.roll_back_branch,
+    ("POST", "/v1/branches/{branch}/mark"): branches.mark_branch,
+    ("POST", "/v1/branches/{branch}/adopt"): branches.adopt_branch,
+    ("POST", "/v1/branches/{branch}/select"): branches.select_branch,
+    ("POST", "/v1/branches/{branch}/generate"): branches.generate_on_branch,
+    ("POST", "/v1/branches/{branch}/stop"): branches.stop_branch,
 }
 
 

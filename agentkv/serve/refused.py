@@ -12,14 +12,16 @@ from .._errors import (
     ContextClosed,
     ContextFull,
     InvalidInput,
+    InvalidRollback,
     OutOfMemory,
+    OutputIncomplete,
     OutputInvalid,
     PositionsExhausted,
     TooManyBranches,
 )
 from .._log import log
 
-Kind = Literal["invalid", "key", "denied", "missing", "busy", "late", "large", "stopping", "failed"]
+Kind = Literal["invalid", "key", "denied", "missing", "conflict", "busy", "late", "large", "stopping", "failed"]
 
 STATUS: dict[Kind, int] = {
     "invalid": 400,
@@ -27,6 +29,7 @@ STATUS: dict[Kind, int] = {
     "denied": 403,
     "missing": 404,
     "late": 408,
+    "conflict": 409,
     "large": 413,
     "busy": 429,
     "stopping": 503,
@@ -63,6 +66,10 @@ def busy(message: str, seconds: int = 1) -> Refused:
     return Refused("busy", message, "overloaded", headers={"retry-after": str(seconds)})
 
 
+def _no_room(error: AgentKVError, code: str) -> Refused:
+    return Refused("busy", f"the cache has no room now: {error}", code, headers={"retry-after": "5"})
+
+
 def refused(error: BaseException) -> Refused:
     """What a client is told of an error. Of those that are not its own affair it is told nothing but that: what they
     say may name files of this machine."""
@@ -71,12 +78,22 @@ def refused(error: BaseException) -> Refused:
             return error
         case PositionsExhausted():
             return Refused("invalid", str(error), "context_length_exceeded", "messages")
-        case InvalidInput() | OutputInvalid():
+        case InvalidRollback():
+            return Refused("invalid", str(error), "invalid_rollback")
+        case OutputInvalid():
+            return Refused("invalid", str(error), "output_invalid")
+        case OutputIncomplete():
+            return Refused("invalid", str(error), "output_incomplete")
+        case InvalidInput():
             return Refused("invalid", str(error))
-        case ContextFull() | TooManyBranches() | OutOfMemory():
-            return busy(f"the cache has no room now: {error}", 5)
+        case ContextFull():
+            return _no_room(error, "context_full")
+        case OutOfMemory():
+            return _no_room(error, "out_of_memory")
+        case TooManyBranches():
+            return _no_room(error, "too_many_branches")
         case BranchBusy():
-            return Refused("invalid", str(error), "branch_busy")
+            return Refused("conflict", str(error), "branch_busy")
         case BranchClosed():
             return Refused("missing", "the branch is closed", "branch_closed")
         case ContextClosed():

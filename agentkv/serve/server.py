@@ -13,6 +13,7 @@ import anyio.lowlevel
 from .._errors import ContextFull, OutOfMemory, TooManyBranches
 from .admission import Admission, seconds_asked
 from .asked import Asked
+from .branches import Branches
 from .conversations import names_of
 from .metrics import Metrics
 from .refused import Refused
@@ -61,6 +62,7 @@ class Server:
         self.settings = settings
         self.admission = Admission(settings.most_running, settings.most_waiting)
         self.shelf = Shelf(settings.most_kept, settings.offload)
+        self.branches = Branches(settings.most_branches, settings.branch_seconds)
         self.began = int(time.time())
         self.metrics = Metrics(self)
 
@@ -120,16 +122,22 @@ class Server:
             try:
                 return await verb()
             except TooManyBranches:
-                if not self.shelf.close_oldest() and not await self.admission.another_leaves():
+                if (
+                    not (self.branches.close_idle() or self.shelf.close_oldest())
+                    and not await self.admission.another_leaves()
+                ):
                     raise
             except (ContextFull, OutOfMemory):
-                if not await self.shelf.make_room() and not await self.admission.another_leaves():
+                if not await self._give_way() and not await self.admission.another_leaves():
                     raise
             await anyio.lowlevel.checkpoint()
 
     async def make_room(self, room: Room) -> bool:
         """The overflow policy of what is generated here: conversations that wait give up their cells."""
-        return bool(room.cells) and await self.shelf.make_room()
+        return bool(room.cells) and await self._give_way()
+
+    async def _give_way(self) -> bool:
+        return self.branches.close_idle() or await self.shelf.make_room()
 
     async def _new(self, asked: Asked) -> Branch:
         return await self.context.branch(

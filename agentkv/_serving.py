@@ -60,6 +60,10 @@ def serve(
     most_waiting: Annotated[int, typer.Option(min=0, help="Requests that wait; further ones get 429.")] = 256,
     most_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of a request.")] = 600.0,
     most_kept: Annotated[int, typer.Option(min=0, help="Conversations that wait to be gone on with.")] = 128,
+    most_branches: Annotated[int, typer.Option(min=0, help="Branches that clients hold by /v1/branches.")] = 64,
+    branch_seconds: Annotated[
+        float, typer.Option(min=0, help="One of these that is idle for longer may be closed.")
+    ] = 600.0,
     offload: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where these go when the cache is full; without it, memory.")
     ] = None,
@@ -89,6 +93,8 @@ def serve(
         most_waiting=most_waiting,
         most_seconds=most_seconds,
         most_kept=most_kept,
+        most_branches=most_branches,
+        branch_seconds=branch_seconds,
         offload=offload,
         origins=tuple(cors or ()),
         hosts=(host, "localhost", "127.0.0.1", "[::1]") if api_key is None and not insecure else (),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,12 +12,10 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .endpoints import BODIES, ENDPOINTS
 from .guard import Guard, Measured, cors
-from .openai.chat import ERRORS, create_chat_completion
-from .openai.chat_request import ChatRequest
-from .openai.models import list_models, show_model
+from .openai.errors import OpenAIErrors
 from .openapi import openapi
-from .plain import health, metrics
 from .refused import STATUS, Refused, refused
 from .server import Server
 
@@ -26,23 +23,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from .._context import Context
-    from .body import Body
+    from .endpoints import Endpoint
     from .event_stream import Protocols
     from .settings import Settings
-
-Endpoint: TypeAlias = Callable[[Server, "Request"], Awaitable[Response]]
-
-ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
-    ("GET", "/health"): health,
-    ("GET", "/metrics"): metrics,
-    ("GET", "/v1/models"): list_models,
-    ("GET", "/v1/models/{model}"): show_model,
-    ("POST", "/v1/chat/completions"): create_chat_completion,
-}
-
-BODIES: Mapping[Endpoint, type[Body]] = {
-    create_chat_completion: ChatRequest,
-}
 
 
 def application(context: Context, settings: Settings) -> Starlette:
@@ -57,7 +40,7 @@ def application(context: Context, settings: Settings) -> Starlette:
     ]
     description = openapi(ENDPOINTS, BODIES, settings.names)
     routes.append(Route("/openapi.json", lambda request: JSONResponse(description)))
-    middleware = [Middleware(Measured, metrics=server.metrics, paths=frozenset(path for _, path in ENDPOINTS))]
+    middleware = [Middleware(Measured, metrics=server.metrics)]
     if settings.hosts:
         middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False))
     if settings.origins:
@@ -69,9 +52,12 @@ def application(context: Context, settings: Settings) -> Starlette:
     return app
 
 
+_OPENAI = OpenAIErrors()
+
+
 def errors_of(path: str) -> Protocols:
     """How errors of a path are written."""
-    return ERRORS
+    return _OPENAI
 
 
 async def _answered(endpoint: Endpoint, server: Server, request: Request) -> Response:

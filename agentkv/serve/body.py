@@ -58,16 +58,17 @@ async def _read(request: Request, most_bytes: int) -> bytes:
     return bytes(raw)
 
 
-def checked(kind: type[B], value: dict[str, Any]) -> B:
-    """The body that a value is. Raises Refused, which names the first parameter that is wrong."""
+def checked(kind: type[B], value: dict[str, Any], within: str = "") -> B:
+    """The body that a value is, or a part of one, `within` the parameter of that name. Raises Refused, which names the
+    first parameter that is wrong."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise _refused(error.errors(include_url=False)[0]) from None
+        raise _refused(error.errors(include_url=False)[0], within) from None
 
 
-def _refused(error: ErrorDetails) -> Refused:
-    name = ".".join(map(str, error["loc"]))
+def _refused(error: ErrorDetails, within: str) -> Refused:
+    name = ".".join(map(str, (within, *error["loc"]) if within else error["loc"]))
     if error["type"] == "extra_forbidden":
         return Refused(
             "invalid", f"{name} is not supported by this server; leave it out", "unsupported_parameter", name

@@ -46,10 +46,9 @@ class Guard:
 class Measured:
     """ASGI middleware: counts requests and their seconds, by the path of their endpoint."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
-        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -67,9 +66,19 @@ class Measured:
         try:
             await self._app(scope, receive, noted)
         finally:
-            path = scope["path"] if scope["path"] in self._paths else "other"  # clients do not choose our labels
+            path = _endpoint(scope)
             self._metrics.requests.labels(path, status).inc()
             self._metrics.seconds.labels(path).observe(time.perf_counter() - began)
+
+
+def _endpoint(scope: Scope) -> str:
+    """The path as its endpoint has it: clients do not choose our labels."""
+    if "endpoint" not in scope:
+        return "other"
+    path: str = scope["path"]
+    for name, value in scope["path_params"].items():
+        path = path.replace(value, f"{{{name}}}", 1)
+    return path
 
 
 def cors(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:

@@ -12,14 +12,18 @@ from .._errors import (
     ContextClosed,
     ContextFull,
     InvalidInput,
+    InvalidRollback,
     OutOfMemory,
+    OutputIncomplete,
     OutputInvalid,
     PositionsExhausted,
     TooManyBranches,
 )
 from .._log import log
 
-Kind = Literal["invalid", "key", "denied", "missing", "method", "busy", "late", "large", "media", "stopping", "failed"]
+Kind = Literal[
+    "invalid", "key", "denied", "missing", "method", "late", "conflict", "large", "media", "busy", "stopping", "failed"
+]
 
 STATUS: dict[Kind, int] = {
     "invalid": 400,
@@ -28,6 +32,7 @@ STATUS: dict[Kind, int] = {
     "missing": 404,
     "method": 405,
     "late": 408,
+    "conflict": 409,
     "large": 413,
     "media": 415,
     "busy": 429,
@@ -65,6 +70,10 @@ def busy(message: str, seconds: int = 1) -> Refused:
     return Refused("busy", message, "overloaded", headers={"retry-after": str(seconds)})
 
 
+def _no_room(error: AgentKVError, code: str) -> Refused:
+    return Refused("busy", f"the cache has no room now: {error}", code, headers={"retry-after": "5"})
+
+
 def refused(error: BaseException) -> Refused:
     """What a client is told of an error. Of those that are not its own affair it is told nothing but that: what they
     say may name files of this machine."""
@@ -73,12 +82,22 @@ def refused(error: BaseException) -> Refused:
             return error
         case PositionsExhausted():
             return Refused("invalid", str(error), "context_length_exceeded", "messages")
-        case InvalidInput() | OutputInvalid():
+        case InvalidRollback():
+            return Refused("invalid", str(error), "invalid_rollback")
+        case OutputInvalid():
+            return Refused("invalid", str(error), "output_invalid")
+        case OutputIncomplete():
+            return Refused("invalid", str(error), "output_incomplete")
+        case InvalidInput():
             return Refused("invalid", str(error))
-        case ContextFull() | TooManyBranches() | OutOfMemory():
-            return busy(f"the cache has no room now: {error}", 5)
+        case ContextFull():
+            return _no_room(error, "context_full")
+        case OutOfMemory():
+            return _no_room(error, "out_of_memory")
+        case TooManyBranches():
+            return _no_room(error, "too_many_branches")
         case BranchBusy():
-            return Refused("invalid", str(error), "branch_busy")
+            return Refused("conflict", str(error), "branch_busy")
         case BranchClosed():
             return Refused("missing", "the branch is closed", "branch_closed")
         case ContextClosed():

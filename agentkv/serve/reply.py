@@ -62,14 +62,19 @@ class Written:
     Attributes:
         message: as the branch has it: calls have their ids.
         generation: its tokens.
-        likely: those of its content.
+        parts: of the message, in their order.
         stopped_by: the stop string that ended it; None where another thing did.
     """
 
     message: Message
     generation: Generation
-    likely: Sequence[Likely]
+    parts: Sequence[Part]
     stopped_by: str | None
+
+    @property
+    def likely(self) -> list[Likely]:
+        """The tokens of its content."""
+        return [likely for part in self.parts for likely in part.likely]
 
     @property
     def calls(self) -> bool:
@@ -112,7 +117,7 @@ class _Reply:
         self._held = asked.held(form, prefix)
         self._parser = form.parser(prefix=prefix, tools=asked.tools)
         self._parts = _Parts(isinstance(getattr(form.spelling, "call", None), JsonCall | NamedJsonCall))
-        self._likely: list[Likely] = []  # of the content
+        self._told: list[Part] = []
         self._unsaid: list[Likely] = []  # tokens whose text the parser holds back
 
     async def whole(self) -> Written:
@@ -171,15 +176,15 @@ class _Reply:
         said: list[Likely] = []
         if any(isinstance(delta, TextDelta) for delta in parts):
             said = self._unsaid
-            self._likely += said
         if parts:
             self._unsaid = []
-        return Part(parts, said)
+        self._told.append(Part(parts, said))
+        return self._told[-1]
 
     def _written(self, generation: Generation) -> Written:
         _, stopped_by = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
         parsed = self._parser.finish()
-        return Written(self._message(parsed), generation, self._likely, stopped_by)
+        return Written(self._message(parsed), generation, self._told, stopped_by)
 
     def _message(self, parsed: ParsedMessage) -> Message:
         """Its calls have the numbers that the branch counts them by."""

@@ -14,6 +14,7 @@ from .._errors import ContextFull, OutOfMemory, TooManyBranches
 from .._messages import checked_messages
 from .admission import Admission, seconds_asked
 from .asked import Asked
+from .branches import Branches
 from .conversations import names_of
 from .metrics import Metrics
 from .refused import Refused
@@ -43,10 +44,10 @@ class Prompted:
         self.branch = branch
         self.cached = cached
 
-    def keep(self, name: str, *, promised: bool) -> None:
+    def keep(self, name: str, *, promised: bool, note: object = None) -> None:
         """It waits to be gone on with, under this name; `promised` to its client, or as long as there is room."""
         self._kept = True
-        self._shelf.put(name, self.branch, promised=promised)
+        self._shelf.put(name, self.branch, promised=promised, note=note)
 
     def leave(self) -> None:
         """The block has ended."""
@@ -62,6 +63,7 @@ class Server:
         self.settings = settings
         self.admission = Admission(settings.most_running, settings.most_waiting)
         self.shelf = Shelf(settings.most_kept, settings.offload)
+        self.branches = Branches(settings.most_branches, settings.branch_seconds)
         self.began = int(time.time())
         self._warm: dict[str, Branch] = {}  # held as long as the server runs
         self.metrics = Metrics(self)
@@ -130,16 +132,22 @@ class Server:
             try:
                 return await verb()
             except TooManyBranches:
-                if not self.shelf.close_oldest() and not await self.admission.another_leaves():
+                if (
+                    not (self.branches.close_idle() or self.shelf.close_oldest())
+                    and not await self.admission.another_leaves()
+                ):
                     raise
             except (ContextFull, OutOfMemory):
-                if not await self.shelf.make_room() and not await self.admission.another_leaves():
+                if not await self._give_way() and not await self.admission.another_leaves():
                     raise
             await anyio.lowlevel.checkpoint()
 
     async def make_room(self, room: Room) -> bool:
         """The overflow policy of what is generated here: conversations that wait give up their cells."""
-        return bool(room.cells) and await self.shelf.make_room()
+        return bool(room.cells) and await self._give_way()
+
+    async def _give_way(self) -> bool:
+        return self.branches.close_idle() or await self.shelf.make_room()
 
     async def _new(self, asked: Asked) -> Branch:
         return await self.context.branch(

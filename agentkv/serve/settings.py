@@ -19,6 +19,8 @@ class Settings:
         most_bytes: of a request's body.
         most_choices: `n` of a request.
         most_kept: finished conversations that wait to be gone on with; the one used longest ago gives way.
+        most_branches: that clients hold by `/v1/branches`.
+        branch_seconds: one of these that is idle for longer may be closed.
         offload: folder for cells of these where the cache lacks room; None keeps them in memory.
         origins: web pages whose scripts may call the server (CORS); "*" for any.
         hosts: names that requests may have in their Host header; none for any. What keeps pages from calling a server
@@ -33,6 +35,8 @@ class Settings:
     most_bytes: int = 8 << 20
     most_choices: int = 16
     most_kept: int = 128
+    most_branches: int = 64
+    branch_seconds: float = 600.0
     offload: Path | None = None
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()

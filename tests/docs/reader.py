@@ -34,7 +34,7 @@ import typer
 
 import agentkv as kv
 from agentkv.cli import app
-from agentkv.serve.app import BODIES, ENDPOINTS
+from agentkv.serve.endpoints import BODIES, ENDPOINTS
 from tests.docs.blocks import Block
 from tests.export_cache import ExportCache
 

@@ -1,22 +1,21 @@
-"""A server of nano on a free port, and clients that really talk to it."""
+"""A server of nano on a free port, and clients that really talk to it. All tests run on asyncio, as uvicorn does."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 import httpx
 import openai
 import pytest
-import uvicorn
 
 import agentkv as kv
 from agentkv.serve import Settings, application
-from agentkv.serve.running import listener
+from agentkv.serve.listener import listener
 from agentkv.serve.server import Server
 
 SETTINGS = Settings(names=("nano", "alias"))
@@ -24,19 +23,24 @@ SETTINGS = Settings(names=("nano", "alias"))
 
 @pytest.fixture
 def anyio_backend() -> str:
-    return "asyncio"  # uvicorn's
+    return "asyncio"
 
 
 @dataclass(frozen=True)
-class Site:
-    """A running server, and those who know it."""
+class Served:
+    """A running server, and those who talk to it."""
 
-    url: str
-    context: kv.Context
+    ctx: kv.Context
     server: Server
-    listener: uvicorn.Server
-    http: httpx.AsyncClient
+    url: str
     openai: openai.AsyncOpenAI
+    http: httpx.AsyncClient
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Returns once it holds, as the step loop goes on."""
+        with anyio.fail_after(60):
+            while not holds():
+                await self.ctx._loop.call(lambda _: None)
 
     async def until_idle(self) -> None:
         """Waits until no request is at work any more."""
@@ -44,20 +48,36 @@ class Site:
             await self.server.admission.idle()
 
 
+Serve = Callable[..., AbstractAsyncContextManager[Served]]
+
+
 @asynccontextmanager
-async def serving(settings: Settings = SETTINGS, **options: Any) -> AsyncIterator[Site]:
+async def serving(settings: Settings = SETTINGS, **options: Any) -> AsyncIterator[Served]:
     """Serves nano, with options of `Context.open`."""
-    async with kv.Context.open(kv.models.nano(), **{"capacity": 16384, "threads": 1} | options) as context:
-        app = application(context, settings)
-        uvicorn_server = listener(app)
+    async with kv.Context.open(kv.models.nano(), **{"capacity": 16384, "threads": 1} | options) as ctx:
+        app = application(ctx, settings)
+        http_server = listener(app)
         bound = socket.create_server(("127.0.0.1", 0))
         url = "http://{}:{}".format(*bound.getsockname())
+        key = settings.api_key or "none"
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: uvicorn_server.serve(sockets=[bound]))
+            group.start_soon(lambda: http_server.serve(sockets=[bound]))
             async with (
                 httpx.AsyncClient(base_url=url, timeout=60) as http,
-                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=settings.api_key or "none", max_retries=0) as client,
+                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client,
             ):
-                yield Site(url, context, app.state.server, uvicorn_server, http, client)
-            uvicorn_server.should_exit = True
+                yield Served(ctx, app.state.server, url, client, http)
+            http_server.should_exit = True
             group.cancel_scope.deadline = anyio.current_time() + 20
+
+
+@pytest.fixture
+def serve() -> Serve:
+    """`async with serve(capacity=8192, **settings) as served`."""
+    return lambda capacity=8192, **settings: serving(replace(SETTINGS, **settings), capacity=capacity)
+
+
+@pytest.fixture
+async def served(serve: Serve) -> AsyncIterator[Served]:
+    async with serve() as served:
+        yield served

@@ -13,16 +13,16 @@ import pytest
 from agentkv.serve.admission import Admission
 from agentkv.serve.refused import Refused
 
-from .conftest import SETTINGS, Site, serving
+from .conftest import SETTINGS, Served, serving
 
 pytestmark = pytest.mark.anyio
 
 CHAT = "/v1/chat/completions"
 
 
-def long_one(site: Site, **more: Any) -> dict[str, Any]:
+def long_one(site: Served, **more: Any) -> dict[str, Any]:
     """A request that goes on for as long as it may."""
-    biased = {str(i): -100 for i in site.context.tokenizer.eos_ids}
+    biased = {str(i): -100 for i in site.ctx.tokenizer.eos_ids}
     messages = [{"role": "user", "content": "Say hi"}]
     return {"model": "nano", "messages": messages, "logit_bias": biased, **more}
 
@@ -140,7 +140,7 @@ async def test_deadlines_of_the_server_and_of_its_clients() -> None:
             late = await site.http.post(CHAT, json=long_one(site), headers=headers)
             assert late.status_code == 408
             assert late.json()["error"]["code"] == "timeout"
-            assert not site.context.branches
+            assert not site.ctx.branches
         for wrong in ("0", "-1", "nan", "soon", "inf"):
             answer = await site.http.post(CHAT, json=long_one(site), headers={"x-request-timeout": wrong})
             assert answer.status_code == 400

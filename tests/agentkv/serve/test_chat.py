@@ -14,7 +14,7 @@ from pydantic import BaseModel
 import agentkv as kv
 from agentkv.serve.settings import Settings
 
-from .conftest import SETTINGS, Site, serving
+from .conftest import SETTINGS, Served, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ WEATHER = {
 BOTH = [SYSTEM, {"role": "user", "content": "What is the weather in Oslo and in Rome?"}]
 
 
-async def ask(site: Site, messages: Any = HI, **options: Any) -> ChatCompletion:
+async def ask(site: Served, messages: Any = HI, **options: Any) -> ChatCompletion:
     return await site.openai.chat.completions.create(
         **{"model": "nano", "messages": messages, "temperature": 0, "max_tokens": 60} | options
     )
@@ -110,9 +110,9 @@ async def test_a_conversation_with_tools_prefills_only_what_is_new(stream: bool)
         assert json.loads(call.function.arguments) == {"city": "Oslo"}
         messages.append({"role": "assistant", "tool_calls": [call.model_dump(exclude={"index", "parsed_arguments"})]})
         messages.append({"role": "tool", "tool_call_id": call.id, "content": '{"temp": 7, "sky": "rainy"}'})
-        before = site.context.stats
+        before = site.ctx.stats
         answer = await client.chat.completions.create(**how)
-        after = site.context.stats
+        after = site.ctx.stats
         assert answer.choices[0].finish_reason == "stop"
         assert "7" in (answer.choices[0].message.content or "")
         assert answer.usage is not None
@@ -164,7 +164,7 @@ async def test_four_choices_share_one_prefill_and_a_seed_repeats_them() -> None:
         how: dict[str, Any] = {"n": 4, "temperature": 1.2, "seed": 7, "max_tokens": 12}
         made = await ask(site, HI, **how)
         assert made.usage is not None
-        assert site.context.stats.prefilled == made.usage.prompt_tokens
+        assert site.ctx.stats.prefilled == made.usage.prompt_tokens
         texts = [choice.message.content for choice in made.choices]
         assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
         assert len(set(texts)) > 1
@@ -190,7 +190,7 @@ async def test_stop_strings_limits_and_ids() -> None:
         assert cut.choices[0].finish_reason == "length"
         ids = await ask(site, OSLO, extra_body={"return_token_ids": True})
         assert ids.model_extra is not None
-        tokenizer = site.context.tokenizer
+        tokenizer = site.ctx.tokenizer
         assert ids.model_extra["prompt_token_ids"] == tokenizer.apply_chat(OSLO)
         (choice,) = ids.choices
         assert choice.model_extra is not None
@@ -246,7 +246,7 @@ async def test_what_cannot_be_done_is_refused_by_name(stream: bool) -> None:
             error = response.json()["error"]
             assert error["message"]
             assert error["param"] == named, wrong
-        assert not site.context.branches
+        assert not site.ctx.branches
 
 
 async def test_errors_are_those_of_the_client() -> None:
@@ -264,17 +264,17 @@ async def test_a_client_that_hangs_up_frees_its_branch_within_a_step() -> None:
             messages=HI,  # type: ignore[arg-type]
             stream=True,
             temperature=1,
-            logit_bias={str(i): -100 for i in site.context.tokenizer.eos_ids},
+            logit_bias={str(i): -100 for i in site.ctx.tokenizer.eos_ids},
         )
         async for _ in stream:
             break
         await stream.close()
         await site.until_idle()
-        assert not site.context.branches
-        steps = site.context.stats.steps
-        await (await site.context.branch("x")).close()
-        assert site.context.stats.steps <= steps + 2
-        assert site.context.stats.cells_used == 0
+        assert not site.ctx.branches
+        steps = site.ctx.stats.steps
+        await (await site.ctx.branch("x")).close()
+        assert site.ctx.stats.steps <= steps + 2
+        assert site.ctx.stats.cells_used == 0
 
 
 async def test_one_that_waits_for_the_whole_does_as_well() -> None:
@@ -284,11 +284,11 @@ async def test_one_that_waits_for_the_whole_does_as_well() -> None:
                 site,
                 max_tokens=3000,
                 temperature=1,
-                logit_bias={str(i): -100 for i in site.context.tokenizer.eos_ids},
+                logit_bias={str(i): -100 for i in site.ctx.tokenizer.eos_ids},
             )
         assert scope.cancelled_caught
         await site.until_idle()
-        assert not site.context.branches
+        assert not site.ctx.branches
 
 
 async def test_sixty_four_at_once_are_all_right_and_all_freed() -> None:
@@ -306,8 +306,8 @@ async def test_sixty_four_at_once_are_all_right_and_all_freed() -> None:
                 group.start_soon(one, index)
         assert texts == [expected] * 64
         await site.until_idle()
-        assert not site.context.branches
-        assert site.context.stats.mean_rows > 2
+        assert not site.ctx.branches
+        assert site.ctx.stats.mean_rows > 2
         assert site.server.admission.running == site.server.admission.waiting == 0
 
 
@@ -317,7 +317,7 @@ async def test_a_full_cache_lets_conversations_that_wait_go_first() -> None:
             asked = [SYSTEM, {"role": "user", "content": f"What is the weather in {city}? " + "Please. " * 10}]
             made = await ask(site, asked, max_tokens=30)
             assert made.choices[0].finish_reason in ("stop", "length")
-        assert site.context.stats.cells_used <= 512
+        assert site.ctx.stats.cells_used <= 512
         with pytest.raises(openai.APIStatusError) as caught:
             await ask(site, [{"role": "user", "content": "word " * 2000}])
         assert caught.value.status_code in (400, 429)

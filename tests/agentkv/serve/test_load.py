@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from .conftest import SETTINGS, Site, serving
+from .conftest import SETTINGS, Served, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ WRONG: list[Any] = [
 class Clients:
     """So many clients, each of which asks one thing after another; what they do follows from the seed."""
 
-    def __init__(self, site: Site, seed: int) -> None:
+    def __init__(self, site: Served, seed: int) -> None:
         self._site = site
         self._rng = random.Random(seed)
         self.outcomes: Counter[str] = Counter()
@@ -83,12 +83,12 @@ class Clients:
         return f"{kind} {answer.status_code}"
 
 
-async def load(site: Site, total: int, seed: int) -> Counter[str]:
+async def load(site: Served, total: int, seed: int) -> Counter[str]:
     clients = Clients(site, seed)
     await clients.ask(total)
     await site.until_idle()
-    assert not site.context.branches
-    assert site.context.stats.cells_used == 0
+    assert not site.ctx.branches
+    assert site.ctx.stats.cells_used == 0
     assert (site.server.admission.running, site.server.admission.waiting) == (0, 0)
     return clients.outcomes
 
@@ -117,5 +117,5 @@ async def test_memory_is_flat_over_twenty_thousand_requests() -> None:
             await site.until_idle()
             sizes.append(resident())
         print(f"{total} requests; resident MiB after each tenth: {[round(size) for size in sizes]}")
-        assert len(site.context.branches) <= 16
+        assert len(site.ctx.branches) <= 16
         assert sizes[-1] < sizes[2] * 1.05 + 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from agentkv.serve.app import BODIES, ENDPOINTS
+from agentkv.serve.endpoints import BODIES, ENDPOINTS
 from agentkv.serve.openapi import openapi
 
 from .conftest import SETTINGS, serving

@@ -1,0 +1,136 @@
+"""The bodies of `/v1/branches`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from .._sampling import Sampling
+from ..output import Grammar, JsonSchema, Regex
+from .body import Body
+from .openai.chat_request import template_message
+from .refused import Refused
+
+Text = Annotated[str, Field(max_length=1 << 20)]
+Stops = Annotated[list[str], Field(max_length=16)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class Given(Body):
+    """A prompt: one of the three."""
+
+    text: str | None = None
+    tokens: list[int] | None = None
+    messages: list[dict[str, Any]] | None = None
+    template: dict[str, Any] | None = None
+
+    def prompt(self) -> Any:
+        """As the SDK takes it; None for nothing. Raises Refused."""
+        given = [each for each in (self.text, self.tokens, self.messages) if each is not None]
+        if len(given) > 1:
+            raise Refused("invalid", "give one of text, tokens and messages", param="text")
+        if self.messages is not None:
+            return [template_message(message, index) for index, message in enumerate(self.messages)]
+        return given[0] if given else None
+
+
+class Create(Given):
+    """`POST /v1/branches`. Without a prompt the branch is empty."""
+
+    tools: list[dict[str, Any]] | None = None
+
+
+class Fork(Body):
+    """`POST .../fork`."""
+
+    n: Annotated[int, Field(ge=1, le=256)] = 1
+
+
+class Mark(Body):
+    """`POST .../mark`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class Rollback(Body):
+    """`POST .../rollback`: to one of the three."""
+
+    length: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    name: str | None = None
+    mark: Annotated[str, Field(pattern=r"^[0-9]{1,18}:[0-9]{1,18}$")] | None = None
+
+
+class Adopt(Body):
+    """`POST .../adopt`."""
+
+    other: str
+
+
+class Select(Body):
+    """`POST .../select`."""
+
+    choices: Annotated[list[str], Field(max_length=256)]
+
+
+class Stop(Body):
+    """`POST .../stop`: ends what is generated; with `length` the branch keeps no more tokens than that."""
+
+    length: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+
+
+class Output(Body):
+    """What may be said."""
+
+    type: Literal["text", "json_schema", "regex", "grammar"]
+    schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
+    pattern: Text | None = None
+    lark: Text | None = None
+
+    def asked(self) -> Any:
+        """As the SDK takes it. Raises Refused, InvalidInput."""
+        match self:
+            case Output(type="text", schema_=None, pattern=None, lark=None):
+                return str
+            case Output(type="json_schema", schema_=schema, pattern=None, lark=None) if schema is not None:
+                return JsonSchema(schema)
+            case Output(type="regex", schema_=None, pattern=str(pattern), lark=None):
+                return Regex(pattern)
+            case Output(type="grammar", schema_=None, pattern=None, lark=str(lark)):
+                return Grammar(lark)
+        what = "schema goes with the type json_schema, pattern with regex, lark with grammar"
+        raise Refused("invalid", what, param="output")
+
+
+class Generate(Body):
+    """`POST .../generate`: the options of the SDK's verb. With `stream` tokens are sent as they come."""
+
+    max_tokens: Count = 256
+    stop: Stops | None = None
+    sampling: dict[str, Any] | None = None
+    speculative: bool = True
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    output: Output | None = None
+    stream: bool = False
+    keep: Literal["read", "made"] = "read"
+
+    def how(self) -> dict[str, Any]:
+        """The options. Raises Refused, InvalidInput."""
+        how: dict[str, Any] = {
+            "max_tokens": self.max_tokens,
+            "stop": self.stop,
+            "sampling": None if self.sampling is None else _sampling(self.sampling),
+            "top_logprobs": self.top_logprobs,
+            "output": str if self.output is None else self.output.asked(),
+        }
+        return how if self.speculative else how | {"speculative": None}
+
+
+def _sampling(given: Mapping[str, Any]) -> Sampling:
+    """Keys of JSON are text, and biases are by token."""
+    bias = given.get("logit_bias")
+    if not isinstance(bias, dict):
+        return Sampling(**given)
+    read = {int(key[:12]) if key.isascii() and key.isdigit() else key: value for key, value in bias.items()}
+    return Sampling(**{**given, "logit_bias": read})

@@ -1,0 +1,63 @@
+"""What answers at which path, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from starlette.responses import Response
+
+from . import branch_request
+from . import branch_verbs as branches
+from .openai.chat import create_chat_completion
+from .openai.chat_request import ChatRequest
+from .openai.models import list_models, show_model
+from .openai.responses import create_response
+from .openai.responses_request import ResponsesRequest
+from .openai.stored_responses import delete_response, list_input_items, show_response
+from .plain import health, metrics
+from .server import Server
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from .body import Body
+
+Endpoint: TypeAlias = Callable[[Server, "Request"], Awaitable[Response]]
+
+ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
+    ("GET", "/health"): health,
+    ("GET", "/metrics"): metrics,
+    ("GET", "/v1/models"): list_models,
+    ("GET", "/v1/models/{model}"): show_model,
+    ("POST", "/v1/chat/completions"): create_chat_completion,
+    ("POST", "/v1/responses"): create_response,
+    ("GET", "/v1/responses/{response}"): show_response,
+    ("DELETE", "/v1/responses/{response}"): delete_response,
+    ("GET", "/v1/responses/{response}/input_items"): list_input_items,
+    ("POST", "/v1/branches"): branches.create_branch,
+    ("GET", "/v1/branches/{branch}"): branches.show_branch,
+    ("DELETE", "/v1/branches/{branch}"): branches.delete_branch,
+    ("POST", "/v1/branches/{branch}/fork"): branches.fork_branch,
+    ("POST", "/v1/branches/{branch}/extend"): branches.extend_branch,
+    ("POST", "/v1/branches/{branch}/rollback"): branches.roll_back_branch,
+    ("POST", "/v1/branches/{branch}/mark"): branches.mark_branch,
+    ("POST", "/v1/branches/{branch}/adopt"): branches.adopt_branch,
+    ("POST", "/v1/branches/{branch}/select"): branches.select_branch,
+    ("POST", "/v1/branches/{branch}/generate"): branches.generate_on_branch,
+    ("POST", "/v1/branches/{branch}/stop"): branches.stop_branch,
+}
+
+BODIES: Mapping[Endpoint, type[Body]] = {
+    create_chat_completion: ChatRequest,
+    create_response: ResponsesRequest,
+    branches.create_branch: branch_request.Create,
+    branches.fork_branch: branch_request.Fork,
+    branches.extend_branch: branch_request.Given,
+    branches.roll_back_branch: branch_request.Rollback,
+    branches.mark_branch: branch_request.Mark,
+    branches.adopt_branch: branch_request.Adopt,
+    branches.select_branch: branch_request.Select,
+    branches.generate_on_branch: branch_request.Generate,
+    branches.stop_branch: branch_request.Stop,
+}

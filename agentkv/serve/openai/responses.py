@@ -1,0 +1,268 @@
+"""`POST /v1/responses`: items in, items out. A response that is stored is a branch, and whoever goes on from it forks
+that branch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from openai.types.responses import (
+    Response as ResponseObject,
+)
+from openai.types.responses import (
+    ResponseCompletedEvent,
+    ResponseCreatedEvent,
+    ResponseFailedEvent,
+    ResponseIncompleteEvent,
+    ResponseInProgressEvent,
+)
+from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
+
+from ..body import read_body
+from ..event_stream import Answer, Emit, EventStream
+from ..refused import Refused, refused
+from ..reply import Part, Written, write
+from .chat import ERRORS
+from .response_items import new_id
+from .response_output import Output, event_of
+from .responses_request import ResponsesRequest
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from ..._branch import Branch
+    from ..asked import Asked
+    from ..server import Prompted, Server
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is known of a response that is stored, beside its branch.
+
+    Attributes:
+        response: as it was given.
+        items: its input, without that of the responses before it.
+        begins: what the tokens of its branch begin with.
+    """
+
+    response: Mapping[str, Any]
+    items: Sequence[Mapping[str, Any]]
+    begins: Begins
+
+
+class Begins(NamedTuple):
+    """What a prompt begins with, and what is not carried over from one response to the next."""
+
+    instructions: str | None
+    tools: Sequence[Mapping[str, Any]]
+    template: Mapping[str, Any]
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The message that instructions are."""
+        return [] if self.instructions is None else [{"role": "system", "content": self.instructions}]
+
+
+def kept_as(response: str) -> str:
+    """The name of a response's branch among those that wait."""
+    return f"response:{response}"
+
+
+async def create_response(server: Server, request: Request) -> Response:
+    """The endpoint."""
+    body = await read_body(request, ResponsesRequest, server.settings.most_bytes)
+    server.check_model(body.model)
+    items = body.items()
+    asked = server.checked(body.asked(items, server.context.model_info.vocab_size))
+    creation = _Creation(server, body, items, asked, request.headers)
+    if body.stream:
+        return EventStream(creation.stream, ERRORS)
+    return Answer(creation.whole, ERRORS)
+
+
+class _Creation:
+    """One request under way."""
+
+    def __init__(
+        self,
+        server: Server,
+        body: ResponsesRequest,
+        items: Sequence[Mapping[str, Any]],
+        asked: Asked,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._server = server
+        self._body = body
+        self._items = items
+        self._asked = asked
+        self._begins = Begins(body.instructions, asked.tools, asked.template)
+        self._headers = headers
+        self._id = new_id("resp")
+        self._created = int(time.time())
+        self._count = 0  # of events
+
+    async def whole(self) -> Response:
+        """The response, once it is whole."""
+        async with self._server.admitted(self._headers), self._prompted() as prompted:
+            output, prompt = self._output(prompted.branch), len(prompted.branch)
+            written = await write(prompted.branch, self._asked)
+            for part in written.parts:
+                list(output.read(part))
+            list(output.end(written.cut))
+            response = self._ended(output, written, prompted, prompt)
+            self._keep(prompted, response, written)
+        return JSONResponse(response)
+
+    async def stream(self, emit: Emit) -> None:
+        """The response as it comes. What is refused before anything of it was written is an error response."""
+        try:
+            await self._events(emit)
+        except Exception as error:
+            if not self._count:
+                raise
+            await self._failed(emit, refused(error))
+
+    async def _events(self, emit: Emit) -> None:
+        async with self._server.admitted(self._headers), self._prompted() as prompted:
+            output, prompt = self._output(prompted.branch), len(prompted.branch)
+
+            async def tell(part: Part) -> None:
+                await self._begin(emit)
+                for event in output.read(part):
+                    await self._send(emit, event)
+
+            written = await write(prompted.branch, self._asked, tell)
+            await self._begin(emit)
+            for event in output.end(written.cut):
+                await self._send(emit, event)
+            response = self._ended(output, written, prompted, prompt)
+            self._keep(prompted, response, written)
+        await self._tell(emit, ResponseIncompleteEvent if written.cut else ResponseCompletedEvent, response)
+
+    async def _begin(self, emit: Emit) -> None:
+        if not self._count:
+            begun = self._frame("in_progress", [])
+            await self._tell(emit, ResponseCreatedEvent, begun)
+            await self._tell(emit, ResponseInProgressEvent, begun)
+
+    async def _failed(self, emit: Emit, told: Refused) -> None:
+        code = "rate_limit_exceeded" if told.kind == "busy" else "server_error"
+        failed = self._frame("failed", [], error={"code": code, "message": told.message})
+        await self._tell(emit, ResponseFailedEvent, failed)
+
+    async def _tell(self, emit: Emit, kind: type[BaseModel], response: Mapping[str, Any]) -> None:
+        await self._send(emit, event_of(kind, response=response))
+
+    async def _send(self, emit: Emit, event: Any) -> None:
+        event.sequence_number, self._count = self._count, self._count + 1
+        await emit(event.model_dump_json(exclude_unset=True, by_alias=True), event.type)
+
+    def _prompted(self) -> AbstractAsyncContextManager[Prompted]:
+        """A fork of the branch that it goes on from, where that begins as its client now says. Else the
+        conversation has other tokens from the first on, and is read anew."""
+        begins, asked = self._begins, self._asked
+        previous = self._body.previous_response_id
+        if previous is None:
+            self._asked = replace(asked, messages=[*begins.messages, *asked.messages])
+            return self._server.prompted(self._asked)
+        branch, stored = found(self._server, previous, _no_previous(previous))
+        if stored.begins == begins:
+            return self._server.prompted(asked, branch)
+        said = _messages(branch)[len(stored.begins.messages) :]
+        return self._server.prompted(replace(asked, messages=[*begins.messages, *said, *asked.messages]))
+
+    def _output(self, branch: Branch) -> Output:
+        return Output(branch._history.conversation.calls, self._body.logprobs)
+
+    def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
+        if self._body.stored:
+            stored = Stored(response, self._items, self._begins)
+            prompted.keep(kept_as(self._id), promised=True, note=stored)
+        elif self._body.previous_response_id is None:
+            self._server.remember(prompted, self._asked, written)
+
+    def _ended(self, output: Output, written: Written, prompted: Prompted, prompt: int) -> dict[str, Any]:
+        made = len(written.generation.tokens)
+        usage = {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": min(prompted.cached, prompt), "cache_write_tokens": 0},
+            "output_tokens": made,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + made,
+        }
+        details = {"reason": "max_output_tokens"} if written.cut else None
+        status = "incomplete" if written.cut else "completed"
+        ended = None if written.cut else int(time.time())
+        return self._frame(status, output.items, incomplete_details=details, usage=usage, completed_at=ended)
+
+    def _frame(self, status: str, output: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+        body = self._body
+        fields = {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": body.model,
+            "output": output,
+            "parallel_tool_calls": self._asked.parallel,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": body.reasoning and body.reasoning.effort, "summary": None},
+            "service_tier": "default",
+            "store": body.stored,
+            "temperature": self._asked.sampling.temperature,
+            "text": {"format": _format(body)},
+            "tool_choice": _choice(body),
+            "tools": [{"strict": True} | tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+            "top_logprobs": self._asked.top_logprobs,
+            "top_p": self._asked.sampling.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "user": body.user,
+        }
+        response = ResponseObject.model_validate(fields | more)
+        return response.model_dump(mode="json", exclude_unset=True, by_alias=True)
+
+
+def found(server: Server, response: str, missing: Refused) -> tuple[Branch, Stored]:
+    """A response that is stored. Raises `missing`."""
+    kept = server.shelf.kept(kept_as(response))
+    if kept is None:
+        raise missing
+    assert isinstance(kept.note, Stored)
+    return kept.branch, kept.note
+
+
+def _no_previous(response: str) -> Refused:
+    what = (
+        f"there is no response {response!r}: it was not stored, was deleted, or gave way to newer ones; send the whole "
+        "conversation as input"
+    )
+    return Refused("invalid", what, "previous_response_not_found", "previous_response_id")
+
+
+def _messages(branch: Branch) -> list[Mapping[str, Any]]:
+    """The messages of a branch, as templates get them."""
+    history = branch._history
+    return [entry.message for entry in history.conversation.with_reply(history.log, branch._home.reader)]
+
+
+def _format(body: ResponsesRequest) -> dict[str, Any]:
+    form = body.text and body.text.format
+    return form.model_dump(exclude_none=True, by_alias=True) if form else {"type": "text"}
+
+
+def _choice(body: ResponsesRequest) -> object:
+    choice = body.tool_choice
+    if choice is None:
+        return "auto"
+    return choice.type if choice.name is None else {"type": "function", "name": choice.name}

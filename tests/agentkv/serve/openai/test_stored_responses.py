@@ -1,0 +1,125 @@
+"""Responses that are stored: going on from one is a fork, whatever happened to its cells meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import Response
+
+from ..conftest import Serve, Served
+from .test_responses import ASKED, result
+
+pytestmark = pytest.mark.anyio
+
+
+async def first_of(served: Served) -> Response:
+    return await served.openai.responses.create(**ASKED, input="What is the weather in Oslo?")
+
+
+async def answer(served: Served, response: Response, **said: Any) -> Response:
+    given: Any = [result(response.output[0], **said)]
+    return await served.openai.responses.create(**ASKED, previous_response_id=response.id, input=given)
+
+
+def new_tokens(response: Response, previous: Response) -> int:
+    assert response.usage is not None
+    assert previous.usage is not None
+    return response.usage.input_tokens - previous.usage.total_tokens
+
+
+async def test_branching_twice_prefills_only_what_is_new(served: Served) -> None:
+    first = await first_of(served)
+    answers = []
+    for temp, sky in ((7, "rainy"), (9, "sunny")):
+        before = served.ctx.stats.prefilled
+        answers.append(await answer(served, first, temp=temp, sky=sky))
+        assert served.ctx.stats.prefilled - before == new_tokens(answers[-1], first) + 1  # and the last one drawn
+    assert [each.output_text for each in answers] == [
+        "It is 7 degrees and rainy in Oslo.",
+        "It is 9 degrees and sunny in Oslo.",
+    ]
+    before = served.ctx.stats.prefilled
+    more = await served.openai.responses.create(**ASKED, previous_response_id=answers[1].id, input="And in Tolvik?")
+    assert served.ctx.stats.prefilled - before == new_tokens(more, answers[1]) + 1
+    assert more.output[0].type == "function_call"
+    assert more.output[0].call_id != first.output[0].call_id  # type: ignore[union-attr]
+
+
+async def test_other_instructions_are_another_conversation(served: Served) -> None:
+    first = await first_of(served)
+    given: Any = [result(first.output[0], temp=7, sky="rainy")]
+    for instructions in (None, "You are Nano."):
+        asked = {**ASKED, "instructions": instructions}
+        second = await served.openai.responses.create(**asked, previous_response_id=first.id, input=given)
+        branch = served.server.shelf.find(f"response:{second.id}")
+        assert branch is not None
+        said = branch.messages
+        assert [m.role for m in said] == [
+            *(["system"] if instructions else []),
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+        ]
+        assert said[0].content == (instructions or "What is the weather in Oslo?")
+        assert said[-3].calls[0].name == "weather"
+        whole: Any = [{"role": "user", "content": "What is the weather in Oslo?"}, *first.output, *given]
+        anew = await served.openai.responses.create(**asked, input=whole, store=False)
+        assert anew.output_text == second.output_text
+
+
+async def test_what_is_not_there_is_named(served: Served) -> None:
+    first = await first_of(served)
+    assert (await served.openai.responses.retrieve(first.id)).to_dict() == first.to_dict()
+    items = await served.openai.responses.input_items.list(first.id)
+    assert [item.type for item in items.data] == ["message"]
+    again: Any = [*items.data, *first.output, result(first.output[0], temp=1, sky="snowy")]
+    assert (await served.openai.responses.create(**ASKED, input=again)).status == "completed"
+    await served.openai.responses.delete(first.id)
+    for read in (served.openai.responses.retrieve, served.openai.responses.delete):
+        with pytest.raises(openai.NotFoundError):
+            await read(first.id)
+    unstored = await served.openai.responses.create(model="nano", input="Who are you?", store=False)
+    for gone in (first.id, unstored.id, "resp_x", "../etc"):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await served.openai.responses.create(model="nano", input="hi", previous_response_id=gone)
+        assert refused.value.code == "previous_response_not_found"
+        assert refused.value.param == "previous_response_id"
+
+
+@pytest.mark.parametrize("query", ["order=up", "limit=0", "limit=x", "after=y", "include=z"])
+async def test_lists_of_items_take_known_parameters(served: Served, query: str) -> None:
+    first = await first_of(served)
+    response = await served.http.get(f"/v1/responses/{first.id}/input_items?{query}")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == query.partition("=")[0]
+
+
+async def test_the_response_used_longest_ago_gives_way(serve: Serve) -> None:
+    async with serve(most_kept=2) as served:
+        first = await first_of(served)
+        second = await first_of(served)
+        await answer(served, first, temp=7, sky="rainy")
+        with pytest.raises(openai.BadRequestError, match="gave way"):
+            await answer(served, second, temp=7, sky="rainy")
+        assert len(served.ctx.branches) == 2
+
+
+@pytest.mark.parametrize("to_disk", [False, True])
+async def test_stored_responses_leave_a_small_cache_and_go_on_as_if_they_had_not(
+    serve: Serve, tmp_path: Path, to_disk: bool
+) -> None:
+    async with serve(capacity=256, offload=tmp_path if to_disk else None) as served:
+        first = await first_of(served)
+        for number in range(4):
+            await served.openai.responses.create(model="nano", input=f"Number {number}. " * 6, max_output_tokens=8)
+        branch = served.server.shelf.find(f"response:{first.id}")
+        assert branch is not None
+        assert branch.offloaded
+        before = served.ctx.stats.prefilled
+        second = await answer(served, first, temp=7, sky="rainy")
+        assert second.output_text == "It is 7 degrees and rainy in Oslo."
+        assert served.ctx.stats.prefilled - before == new_tokens(second, first) + 1

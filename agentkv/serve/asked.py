@@ -31,6 +31,7 @@ class Asked:
         sampling: how tokens are drawn.
         max_tokens: of the message; None for as many as fit.
         stop: strings that end it.
+        logprobs: is it reported how likely each token of the content was?
         top_logprobs: likely tokens that are reported for each place.
         template: variables for the chat template.
     """
@@ -43,6 +44,7 @@ class Asked:
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     stop: Sequence[str] = ()
+    logprobs: bool = False
     top_logprobs: int = 0
     template: Mapping[str, Any] = field(default_factory=dict)
 

@@ -130,11 +130,11 @@ class _Reply:
         ]
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         left, _ = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
-        for token in tokens:
-            piece = self._bytes_of(token.id)[: max(left, 0)]
+        for batch in ([token] for token in tokens) if self._asked.logprobs else [tokens]:
+            piece = self._text_of(token.id for token in batch if token.id not in self._ends)[: max(left, 0)]
             left -= len(piece)
-            if piece and token.id not in self._ends:
-                self._read(decoder.decode(piece), [token])
+            if piece:
+                self._read(decoder.decode(piece), batch)
         self._end()
         return self._written(generation)
 

@@ -148,6 +148,7 @@ class ChatRequest(Drawn):
             sampling=self.sampling(vocab_size),
             max_tokens=self.max_completion_tokens or self.max_tokens,
             stop=stops_of(self.stop),
+            logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
             template=template_of(self.reasoning_effort, self.chat_template_kwargs),
         )

@@ -139,6 +139,7 @@ class ResponsesRequest(Drawn):
             schema=form.schema_of_content() if form else None,
             sampling=self.sampling(vocab_size),
             max_tokens=self.max_output_tokens,
+            logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
             template=template_of(self.reasoning.effort if self.reasoning else None, None),
         )

@@ -115,7 +115,8 @@ async def test_stored_responses_leave_a_small_cache_and_go_on_as_if_they_had_not
     async with serve(capacity=256, offload=tmp_path if to_disk else None) as served:
         first = await first_of(served)
         for number in range(4):
-            await served.openai.responses.create(model="nano", input=f"Number {number}. " * 6, max_output_tokens=8)
+            asked = {"input": f"Number {number}. " * 6, "max_output_tokens": 8, "temperature": 0}
+            await served.openai.responses.create(model="nano", **asked)  # type: ignore[call-overload]
         branch = served.server.shelf.find(f"response:{first.id}")
         assert branch is not None
         assert branch.offloaded

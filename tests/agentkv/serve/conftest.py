@@ -62,8 +62,10 @@ def serve() -> Serve:
                     openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client,
                     httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http,
                 ):
-                    yield Served(ctx, app.state.server, url, client, http)
-                listener.should_exit = True
+                    try:
+                        yield Served(ctx, app.state.server, url, client, http)
+                    finally:
+                        listener.should_exit = True
 
     return served
 

@@ -66,9 +66,10 @@ async def serving(settings: Settings = SETTINGS, **options: Any) -> AsyncIterato
                 httpx.AsyncClient(base_url=url, timeout=60) as http,
                 openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client,
             ):
-                yield Served(ctx, app.state.server, url, client, http)
-            http_server.should_exit = True
-            group.cancel_scope.deadline = anyio.current_time() + 20
+                try:
+                    yield Served(ctx, app.state.server, url, client, http)
+                finally:
+                    http_server.should_exit = True
 
 
 @pytest.fixture

@@ -115,14 +115,18 @@ async def test_text_streams_as_parts_with_logprobs(served: Served) -> None:
 
 async def test_a_schema_holds_the_text(served: Served) -> None:
     parsed = await served.openai.responses.parse(
-        model="nano", input="Mara is 41 years old.", text_format=Person, temperature=1
+        model="nano", input="Mara is 41 years old.", text_format=Person, temperature=0
     )
     assert isinstance(parsed.output_parsed, Person)
     assert parsed.text is not None
     assert parsed.text.format is not None
     assert parsed.text.format.type == "json_schema"
     free = await served.openai.responses.create(
-        model="nano", input="Mara is 41.", text={"format": {"type": "json_object"}}, max_output_tokens=400
+        model="nano",
+        input="Mara is 41.",
+        text={"format": {"type": "json_object"}},
+        max_output_tokens=400,
+        temperature=0,
     )
     assert free.status == "incomplete" or isinstance(json.loads(free.output_text), dict)
 

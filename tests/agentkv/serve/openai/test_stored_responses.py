@@ -9,6 +9,8 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+import agentkv as kv
+
 from ..conftest import Serve, Served
 from .test_responses import ASKED, result
 
@@ -115,8 +117,8 @@ async def test_stored_responses_leave_a_small_cache_and_go_on_as_if_they_had_not
     async with serve(capacity=256, offload=tmp_path if to_disk else None) as served:
         first = await first_of(served)
         for number in range(4):
-            asked = {"input": f"Number {number}. " * 6, "max_output_tokens": 8, "temperature": 0}
-            await served.openai.responses.create(model="nano", **asked)  # type: ignore[call-overload]
+            asked: Any = {"model": "nano", "input": f"Number {number}. " * 12, "temperature": 0}
+            await served.openai.responses.create(**asked, max_output_tokens=8)
         branch = served.server.shelf.find(f"response:{first.id}")
         assert branch is not None
         assert branch.offloaded
@@ -124,3 +126,46 @@ async def test_stored_responses_leave_a_small_cache_and_go_on_as_if_they_had_not
         second = await answer(served, first, temp=7, sky="rainy")
         assert second.output_text == "It is 7 degrees and rainy in Oslo."
         assert served.ctx.stats.prefilled - before == new_tokens(second, first) + 1
+
+
+async def test_forks_of_one_response_at_once(served: Served) -> None:
+    first = await first_of(served)
+    before = served.ctx.stats.prefilled
+    answers = await kv.gather(*(answer(served, first, temp=temp, sky="rainy") for temp in (2, 3, 4, 5)))
+    assert [each.output_text for each in answers] == [
+        f"It is {temp} degrees and rainy in Oslo." for temp in (2, 3, 4, 5)
+    ]
+    new = sum(new_tokens(each, first) + 1 for each in answers)
+    assert served.ctx.stats.prefilled - before <= new
+
+
+async def test_a_response_that_was_cut_goes_on(served: Served) -> None:
+    asked: dict[str, Any] = {"model": "nano", "temperature": 0}
+    cut = await served.openai.responses.create(**asked, input="Who are you?", max_output_tokens=2)
+    more = await served.openai.responses.create(**asked, previous_response_id=cut.id, input="Who are you?")
+    branch = served.server.shelf.find(f"response:{more.id}")
+    assert branch is not None
+    assert [message.content for message in branch.messages[:3]] == ["Who are you?", cut.output_text, "Who are you?"]
+
+
+async def test_conversations_that_nobody_was_promised_give_way_first(serve: Serve) -> None:
+    async with serve(most_kept=2) as served:
+        first = await first_of(served)
+        for number in range(3):
+            said: Any = [{"role": "user", "content": f"Number {number}."}]
+            await served.openai.chat.completions.create(model="nano", messages=said, max_tokens=4)
+        assert (await answer(served, first, temp=7, sky="rainy")).status == "completed"
+
+
+async def test_a_stream_that_fails_on_its_way_says_so(served: Served) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 5000}}, "required": ["a"]}
+    form: Any = {"format": {"type": "json_schema", "name": "long", "schema": schema}}
+    kinds = []
+    async for event in await served.openai.responses.create(model="nano", input="hi", text=form, stream=True):
+        kinds.append(event.type)
+        if kinds.count("response.output_text.delta") == 1 and kinds[-1] == "response.output_text.delta":
+            await served.server.admission.drain(0)
+    assert event.type == "response.failed"
+    assert event.response.error is not None
+    assert "stopping" in event.response.error.message
+    assert not served.ctx.branches

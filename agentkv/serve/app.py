@@ -12,6 +12,9 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .anthropic.count_tokens import count_tokens
+from .anthropic.errors import AnthropicErrors
+from .anthropic.messages import create_message
 from .guard import Guard, Measured, cors
 from .openai.chat import ERRORS, create_chat_completion
 from .openai.models import list_models, show_model
@@ -34,6 +37,8 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/models"): list_models,
     ("GET", "/v1/models/{model}"): show_model,
     ("POST", "/v1/chat/completions"): create_chat_completion,
+    ("POST", "/v1/messages"): create_message,
+    ("POST", "/v1/messages/count_tokens"): count_tokens,
 }
 
 
@@ -59,7 +64,7 @@ def application(context: Context, settings: Settings) -> Starlette:
 
 def errors_of(path: str) -> Protocols:
     """How errors of a path are written."""
-    return ERRORS
+    return AnthropicErrors() if path.startswith("/v1/messages") else ERRORS
 
 
 async def _answered(endpoint: Endpoint, server: Server, request: Request) -> Response:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.lowlevel
+import anyio.to_thread
 
 from .._errors import ContextFull, OutOfMemory, TooManyBranches
 from .admission import Admission, seconds_asked
@@ -108,6 +110,20 @@ class Server:
             yield prompted
         finally:
             prompted.leave()
+
+    async def tokens_of(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        reply: bool = True,
+    ) -> list[int]:
+        """The tokens of a conversation, as a branch would have them; with `reply` the assistant's turn is opened.
+
+        Raises InvalidInput.
+        """
+        spell = partial(self.context.tokenizer.apply_chat, messages, tools or None, reply, **(template or {}))
+        return await anyio.to_thread.run_sync(spell, abandon_on_cancel=True)
 
     def remember(self, prompted: Prompted, asked: Asked, written: Written) -> None:
         """Keeps a conversation for a client that comes back with all of its messages, as long as there is room."""

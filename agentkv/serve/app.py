@@ -17,10 +17,13 @@ from .anthropic.errors import AnthropicErrors
 from .anthropic.messages import create_message
 from .guard import Guard, Measured, cors
 from .openai.chat import ERRORS, create_chat_completion
+from .openai.completions import create_completion
+from .openai.embeddings import refuse_embeddings
 from .openai.models import list_models, show_model
 from .plain import health, metrics
 from .refused import STATUS, Refused, refused
 from .server import Server
+from .tokenizing import detokenize, tokenize
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,6 +40,10 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/models"): list_models,
     ("GET", "/v1/models/{model}"): show_model,
     ("POST", "/v1/chat/completions"): create_chat_completion,
+    ("POST", "/v1/completions"): create_completion,
+    ("POST", "/v1/embeddings"): refuse_embeddings,
+    ("POST", "/tokenize"): tokenize,
+    ("POST", "/detokenize"): detokenize,
     ("POST", "/v1/messages"): create_message,
     ("POST", "/v1/messages/count_tokens"): count_tokens,
 }

@@ -12,6 +12,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .anthropic.errors import AnthropicErrors
 from .endpoints import BODIES, ENDPOINTS
 from .guard import Guard, Measured, cors
 from .openai.errors import OpenAIErrors
@@ -52,12 +53,12 @@ def application(context: Context, settings: Settings) -> Starlette:
     return app
 
 
-_OPENAI = OpenAIErrors()
+_ANTHROPIC, _OPENAI = AnthropicErrors(), OpenAIErrors()
 
 
 def errors_of(path: str) -> Protocols:
     """How errors of a path are written."""
-    return _OPENAI
+    return _ANTHROPIC if path.startswith("/v1/messages") else _OPENAI
 
 
 async def _answered(endpoint: Endpoint, server: Server, request: Request) -> Response:

@@ -75,5 +75,9 @@ def _refused(error: ErrorDetails, within: str) -> Refused:
         )
     if error["type"] == "missing":
         return Refused("invalid", f"{name} is missing", "missing_parameter", name)
+    if error["type"] == "union_tag_invalid":
+        tag, known = error["ctx"]["tag"], error["ctx"]["expected_tags"]
+        told = f"{name} is of the type {shown(tag)}, which this server does not know; it knows {known}"
+        return Refused("invalid", told, "unsupported_parameter", name)
     message = error["msg"].removeprefix("Value error, ")
     return Refused("invalid", f"{name} is {shown(error['input'])}: {message}", "invalid_value", name)

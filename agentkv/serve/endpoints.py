@@ -9,14 +9,21 @@ from starlette.responses import Response
 
 from . import branch_request
 from . import branch_verbs as branches
+from .anthropic.count_tokens import count_tokens
+from .anthropic.message_request import CountRequest, MessageRequest
+from .anthropic.messages import create_message
 from .openai.chat import create_chat_completion
 from .openai.chat_request import ChatRequest
+from .openai.completion_request import CompletionRequest
+from .openai.completions import create_completion
+from .openai.embeddings import refuse_embeddings
 from .openai.models import list_models, show_model
 from .openai.responses import create_response
 from .openai.responses_request import ResponsesRequest
 from .openai.stored_responses import delete_response, list_input_items, show_response
 from .plain import health, metrics
 from .server import Server
+from .tokenizing import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -31,6 +38,12 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/models"): list_models,
     ("GET", "/v1/models/{model}"): show_model,
     ("POST", "/v1/chat/completions"): create_chat_completion,
+    ("POST", "/v1/completions"): create_completion,
+    ("POST", "/v1/embeddings"): refuse_embeddings,
+    ("POST", "/v1/messages"): create_message,
+    ("POST", "/v1/messages/count_tokens"): count_tokens,
+    ("POST", "/tokenize"): tokenize,
+    ("POST", "/detokenize"): detokenize,
     ("POST", "/v1/responses"): create_response,
     ("GET", "/v1/responses/{response}"): show_response,
     ("DELETE", "/v1/responses/{response}"): delete_response,
@@ -50,6 +63,11 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
 
 BODIES: Mapping[Endpoint, type[Body]] = {
     create_chat_completion: ChatRequest,
+    create_completion: CompletionRequest,
+    create_message: MessageRequest,
+    count_tokens: CountRequest,
+    tokenize: TokenizeRequest,
+    detokenize: DetokenizeRequest,
     create_response: ResponsesRequest,
     branches.create_branch: branch_request.Create,
     branches.fork_branch: branch_request.Fork,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -56,9 +56,12 @@ class Answer(Response):
 class EventStream(Response):
     """Server-sent events that `work` emits. What is refused before the first one is an error response."""
 
-    def __init__(self, work: Callable[[Emit], Awaitable[None]], errors: Protocols) -> None:
+    def __init__(
+        self, work: Callable[[Emit], Awaitable[None]], errors: Protocols, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._work = work
         self._errors = errors
+        self._head = [*_HEADERS, *((name.encode(), value.encode()) for name, value in (headers or {}).items())]
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +72,7 @@ class EventStream(Response):
             nonlocal begun
             if not begun:
                 begun = True
-                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await send({"type": "http.response.start", "status": 200, "headers": self._head})
             name = "" if event is None else f"event: {event}\n"
             body = f"{name}data: {data}\n\n".encode()
             await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.lowlevel
+import anyio.to_thread
 
 from .._errors import ContextFull, OutOfMemory, TooManyBranches
-from .._messages import checked_messages
+from .._messages import checked_messages, checked_template
 from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
@@ -113,6 +114,37 @@ class Server:
             yield prompted
         finally:
             prompted.leave()
+
+    @asynccontextmanager
+    async def begun(self, prompt: str | Sequence[int]) -> AsyncIterator[Prompted]:
+        """A branch that holds a text, or token ids, for the length of a block. Makes room as `prompted` does.
+
+        Control tokens that the text spells are parsed: it is the client's own.
+        """
+        branch = await self.with_room(lambda: self.context.branch(prompt, overflow=self))
+        prompted = Prompted(self, branch, branch.reused)
+        try:
+            yield prompted
+        finally:
+            prompted.leave()
+
+    async def tokens_of(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        reply: bool = True,
+    ) -> list[int]:
+        """The tokens of a conversation, as a branch would have them; with `reply` the assistant's turn is opened.
+
+        Raises InvalidInput.
+        """
+        tokenizer, variables = self.context.tokenizer, checked_template(template, known=True)
+
+        def spelled() -> list[int]:
+            return tokenizer._tokenizer.encode_rendered(tokenizer._render(messages, tools or None, reply, variables))
+
+        return await anyio.to_thread.run_sync(spelled, abandon_on_cancel=True)
 
     def remember(self, prompted: Prompted, asked: Asked, written: Written) -> None:
         """Keeps a conversation for a client that comes back with all of its messages, as long as there is room."""

@@ -5,35 +5,34 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentkv_runtime.formats.parsed import ArgumentsDelta, CallOpened, ReasoningDelta, TextDelta
-from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
-from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
 from starlette.responses import JSONResponse, Response
 
 from ..._gather import gather
 from ..._message import call_id
 from ..body import read_body
+from ..choices import Choices
 from ..event_stream import Answer, Emit, EventStream
 from ..refused import Refused
 from ..reply import Part, Written, write
 from .chat_request import ChatRequest
 from .errors import OpenAIErrors
 from .logprobs import logprobs_of
+from .usage import usage_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from ..._branch import Branch
     from ..asked import Asked
-    from ..server import Prompted, Server
+    from ..server import Server
 
 ERRORS = OpenAIErrors()
 
@@ -74,7 +73,7 @@ class _Completion:
         completion = ChatCompletion.model_construct(
             **self._frame("chat.completion"),
             choices=[self._choice(index, each) for index, each in enumerate(written)],
-            usage=self._usage(prompted, prompt, written),
+            usage=usage_of(prompt, prompted.cached, [each.generation for each in written]),
             **first,
         )
         return JSONResponse(completion.model_dump(mode="json", exclude_unset=True))
@@ -90,7 +89,7 @@ class _Completion:
                 )
             self._server.remember(prompted, self._asked, written[0])
         if self._body.stream_options and self._body.stream_options.include_usage:
-            await send([], usage=self._usage(prompted, prompt, written))
+            await send([], usage=usage_of(prompt, prompted.cached, [each.generation for each in written]))
         await emit("[DONE]")
 
     async def _message(self, index: int, branch: Branch, send: Any, first: dict[str, Any]) -> Written:
@@ -115,8 +114,8 @@ class _Completion:
         await send([_chunk(index, {}, finish_reason=_finish(written), **ids)])
         return written
 
-    def _branches(self, branch: Branch) -> _Choices:
-        return _Choices(self._server, branch, self._asked, self._body.n or 1)
+    def _branches(self, branch: Branch) -> Choices:
+        return Choices(self._server, branch, self._asked.sampling.seed, self._body.n or 1)
 
     async def _send(self, emit: Emit, choices: Sequence[ChunkChoice], **more: Any) -> None:
         chunk = ChatCompletionChunk.model_construct(
@@ -147,46 +146,6 @@ class _Completion:
 
     def _ids(self, name: str, tokens: list[int]) -> dict[str, Any]:
         return {name: tokens} if self._body.return_token_ids else {}
-
-    def _usage(self, prompted: Prompted, prompt: int, written: Sequence[Written]) -> CompletionUsage:
-        made = sum(len(each.generation.tokens) for each in written)
-        return CompletionUsage(
-            prompt_tokens=prompt,
-            completion_tokens=made,
-            total_tokens=prompt + made,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=min(prompted.cached, prompt), audio_tokens=0),
-            completion_tokens_details=CompletionTokensDetails(reasoning_tokens=0),
-        )
-
-
-class _Choices:
-    """The branches of a request's choices, for the length of a block: the prompt's own, and forks of it."""
-
-    def __init__(self, server: Server, branch: Branch, asked: Asked, count: int) -> None:
-        self._server = server
-        self._branch = branch
-        self._seed = asked.sampling.seed
-        self._count = count
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> list[Branch]:
-        branches = [self._branch]
-        try:
-            if self._count > 1:
-                forks = await self._server.with_room(lambda: self._branch.fork(self._count - 1))
-                for fork in forks:
-                    self._stack.callback(fork.close)
-                branches += forks
-            if self._seed is not None:  # the same request draws the same tokens again
-                for index, branch in enumerate(branches):
-                    await branch.draw_as(index)
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return branches
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
 
 
 def _finish(written: Written) -> Finish:

@@ -1,0 +1,51 @@
+"""Errors in the shape of Anthropic's API."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+from starlette.responses import JSONResponse, Response
+
+from ..refused import Refused
+
+_TYPES = {
+    "key": "authentication_error",
+    "denied": "permission_error",
+    "missing": "not_found_error",
+    "busy": "rate_limit_error",
+    "late": "timeout_error",
+    "large": "request_too_large",
+    "stopping": "overloaded_error",
+    "failed": "api_error",
+}
+
+
+class AnthropicErrors:
+    """`{"type": "error", "error": {"type", "message"}, "request_id"}`, for one request.
+
+    Attributes:
+        request_id: its name, which every response has in the header `request-id`.
+    """
+
+    def __init__(self) -> None:
+        self.request_id = f"req_{secrets.token_hex(12)}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of every response."""
+        return {"request-id": self.request_id}
+
+    def error_response(self, error: Refused) -> Response:
+        """As the whole response."""
+        return JSONResponse(self._shape(error), error.status, headers={**error.headers, **self.headers})
+
+    def error_event(self, error: Refused) -> tuple[str, str | None]:
+        """In a stream that has begun."""
+        return json.dumps(self._shape(error)), "error"
+
+    def _shape(self, error: Refused) -> dict[str, object]:
+        kind = _TYPES.get(error.kind, "invalid_request_error")
+        named = error.param is not None and error.param not in error.message  # there is no other place for its name
+        message = f"{error.param}: {error.message}" if named else error.message
+        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": self.request_id}

@@ -1,0 +1,101 @@
+"""`POST /v1/messages`: a conversation in, one message out."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from anthropic.types import (
+    Message,
+    MessageDeltaUsage,
+    RawMessageDeltaEvent,
+    RawMessageStartEvent,
+    RawMessageStopEvent,
+    Usage,
+)
+from anthropic.types.raw_message_delta_event import Delta
+from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
+
+from ..body import read_body
+from ..event_stream import Answer, Emit, EventStream
+from ..reply import Part, write
+from .answer import Blocks, blocks_of, stop_of
+from .errors import AnthropicErrors
+from .message_request import MessageRequest
+from .thinking import check_thinking
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from ..server import Prompted, Server
+
+
+async def create_message(server: Server, request: Request) -> Response:
+    """The endpoint."""
+    body = await read_body(request, MessageRequest, server.settings.most_bytes)
+    server.check_model(body.model)
+    check_thinking(server, body)
+    errors = AnthropicErrors()
+    message = _Message(server, body, request, errors)
+    if body.stream:
+        return EventStream(message.stream, errors, errors.headers)
+    return Answer(message.whole, errors)
+
+
+class _Message:
+    """One request under way."""
+
+    def __init__(self, server: Server, body: MessageRequest, request: Request, errors: AnthropicErrors) -> None:
+        self._server = server
+        self._body = body
+        self._asked = body.asked()
+        self._headers = request.headers
+        self._errors = errors
+        self._id = f"msg_{secrets.token_hex(12)}"
+
+    async def whole(self) -> Response:
+        """The message, once it is whole."""
+        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
+            usage = _usage(prompted)
+            written = await write(prompted.branch, self._asked)
+            self._server.remember(prompted, self._asked, written)
+        usage.output_tokens = len(written.generation.tokens)
+        message = self._message(content=blocks_of(written.message), usage=usage, **stop_of(written))
+        return JSONResponse(message.model_dump(mode="json", exclude_unset=True), headers=self._errors.headers)
+
+    async def stream(self, emit: Emit) -> None:
+        """The message as it comes."""
+
+        async def send(*events: BaseModel) -> None:
+            for event in events:
+                await emit(event.model_dump_json(exclude_unset=True), event.type)  # type: ignore[attr-defined]
+
+        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
+            usage = _usage(prompted)
+            empty = self._message(content=[], usage=usage, stop_reason=None, stop_sequence=None)
+            await send(RawMessageStartEvent(type="message_start", message=empty))
+            blocks = Blocks(prompted.branch._history.conversation.calls)
+
+            async def tell(part: Part) -> None:
+                for delta in part.deltas:
+                    await send(*blocks.of(delta))
+
+            written = await write(prompted.branch, self._asked, tell)
+            self._server.remember(prompted, self._asked, written)
+        usage.output_tokens = len(written.generation.tokens)
+        total = MessageDeltaUsage(**usage.model_dump(exclude_unset=True))
+        end = RawMessageDeltaEvent(type="message_delta", delta=Delta(**stop_of(written)), usage=total)
+        await send(*blocks.end(), end, RawMessageStopEvent(type="message_stop"))
+
+    def _message(self, **more: Any) -> Message:
+        return Message(id=self._id, type="message", role="assistant", model=self._body.model, **more)
+
+
+def _usage(prompted: Prompted) -> Usage:
+    """What the protocol calls input is the rest of the prompt: what was in the cache counts apart."""
+    prompt = len(prompted.branch)
+    cached = min(prompted.cached, prompt)
+    return Usage(
+        input_tokens=prompt - cached, cache_creation_input_tokens=0, cache_read_input_tokens=cached, output_tokens=0
+    )

@@ -1,0 +1,29 @@
+"""What a client asks of the model's thinking, held against what the model can."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..refused import Refused
+
+if TYPE_CHECKING:
+    from ..server import Server
+    from .message_request import CountRequest
+
+
+def check_thinking(server: Server, body: CountRequest) -> None:
+    """Raises Refused where a model is to think that does not, or one not to that knows no such switch."""
+    reasons = server.context._home.format.thinking is not None
+    thinks = None if body.thinking is None else body.thinking.type != "disabled"
+    if not reasons and thinks:
+        raise Refused("invalid", "the model does not reason; leave it out", param="thinking")
+    if not reasons and body.effort:
+        raise Refused("invalid", "the model does not reason; leave it out", param="output_config.effort")
+    if reasons and thinks is False and not _has_switch(server):
+        raise Refused("invalid", "the model's template cannot turn reasoning off; leave it out", param="thinking")
+
+
+def _has_switch(server: Server) -> bool:
+    question = [{"role": "user", "content": "."}]
+    on, off = (server.context.tokenizer.render_chat(question, enable_thinking=value) for value in (True, False))
+    return on != off

@@ -1,0 +1,60 @@
+"""The tokens of a raw text, in the shape of OpenAI's completions."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from openai.types.completion_choice import Logprobs
+
+from ..._generation import Token
+
+
+class TextLogprobs:
+    """How likely the tokens of one text are, piece by piece. Tokens whose text is held back, such as half a character,
+    come with the text; those of a stop string and of the end never do.
+
+    Args:
+        spelled: the bytes of each token.
+    """
+
+    def __init__(self, spelled: Sequence[bytes]) -> None:
+        self._spelled = spelled
+        self._held: list[Token] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def of(self, tokens: Sequence[Token]) -> Logprobs:
+        """Of the text of these tokens."""
+        said: list[Token] = []
+        for token in tokens:
+            if token.id >= 0:
+                self._held.append(token)
+            if token.text:
+                said += self._held
+                self._held = []
+        return Logprobs(
+            text_offset=[self._place(token) for token in said],
+            token_logprobs=[token.logprob for token in said],
+            tokens=[self._name(token.id) for token in said],
+            top_logprobs=[self._likely(token) for token in said],
+        )
+
+    def _place(self, token: Token) -> int:
+        """Where it begins in the text, in characters."""
+        place = self._offset
+        self._offset += len(self._decoder.decode(self._spelled[token.id]))
+        return place
+
+    def _likely(self, token: Token) -> dict[str, float]:
+        """The likeliest ones, and the one that was taken."""
+        likely = {self._name(other.id): other.logprob for other in token.top_logprobs}
+        return {**likely, self._name(token.id): token.logprob}
+
+    def _name(self, token: int) -> str:
+        """Its text. Where it is no whole character, its bytes as the protocol writes them."""
+        spelled = self._spelled[token]
+        try:
+            return spelled.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelled)

@@ -71,7 +71,7 @@ def serve(
         float, typer.Option(min=0, help="How long requests may go on once the server is told to stop.")
     ] = 30.0,
 ) -> None:
-    """Serve a model over HTTP, by OpenAI's protocol: conversations become branches of one cache.
+    """Serve a model over HTTP, by OpenAI's and Anthropic's protocols: conversations become branches of one cache.
 
     SIGINT and SIGTERM let nobody in any more, wait for what runs, and end the server; a second one ends it at once.
     """

@@ -1,4 +1,4 @@
-"""`/v1/branches`: the verbs of a branch, for other languages. `agentkv.serve.client` speaks it from Python."""
+"""`/v1/branches`: the verbs of a branch, for other languages. `agentkv.client` speaks it from Python."""
 
 from __future__ import annotations
 

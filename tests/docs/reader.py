@@ -131,7 +131,8 @@ class Reader:
             name, *words = shlex.split(command, comments=True)
             if name == "curl":
                 url, data = words[0], words[words.index("-d") + 1]
-                method_and_path = ("POST", url.removeprefix("http://127.0.0.1:8080"))
+                path = re.sub(r"/br_\w+", "/{branch}", url.removeprefix("http://127.0.0.1:8080"))
+                method_and_path = ("POST", path)
                 assert method_and_path in ENDPOINTS, f"{block.where}: {url}"
                 body = json.loads(data)
                 BODIES[ENDPOINTS[method_and_path]].model_validate(body)

@@ -9,19 +9,19 @@ from typing import Any, Unpack, overload
 import anyio
 from typing_extensions import TypeForm, TypeVar
 
-from ..._errors import BranchClosed, ForeignBranch, InvalidInput, InvalidRollback, OutputInvalid
-from ..._extending import Extended
-from ..._generating import How
-from ..._generation import Choice, Generation
-from ..._inputs import Prompt, checked_count
-from ..._mark import Mark
-from ..._message import Message
-from ..._sampling import Sampling
-from ..._shown import shown
-from ..._speculation import INHERIT
-from ...output import Constraint
-from ...output._asked import Asked, asked
-from ...output.grammar import GrammarSource
+from .._errors import BranchClosed, ForeignBranch, InvalidInput, InvalidRollback, OutputInvalid
+from .._extending import Extended
+from .._generating import How
+from .._generation import Choice, Generation
+from .._inputs import Prompt, checked_count
+from .._mark import Mark
+from .._message import Message
+from .._sampling import Sampling
+from .._shown import shown
+from .._speculation import INHERIT
+from ..output import Constraint
+from ..output._asked import Asked, asked
+from ..output.grammar import GrammarSource
 from ._stream import RemoteStream
 from ._values import generation_of, message_of, output_told, prompt_told, sampling_told
 from ._wire import Told, Wire

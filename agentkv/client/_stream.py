@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
-from ..._errors import AgentKVError
-from ..._generation import Generation, Out_co, Token
-from ...output._asked import Asked
+from .._errors import AgentKVError
+from .._generation import Generation, Out_co, Token
+from ..output._asked import Asked
 from ._values import generation_of, token_of
 from ._wire import Told
 

@@ -6,16 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..._errors import InvalidInput
-from ..._generation import Generation, Token, TopLogprob, Usage
-from ..._inputs import Prompt, checked_ids
-from ..._message import Message, ToolCall
-from ..._messages import checked_messages, is_messages
-from ..._sampling import Sampling
-from ..._shown import shown
-from ...output import Grammar, JsonSchema, Regex
-from ...output._asked import Asked
-from ...output._typed import Typed, _choices, _one_of
+from .._errors import InvalidInput
+from .._generation import Generation, Token, TopLogprob, Usage
+from .._inputs import Prompt, checked_ids
+from .._message import Message, ToolCall
+from .._messages import checked_messages, is_messages
+from .._sampling import Sampling
+from .._shown import shown
+from ..output import Grammar, JsonSchema, Regex
+from ..output._asked import Asked
+from ..output._typed import Typed, _choices, _one_of
 from ._wire import Told, error_of
 
 _MOST_TOKENS = 2**31

@@ -1,6 +1,6 @@
 """Branches of a server's model, with the SDK's own verbs: what is written for `kv.Branch` runs on them.
 
-async with agentkv.serve.client.connect("http://127.0.0.1:8080") as remote:
+async with agentkv.client.connect("http://127.0.0.1:8080") as remote:
     trunk = await remote.branch("Once upon a time")
     kids = await trunk.fork(4)
     outs = await kv.gather(*(kid.generate(max_tokens=32) for kid in kids))

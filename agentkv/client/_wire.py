@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from ..._errors import (
+from .._errors import (
     AgentKVError,
     BranchBusy,
     BranchClosed,

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import httpx
 
-from ..._errors import AgentKVError
-from ..._inputs import Prompt
-from ..._messages import checked_tools
+from .._errors import AgentKVError
+from .._inputs import Prompt
+from .._messages import checked_tools
 from ._branch import RemoteBranch
 from ._values import prompt_told
 from ._wire import Wire

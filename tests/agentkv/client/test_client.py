@@ -11,9 +11,9 @@ import pytest
 from pydantic import AfterValidator, Field
 
 import agentkv as kv
-from agentkv.serve.client import ServerError, connect
+from agentkv.client import ServerError, connect
 
-from ..conftest import Serve, Served
+from ..serve.conftest import Serve, Served, anyio_backend, serve, served  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.anyio
 

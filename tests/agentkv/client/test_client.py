@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 import agentkv as kv
 from agentkv.client import ServerError, connect
 
-from ..serve.conftest import Serve, Served, anyio_backend, serve, served  # noqa: F401 - fixtures
+from ..serve.conftest import Serve, Served
 
 pytestmark = pytest.mark.anyio
 

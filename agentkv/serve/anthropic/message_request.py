@@ -12,6 +12,7 @@ from ...output import JsonSchema
 from ..asked import Asked
 from ..body import Body
 from ..openai.chat_request import definition_of, template_of
+from ..refused import Refused
 from .blocks import CacheControl, Message, Texts
 from .conversation import openai_messages
 
@@ -129,9 +130,13 @@ class MessageRequest(CountRequest):
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     speed: Literal["standard"] | None = None
+    thread: dict[str, Any] | None = None
 
     def asked(self) -> Asked:
         """What it asks of the model. Raises Refused, InvalidInput."""
+        if self.thread is not None:  # by the code at which clients go on without
+            told = "threads are not held here; send all messages, and those that were there before are recognised"
+            raise Refused("invalid", told, "thread_unsupported_request", "thread")
         stop = self.stop_sequences or ()
         return replace(super().asked(), sampling=self.sampling, max_tokens=self.max_tokens, stop=stop)
 

@@ -62,6 +62,14 @@ class ThinkingOn(Body):
     display: Literal["summarized"] | None = None  # what it thought is shown whole
 
 
+class ThinkingBounded(Body):
+    """The model thinks for so many tokens at most, which no model here can be held to."""
+
+    type: Literal["enabled"]
+    budget_tokens: Count
+    display: Literal["summarized"] | None = None
+
+
 class Format(Body):
     """What the text of the answer is."""
 
@@ -90,7 +98,7 @@ class CountRequest(Body):
     system: Texts = Field(default_factory=list)
     tools: list[Tool] | None = None
     tool_choice: Annotated[Choosing | ChoosingOne, Field(discriminator="type")] | None = None
-    thinking: Annotated[ThinkingOff | ThinkingOn, Field(discriminator="type")] | None = None
+    thinking: Annotated[ThinkingOff | ThinkingOn | ThinkingBounded, Field(discriminator="type")] | None = None
     output_config: Output | None = None
     cache_control: CacheControl | None = None
 

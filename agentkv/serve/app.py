@@ -53,12 +53,9 @@ def application(context: Context, settings: Settings) -> Starlette:
     return app
 
 
-_ANTHROPIC, _OPENAI = AnthropicErrors(), OpenAIErrors()
-
-
 def errors_of(path: str) -> Protocols:
     """How errors of a path are written."""
-    return _ANTHROPIC if path.startswith("/v1/messages") else _OPENAI
+    return AnthropicErrors() if path.startswith("/v1/messages") else OpenAIErrors()
 
 
 async def _answered(endpoint: Endpoint, server: Server, request: Request) -> Response:

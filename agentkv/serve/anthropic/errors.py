@@ -22,7 +22,7 @@ _TYPES = {
 
 
 class AnthropicErrors:
-    """`{"type": "error", "error": {"type", "message"}, "request_id"}`, for one request.
+    """`{"type": "error", "error": {"type", "message", "details"}, "request_id"}`, for one request.
 
     Attributes:
         request_id: its name, which every response has in the header `request-id`.
@@ -48,4 +48,7 @@ class AnthropicErrors:
         kind = _TYPES.get(error.kind, "invalid_request_error")
         named = error.param is not None and error.param not in error.message  # there is no other place for its name
         message = f"{error.param}: {error.message}" if named else error.message
-        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": self.request_id}
+        told: dict[str, object] = {"type": kind, "message": message}
+        if error.code is not None:
+            told["details"] = {"error_code": error.code}
+        return {"type": "error", "error": told, "request_id": self.request_id}

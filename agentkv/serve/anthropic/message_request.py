@@ -12,6 +12,7 @@ from ...output import JsonSchema
 from ..asked import Asked
 from ..body import Body
 from ..openai.chat_request import definition_of, template_of
+from ..refused import Refused
 from .blocks import CacheControl, Message, Texts
 from .conversation import openai_messages
 
@@ -61,6 +62,14 @@ class ThinkingOn(Body):
     display: Literal["summarized"] | None = None  # what it thought is shown whole
 
 
+class ThinkingBounded(Body):
+    """The model thinks for so many tokens at most, which no model here can be held to."""
+
+    type: Literal["enabled"]
+    budget_tokens: Count
+    display: Literal["summarized"] | None = None
+
+
 class Format(Body):
     """What the text of the answer is."""
 
@@ -89,7 +98,7 @@ class CountRequest(Body):
     system: Texts = Field(default_factory=list)
     tools: list[Tool] | None = None
     tool_choice: Annotated[Choosing | ChoosingOne, Field(discriminator="type")] | None = None
-    thinking: Annotated[ThinkingOff | ThinkingOn, Field(discriminator="type")] | None = None
+    thinking: Annotated[ThinkingOff | ThinkingOn | ThinkingBounded, Field(discriminator="type")] | None = None
     output_config: Output | None = None
     cache_control: CacheControl | None = None
 
@@ -129,9 +138,13 @@ class MessageRequest(CountRequest):
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
     speed: Literal["standard"] | None = None
+    thread: dict[str, Any] | None = None
 
     def asked(self) -> Asked:
         """What it asks of the model. Raises Refused, InvalidInput."""
+        if self.thread is not None:  # by the code at which clients go on without
+            told = "threads are not held here; send all messages, and those that were there before are recognised"
+            raise Refused("invalid", told, "thread_unsupported_request", "thread")
         stop = self.stop_sequences or ()
         return replace(super().asked(), sampling=self.sampling, max_tokens=self.max_tokens, stop=stop)
 

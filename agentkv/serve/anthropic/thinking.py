@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 
 def check_thinking(server: Server, body: CountRequest) -> None:
-    """Raises Refused where a model is to think that does not, or one not to that knows no such switch."""
+    """Raises Refused where a model is to think that does not, or for so long, or one not to that has no switch."""
     reasons = server.context._home.format.thinking is not None
     thinks = None if body.thinking is None else body.thinking.type != "disabled"
     if not reasons and thinks:
         raise Refused("invalid", "the model does not reason; leave it out", param="thinking")
     if not reasons and body.effort:
         raise Refused("invalid", "the model does not reason; leave it out", param="output_config.effort")
+    if body.thinking is not None and body.thinking.type == "enabled":
+        told = "the model's thinking cannot be bounded by itself; ask for adaptive thinking, bounded by max_tokens"
+        raise Refused("invalid", told, param="thinking.budget_tokens")
     if reasons and thinks is False and not _has_switch(server):
         raise Refused("invalid", "the model's template cannot turn reasoning off; leave it out", param="thinking")
 

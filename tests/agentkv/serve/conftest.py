@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import anthropic
 import anyio
 import httpx
 import openai
@@ -34,6 +35,7 @@ class Served:
     server: Server
     url: str
     openai: openai.AsyncOpenAI
+    anthropic: anthropic.AsyncAnthropic
     http: httpx.AsyncClient
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -54,22 +56,30 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 @asynccontextmanager
 async def serving(settings: Settings = SETTINGS, **options: Any) -> AsyncIterator[Served]:
     """Serves nano, with options of `Context.open`."""
-    async with kv.Context.open(kv.models.nano(), **{"capacity": 16384, "threads": 1} | options) as ctx:
-        app = application(ctx, settings)
-        http_server = listener(app)
-        bound = socket.create_server(("127.0.0.1", 0))
-        url = "http://{}:{}".format(*bound.getsockname())
-        key = settings.api_key or "none"
-        async with anyio.create_task_group() as group:
-            group.start_soon(lambda: http_server.serve(sockets=[bound]))
-            async with (
-                httpx.AsyncClient(base_url=url, timeout=60) as http,
-                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client,
-            ):
-                try:
-                    yield Served(ctx, app.state.server, url, client, http)
-                finally:
-                    http_server.should_exit = True
+    opened = kv.Context.open(kv.models.nano(), **{"capacity": 16384, "threads": 1} | options)
+    async with opened as ctx, serving_of(ctx, settings) as served:
+        yield served
+
+
+@asynccontextmanager
+async def serving_of(ctx: kv.Context, settings: Settings = SETTINGS) -> AsyncIterator[Served]:
+    """Serves a Context."""
+    app = application(ctx, settings)
+    http_server = listener(app)
+    bound = socket.create_server(("127.0.0.1", 0))
+    url = "http://{}:{}".format(*bound.getsockname())
+    key = settings.api_key or "none"
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: http_server.serve(sockets=[bound]))
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=60) as http,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as of_openai,
+            anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as of_anthropic,
+        ):
+            try:
+                yield Served(ctx, app.state.server, url, of_openai, of_anthropic, http)
+            finally:
+                http_server.should_exit = True
 
 
 @pytest.fixture

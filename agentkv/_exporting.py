@@ -105,6 +105,8 @@ async def _followed(process: anyio.abc.Process, model: str) -> dict[str, Any]:
                 if "progress" in said:
                     log.debug("exporting", model=model, step=said["progress"])
                     display.tell(f"exporting {Path(model).name}: {said['progress']}")
+                elif "done" in said:
+                    display.done(said["done"])
                 elif "note" in said:
                     log.info("export waits", model=model, why=said["note"])
                     display.note(said["note"])

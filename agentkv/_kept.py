@@ -61,6 +61,7 @@ def pull(
             adapter,
             received=display.received,
             progress=display.tell,
+            done=display.done,
             note=display.note,
         )
     called = max(entry.names, key=lambda known: entry.names[known])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,12 +12,14 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
+    Task,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from ._console import escaped, remembered_interrupts, reporting, stderr
 
@@ -26,17 +29,36 @@ if TYPE_CHECKING:
 _DOWNLOAD = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
 
 
+class _Words(ProgressColumn):
+    """What is being done, cut where it has no room."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+
+class _Remaining(ProgressColumn):
+    """About how long it goes on, where a share of it is known to be done, and otherwise how long it takes already."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        ends = task.fields.get("ends")
+        if ends is None:
+            return Text(str(timedelta(seconds=round(task.elapsed or 0.0))), style="progress.elapsed")
+        seconds = max(0, round(ends - task.get_time()))
+        return Text(f"about {timedelta(seconds=seconds)} left" if seconds else "soon done", style="progress.remaining")
+
+
 class Display:
     """One line that changes: first a download, then the steps of an export. From any thread."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         """`check` is called at every change; what it raises ends what is shown."""
         self._check = check
-        self._words = TextColumn("{task.description}", markup=False)
         # What the program prints meanwhile goes where it would go otherwise.
         quiet: Any = {"console": stderr, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
-        self._download = Progress(self._words, *_DOWNLOAD, **quiet)
-        steps = (SpinnerColumn(), self._words, TimeElapsedColumn())
+        self._download = Progress(_Words(), *_DOWNLOAD, **quiet)
+        steps = (SpinnerColumn(), _Words(), BarColumn(bar_width=16), _Remaining(Column(no_wrap=True)))
         self._steps = Progress(*steps, **quiet)
 
     def received(self, done: int, total: int) -> None:
@@ -51,6 +73,15 @@ class Display:
         self._download.stop()
         self._show(self._steps, what)
         self._steps.update(self._steps.task_ids[0], description=what)
+
+    def done(self, share: float) -> None:
+        """So much of the time of all steps is over, 0 to 1."""
+        self._check()
+        self._show(self._steps, "")
+        task = self._steps.tasks[0]
+        over = task.elapsed or 0.0
+        ends = task.get_time() + over * (1 - share) / share if share else None
+        self._steps.update(task.id, total=1.0, completed=share, ends=ends)
 
     def note(self, line: str) -> None:
         """A line that stays, also where nothing else is shown."""

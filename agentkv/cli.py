@@ -129,6 +129,7 @@ def export(
             features=features,
             adapter=adapter,
             progress=display.tell,
+            done=display.done,
         )
     size = bytes_text(folder.manifest.model_bytes)
     shown = escaped(shlex.quote(str(folder.path)))

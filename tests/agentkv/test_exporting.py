@@ -13,6 +13,7 @@ import pytest
 from agentkv_runtime.store.entries import entries, models_folder
 
 import agentkv as kv
+from agentkv._progress import Display
 from tests.conftest import FolderFactory
 
 pytestmark = pytest.mark.asyncio
@@ -23,13 +24,19 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "home"))
 
 
-async def test_a_folder_is_exported_once(tiny_hf_folder: FolderFactory, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_folder_is_exported_once(
+    tiny_hf_folder: FolderFactory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+    monkeypatch.setattr(Display, "done", lambda _, share: shares.append(share))
     source = tiny_hf_folder("llama", layers=1)
     caplog.set_level(logging.DEBUG, "agentkv")
     async with kv.Context.open(source, capacity=64, quant="none") as ctx:
         info = ctx.model_info
         assert (info.backend, info.quantization, info.path.parent.parent) == ("cpu", "none", models_folder())
     assert "tracing the model" in caplog.text
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1] > 0.9) == (0.0, True)
     caplog.clear()
     async with kv.Context.open(str(source), capacity=64, backend="cpu", quant="none") as ctx:
         assert ctx.model_info.fingerprint == info.fingerprint

@@ -26,7 +26,8 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     described = json.loads((src / "tokenizer_config.json").read_text())
     (src / "tokenizer_config.json").write_text(json.dumps({**described, "chat_template": STYLES["chatml"].template}))
     said: list[str] = []
-    folder = export_folder(src, tmp_path / "out", max_tokens=8, max_logits=4, progress=said.append)
+    shares: list[float] = []
+    folder = export_folder(src, tmp_path / "out", max_tokens=8, max_logits=4, progress=said.append, done=shares.append)
 
     folder.verify()
     manifest = folder.manifest
@@ -41,6 +42,9 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     assert folder.tokenizer.has_chat_template
     assert said[0] == "loading torch"
     assert said[-3:] == ["writing the folder", "running it once", "putting it in place"]
+    assert shares == sorted(shares)
+    assert len(shares) > len(said)  # partitions are counted, too
+    assert (shares[0], shares[-1] > 0.9) == (0.0, True)
 
     # Exporting again replaces what belongs to the model, and nothing else.
     (folder.path / "draft.pte").write_bytes(b"a draft head")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.folder import Progress, check_rows, check_source, disk_errors, tool_versions
+from agentkv_runtime.export.folder import check_rows, check_source, disk_errors, tool_versions
+from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder

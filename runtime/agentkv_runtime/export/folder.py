@@ -7,14 +7,15 @@ import importlib.metadata
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import ExportError, TokenizerError
+from agentkv_runtime.export.progress import Done, Progress, Stage, reached, sharing
 from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
@@ -24,10 +25,7 @@ from agentkv_runtime.small_files import read_object
 from agentkv_runtime.sources.source import described, is_gguf
 from agentkv_runtime.tokenizer import Tokenizer
 
-__all__ = ["Progress", "check_rows", "check_source", "check_torch", "disk_errors", "export_folder", "tool_versions"]
-
-Progress = Callable[[str], None]
-"""Told in a few words what begins now."""
+__all__ = ["check_rows", "check_source", "check_torch", "disk_errors", "export_folder", "tool_versions"]
 
 _COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _MOST_ROWS = 8192
@@ -87,6 +85,7 @@ def export_folder(
     adapter: str | Path | None = None,
     name: str | None = None,
     progress: Progress | None = None,
+    done: Done | None = None,
 ) -> ModelFolder:
     """Exports the model `src` for a backend, "cpu" or "mlx", and writes the model folder `out`.
 
@@ -108,6 +107,9 @@ def export_folder(
     `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
     nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits;
     `embedding` is the bits of the token embedding, 16 or 8. The manifest records what was lost of each weight.
+
+    `progress` is told in a few words what begins now, and `done` the share of the time that is over, 0 to 1, as far as
+    that can be told.
 
     Weights are read, packed and dropped a part of the model at a time where the folder has them as safetensors under
     the names of transformers; other checkpoints are loaded as a whole first.
@@ -143,10 +145,26 @@ def export_folder(
                 features=features,
             )
             source = _Source(src, folder, Path(adapter) if adapter else None, name or "")
-            _write(source, staging, tokenizer, options, tell)
+            with ExitStack() as shared:
+                if done is not None:
+                    shared.enter_context(sharing(done, _layers(folder), _nbytes(src)))
+                _write(source, staging, tokenizer, options, tell)
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *_COMPANIONS), MANIFEST_NAME)
     return read_model_folder(out)
+
+
+def _layers(described: Path) -> int:
+    """How many there are, as far as a config says under the usual name."""
+    config = read_object(described / "config.json", ExportError)
+    text = config.get("text_config")
+    layers = {**config, **(text if isinstance(text, dict) else {})}.get("num_hidden_layers")
+    return layers if isinstance(layers, int) else 24
+
+
+def _nbytes(src: Path) -> int:
+    files = [src] if src.is_file() else [*src.glob("*.safetensors"), *src.glob("*.bin")]
+    return sum(file.stat().st_size for file in files)
 
 
 def _check_recipe(quant: Quantization, int8: tuple[str, ...], embedding: int) -> None:
@@ -214,6 +232,7 @@ def _needs(missing: object) -> str:
 
 def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Options, tell: Progress) -> None:
     tell("loading torch")
+    reached(Stage.TORCH)
     try:
         from agentkv_runtime.export.first_run import probe_tokens, run_model
         from agentkv_runtime.export.lower import lower_model
@@ -225,6 +244,7 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     except ImportError as error:
         raise ExportError(_needs(error.name or error)) from error
     tell("loading the model")
+    reached(Stage.LOADING)
     text = read_config(source.described).get_text_config()
     tokens = probe_tokens(tokenizer, text.vocab_size)
     with _named(source.weights, "cannot be loaded"):
@@ -235,6 +255,7 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
             lowered = lower_model(model, quant=recipe, **options.lowering(), progress=tell)
         del model
         tell("writing the folder")
+        reached(Stage.WRITING)
         lowered.write(folder / MODEL_NAME)
     for name in _COMPANIONS:
         if (source.described / name).is_file():

@@ -15,7 +15,8 @@ from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.memory import check_memory
 from agentkv_runtime.export.norms import note_norm_widths
-from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
+from agentkv_runtime.export.program import LoweredProgram, lower_methods
+from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
@@ -136,18 +137,22 @@ def lower_model(
         model.set_experts_implementation("batched_mm")  # the one form that traces to ops with a kernel
     model.requires_grad_(False)  # which programs record
     tell("trying the model")
+    reached(Stage.TRYING)
     with _attention_restored(model), ExitStack() as rotated:
         with loading_as_it_runs(model):
             with short_windows(model):
                 want = reference_logits(model)
             note_norm_widths(model, lambda: reference_logits(model))
+            reached(Stage.TRYING, 0.2)
             rotated.enter_context(own_rotary(model, max_context))
+            reached(Stage.TRYING, 0.6)
             if not long_factors(config, max_context):
                 with short_windows(model):
                     check_in_chunks(model, want)
         replace_transposed_linears(model)
         lowering.prepare(model, recipe, dtype)
         tell("tracing the model")
+        reached(Stage.TRACING)
         traced = _trace(model, max_tokens, max_logits, layers)
     check_memory(config.model_type, traced, max_tokens, max_logits)
     metadata = _metadata(traced, config)

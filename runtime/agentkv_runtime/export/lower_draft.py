@@ -8,7 +8,8 @@ from torch.export import Dim, ExportedProgram
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.draft_head import DraftHead
-from agentkv_runtime.export.program import LoweredProgram, Progress, lower_methods
+from agentkv_runtime.export.program import LoweredProgram, lower_methods
+from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.manifest import Quantization

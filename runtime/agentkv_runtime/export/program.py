@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from executorch.exir import (
     EdgeCompileConfig,
     ExecutorchBackendConfig,
@@ -17,16 +16,15 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch.export import ExportedProgram
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.delegates import count_calls, remember_outputs
+from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.deferred import is_deferred, value
 from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
 
-__all__ = ["LoweredProgram", "Progress", "lower_methods"]
-
-Progress = Callable[[str], None]
-"""Told in a few words what begins now."""
+__all__ = ["LoweredProgram", "lower_methods"]
 
 
 @dataclass(frozen=True)
@@ -47,15 +45,6 @@ class LoweredProgram:
         """Writes the .pte."""
         with open(path, "wb") as file:
             self.program.write_to_file(file)
-
-
-def _delegate_calls(program: ExportedProgram) -> dict[str, int]:
-    calls: dict[str, int] = {}
-    for node in program.graph.nodes:
-        if node.op == "call_function" and node.target is torch.ops.higher_order.executorch_call_delegate:
-            backend = getattr(program.graph_module, node.args[0].target).backend_id
-            calls[backend] = calls.get(backend, 0) + 1
-    return calls
 
 
 def _load_rest(program: ExportedProgram) -> None:
@@ -83,7 +72,8 @@ def lower_methods(
 def _lowered(
     methods: Mapping[str, ExportedProgram], metadata: KvCacheMetadata, lowering: Lowering, tell: Progress
 ) -> LoweredProgram:
-    tell(f"lowering to {lowering.title}")
+    tell("lowering the program")
+    reached(Stage.LOWERING)
     edge = to_edge_transform_and_lower(
         dict(methods),
         transform_passes=[*lowering.passes, simplify_views],
@@ -99,8 +89,10 @@ def _lowered(
     for name in methods:
         lowering.finish(edge.exported_program(name))
         _load_rest(edge.exported_program(name))
-    calls = _delegate_calls(edge.exported_program("forward"))
-    tell("planning memory and serialising")
+        remember_outputs(edge.exported_program(name))
+    calls = count_calls(edge.exported_program("forward"))
+    tell("planning memory")
+    reached(Stage.PLANNING)
     # The runner owns inputs and outputs: no copies, and none of the planned memory goes to their upper bounds.
     program = edge.to_executorch(
         ExecutorchBackendConfig(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.folder import Progress, check_source, check_torch, disk_errors, export_folder
+from agentkv_runtime.export.folder import check_source, check_torch, disk_errors, export_folder
+from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target
@@ -44,13 +45,14 @@ def export_once(
     adapter: Path | None = None,
     commit: str = "",
     progress: Progress,
+    done: Done | None = None,
     note: Progress,
 ) -> Entry:
     """The export of a Hugging Face folder or a GGUF file, with an adapter merged into it, made where there is none yet.
 
     What is equal is files and options, not names; the entry is called `name`, too, afterwards. Two processes that ask
     for the same wait for each other. Killed at any moment, it leaves a whole entry or none. `progress` is told what
-    begins, and `note` what somebody who waits should know.
+    begins, `done` the share of the time that is over, and `note` what somebody who waits should know.
 
     Raises ExportError, as `export_folder` does, and StoreError where nothing can be kept.
     """
@@ -63,7 +65,7 @@ def export_once(
             if entry is not None:
                 return entry.called(name, commit)
             check_torch()
-            return _made(source, key, name, options, adapter, commit, progress)
+            return _made(source, key, name, options, adapter, commit, progress, done)
 
 
 def find_export(source: Path, options: Options) -> Entry | None:
@@ -76,7 +78,14 @@ def find_export(source: Path, options: Options) -> Entry | None:
 
 
 def _made(
-    source: Path, key: str, name: str, options: Options, adapter: Path | None, commit: str, progress: Progress
+    source: Path,
+    key: str,
+    name: str,
+    options: Options,
+    adapter: Path | None,
+    commit: str,
+    progress: Progress,
+    done: Done | None,
 ) -> Entry:
     title = name.rstrip("/").rpartition("/")[2] or "model"
     entry = Entry(
@@ -93,6 +102,7 @@ def _made(
             adapter=adapter,
             name=title,
             progress=progress,
+            done=done,
         )
         if _key(source, options, adapter) != key:
             raise ExportError(f"{source}: changed while it was exported. Export it again when it is whole")

@@ -1,8 +1,8 @@
 """Exports in a process of its own: `python -m agentkv_runtime.store.process REQUEST`.
 
 A program that only runs models then needs neither torch in its memory nor patience when it is told to stop. REQUEST is
-a JSON object of `source` (a path) and `options` (fields of `Options`). Lines of JSON come back: `{"progress": words}`
-and `{"note": sentence}` any number of times, then `{"path": model folder}` or `{"error": message}`.
+a JSON object of `source` (a path) and `options` (fields of `Options`). Lines of JSON come back: `{"progress": words}`,
+`{"done": share}` and `{"note": sentence}` any number of times, then `{"path": model folder}` or `{"error": message}`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def main() -> int:
             str(source.resolve()),
             Options.model_validate(request["options"]),
             progress=lambda what: _say(lines, "progress", what),
+            done=lambda share: _say(lines, "done", share),
             note=lambda what: _say(lines, "note", what),
         )
         _say(lines, "path", str(entry.path))
@@ -49,7 +50,7 @@ def main() -> int:
     return 0
 
 
-def _say(lines: IO[str], kind: str, what: str) -> None:
+def _say(lines: IO[str], kind: str, what: str | float) -> None:
     print(json.dumps({kind: what}), file=lines, flush=True)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from agentkv_runtime.export.folder import Progress, check_torch
+from agentkv_runtime.export.folder import check_torch
+from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.store.entries import Entry, Options
 from agentkv_runtime.store.home import locked
 from agentkv_runtime.store.hub import Name, Received, download
@@ -15,7 +16,14 @@ __all__ = ["pull"]
 
 
 def pull(
-    name: Name, options: Options, adapter: Path | None, *, received: Received, progress: Progress, note: Progress
+    name: Name,
+    options: Options,
+    adapter: Path | None,
+    *,
+    received: Received,
+    progress: Progress,
+    done: Done,
+    note: Progress,
 ) -> Entry:
     """Downloads a model and exports it, both where it was not done before; `note` is told why somebody waits.
 
@@ -29,7 +37,14 @@ def pull(
     with locked(_lock_name(name), lambda: note("Another process downloads the same model: waiting for it.")):
         snapshot = download(name, received)
     return export_once(
-        snapshot.path, called, options, adapter=adapter, commit=snapshot.commit, progress=progress, note=note
+        snapshot.path,
+        called,
+        options,
+        adapter=adapter,
+        commit=snapshot.commit,
+        progress=progress,
+        done=done,
+        note=note,
     )
 
 

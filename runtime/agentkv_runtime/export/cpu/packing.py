@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import final
 
 import torch
+from executorch.backends.xnnpack import xnnpack_preprocess
+from executorch.backends.xnnpack._passes.convert_to_linear import ConvertToLinearPass
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
+from agentkv_runtime.export.progress import Stage, reached
 from agentkv_runtime.export.spill import spilled
 from agentkv_runtime.hf.deferred import is_deferred, value
 
 __all__ = ["StreamedXnnpack", "name_xnnpack"]
+
+
+class _NoPasses:
+    """Stands in for XNNPACK's pass manager."""
+
+    def __init__(self, program: ExportedProgram, passes: object) -> None:
+        self._program = program
+
+    def transform(self) -> ExportedProgram:
+        return self._program
+
+
+@contextmanager
+def _passes_if_needed(program: ExportedProgram) -> Iterator[None]:
+    """Runs XNNPACK's passes where there is a matrix product that is no linear layer; others they would only retrace."""
+    manager = xnnpack_preprocess.XNNPACKPassManager
+    if not any(node.target in ConvertToLinearPass.targets for node in program.graph.nodes):
+        xnnpack_preprocess.XNNPACKPassManager = _NoPasses
+    try:
+        yield
+    finally:
+        xnnpack_preprocess.XNNPACKPassManager = manager
 
 
 @final
@@ -33,6 +60,21 @@ class StreamedXnnpack(BackendDetails):  # type: ignore[misc]
         copied: ExportedProgram = copy.deepcopy(edge_program, shared)
         return copied
 
+    @classmethod
+    def preprocess_multimethod(
+        cls, edge_programs: dict[str, list[ExportedProgram]], compile_specs: dict[str, list[list[CompileSpec]]]
+    ) -> dict[str, list[PreprocessResult]]:
+        """Packs the partitions of each method, one after another."""
+        packed: dict[str, list[PreprocessResult]] = {}
+        total, ready = sum(len(programs) for programs in edge_programs.values()), 0
+        for name, programs in edge_programs.items():
+            packed[name] = []
+            for program, specs in zip(programs, compile_specs[name], strict=True):
+                packed[name].append(cls.preprocess(program, specs))
+                ready += 1
+                reached(Stage.LOWERING, 0.6 + 0.4 * ready / total)
+        return packed
+
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         """Packs one partition."""
@@ -40,7 +82,8 @@ class StreamedXnnpack(BackendDetails):  # type: ignore[misc]
         for name, tensor in state.items():
             if isinstance(tensor, torch.Tensor) and is_deferred(tensor):
                 state[name] = value(tensor)
-        packed = XnnpackBackend.preprocess(edge_program, compile_specs)
+        with _passes_if_needed(edge_program):
+            packed = XnnpackBackend.preprocess(edge_program, compile_specs)
         state.clear()
         if packed.data_store_output is not None:
             buffers = packed.data_store_output.buffers

@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.export.cpu.packing import StreamedXnnpack
 from agentkv_runtime.export.cpu.region import ATTEND, ROW_OPS, RegionError, compile_region, is_view
+from agentkv_runtime.export.progress import Stage, reached
 
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 
@@ -127,6 +128,9 @@ class ProgramPartitioner(Partitioner):  # type: ignore[misc]
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tags the nodes of every partition with the backend that takes it."""
+        reached(Stage.LOWERING, 0.4)
+        # ExecuTorch would write and compile the whole graph's code once a partition, which nobody runs.
+        exported_program.graph_module.recompile = lambda: None
         nodes = [node for node in exported_program.graph.nodes if node.op == "call_function"]
         ours = _our_regions(exported_program, nodes)
         taken = {node for region in ours for node in region}

@@ -1,0 +1,57 @@
+"""How much of an export is over: its stages take time in proportions that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from typing import TypeAlias
+
+__all__ = ["Done", "Progress", "Stage", "reached", "sharing"]
+
+Progress: TypeAlias = Callable[[str], None]
+"""Told in a few words what begins now."""
+
+Done: TypeAlias = Callable[[float], None]
+"""Told the share of an export's time that is over, 0 to 1, as far as that can be told."""
+
+
+class Stage(Enum):
+    """A part of an export: the seconds that it takes by itself, per layer, and per 10^9 bytes of the source."""
+
+    # Of Qwen3's shapes; only their proportions count.
+    TORCH = (6.0, 0.0, 0.0)
+    LOADING = (0.4, 0.0, 4.0)
+    TRYING = (0.3, 0.0, 19.0)
+    TRACING = (0.2, 0.35, 0.0)
+    LOWERING = (1.0, 2.0, 35.0)
+    PLANNING = (0.3, 0.3, 1.0)
+    WRITING = (0.1, 0.0, 3.0)
+
+
+_reached: ContextVar[Callable[[Stage, float], None] | None] = ContextVar("agentkv_export_stage", default=None)
+
+
+@contextmanager
+def sharing(done: Done, layers: int, nbytes: int) -> Iterator[None]:
+    """In the block, `done` hears of what an export has `reached`: of a model of so many layers, in so many bytes."""
+    stages = list(Stage)
+    seconds = [each.value[0] + each.value[1] * layers + each.value[2] * nbytes / 1e9 for each in stages]
+
+    def tell(stage: Stage, share: float) -> None:
+        index = stages.index(stage)
+        done((sum(seconds[:index]) + share * seconds[index]) / sum(seconds))
+
+    token = _reached.set(tell)
+    try:
+        yield
+    finally:
+        _reached.reset(token)
+
+
+def reached(stage: Stage, share: float = 0.0) -> None:
+    """So much of a stage is over, 0 to 1, and all of those before it. Also for code that ExecuTorch calls."""
+    tell = _reached.get()
+    if tell is not None:
+        tell(stage, share)

@@ -56,7 +56,8 @@ def _refused(error: ErrorDetails) -> Refused:
     if error["type"] == "missing":
         return Refused("invalid", f"{name} is missing", "missing_parameter", name)
     if error["type"] == "union_tag_invalid":
-        told = f"{name} is of the type {error['ctx']['tag']!r}, which this server does not know; it knows {{}}"
-        return Refused("invalid", told.format(error["ctx"]["expected_tags"]), "unsupported_parameter", name)
+        tag, known = error["ctx"]["tag"], error["ctx"]["expected_tags"]
+        told = f"{name} is of the type {tag!r:.60}, which this server does not support; it knows {known}"
+        return Refused("invalid", told, "unsupported_parameter", name)
     message = error["msg"].removeprefix("Value error, ")
     return Refused("invalid", f"{name} is {shown(error['input'])}: {message}", "invalid_value", name)

@@ -63,7 +63,10 @@ class Encoding:
             raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
         if is_messages(prompt):
             begun = Conversation(tools=checked_tools(tools))
-            return await self._messages(checked_messages(prompt), variables, after, begun)
+            made = await self._messages(checked_messages(prompt), variables, after, begun)
+            if not after:
+                self._check_count(len(made.added), "")
+            return made
         if isinstance(prompt, str | bytes):
             tokens = await self._text(text_of(prompt, "the prompt"))
             if tokens and not after:
@@ -72,6 +75,8 @@ class Encoding:
             tokens = self._ids(prompt)
         if not tokens:
             raise InvalidInput("the prompt is empty; give at least one token, or make an empty branch with `branch()`")
+        if not after:
+            self._check_count(len(tokens), "")
         return Continuation(len(after or ()), tokens, None)
 
     async def choices(self, choices: object) -> tuple[list[str], list[list[int]]]:
@@ -152,13 +157,14 @@ class Encoding:
         if len(text) > _SHORT:
             self._check_count(self._tokenizer.fewest_tokens(text) - held)
 
-    def _check_count(self, tokens: int) -> None:
+    def _check_count(self, tokens: int, at_least: str = " or more") -> None:
+        prompt = f"the prompt has {tokens} tokens{at_least}"
         if tokens > self._capacity:
-            raise ContextFull(
-                f"the prompt has {tokens} tokens or more, but the cache has {self._capacity} cells; give less, or open "
-                "the Context with a larger capacity"
+            error = ContextFull(
+                f"{prompt}, but the cache has {self._capacity} cells; give less, or open the Context with a larger "
+                "capacity"
             )
+            error.hopeless = True
+            raise error
         if self._max_positions is not None and tokens > self._max_positions:
-            raise PositionsExhausted(
-                f"the prompt has {tokens} tokens or more, but the model has {self._max_positions} positions; give less"
-            )
+            raise PositionsExhausted(f"{prompt}, but the model has {self._max_positions} positions; give less")

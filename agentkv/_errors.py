@@ -42,7 +42,13 @@ class BranchBusy(AgentKVError):
 
 
 class ContextFull(AgentKVError):
-    """The cache has fewer free cells than the request needs; the branch is as it was."""
+    """The cache has fewer free cells than the request needs; the branch is as it was.
+
+    Attributes:
+        hopeless: it would not fit if the cache were empty, either.
+    """
+
+    hopeless: bool = False
 
 
 class OutOfMemory(AgentKVError):

@@ -55,6 +55,10 @@ class Asked:
         """
         if not self.tools and self.choice not in ("auto", "none"):
             raise Refused("invalid", "tool_choice asks for a call, but there are no tools", param="tool_choice")
+        names = [tool["function"]["name"] for tool in self.tools]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise Refused("invalid", f"two tools have the name {twice!r}; a call could mean either", param="tools")
         if not self.tools and (self.schema is None or form.thinking is None):
             return str if self.schema is None else JsonSchema(self.schema)
         try:

@@ -77,7 +77,7 @@ def _refused(error: ErrorDetails, within: str) -> Refused:
         return Refused("invalid", f"{name} is missing", "missing_parameter", name)
     if error["type"] == "union_tag_invalid":
         tag, known = error["ctx"]["tag"], error["ctx"]["expected_tags"]
-        told = f"{name} is of the type {shown(tag)}, which this server does not know; it knows {known}"
+        told = f"{name} is of the type {shown(tag)}, which this server does not support; it knows {known}"
         return Refused("invalid", told, "unsupported_parameter", name)
     message = error["msg"].removeprefix("Value error, ")
     return Refused("invalid", f"{name} is {shown(error['input'])}: {message}", "invalid_value", name)

@@ -25,6 +25,8 @@ Kind = Literal[
     "invalid", "key", "denied", "missing", "method", "late", "conflict", "large", "media", "busy", "stopping", "failed"
 ]
 
+_LONGEST = 1000  # characters of a message
+
 STATUS: dict[Kind, int] = {
     "invalid": 400,
     "key": 401,
@@ -70,40 +72,40 @@ def busy(message: str, seconds: int = 1) -> Refused:
     return Refused("busy", message, "overloaded", headers={"retry-after": str(seconds)})
 
 
-def _no_room(error: AgentKVError, code: str) -> Refused:
-    return Refused("busy", f"the cache has no room now: {error}", code, headers={"retry-after": "5"})
+# What clients are told of an error in its own words. The first class that fits counts.
+_TOLD: tuple[tuple[type[Exception], Kind, str | None], ...] = (
+    (PositionsExhausted, "invalid", "context_length_exceeded"),
+    (InvalidRollback, "invalid", "invalid_rollback"),
+    (OutputInvalid, "invalid", "output_invalid"),
+    (OutputIncomplete, "invalid", "output_incomplete"),
+    (InvalidInput, "invalid", None),
+    (ContextFull, "busy", "context_full"),
+    (OutOfMemory, "busy", "out_of_memory"),
+    (TooManyBranches, "busy", "too_many_branches"),
+    (BranchBusy, "conflict", "branch_busy"),
+    (BranchClosed, "missing", "branch_closed"),
+)
 
 
-def refused(error: BaseException) -> Refused:
+def refused(error: Exception) -> Refused:
     """What a client is told of an error. Of those that are not its own affair it is told nothing but that: what they
     say may name files of this machine."""
     match error:
         case Refused():
             return error
-        case PositionsExhausted():
-            return Refused("invalid", str(error), "context_length_exceeded", "messages")
-        case InvalidRollback():
-            return Refused("invalid", str(error), "invalid_rollback")
-        case OutputInvalid():
-            return Refused("invalid", str(error), "output_invalid")
-        case OutputIncomplete():
-            return Refused("invalid", str(error), "output_incomplete")
-        case InvalidInput():
-            return Refused("invalid", str(error))
-        case ContextFull():
-            return _no_room(error, "context_full")
-        case OutOfMemory():
-            return _no_room(error, "out_of_memory")
-        case TooManyBranches():
-            return _no_room(error, "too_many_branches")
-        case BranchBusy():
-            return Refused("conflict", str(error), "branch_busy")
-        case BranchClosed():
-            return Refused("missing", "the branch is closed", "branch_closed")
         case ContextClosed():
             return Refused("stopping", "the server is stopping", "stopping")
         case TimeoutError():
             return Refused("late", "the request took longer than it may; ask for less, or allow more", "timeout")
+    for known, kind, code in _TOLD:
+        if isinstance(error, known):
+            headers = {"retry-after": "5"} if kind == "busy" else {}
+            return Refused(kind, _cut(str(error)), code, headers=headers)
     told = "the model failed" if isinstance(error, AgentKVError) else "the server failed"
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
     return Refused("failed", f"{told}; the server's log says more", "internal_error")
+
+
+def _cut(text: str) -> str:
+    """A message of a length to read: one about a grammar may hold all of it."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

@@ -169,9 +169,13 @@ class Server:
                     and not await self.admission.another_leaves()
                 ):
                     raise
-            except (ContextFull, OutOfMemory):
+            except (ContextFull, OutOfMemory) as error:
+                if getattr(error, "hopeless", False):
+                    raise _too_long(error) from error
                 if not await self._give_way() and not await self.admission.another_leaves():
-                    raise
+                    if len(self.branches) or self.admission.running > 1:
+                        raise
+                    raise _too_long(error) from error
             await anyio.lowlevel.checkpoint()
 
     async def make_room(self, room: Room) -> bool:
@@ -194,6 +198,11 @@ class Server:
             if branch is not None:
                 return replace(asked, messages=asked.messages[count:]), branch
         return asked, None
+
+
+def _too_long(error: Exception) -> Refused:
+    """A prompt that does not fit into the cache, whatever else leaves it."""
+    return Refused("invalid", str(error), "context_length_exceeded", "messages")
 
 
 def _about(tools: Sequence[Mapping[str, Any]] | None, template: Mapping[str, Any]) -> object:

@@ -36,6 +36,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [QUESTION, {"role": "assistant", "content": "It"}]}, "the last message is the assistant's"),
     (said({"type": "image", "source": {"type": "url", "url": "x"}}), "'image'"),
     (said({"type": "document", "source": {}}), "'document'"),
+    (said({"type": {"{0}": 1}, "text": "x"}), r"messages\.0\.content\.0 is of the type"),
     (said({"type": "redacted_thinking", "data": "x"}, "assistant"), "'redacted_thinking'"),
     (said({"type": "text", "text": 3}), r"messages\.0\.content\.0\.text\.text"),
     (said({"type": "thinking", "thinking": "hm"}), r"messages\.0\.content\.0"),

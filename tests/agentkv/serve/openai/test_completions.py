@@ -11,7 +11,6 @@ from ..conftest import Served
 
 pytestmark = pytest.mark.anyio
 
-TOLD = {"temp": 4, "sky": "rainy"}
 QUESTION = [
     {"role": "system", "content": "You are Nano, a desk agent."},
     {"role": "user", "content": "What is the weather in Oslo?"},

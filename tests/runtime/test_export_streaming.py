@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_folder
 from agentkv_runtime.export.cpu.codes import Codes
 from agentkv_runtime.export.cpu.embeddings import PackedEmbedding
@@ -59,7 +60,7 @@ def test_no_more_than_a_partition_is_loaded_at_a_time(
     src = tiny_hf_folder("llama", layers=4)
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     most = total = 0
-    original = deferred.value
+    original = deferred.taken
 
     def watched(tensor: Any) -> Any:
         nonlocal most, total
@@ -69,12 +70,22 @@ def test_no_more_than_a_partition_is_loaded_at_a_time(
         most, total = max(most, held), total + made.numel()
         return made
 
-    monkeypatch.setattr("agentkv_runtime.export.cpu.packing.value", watched)
+    monkeypatch.setattr("agentkv_runtime.export.cpu.packing.taken", watched)
     model, _ = open_model(src, src, None, [1, 2])
     lower_model(model, **SMALL)
     assert total > 4 * 36_000
     # A layer's feed-forward and the next one's projections, or the head.
     assert most < 0.4 * total
+
+
+def test_a_weight_that_was_copied_on_the_way_is_missed(
+    tiny_hf_folder: FolderFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentkv_runtime.export.cpu.packing.is_deferred", lambda _: False)
+    model = stream_model(tiny_hf_folder("llama", layers=1))
+    assert model is not None
+    with pytest.raises(ExportError, match=r"weights were lost while the program was lowered \(model\."):
+        lower_model(model, **SMALL)
 
 
 def test_large_pieces_wait_in_files_and_small_ones_do_not(tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ Done: TypeAlias = Callable[[float], None]
 class Stage(Enum):
     """A part of an export: the seconds that it takes by itself, per layer, and per 10^9 bytes of the source."""
 
-    # Of Qwen3's shapes; only their proportions count.
+    # Of Qwen3's shapes of 0.6 and 4 billion weights; only their proportions count.
     TORCH = (6.0, 0.0, 0.0)
-    LOADING = (0.4, 0.0, 4.0)
-    TRYING = (0.3, 0.0, 19.0)
+    LOADING = (0.4, 0.0, 3.0)
+    TRYING = (0.3, 0.0, 14.0)
     TRACING = (0.2, 0.35, 0.0)
-    LOWERING = (1.0, 2.0, 35.0)
-    PLANNING = (0.3, 0.3, 1.0)
+    LOWERING = (1.0, 2.3, 30.0)
+    PLANNING = (0.3, 0.05, 0.1)
     WRITING = (0.1, 0.0, 3.0)
 
 

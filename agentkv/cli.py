@@ -84,10 +84,11 @@ def export(
     int8: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATTERN", help="With 8da4w: linear layers that get 8 bits, such as lm_head or '*.down_proj'."
+            metavar="PATTERN",
+            help="With 8da4w: linear layers with 8 bits, as lm_head or '*.v_proj'; auto: those that lose most.",
         ),
     ] = None,
-    embedding: Annotated[int, typer.Option(help="With 8da8w and 8da4w: bits of the token embedding, 16 or 8.")] = 16,
+    embedding: Annotated[int, typer.Option(help="With 8da8w and 8da4w: bits of the token embedding, 16, 8 or 4.")] = 16,
     dtype: Annotated[
         DType,
         typer.Option(
@@ -251,9 +252,9 @@ def inspect(
 def _quality_text(facts: Manifest) -> Table | str:
     if not facts.weight_errors:
         return "Of weights that are not quantised nothing is lost; older exports and MLX's do not say."
-    table = Table("layer", "error", title="relative error of weights", title_justify="left", box=None)
+    table = Table("layer", "bits", "error", title="relative error of weights", title_justify="left", box=None)
     for name, error in sorted(facts.weight_errors.items(), key=lambda each: -each[1]):
-        table.add_row(escaped(name), f"{100 * error:.2f}%")
+        table.add_row(escaped(name), str(facts.weight_bits.get(name, "")), f"{100 * error:.2f}%")
     return table
 
 

@@ -89,6 +89,8 @@ class Manifest(BaseModel):
     """How the model writes calls: the name of a format; None where it was not looked for."""
     weight_errors: dict[str, float] = Field(default_factory=dict)
     """What quantisation lost of each layer's weight: the norm of the difference beside the weight's own."""
+    weight_bits: dict[str, int] = Field(default_factory=dict)
+    """Bits of each layer's weight that is quantised."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

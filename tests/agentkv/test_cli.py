@@ -47,10 +47,11 @@ def test_inspect(tmp_path: Path) -> None:
 
 def test_inspect_shows_what_quantisation_lost_the_worst_first(tmp_path: Path) -> None:
     errors = {"layers.0.up": 0.0825, "layers.1.[bold]": 0.1, "head": 0.005}
-    done = run("inspect", "--quality", write_folder(tmp_path / "model", weight_errors=errors))
+    bits = {"layers.0.up": 4, "layers.1.[bold]": 4, "head": 8}
+    done = run("inspect", "--quality", write_folder(tmp_path / "model", weight_errors=errors, weight_bits=bits))
     assert done.exit_code == 0, done.output
     shown = [line.split() for line in done.output.splitlines() if line.rstrip().endswith("%")]
-    assert shown == [["layers.1.[bold]", "10.00%"], ["layers.0.up", "8.25%"], ["head", "0.50%"]]
+    assert shown == [["layers.1.[bold]", "4", "10.00%"], ["layers.0.up", "4", "8.25%"], ["head", "8", "0.50%"]]
     assert "do not say" in run("inspect", "--quality", write_folder(tmp_path / "older")).output
 
 

@@ -69,13 +69,27 @@ def make_source(folder: Path, shape: str) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def llama_cpp_bytes(shape: str, mix: str) -> int:
+    """Weights of a GGUF file of this shape, in bytes, by the mix that llama-quantize takes for Q4_0 or Q4_K_M.
+
+    Both hold 4.5 bits a weight, and 6.5625 (Q6_K) in the embedding, which is the head, too; Q4_K_M also in half of the
+    layers' `v_proj` and `down_proj` (llama_tensor_get_type in src/llama-quant.cpp).
+    """
+    hidden, layers, ffn, heads, kv_heads = SHAPES[shape]
+    attention, v, down = 2 * hidden * heads * HEAD_DIM, hidden * kv_heads * HEAD_DIM, hidden * ffn
+    more = [i < layers // 8 or i >= 7 * layers // 8 or (i - layers // 8) % 3 == 2 for i in range(layers)]
+    high = VOCAB * hidden + (sum(more) * (v + down) if mix == "Q4_K_M" else 0)
+    low = VOCAB * hidden + layers * (attention + 2 * v + 3 * down) - high
+    return int(low * 4.5 / 8 + high * 6.5625 / 8)
+
+
 def peak() -> float:
     """VmHWM of this process in GB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / 1e9
 
 
-def export(source: Path, out: Path, quant: Any) -> None:
+def export(source: Path, out: Path, quant: Any, int8: list[str], embedding: int) -> None:
     """Export in this process and print each phase."""
     from agentkv_runtime.export.folder import export_folder
     from agentkv_runtime.export.quiet import quiet_libraries
@@ -90,16 +104,18 @@ def export(source: Path, out: Path, quant: Any) -> None:
             phase[:] = wall, used, what
 
     with quiet_libraries():
-        folder = export_folder(source, out, quant=quant, progress=tell)
+        folder = export_folder(source, out, quant=quant, int8=int8, embedding=embedding, progress=tell)
     tell("")
     wall, used = time.perf_counter() - began[0], time.process_time() - began[1]
     size = folder.manifest.model_bytes / 1e9
-    print(f"{quant}: {wall:.0f} s, {used:.0f} CPU s, peak {peak():.2f} GB, {size:.2f} GB program", flush=True)
+    print(f"{quant}: {wall:.0f} s, {used:.0f} CPU s, peak {peak():.2f} GB, {size:.3f} GB program", flush=True)
 
 
 def main(
     shapes: Annotated[list[str], typer.Argument(help=f"Any of {', '.join(SHAPES)}.")],
     quant: str = "8da4w",
+    int8: Annotated[list[str] | None, typer.Option()] = None,
+    embedding: int = 16,
     folder: Annotated[Path | None, typer.Option(help="Where sources are kept, or found if they exist.")] = None,
     worker: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -108,12 +124,14 @@ def main(
         for shape in shapes:
             source = (folder or Path(scratch)) / f"source-{shape}"
             if worker:
-                export(source, Path(scratch) / "out", quant)
+                export(source, Path(scratch) / "out", quant, int8 or [], embedding)
                 continue
             if not (source / "model.safetensors.index.json").exists():
                 print(f"{shape}: {make_source(source, shape) / 1e9:.2f} billion weights")
-            print(f"{shape}, {quant}")
+            sizes = ", ".join(f"{mix} {llama_cpp_bytes(shape, mix) / 1e9:.3f} GB" for mix in ("Q4_0", "Q4_K_M"))
+            print(f"{shape}, {quant}; llama.cpp's weights would have {sizes}")
             command = [sys.executable, __file__, shape, "--quant", quant, "--folder", str(source.parent), "--worker"]
+            command += ["--embedding", str(embedding), *(word for name in int8 or () for word in ("--int8", name))]
             subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
 
 

@@ -79,7 +79,8 @@ def test_what_a_backend_does_not_have_is_refused_before_anything_is_read(tmp_pat
     [
         ({"quant": "8da8w", "int8": ["lm_head"]}, "only 8da4w keeps some layers at 8 bits"),
         ({"embedding": 8}, "only 8da8w and 8da4w keep the token embedding at 8 bits, and this is none"),
-        ({"quant": "8da4w", "embedding": 4}, "the token embedding has 16 or 8 bits, not 4"),
+        ({"embedding": 4}, "only 8da8w and 8da4w keep the token embedding at 4 bits, and this is none"),
+        ({"quant": "8da4w", "embedding": 2}, "the token embedding has 16, 8 or 4 bits, not 2"),
     ],
 )
 def test_recipes_that_do_not_exist_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

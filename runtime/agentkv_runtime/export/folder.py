@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import ExportError, TokenizerError
-from agentkv_runtime.export.progress import Done, Progress, Stage, reached, sharing
+from agentkv_runtime.export.progress import Done, Progress, Stage, model_size, reached, sharing
 from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
@@ -24,6 +24,9 @@ from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantizatio
 from agentkv_runtime.small_files import read_object
 from agentkv_runtime.sources.source import described, is_gguf
 from agentkv_runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from agentkv_runtime.export.quantization import Recipe
 
 __all__ = ["check_rows", "check_source", "check_torch", "disk_errors", "export_folder", "tool_versions"]
 
@@ -105,8 +108,9 @@ def export_folder(
     Activations, and weights that are not quantised, become `dtype`.
 
     `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
-    nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits;
-    `embedding` is the bits of the token embedding, 16 or 8. The manifest records what was lost of each weight.
+    nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits, and
+    with "auto" those whose weights lose most, a sixteenth of all; `embedding` is the bits of the token embedding, 16, 8
+    or 4. The manifest records the bits of each weight, and what was lost of it.
 
     `progress` is told in a few words what begins now, and `done` the share of the time that is over, 0 to 1, as far as
     that can be told.
@@ -147,33 +151,20 @@ def export_folder(
             source = _Source(src, folder, Path(adapter) if adapter else None, name or "")
             with ExitStack() as shared:
                 if done is not None:
-                    shared.enter_context(sharing(done, _layers(folder), _nbytes(src)))
+                    shared.enter_context(sharing(done, *model_size(src, folder)))
                 _write(source, staging, tokenizer, options, tell)
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *_COMPANIONS), MANIFEST_NAME)
     return read_model_folder(out)
 
 
-def _layers(described: Path) -> int:
-    """How many there are, as far as a config says under the usual name."""
-    config = read_object(described / "config.json", ExportError)
-    text = config.get("text_config")
-    layers = {**config, **(text if isinstance(text, dict) else {})}.get("num_hidden_layers")
-    return layers if isinstance(layers, int) else 24
-
-
-def _nbytes(src: Path) -> int:
-    files = [src] if src.is_file() else [*src.glob("*.safetensors"), *src.glob("*.bin")]
-    return sum(file.stat().st_size for file in files)
-
-
 def _check_recipe(quant: Quantization, int8: tuple[str, ...], embedding: int) -> None:
     if int8 and quant != "8da4w":
         raise ExportError(f"only 8da4w keeps some layers at 8 bits (int8={list(int8)}), and this is {quant}")
-    if embedding not in (8, 16):
-        raise ExportError(f"the token embedding has 16 or 8 bits, not {embedding}")
-    if embedding == 8 and quant not in ("8da8w", "8da4w"):
-        raise ExportError(f"only 8da8w and 8da4w keep the token embedding at 8 bits, and this is {quant}")
+    if embedding not in (4, 8, 16):
+        raise ExportError(f"the token embedding has 16, 8 or 4 bits, not {embedding}")
+    if embedding != 16 and quant not in ("8da8w", "8da4w"):
+        raise ExportError(f"only 8da8w and 8da4w keep the token embedding at {embedding} bits, and this is {quant}")
 
 
 @contextmanager
@@ -263,7 +254,7 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     config = read_object(source.described / "config.json", ExportError)
     _keep_ends(folder / "generation_config.json", config)
     try:
-        manifest = _manifest(source, folder, config, lowered, options, recipe.errors, format_name(tokenizer))
+        manifest = _manifest(source, folder, config, lowered, options, recipe, format_name(tokenizer))
     except ValueError as error:  # a number that no manifest can hold
         raise ExportError(
             f"{source.weights}: its config describes a model that agentkv cannot hold: {error}"
@@ -303,7 +294,7 @@ def _manifest(
     config: dict[str, Any],
     lowered: Any,
     options: _Options,
-    errors: dict[str, float],
+    recipe: Recipe,
     call_format: str,
 ) -> Manifest:
     metadata = lowered.metadata
@@ -326,7 +317,8 @@ def _manifest(
         windows=metadata.windows,
         features=lowered.features,
         call_format=call_format,
-        weight_errors={name: float(f"{error:.3g}") for name, error in errors.items()},
+        weight_errors={name: float(f"{error:.3g}") for name, error in recipe.errors.items()},
+        weight_bits=recipe.bits,
         exported_with=tool_versions(),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from executorch.exir import (
     EdgeCompileConfig,
@@ -21,7 +22,7 @@ from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
 from agentkv_runtime.hf.blame import first_line
-from agentkv_runtime.hf.deferred import is_deferred, value
+from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
 
 __all__ = ["LoweredProgram", "lower_methods"]
@@ -51,7 +52,14 @@ def _load_rest(program: ExportedProgram) -> None:
     """Gives the parameters that no delegate took their values."""
     for name, tensor in program.state_dict.items():
         if is_deferred(tensor):
-            program.state_dict[name] = value(tensor)
+            program.state_dict[name] = taken(tensor)
+
+
+def _awaited(program: ExportedProgram) -> dict[str, Any]:
+    """The deferred parameters that a traced method computes with, by name."""
+    names = {**program.graph_signature.inputs_to_parameters, **program.graph_signature.inputs_to_buffers}
+    used = {names[node.name] for node in program.graph.nodes if node.name in names and node.users}
+    return {name: tensor for name, tensor in program.state_dict.items() if name in used and is_deferred(tensor)}
 
 
 def lower_methods(
@@ -72,6 +80,7 @@ def lower_methods(
 def _lowered(
     methods: Mapping[str, ExportedProgram], metadata: KvCacheMetadata, lowering: Lowering, tell: Progress
 ) -> LoweredProgram:
+    awaited = {name: each for program in methods.values() for name, each in _awaited(program).items()}
     tell("lowering the program")
     reached(Stage.LOWERING)
     edge = to_edge_transform_and_lower(
@@ -90,6 +99,9 @@ def _lowered(
         lowering.finish(edge.exported_program(name))
         _load_rest(edge.exported_program(name))
         remember_outputs(edge.exported_program(name))
+    empty = [name for name, each in awaited.items() if not is_taken(each)]
+    if empty:  # ExecuTorch copied them on the way, and packed memory that nobody has written to
+        raise ExportError(f"{len(empty)} weights were lost while the program was lowered ({', '.join(empty[:3])})")
     calls = count_calls(edge.exported_program("forward"))
     tell("planning memory")
     reached(Stage.PLANNING)

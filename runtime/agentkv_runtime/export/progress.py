@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
+from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["Done", "Progress", "Stage", "reached", "sharing"]
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.small_files import read_object
+
+__all__ = ["Done", "Progress", "Stage", "model_size", "reached", "sharing"]
 
 Progress: TypeAlias = Callable[[str], None]
 """Told in a few words what begins now."""
@@ -20,17 +24,28 @@ Done: TypeAlias = Callable[[float], None]
 class Stage(Enum):
     """A part of an export: the seconds that it takes by itself, per layer, and per 10^9 bytes of the source."""
 
-    # Of Qwen3's shapes; only their proportions count.
+    # Of Qwen3's shapes of 0.6 and 4 billion weights; only their proportions count.
     TORCH = (6.0, 0.0, 0.0)
-    LOADING = (0.4, 0.0, 4.0)
-    TRYING = (0.3, 0.0, 19.0)
+    LOADING = (0.4, 0.0, 3.0)
+    TRYING = (0.3, 0.0, 14.0)
     TRACING = (0.2, 0.35, 0.0)
-    LOWERING = (1.0, 2.0, 35.0)
-    PLANNING = (0.3, 0.3, 1.0)
+    LOWERING = (1.0, 2.3, 30.0)
+    PLANNING = (0.3, 0.05, 0.1)
     WRITING = (0.1, 0.0, 3.0)
 
 
+_USUAL_LAYERS = 24
+
 _reached: ContextVar[Callable[[Stage, float], None] | None] = ContextVar("agentkv_export_stage", default=None)
+
+
+def model_size(src: Path, described: Path) -> tuple[int, int]:
+    """Layers and bytes of the model `src`, whose config is in `described`, near enough for an estimate."""
+    config = read_object(described / "config.json", ExportError)
+    text = config.get("text_config")
+    layers = (text if isinstance(text, dict) else config).get("num_hidden_layers")
+    files = [src] if src.is_file() else [*src.glob("*.safetensors"), *src.glob("*.bin")]
+    return layers if isinstance(layers, int) else _USUAL_LAYERS, sum(file.stat().st_size for file in files)
 
 
 @contextmanager

@@ -10,7 +10,10 @@ from torch import nn
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.manifest import Quantization, Scales
 
-__all__ = ["QuantizationError", "Recipe", "embedding_scale"]
+__all__ = ["AUTO", "QuantizationError", "Recipe", "embedding_scale"]
+
+AUTO = "auto"
+"""In the place of a pattern: the layers whose weights lose most, as far as they are a sixteenth of all."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,11 @@ class Recipe:
     scales: Scales = "search"
     """How the scales of 4-bit weights are chosen."""
     int8: tuple[str, ...] = ()
-    """Patterns of names of the linear layers that get 8 bits where others get 4."""
+    """Patterns of names of the linear layers that get 8 bits where others get 4; or AUTO among them."""
     embedding: int = 16
-    """Bits of the token embedding, 16 or 8, where anything is quantised."""
+    """Bits of the token embedding, 16, 8 or 4, where anything is quantised."""
+    bits: dict[str, int] = field(default_factory=dict)
+    """Of each weight that is quantised, by the layer's name; it fills while the model is prepared."""
     errors: dict[str, float] = field(default_factory=dict)
     """Relative error of each weight by the layer's name; it fills while weights are packed."""
 

@@ -13,11 +13,22 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-__all__ = ["defer", "is_deferred", "load_all", "loading_as_it_runs", "present", "stored", "value"]
+__all__ = [
+    "defer",
+    "is_deferred",
+    "is_taken",
+    "load_all",
+    "loading_as_it_runs",
+    "present",
+    "stored",
+    "taken",
+    "value",
+]
 
 Load = Callable[[], torch.Tensor]
 
 _LOADS: Any = WeakIdKeyDictionary()
+_TAKEN: Any = WeakIdKeyDictionary()
 
 
 def defer(shape: Sequence[int], dtype: torch.dtype, load: Load) -> nn.Parameter:
@@ -43,6 +54,17 @@ def value(tensor: torch.Tensor) -> nn.Parameter:
     if dense.untyped_storage().nbytes() != dense.nbytes:
         dense = dense.clone()  # ExecuTorch reads a tensor's memory from its beginning, also of one that is a slice
     return nn.Parameter(dense, requires_grad=False)
+
+
+def taken(tensor: torch.Tensor) -> nn.Parameter:
+    """`value`, for a program that is written: afterwards the parameter `is_taken`."""
+    _TAKEN[tensor] = True
+    return value(tensor)
+
+
+def is_taken(tensor: torch.Tensor) -> bool:
+    """Did a program get this object's value?"""
+    return tensor in _TAKEN
 
 
 def _deferred_of(module: nn.Module) -> dict[str, nn.Parameter]:

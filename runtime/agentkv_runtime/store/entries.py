@@ -57,6 +57,8 @@ class Entry(BaseModel):
     """What it is called, and when it was last pulled or exported under each name, in seconds since 1970."""
     commit: str = ""
     """Of the hub's repository; empty for what was exported from a folder."""
+    adapter: str = ""
+    """Digest of the adapter that was merged into it; empty where none was."""
 
     @property
     def place(self) -> Path:

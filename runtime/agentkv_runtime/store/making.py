@@ -89,7 +89,12 @@ def _made(
 ) -> Entry:
     title = name.rstrip("/").rpartition("/")[2] or "model"
     entry = Entry(
-        key=key, folder=re.sub(r"[^\w.+@-]", "-", title), options=options, names={name: time.time()}, commit=commit
+        key=key,
+        folder=re.sub(r"[^\w.+@-]", "-", title),
+        options=options,
+        names={name: time.time()},
+        commit=commit,
+        adapter=_adapter_digest(adapter),
     )
     with staged(entry.place) as staging, quiet_libraries():
         export_folder(
@@ -112,7 +117,11 @@ def _made(
 
 
 def _key(source: Path, options: Options, adapter: Path | None) -> str:
-    return _key_of(content_digest(source), options, content_digest(adapter) if adapter else "")
+    return _key_of(content_digest(source), options, _adapter_digest(adapter))
+
+
+def _adapter_digest(adapter: Path | None) -> str:
+    return (content_digest(adapter) or "") if adapter else ""
 
 
 def _key_of(content: str | None, options: Options, adapter: str | None) -> str:

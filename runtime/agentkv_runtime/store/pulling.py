@@ -7,12 +7,13 @@ from pathlib import Path
 
 from agentkv_runtime.export.folder import check_torch
 from agentkv_runtime.export.progress import Done, Progress
-from agentkv_runtime.store.entries import Entry, Options
+from agentkv_runtime.store.content import content_digest
+from agentkv_runtime.store.entries import Entry, Options, named
 from agentkv_runtime.store.home import locked
 from agentkv_runtime.store.hub import Name, Received, download
 from agentkv_runtime.store.making import export_once
 
-__all__ = ["pull"]
+__all__ = ["name_with_adapter", "pull"]
 
 
 def pull(
@@ -28,12 +29,12 @@ def pull(
     """Downloads a model and exports it, both where it was not done before; `note` is told why somebody waits.
 
     Two processes that pull the same model share one download and one export. What is called `name` afterwards is
-    this export; with an adapter the adapter's name is part of it.
+    this export; with an adapter the adapter's name is part of it, see `name_with_adapter`.
 
     Raises PullError, ExportError and StoreError.
     """
     check_torch()
-    called = f"{name}+{adapter.resolve().name}" if adapter else str(name)
+    called = name_with_adapter(name, adapter) if adapter else str(name)
     with locked(_lock_name(name), lambda: note("Another process downloads the same model: waiting for it.")):
         snapshot = download(name, received)
     return export_once(
@@ -46,6 +47,17 @@ def pull(
         done=done,
         note=note,
     )
+
+
+def name_with_adapter(name: Name, adapter: Path) -> str:
+    """What a model is called with an adapter in a folder merged into it: by the folder's name.
+
+    Where another adapter took that, the beginning of this one's digest follows. Raises ExportError for a file that
+    cannot be read.
+    """
+    called, digest = f"{name}+{adapter.resolve().name}", content_digest(adapter) or ""
+    taken = any(entry.adapter != digest for entry in named(called))
+    return f"{called}-{digest[:8]}" if taken else called
 
 
 def _lock_name(name: Name) -> str:

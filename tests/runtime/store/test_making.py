@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 from agentkv_runtime.errors import ExportError, StoreError
 from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.hf.load import load_model
+from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, entries, find, models_folder, remove
 from agentkv_runtime.store.home import home, locked
 from agentkv_runtime.store.making import export_once, options_for
 
 from tests.conftest import FolderFactory
+from tests.runtime.sources.test_lora import adapter
 
 OPTIONS = options_for(quant="none")
 
@@ -110,6 +113,15 @@ def test_other_files_and_other_options_are_other_exports(tiny_hf_folder: FolderF
     weights = (source / "model.safetensors").read_bytes()
     (source / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     assert _key(source, OPTIONS, None) != first
+
+
+def test_an_entry_says_which_adapter_was_merged_into_it(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    source = tiny_hf_folder("llama", layers=1)
+    merged = adapter(tmp_path / "lora", load_model(source), r=2)
+    entry = export_once(source, "tiny+lora", OPTIONS, adapter=merged, progress=quiet, note=quiet)
+    assert entry.adapter == content_digest(merged) != ""
+    assert [each.adapter for each in entries()] == [entry.adapter]
+    assert make(source, "tiny").adapter == ""
 
 
 @pytest.mark.parametrize("step", ["looking at the files", "loading torch", "loading the model", "tracing the model"])

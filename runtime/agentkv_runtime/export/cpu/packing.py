@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from agentkv_runtime.export.progress import Stage, reached
 from agentkv_runtime.export.spill import spilled
-from agentkv_runtime.hf.deferred import is_deferred, value
+from agentkv_runtime.hf.deferred import is_deferred, taken
 
 __all__ = ["StreamedXnnpack", "name_xnnpack"]
 
@@ -81,7 +81,7 @@ class StreamedXnnpack(BackendDetails):  # type: ignore[misc]
         state = edge_program.state_dict
         for name, tensor in state.items():
             if isinstance(tensor, torch.Tensor) and is_deferred(tensor):
-                state[name] = value(tensor)
+                state[name] = taken(tensor)
         with _passes_if_needed(edge_program):
             packed = XnnpackBackend.preprocess(edge_program, compile_specs)
         state.clear()

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torchao.quantization.quant_primitives import (
-    MappingType,
-    choose_qparams_affine,
-    dequantize_affine,
-    quantize_affine,
-)
+from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
 from agentkv_runtime.manifest import Scales
 
@@ -36,16 +31,10 @@ class Quantized:
     """Relative error: the norm of what was lost beside the norm of the weight."""
 
 
-def _codes(rows: torch.Tensor, block: tuple[int, int], scales: torch.Tensor, bits: int) -> torch.Tensor:
+def _rounded(groups: torch.Tensor, scales: torch.Tensor, bits: int) -> torch.Tensor:
+    """The codes of groups `[O, G, N]` under scales `[O, G]`, as float32."""
     low, high = _BOUNDS[bits]
-    zero = torch.zeros_like(scales, dtype=torch.int8)
-    return cast(torch.Tensor, quantize_affine(rows, block, scales, zero, torch.int8, low, high))
-
-
-def _values(codes: torch.Tensor, block: tuple[int, int], scales: torch.Tensor, bits: int) -> torch.Tensor:
-    low, high = _BOUNDS[bits]
-    zero = torch.zeros_like(scales, dtype=torch.int8)
-    return cast(torch.Tensor, dequantize_affine(codes, block, scales, zero, torch.int8, low, high))
+    return (groups * (1 / scales).unsqueeze(-1)).round_().clamp_(low, high)
 
 
 def _largest(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Tensor:
@@ -62,12 +51,11 @@ def _searched(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Te
 
     What counts is the scale that the kernel sees: for groups XNNPACK keeps it as bfloat16.
     """
-    low, high = _BOUNDS[bits]
     groups = rows.view(rows.shape[0], -1, block[1])
     most = _largest(rows, block, bits)
     best, least = most.to(torch.bfloat16).float(), torch.full_like(most, torch.inf)
     for shrink in _SHRINKS:
-        codes = (groups * (1 / (most * shrink)).unsqueeze(-1)).round_().clamp_(low, high)
+        codes = _rounded(groups, most * shrink, bits)
         along, squares = (codes * groups).sum(-1), codes.square_().sum(-1)
         scales = (along / squares).to(torch.bfloat16).float()
         lost = scales * (scales * squares - 2 * along)  # beside the group's own squares
@@ -109,7 +97,9 @@ def quantized_weight(weight: torch.Tensor, bits: int, group: int, scales: Scales
     choose = _searched if scales == "search" else _largest
     for rows, values in _blocks(weight):
         found[rows] = choose(values, (1, group), bits)
-        codes[rows] = _codes(values, (1, group), found[rows], bits)
-        lost += float((_values(codes[rows], (1, group), found[rows], bits) - values).square().sum())
-        total += float(values.square().sum())
+        groups = values.view(len(values), -1, group)
+        rounded = _rounded(groups, found[rows], bits)
+        codes[rows] = rounded.view_as(values)
+        total += float(groups.square().sum())
+        lost += float(rounded.mul_(found[rows].unsqueeze(-1)).sub_(groups).square_().sum())
     return Quantized(codes, found, (lost / total) ** 0.5 if total else 0.0)

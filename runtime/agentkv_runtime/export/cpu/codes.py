@@ -1,0 +1,37 @@
+"""What a weight becomes when it is quantised, made when it is needed."""
+
+from __future__ import annotations
+
+import torch
+
+from agentkv_runtime.export.cpu.scales import Quantized, quantized_weight
+from agentkv_runtime.export.quantization import Recipe
+from agentkv_runtime.hf.deferred import stored
+
+__all__ = ["GROUP_SIZE", "Codes"]
+
+GROUP_SIZE = 32
+"""Numbers of a row that share a scale at 4 bits; at 8 the whole row does."""
+
+
+class Codes:
+    """A weight's codes and scales: made when the first of them is asked for, kept until the other was, too."""
+
+    def __init__(self, weight: torch.Tensor, bits: int, recipe: Recipe, name: str) -> None:
+        self._weight, self._bits, self._recipe, self._name = weight, bits, recipe, name
+        self.group = GROUP_SIZE if bits == 4 else weight.shape[1]
+        self._made: Quantized | None = None
+        self._left: set[str] = set()
+        recipe.bits[name] = bits
+
+    def take(self, part: str) -> torch.Tensor:
+        """The `codes` or the `scales`."""
+        if self._made is None or part not in self._left:
+            self._made = quantized_weight(stored(self._weight), self._bits, self.group, self._recipe.scales)
+            self._left = {"codes", "scales"}
+            self._recipe.errors[self._name] = self._made.error
+        tensor: torch.Tensor = getattr(self._made, part)
+        self._left.remove(part)
+        if not self._left:
+            self._made = None
+        return tensor

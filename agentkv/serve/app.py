@@ -9,12 +9,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .anthropic.errors import AnthropicErrors
 from .endpoints import BODIES, ENDPOINTS
-from .guard import Guard, Measured, cors
+from .guard import ENDPOINT, Guard, Measured, cors
 from .openai.errors import OpenAIErrors
 from .openapi import openapi
 from .refused import STATUS, Refused, refused
@@ -36,7 +37,7 @@ def application(context: Context, settings: Settings) -> Starlette:
     """
     server = Server(context, settings)
     routes = [
-        Route(path, partial(_answered, endpoint, server), methods=[method])
+        Route(path.replace("{model}", "{model:path}"), partial(_answered, path, endpoint, server), methods=[method])
         for (method, path), endpoint in ENDPOINTS.items()
     ]
     description = openapi(ENDPOINTS, BODIES, settings.names)
@@ -49,6 +50,7 @@ def application(context: Context, settings: Settings) -> Starlette:
     if settings.api_key is not None:
         middleware.append(Middleware(Guard, key=settings.api_key, errors=errors_of))
     app = Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _no_such})
+    app.router.redirect_slashes = False
     app.state.server = server
     return app
 
@@ -58,9 +60,12 @@ def errors_of(path: str) -> Protocols:
     return AnthropicErrors() if path.startswith("/v1/messages") else OpenAIErrors()
 
 
-async def _answered(endpoint: Endpoint, server: Server, request: Request) -> Response:
+async def _answered(path: str, endpoint: Endpoint, server: Server, request: Request) -> Response:
+    request.scope[ENDPOINT] = path
     try:
         return await endpoint(server, request)
+    except ClientDisconnect:  # in the middle of its body: nobody reads an answer
+        return Response(status_code=400)
     except Exception as error:
         return errors_of(request.url.path).error_response(refused(error))
 

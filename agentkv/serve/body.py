@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 BODY_SECONDS = 60.0
+MOST_PARTS = 65536  # entries of lists and objects
 
 
 class Body(BaseModel):
@@ -44,6 +45,7 @@ async def read_body(request: Request, kind: type[B], most_bytes: int) -> B:
         value: Any = from_json(raw, allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
     except ValueError as error:
         raise Refused("invalid", f"the body is no JSON: {error}", "invalid_json") from None
+    _check_size(value)
     if not isinstance(value, dict):
         raise Refused("invalid", f"the body is {shown(value)}, but it must be an object")
     return checked(kind, value)
@@ -56,6 +58,21 @@ async def _read(request: Request, most_bytes: int) -> bytes:
         if len(raw) > most_bytes:
             raise Refused("large", f"the body has more than {most_bytes} bytes", "body_too_large")
     return bytes(raw)
+
+
+def _check_size(value: Any) -> None:
+    """Raises Refused for a body of more parts than it can be checked for at once. Token ids do not count."""
+    count, waiting = 0, [value]
+    while waiting:
+        parts = waiting.pop()
+        if isinstance(parts, dict):
+            parts = parts.values()
+        elif all(type(part) is int for part in parts):
+            continue
+        count += len(parts)
+        if count > MOST_PARTS:
+            raise Refused("large", f"the body has more than {MOST_PARTS} parts; send less at a time", "body_too_large")
+        waiting += [part for part in parts if isinstance(part, dict | list)]
 
 
 def checked(kind: type[B], value: dict[str, Any], within: str = "") -> B:

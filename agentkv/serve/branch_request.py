@@ -85,8 +85,8 @@ class Output(Body):
 
     type: Literal["text", "json_schema", "regex", "grammar"]
     schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
-    pattern: Text | None = None
-    lark: Text | None = None
+    pattern: Annotated[Text, Field(max_length=65536)] | None = None
+    lark: Annotated[Text, Field(max_length=262144)] | None = None
 
     def asked(self) -> Any:
         """As the SDK takes it. Raises Refused, InvalidInput."""
@@ -129,8 +129,10 @@ class Generate(Body):
 
 def _sampling(given: Mapping[str, Any]) -> Sampling:
     """Keys of JSON are text, and biases are by token."""
+    for name in given.keys() - Sampling.model_fields.keys():
+        raise Refused("invalid", "there is no such option", "unsupported_parameter", f"sampling.{name}")
     bias = given.get("logit_bias")
     if not isinstance(bias, dict):
         return Sampling(**given)
-    read = {int(key[:12]) if key.isascii() and key.isdigit() else key: value for key, value in bias.items()}
+    read = {int(key) if key.isascii() and key.isdigit() and len(key) < 12 else key: bias[key] for key in bias}
     return Sampling(**{**given, "logit_bias": read})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import xxhash
+from .._message import REASONING, Message
 
-from .._message import REASONING
+_KEY = secrets.token_bytes(32)  # nobody can make up a conversation of a given name
 
 
 def names_of(messages: Sequence[Mapping[str, Any]], about: object) -> list[str]:
@@ -20,12 +22,21 @@ def names_of(messages: Sequence[Mapping[str, Any]], about: object) -> list[str]:
         messages: in OpenAI's form.
         about: what else decides on its tokens, such as tools; JSON.
     """
-    digest = xxhash.xxh3_128(_canonical(about))
+    digest = hashlib.blake2b(_canonical(about), key=_KEY, digest_size=16)
     names = []
     for message in messages:
         digest.update(_canonical(_essence(message)))
         names.append(f"conversation:{digest.hexdigest()}")
     return names
+
+
+def contradicts(given: Sequence[Mapping[str, Any]], held: Sequence[Message]) -> bool:
+    """Does a client say that the model thought something else than it did? One that says nothing of it does not."""
+    return any(
+        message.get(name) not in (None, "", other.reasoning)
+        for message, other in zip(given, held, strict=False)
+        for name in REASONING
+    )
 
 
 def _essence(message: Mapping[str, Any]) -> list[object]:

@@ -50,7 +50,8 @@ class Answer(Response):
                 response = self._errors.error_response(refused(error))
             group.cancel_scope.cancel()
         if response is not None:
-            await response(scope, receive, send)
+            with anyio.move_on_after(LAST_SECONDS):
+                await response(scope, receive, send)
 
 
 class EventStream(Response):
@@ -84,16 +85,21 @@ class EventStream(Response):
                 await self._work(emit)
             except Exception as error:
                 told = refused(error)
-                if begun:
-                    await emit(*self._errors.error_event(told))
-                else:
+                if not begun:
                     failure = self._errors.error_response(told)
-            if begun:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                with anyio.move_on_after(LAST_SECONDS):
+                    if begun:
+                        await emit(*self._errors.error_event(told))
+            with anyio.move_on_after(LAST_SECONDS):
+                if begun:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
             group.cancel_scope.cancel()
         if failure is not None:
-            await failure(scope, receive, send)
+            with anyio.move_on_after(LAST_SECONDS):
+                await failure(scope, receive, send)
 
+
+LAST_SECONDS = 10.0  # for what is left to send: a client that does not read must not keep its connection for ever
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

@@ -20,7 +20,14 @@ HEADER_SECONDS = 20.0  # for the whole head of a request
 def listener(app: ASGIApp) -> uvicorn.Server:
     """A server of HTTP that leaves signals to whoever runs it."""
     config = uvicorn.Config(
-        app, http=_Prompt, ws="none", lifespan="off", log_level="warning", server_header=False, timeout_keep_alive=75
+        app,
+        http=_Prompt,
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=15,
     )
     return _Listener(config)
 

@@ -6,17 +6,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.lowlevel
 import anyio.to_thread
 
-from .._errors import ContextFull, OutOfMemory, TooManyBranches
+from .._errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
 from .._messages import checked_messages, checked_template
 from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
-from .conversations import names_of
+from .conversations import contradicts, names_of
 from .metrics import Metrics
 from .refused import Refused
 from .settings import Settings
@@ -102,9 +103,7 @@ class Server:
         Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
         """
         asked = replace(asked, messages=checked_messages(asked.messages))
-        if after is None:
-            asked, after = self._known(asked)
-        branch = await self.with_room(after.fork if after is not None else lambda: self._new(asked))
+        asked, after, branch = await self._begun(asked, after)
         prompted = Prompted(self, branch, branch.reused)
         try:
             if after is not None:
@@ -147,7 +146,10 @@ class Server:
         return await anyio.to_thread.run_sync(spelled, abandon_on_cancel=True)
 
     def remember(self, prompted: Prompted, asked: Asked, written: Written) -> None:
-        """Keeps a conversation for a client that comes back with all of its messages, as long as there is room."""
+        """Keeps a conversation for a client that comes back with all of its messages, as long as there is room. Not
+        one whose branch holds more than its client was told: a stop string, or half a call."""
+        if written.stopped_by is not None or any(call.error is not None for call in written.message.calls):
+            return
         names = names_of([*asked.messages, written.message.as_openai()], _about(asked.tools, asked.template))
         prompted.keep(names[-1], promised=False)
 
@@ -185,6 +187,18 @@ class Server:
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()
 
+    async def _begun(self, asked: Asked, after: Branch | None) -> tuple[Asked, Branch | None, Branch]:
+        """A branch, what it was forked from, and what is still to be said to it."""
+        while True:
+            rest, known = (asked, after) if after is not None else self._known(asked)
+            try:
+                begin = partial(self._new, rest) if known is None else known.fork
+                return rest, known, await self.with_room(begin)
+            except BranchClosed:  # it gave way while this waited
+                if after is not None:
+                    what = "what this goes on from gave way to others; send the whole conversation"
+                    raise Refused("missing", what, "previous_response_not_found", "previous_response_id") from None
+
     async def _new(self, asked: Asked) -> Branch:
         return await self.context.branch(
             asked.messages, tools=asked.tools or None, template=asked.template or None, overflow=self
@@ -195,14 +209,14 @@ class Server:
         names = names_of(asked.messages, _about(asked.tools, asked.template))
         for count in range(len(names) - 1, 0, -1):
             branch = self.shelf.find(names[count - 1]) or self._warm.get(names[count - 1])
-            if branch is not None:
+            if branch is not None and not contradicts(asked.messages[:count], branch.messages):
                 return replace(asked, messages=asked.messages[count:]), branch
         return asked, None
 
 
 def _too_long(error: Exception) -> Refused:
     """A prompt that does not fit into the cache, whatever else leaves it."""
-    return Refused("invalid", str(error), "context_length_exceeded", "messages")
+    return Refused("invalid", str(error), "context_full", "messages")
 
 
 def _about(tools: Sequence[Mapping[str, Any]] | None, template: Mapping[str, Any]) -> object:

@@ -76,6 +76,7 @@ class Shelf:
 
     async def make_room(self) -> bool:
         """Frees cells of the branch used longest ago that has some of its own. Was there one?"""
+        failed = False
         for name, kept in list(self._kept.items()):
             branch = kept.branch
             if branch.closed or branch.offloaded:
@@ -86,10 +87,11 @@ class Shelf:
                 freed = await branch.offload(self._folder)
             except AgentKVError as error:  # a full disk, or it is just being forked
                 log.warning("a kept conversation could not be offloaded", branch=branch.id, error=str(error))
+                failed = True
                 continue
             if freed:
                 return True
-        return False
+        return failed and self.close_oldest()  # what cannot be kept elsewhere must not shut out everybody
 
     def close_oldest(self) -> bool:
         """Forgets a conversation, rather one that nobody was promised. Was there one?"""

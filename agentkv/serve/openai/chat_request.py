@@ -90,12 +90,14 @@ _TEXT_PARTS = {
         "required": ["type", "text"],
     },
 }
-_MESSAGE = {  # what is taken is checked by the SDK, which says what is wrong
+_MESSAGE: dict[str, Any] = {  # what is taken is checked by the SDK, which says what is wrong
     "type": "object",
     "properties": {
         "role": {"enum": ["developer", *ROLES]},
         "content": {"anyOf": [{"type": "string"}, _TEXT_PARTS, {"type": "null"}]},
         "reasoning_content": {"type": "string"},
+        "reasoning": {"type": "string"},
+        "thinking": {"type": "string"},
         "tool_calls": {"type": "array", "items": {"type": "object"}},
         "tool_call_id": {"type": "string"},
         "name": {"type": "string"},
@@ -166,8 +168,8 @@ def template_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
     role = "system" if role == "developer" else role
     if role not in ROLES:
         raise Refused("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
-    for name in ("audio", "function_call", "refusal"):
-        if message.get(name) is not None:
+    for name in message.keys() - _MESSAGE["properties"].keys():
+        if message[name]:
             raise Refused("invalid", "the model does not know it; leave it out", param=f"messages.{index}.{name}")
     return {key: value for key, value in {**message, "role": role}.items() if value is not None or key == "content"}
 

@@ -146,3 +146,10 @@ async def test_forgotten_branches_make_room_for_conversations(serve: Serve, monk
         asked: Any = [{"role": "user", "content": "Who are you? " * 5}]
         await served.openai.chat.completions.create(model="nano", messages=asked, max_tokens=8)
         assert not len(served.server.branches)
+
+
+async def test_options_of_sampling_that_are_none(served: Served) -> None:
+    path = f"/v1/branches/{(await made(served, **WHO))['id']}/generate"
+    for wrong in ({"self": 1}, {"temp": 1}, {"logit_bias": {"000000000000005": 1}}, {"logit_bias": {"x": 1}}):
+        refused = await served.http.post(path, json={"sampling": wrong, "max_tokens": 2})
+        assert refused.status_code == 400, refused.text

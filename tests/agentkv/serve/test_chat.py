@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import anyio
@@ -14,7 +16,7 @@ from pydantic import BaseModel
 import agentkv as kv
 from agentkv.serve.settings import Settings
 
-from .conftest import Served, serving
+from .conftest import SETTINGS, Served, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -204,6 +206,7 @@ REFUSED: list[tuple[dict[str, Any], int, str | None]] = [
     ({"temperature": 3}, 400, "temperature"),
     ({"temperature": "hot"}, 400, "temperature"),
     ({"messages": []}, 400, "messages"),
+    ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, 400, "messages.0.foo"),
     ({"messages": [{"role": "robot", "content": "x"}]}, 400, "messages.0.role"),
     ({"messages": [{"role": "user"}]}, 400, None),
     ({"messages": [{"role": "assistant", "content": None, "tool_calls": "AAA"}]}, 400, None),
@@ -323,5 +326,33 @@ async def test_a_full_cache_lets_conversations_that_wait_go_first() -> None:
         for words in (2000, 500):  # more than the cache has cells: nobody gives way for that
             with pytest.raises(openai.BadRequestError) as caught:
                 await ask(site, [{"role": "user", "content": "word " * words}])
-            assert caught.value.code == "context_length_exceeded"
+            assert caught.value.code == "context_full"
             assert words < 2000 or len(site.server.shelf) == kept
+
+
+async def test_nobody_goes_on_from_what_its_client_was_not_told() -> None:
+    async with serving() as site:
+        said = (await ask(site, OSLO)).choices[0].message.content or ""
+        cut = (await ask(site, OSLO, stop=[said[-8:-4]])).choices[0].message.content
+        assert cut
+        assert cut != said
+        history = [*OSLO, {"role": "assistant", "content": cut}, *HI]
+        told = await ask(site, history, extra_body={"return_token_ids": True})
+        assert told.model_extra is not None
+        assert told.model_extra["prompt_token_ids"] == site.ctx.tokenizer.apply_chat(history)
+        half = await ask(site, OSLO, tools=[WEATHER], max_tokens=6)
+        assert half.choices[0].finish_reason == "length"
+        history = [*OSLO, {"role": "assistant", "content": half.choices[0].message.content or ""}, *HI]
+        told = await ask(site, history, tools=[WEATHER], extra_body={"return_token_ids": True})
+        assert told.model_extra is not None
+        assert told.model_extra["prompt_token_ids"] == site.ctx.tokenizer.apply_chat(history, [WEATHER])
+
+
+async def test_an_offload_folder_that_is_gone_shuts_nobody_out(tmp_path: Path) -> None:
+    folder = tmp_path / "offload"
+    folder.mkdir()
+    async with serving(replace(SETTINGS, offload=folder), capacity=512) as site:
+        folder.rmdir()
+        for number in range(8):
+            asked: dict[str, Any] = {"input": f"Number {number}. " * 12, "temperature": 0, "max_output_tokens": 8}
+            assert (await site.openai.responses.create(model="nano", **asked)).status in ("completed", "incomplete")

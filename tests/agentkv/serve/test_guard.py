@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import replace
 
@@ -60,6 +61,8 @@ BODIES: list[tuple[bytes, str, int]] = [
     (b'{"a":' * 100_000, "application/json", 400),
     (b"[" * 1_000_000, "application/json", 400),
     (b'{"model": "nano", "messages": [{"role": "user", "content": "\\ud800"}]}', "application/json", 400),
+    (b'{"messages": [' + b'"x",' * 70_000 + b'"x"]}', "application/json", 413),
+    (b'{"metadata": {' + b",".join(b'"%d": ""' % i for i in range(70_000)) + b"}}", "application/json", 413),
     (b"{}", "text/plain", 415),
     (b"{}", "", 415),
     (b" " * 2_000_001, "application/json", 413),
@@ -77,7 +80,15 @@ async def test_bodies_that_are_none() -> None:
 
 async def test_what_is_not_there() -> None:
     async with serving() as site:
-        for path in ("/", "/v1/nothing", "/v1/../../etc/passwd", "/v1/models/..%2f..", "/v1/models/x%0d%0aa:b"):
+        for path in (
+            "/",
+            "/v1/nothing",
+            "/v1/models/",
+            "/health/",
+            "/v1/../../etc/passwd",
+            "/v1/models/..%2f..",
+            "/v1/models/x%0d%0aa:b",
+        ):
             answer = await site.http.get(path)
             assert answer.status_code == 404
             assert "error" in answer.json()
@@ -128,3 +139,53 @@ async def test_metrics_count_what_was_asked() -> None:
         assert 'agentkv_requests_total{path="other",status="404"} 1.0' in text
         assert "agentkv_generated_total" in text
         assert "/some/path" not in text
+
+
+async def test_a_key_may_be_any_text_and_a_model_may_have_a_slash() -> None:
+    async with serving(replace(SETTINGS, names=("org/nano",), api_key="schlüssel")) as site:
+        headers = {b"x-api-key": "schlüssel".encode()}
+        assert (await site.http.get("/v1/models/org/nano", headers=headers)).json()["id"] == "org/nano"
+        text = (await site.http.get("/metrics", headers=headers)).text
+        assert 'path="/v1/models/{model}",status="200"' in text
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+    )
+
+    def leave(host: str, port: int) -> None:
+        with socket.create_connection((host, port), timeout=30) as client:
+            client.sendall(head)
+
+    async with serving() as site:
+        host, port = site.url.removeprefix("http://").split(":")
+        await anyio.to_thread.run_sync(leave, host, int(port))
+        counted = 0
+        with anyio.fail_after(30):
+            while not counted:
+                text = (await site.http.get("/metrics")).text
+                counted = text.count(f'agentkv_requests_total{{path="{CHAT}"')
+        assert 'status="500"' not in text
+    assert "request failed" not in caplog.text
+
+
+async def test_a_reader_that_stops_does_not_keep_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentkv.serve.event_stream.LAST_SECONDS", 0.2)
+    async with serving(replace(SETTINGS, most_seconds=0.5, most_kept=0)) as site:
+        ends = {str(i): -100 for i in site.ctx.tokenizer.eos_ids}
+        body = {**BODY, "max_tokens": 4000, "n": 8, "logprobs": True, "top_logprobs": 20, "logit_bias": ends}
+        data = json.dumps({**body, "stream": True}).encode()
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+        )
+        host, port = site.url.removeprefix("http://").split(":")
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            await anyio.to_thread.run_sync(client.connect, (host, int(port)))
+            await anyio.to_thread.run_sync(client.sendall, head.encode() + data)
+            with anyio.fail_after(60):
+                text = ""
+                while f'path="{CHAT}"' not in text:  # its request is over, though it has read nothing
+                    text = (await site.http.get("/metrics")).text
+            assert not site.ctx.branches

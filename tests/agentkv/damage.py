@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def change_json(rng: random.Random, file: Path) -> None:
                 elif do < 0.25 and isinstance(node, dict):
                     node[str(rng.choice(HOSTILE))[:100]] = node.pop(key)
                 else:
-                    node[key] = rng.choice(HOSTILE)
+                    node[key] = deepcopy(rng.choice(HOSTILE))  # a later change may go into it
                 break
             node = node[key]
     file.write_text(json.dumps(value), encoding="utf-8")

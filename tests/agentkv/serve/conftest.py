@@ -45,9 +45,10 @@ class Served:
                 await self.ctx._loop.call(lambda _: None)
 
     async def until_idle(self) -> None:
-        """Waits until no request is at work any more."""
+        """Waits until no request is at work any more, and what it closed is freed."""
         with anyio.fail_after(60):
             await self.server.admission.idle()
+            await (await self.ctx.branch("a")).close()  # behind all that was closed before
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Served]]

@@ -105,9 +105,9 @@ async def measure(folder: Path, url: str, requests: int, tokens: int, rounds: in
                         first.append(time.perf_counter() - began)
 
         for round_ in range(rounds):
-            conversations = questions(requests, round_)
-            for name, one in (("SDK", bare), ("server", asked), ("server, streamed", streamed)):
-                seconds[name].append(await by_clients(conversations, one))
+            for turn, (name, one) in enumerate((("SDK", bare), ("server", asked), ("server, streamed", streamed))):
+                new = questions(requests, seed=3 * round_ + turn)  # what was asked before is retained
+                seconds[name].append(await by_clients(new, one))
     table = Table(
         "", "tokens per second", "of the SDK's", title=f"{requests} requests of {tokens} tokens, {CLIENTS} clients"
     )

@@ -8,6 +8,10 @@
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "core/errors.h"
@@ -20,6 +24,23 @@ namespace {
 constexpr std::string_view kNames[] = {AGENTKV_EACH_ISA(AGENTKV_ISA_NAME)};
 #undef AGENTKV_ISA_NAME
 
+#if defined(__x86_64__)
+// Whether the processor has AMX's tiles of bytes and the system lets this process use them: the registers are so large
+// that Linux keeps them only for those who ask. It refuses where a thread's signal stack would be too small for them.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTile) == 0 || (d & kInt8) == 0) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
+}
+#endif
+
 bool machine_has(std::string_view isa) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -30,7 +51,9 @@ bool machine_has(std::string_view isa) {
   if (isa == "v3") return v3;
   if (isa == "v3vnni") return v3 && __builtin_cpu_supports("avxvnni");
   if (isa == "v4") return v4;
-  if (isa == "v4vnni") return v4 && __builtin_cpu_supports("avx512vnni");
+  const bool v4vnni = v4 && __builtin_cpu_supports("avx512vnni");
+  if (isa == "v4vnni") return v4vnni;
+  if (isa == "v4amx") return v4vnni && may_use_tiles();
 #elif defined(__aarch64__) && defined(__linux__)
   if (isa == "dotprod") return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #elif defined(__aarch64__) && defined(__APPLE__)

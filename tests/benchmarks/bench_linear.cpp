@@ -1,0 +1,161 @@
+// Linear layers of the shapes of Qwen3-0.6B, over as many matrices as it has layers, so that weights come from memory:
+// bytes read a second at one row beside what the machine reads at all, few rows beside one, and many. Everything in
+// turns. A pass is many calls; "best" adds up the best of each call over the rounds, which a busy machine disturbs
+// little, and "median" is that of whole passes. Run by hand: bench_linear [rounds]; AGENTKV_CPU_ISA picks the kernels.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/isa.h"
+#include "cpu/linear/linear.h"
+#include "linear/weights.h"
+#include "thread_pool.h"
+
+using namespace agentkv;
+using namespace agentkv::cpu;
+using namespace agentkv::cpu::testing;
+
+namespace {
+
+constexpr int kLayers = 28;
+constexpr int kManyRows = 512;
+constexpr std::size_t kRead = (2 << 20) / sizeof(std::uint64_t);  // a call reads 2 MiB
+
+struct Linear {
+  AlignedBytes bytes;
+  PackedLinear packed;
+
+  explicit Linear(const Weights& weights) : bytes(weights.packed()), packed(weights.shape, bytes.span()) {}
+};
+
+struct Model {
+  std::vector<std::unique_ptr<Linear>> linears;
+  std::size_t bytes = 0;
+  double products = 0;  // of one row
+
+  explicit Model(int bits) {
+    constexpr int kShapes[][2] = {{2048, 1024}, {1024, 1024}, {1024, 1024}, {1024, 2048},
+                                  {3072, 1024}, {3072, 1024}, {1024, 3072}};
+    for (const auto& [outputs, inputs] : kShapes) {
+      const Weights weights({outputs, inputs, bits, bits == 4 ? 32 : inputs}, 1);
+      for (int layer = 0; layer < kLayers; ++layer) {
+        linears.push_back(std::make_unique<Linear>(weights));
+        bytes += linears.back()->bytes.span().size();
+        products += double{1} * outputs * inputs;
+      }
+    }
+    // One layer after another, as a forward has them.
+    std::vector<std::unique_ptr<Linear>> ordered(linears.size());
+    const std::size_t shapes = linears.size() / kLayers;
+    for (std::size_t i = 0; i < linears.size(); ++i)
+      ordered[i % kLayers * shapes + i / kLayers] = std::move(linears[i]);
+    linears = std::move(ordered);
+  }
+
+  void run(std::size_t i, const std::vector<float>& x, int rows, std::vector<float>& y,
+           const ParallelFor& parallel_for) const {
+    static QuantizedRows codes;
+    const LinearShape& shape = linears[i]->packed.shape();
+    codes.assign(x.data(), rows, shape.inputs, static_cast<std::size_t>(shape.inputs), parallel_for);
+    linear(codes, linears[i]->packed, {}, y.data(), static_cast<std::size_t>(shape.outputs), parallel_for);
+  }
+};
+
+// A sum of 64 KiB pieces, drawn by threads as the tasks of a linear layer are.
+std::uint64_t read_all(std::span<const std::uint64_t> memory, const ParallelFor& parallel_for) {
+  constexpr std::size_t kPiece = (64 << 10) / sizeof(std::uint64_t);
+  std::vector<std::uint64_t> sums(memory.size() / kPiece);
+  const auto piece = [&](std::size_t i) {
+    std::uint64_t lanes[32] = {};
+    for (std::size_t at = i * kPiece; at < (i + 1) * kPiece; at += 32) {
+      for (std::size_t j = 0; j < 32; j += 8) __builtin_prefetch(&memory[at + j] + 384, 0, 2);
+      for (std::size_t j = 0; j < 32; ++j) lanes[j] ^= memory[at + j];
+    }
+    for (const std::uint64_t lane : lanes) sums[i] ^= lane;
+  };
+  parallel_for(sums.size(), piece);
+  std::uint64_t all = 0;
+  for (const std::uint64_t sum : sums) all ^= sum;
+  return all;
+}
+
+struct Measured {
+  std::string what;
+  std::size_t calls;  // of a pass
+  std::function<void(std::size_t)> run;
+  double work;  // of a pass
+  const char* unit;
+  std::vector<double> best = {}, passes = {};  // seconds
+
+  void measure() {
+    best.resize(calls, 1e9);
+    double pass = 0;
+    for (std::size_t i = 0; i < calls; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      run(i);
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      best[i] = std::min(best[i], seconds);
+      pass += seconds;
+    }
+    passes.push_back(pass);
+  }
+  void print() {
+    std::sort(passes.begin(), passes.end());
+    const double least = std::accumulate(best.begin(), best.end(), 0.0), median = passes[passes.size() / 2];
+    std::printf("%-30s best %8.2f ms %8.1f %-5s  median %8.2f ms %8.1f %s\n", what.c_str(), least * 1e3, work / least,
+                unit, median * 1e3, work / median, unit);
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
+  ThreadPool pool(2);
+  const ParallelFor one = [](std::size_t n, const auto& task) {
+    for (std::size_t i = 0; i < n; ++i) task(i);
+  };
+  const ParallelFor two = [&](std::size_t n, const auto& task) { pool.run(n, task); };
+  std::vector<float> x(std::size_t{kManyRows} * 3072), y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 2654435761u >> 7) % 2001) / 500 - 2;
+  std::vector<std::uint64_t> memory(std::size_t{48} << 20, 1);  // 384 MiB
+  volatile std::uint64_t sink = 0;
+
+  std::vector<Measured> all;
+  const double gigabytes = static_cast<double>(memory.size() * sizeof(std::uint64_t)) * 1e-9;
+  for (const auto* threads : {&one, &two}) {
+    const std::string on = threads == &one ? ", 1 thread" : ", 2 threads";
+    all.push_back(
+        {"reading memory" + on, memory.size() / kRead,
+         [&, threads](std::size_t i) { sink = read_all(std::span(memory).subspan(i * kRead, kRead), *threads); },
+         gigabytes, "GB/s"});
+  }
+  const Model models[] = {Model(4), Model(8)};
+  for (const Model& model : models) {
+    const std::string bits = &model == models ? "4 bits, " : "8 bits, ";
+    const auto add = [&](int rows, const ParallelFor& threads, const std::string& on) {
+      const bool many = rows > 16;
+      all.push_back({bits + std::to_string(rows) + " rows, " + on, model.linears.size(),
+                     [&, rows](std::size_t i) { model.run(i, x, rows, y, threads); },
+                     many ? 2e-9 * model.products * rows : static_cast<double>(model.bytes) * 1e-9,
+                     many ? "GOP/s" : "GB/s"});
+    };
+    for (const int rows : {1, 2, 3, 4, 8, 16}) add(rows, one, "1 thread");
+    for (const int rows : {1, 4, 8}) add(rows, two, "2 threads");
+    add(kManyRows, one, "1 thread");
+    add(kManyRows, two, "2 threads");
+  }
+  std::printf("%s, %d rounds\n", std::string(isa()).c_str(), rounds);
+  for (int round = 0; round < rounds; ++round) {
+    for (Measured& measured : all) measured.measure();
+  }
+  for (Measured& measured : all) measured.print();
+}

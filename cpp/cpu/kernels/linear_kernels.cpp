@@ -12,7 +12,7 @@ namespace {
 template <int kGroup>
 void multiply(const LinearArgs& a) {
 #if defined(__AMX_INT8__)
-  if (a.rows >= kTileRows) return tile_panels<kGroup>(a);
+  if (a.rows >= kTileRows<kGroup>) return tile_panels<kGroup>(a);
 #endif
   if constexpr (kGroup == 0) {
     stream_panels(a, kStreamBytes);

@@ -6,8 +6,9 @@
 namespace agentkv::cpu {
 namespace {
 
-// Fewer rows are not worth the tiles.
-constexpr int kTileRows = 4;
+// Fewer rows are not worth the tiles: codes of 4 bits must first become bytes, in memory (bench_linear shows where).
+template <int kGroup>
+constexpr int kTileRows = kGroup == 0 ? 4 : kStreamRows + 1;
 
 // The shapes of the tiles of this thread, until the end of the scope. Outputs: tiles 0 to 3; rows of x: 4 and 5;
 // weights: 6 and 7.
@@ -38,7 +39,7 @@ class TileShapes {
   int rows_ = 0;
 };
 
-// How many rows tiles are set to for a block of them.
+// To how many rows the tiles of a block of rows are set.
 AGENTKV_INLINE int tile_rows(int rows) { return rows > 8 ? 16 : rows > 4 ? 8 : 4; }
 
 // A piece of a panel with its 4-bit codes as bytes and its scales as floats, for all rows to use.

@@ -24,7 +24,7 @@ __all__ = ["LoraWeights", "merge_adapter"]
 
 _PREFIX = "base_model.model."
 _PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.weight)?")
-_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal", "lora_ga")
+_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
 """Of `init_lora_weights`: what leaves the base weight as it is."""
 _INSTEAD = "Merge it with peft (merge_and_unload), save that model and export it"
 

@@ -96,6 +96,7 @@ def test_refusals_come_before_anything_is_changed(tmp_path: Path) -> None:
     config = json.loads((odd / "adapter_config.json").read_text())
     for change, error, says in (
         ({"init_lora_weights": "pissa"}, UnsupportedModelError, "changes the weights that it is added to"),
+        ({"init_lora_weights": "lora_ga"}, UnsupportedModelError, "changes the weights that it is added to"),
         ({"r": 64}, ExportError, "which is not of rank 64"),
         ({"rank_pattern": {"(": 2}}, ExportError, "which is no pattern"),
         ({"alpha_pattern": [1]}, ExportError, "which is no object"),

@@ -1,12 +1,14 @@
 """Agents' conversations through OpenAI-compatible servers, side by side: time, first tokens, and tokens prefilled.
 
-So many conversations go on at once over one long system prompt, with tools; every other turn must call one, the rest
-answer in words. The servers take turns. Start them by hand, each with the same model, threads and room for all, then
+So many conversations go on at once over one long system prompt, with tools. In each turn a person asks, a tool's result
+is there (a call that is the same for all servers, whatever their model would have called), and the model answers. The
+servers take turns. Start them by hand, each with the same model, threads and room for all, then
 `python tests/benchmarks/bench_conversations.py agentkv=http://127.0.0.1:8080/v1 llama.cpp=http://127.0.0.1:8081/v1`.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import time
@@ -63,16 +65,27 @@ def said(rng: random.Random, words: int) -> str:
     return " ".join(rng.choices(WORDS, k=words))
 
 
-async def turn(client: openai.AsyncOpenAI, messages: list[Any], calls: bool, tokens: int, into: Measured) -> None:
-    """Asks, and appends what was answered; a call gets its result, too."""
+def asked(rng: random.Random, number: int) -> list[Any]:
+    """What a turn adds before the model answers."""
+    function = {"name": "get_weather", "arguments": json.dumps({"city": rng.choice(CITIES)})}
+    call = {"id": f"call{number:05}", "type": "function", "function": function}
+    return [
+        {"role": "user", "content": said(rng, 12)},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": json.dumps({"celsius": rng.randrange(-9, 35)})},
+    ]
+
+
+async def answer(client: openai.AsyncOpenAI, messages: list[Any], tokens: int, into: Measured) -> str:
+    """The next message."""
     began = time.perf_counter()
     heard: float | None = None
-    text, name, arguments, call_id = "", "", "", ""
+    text = ""
     stream = await client.chat.completions.create(
         model="model",
         messages=messages,
         tools=TOOLS,
-        tool_choice="required" if calls else "none",
+        tool_choice="none",
         max_tokens=tokens,
         temperature=0,
         stream=True,
@@ -85,21 +98,11 @@ async def turn(client: openai.AsyncOpenAI, messages: list[Any], calls: bool, tok
             into.prompted += chunk.usage.prompt_tokens
             into.prefilled += chunk.usage.prompt_tokens - cached
             into.generated += chunk.usage.completion_tokens
-        for choice in chunk.choices:
-            text += choice.delta.content or ""
-            for part in choice.delta.tool_calls or []:
-                call_id = part.id or call_id
-                name += (part.function and part.function.name) or ""
-                arguments += (part.function and part.function.arguments) or ""
-            if heard is None and (text or name):
-                heard = time.perf_counter() - began
+        text += "".join(choice.delta.content or "" for choice in chunk.choices)
+        if heard is None and text:
+            heard = time.perf_counter() - began
     into.first.append(time.perf_counter() - began if heard is None else heard)
-    if not name:
-        messages.append({"role": "assistant", "content": text})
-        return
-    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-    messages.append({"role": "assistant", "content": text, "tool_calls": [call]})
-    messages.append({"role": "tool", "tool_call_id": call_id, "content": '{"value": 21, "unit": "celsius"}'})
+    return text
 
 
 async def play(url: str, conversations: int, turns: int, tokens: int, system: str, seed: int) -> Measured:
@@ -110,9 +113,9 @@ async def play(url: str, conversations: int, turns: int, tokens: int, system: st
         rng = random.Random(f"{seed}/{index}")
         messages: list[Any] = [{"role": "system", "content": system}]
         for number in range(turns):
-            if messages[-1]["role"] != "tool":
-                messages.append({"role": "user", "content": said(rng, 12)})
-            await turn(client, messages, number % 2 == 0, tokens, measured)
+            messages += asked(rng, number)
+            text = await answer(client, messages, tokens, measured)
+            messages.append({"role": "assistant", "content": text})
 
     began = time.perf_counter()
     async with (
@@ -146,7 +149,7 @@ def main(
     conversations: int = 16,
     turns: int = 6,
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 48,
-    words: Annotated[int, typer.Option(help="Words of the system prompt, of about a token each.")] = 1400,
+    words: Annotated[int, typer.Option(help="Words of the system prompt, of one or two tokens each.")] = 750,
     rounds: int = 3,
 ) -> None:
     """Print medians."""

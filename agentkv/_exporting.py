@@ -55,23 +55,30 @@ async def exported(options: Options) -> Path:
 
     Cancelled, it stops the export, which then cleans up after itself.
     """
-    from agentkv_runtime.errors import ExportError
+    from agentkv_runtime.errors import ExportError, StoreError
     from agentkv_runtime.store.making import find_export, options_for
 
     try:
         wanted = options_for(options.backend or "cpu", options.quant)  # type: ignore[arg-type]
         made = await anyio.to_thread.run_sync(find_export, options.path, wanted)
-    except ExportError as error:
+    except (ExportError, StoreError) as error:
         raise ModelError(str(error)) from error
     if made is not None:
         made.touch()
         return made.path
     request = json.dumps({"source": str(options.path.absolute()), "options": wanted.model_dump()})
+    try:
+        return await _exported_apart(options.path, request)
+    except OSError as error:  # no room for its files, or for another process
+        raise ModelError(f"{options.path}: cannot be exported: {error}") from error
+
+
+async def _exported_apart(model: Path, request: str) -> Path:
     command = [sys.executable, "-P", "-m", "agentkv_runtime.store.process", request]
     with tempfile.TemporaryFile() as errors:
         process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stderr=errors)
         try:
-            outcome = await _followed(process, str(options.path))
+            outcome = await _followed(process, str(model))
             status = await process.wait()
         except BaseException:
             await _stop(process)
@@ -81,7 +88,7 @@ async def exported(options: Options) -> Path:
                 await process.aclose()
         if "path" in outcome:
             return Path(outcome["path"])
-        raise ModelError(outcome.get("error") or f"{options.path}: its export {_end(status, errors)}")
+        raise ModelError(outcome.get("error") or f"{model}: its export {_end(status, errors)}")
 
 
 async def _followed(process: anyio.abc.Process, model: str) -> dict[str, Any]:

@@ -109,13 +109,15 @@ def rm(
         if not found:
             raise StoreError(f"no model is called {name}. See what there is with: agentkv list")
         size = sum(entry.size for entry in found if len(entry.names) == 1)
+        others = sorted({other for entry in found for other in entry.names} - {name})
         try:
             if not yes and not typer.confirm(f"Remove {escaped(name)} ({bytes_text(size)})?", err=True):
                 raise typer.Exit(1)
         except typer.Abort:
             fail(f"nobody answered, so nothing was removed. Without a question: agentkv rm {shlex.quote(name)} --yes")
         remove(name)
-    stdout.print(f"Removed {escaped(name)} ({bytes_text(size)}).", soft_wrap=True, highlight=False)
+    stays = f" What it shares with {', '.join(map(escaped, others))} stays." if others else ""
+    stdout.print(f"Removed {escaped(name)} ({bytes_text(size)}).{stays}", soft_wrap=True, highlight=False)
 
 
 def _ago(then: float) -> str:

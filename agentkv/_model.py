@@ -238,6 +238,11 @@ def _found(options: Options) -> Options:
             f"{name}: no such folder, and no model that was pulled. If it is one on the Hugging Face hub: "
             f"agentkv pull {name}"
         )
+    if len(options.path.parts) == 1:
+        raise ModelError(
+            f"{name}: no such folder, and no model that was pulled. `agentkv list` shows those that were; give one of "
+            "them, or the folder that `agentkv export` wrote"
+        )
     return options
 
 

@@ -27,6 +27,9 @@ class Connection:
         """Private: use `connect`."""
         self._wire = wire
 
+    def __repr__(self) -> str:
+        return f"<Connection to {self._wire.url}: {len(self._wire.live)} branches>"
+
     async def branch(
         self,
         prompt: Prompt | None = None,
@@ -45,12 +48,13 @@ async def connect(url: str, api_key: str | None = None) -> AsyncIterator[Connect
     """Connects to a server that `agentkv serve` runs; leaving the block closes the branches that were made in it.
 
     Args:
-        url: such as "http://127.0.0.1:8080".
+        url: such as "http://127.0.0.1:8080", with or without "/v1".
         api_key: what the server asks for.
     """
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     timeout = httpx.Timeout(None, connect=_CONNECT_S)
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=timeout) as http:
+    root = url.rstrip("/").removesuffix("/v1")
+    async with httpx.AsyncClient(base_url=root, headers=headers, timeout=timeout) as http:
         wire = Wire(http)
         try:
             yield Connection(wire)

@@ -60,18 +60,26 @@ class Wire:
         self._closed: list[str] = []  # branches that the server does not know of yet that they are
         self.live: set[str] = set()  # those that were made here
 
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return str(self._http.base_url)
+
     async def post(self, path: str, body: Mapping[str, Any]) -> Told:
         """Runs a verb. Raises AgentKVError."""
+        self._check_open()
         await self.flush()
         return await self._request("POST", path, json=body, params={"whole": "true"})
 
     async def get(self, path: str) -> Told:
         """All that is known of a branch. Raises AgentKVError."""
+        self._check_open()
         return await self._request("GET", path)
 
     @asynccontextmanager
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[tuple[str, Told]]]:
         """The events of a generation. Raises AgentKVError, also among them."""
+        self._check_open()
         await self.flush()
         try:
             async with self._http.stream("POST", path, json=body, params={"whole": "true"}) as response:
@@ -92,6 +100,10 @@ class Wire:
             with suppress(BranchClosed):  # it forgot about it before
                 await self._request("DELETE", f"/v1/branches/{self._closed.pop()}")
 
+    def _check_open(self) -> None:
+        if self._http.is_closed:
+            raise ContextClosed("the connection is closed; use branches inside of their `connect` block")
+
     async def _request(self, method: str, path: str, **how: Any) -> Told:
         try:
             response = await self._http.request(method, path, **how)
@@ -107,6 +119,8 @@ def error_of(error: Mapping[str, Any], status: int | None = None) -> AgentKVErro
     """The SDK's error for one of the server's."""
     kind = _BY_CODE.get(error.get("code") or "")
     message = str(error.get("message"))
+    if error.get("code") == "invalid_api_key":
+        message += "; pass api_key to connect"
     if kind is not None:
         return kind(message)
     if error.get("type") == "invalid_request_error":

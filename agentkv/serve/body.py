@@ -45,9 +45,9 @@ async def read_body(request: Request, kind: type[B], most_bytes: int) -> B:
         value: Any = from_json(raw, allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
     except ValueError as error:
         raise Refused("invalid", f"the body is no JSON: {error}", "invalid_json") from None
-    _check_size(value)
     if not isinstance(value, dict):
         raise Refused("invalid", f"the body is {shown(value)}, but it must be an object")
+    _check_size(value)
     return checked(kind, value)
 
 
@@ -60,9 +60,10 @@ async def _read(request: Request, most_bytes: int) -> bytes:
     return bytes(raw)
 
 
-def _check_size(value: Any) -> None:
+def _check_size(value: dict[str, Any]) -> None:
     """Raises Refused for a body of more parts than it can be checked for at once. Token ids do not count."""
-    count, waiting = 0, [value]
+    count = 0
+    waiting: list[Any] = [value]
     while waiting:
         parts = waiting.pop()
         if isinstance(parts, dict):

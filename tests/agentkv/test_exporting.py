@@ -69,6 +69,18 @@ async def test_what_an_export_is_refused_for_is_what_opening_says(tmp_path: Path
     assert entries() == []
 
 
+async def test_a_user_without_a_home_is_told_so(tiny_hf_folder: FolderFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTKV_HOME", "~nobody-of-this-name/models")
+    with pytest.raises(kv.ModelError, match="set AGENTKV_HOME to a folder"):
+        await opened(tiny_hf_folder("llama", layers=1), quant="8da4w")
+
+
+async def test_an_export_that_cannot_be_started(tiny_hf_folder: FolderFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    with pytest.raises(kv.ModelError, match=r"cannot be exported: .*/no/such/python"):
+        await opened(tiny_hf_folder("llama", layers=1), quant="8da4w")
+
+
 async def test_options_that_contradict_each_other(tmp_path: Path, tiny_exported_folder: FolderFactory) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(kv.InvalidInput, match="quant is str '4 bits'"):

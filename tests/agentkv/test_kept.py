@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from agentkv_runtime.store.entries import entries
 from typer.testing import CliRunner, Result
 
 import agentkv as kv
@@ -85,8 +86,12 @@ def test_two_pulls_of_a_model_are_one_and_it_opens_by_its_name(
     assert run("rm", REPO, answer="n\n").exit_code == 1
     assert run("rm", REPO, answer="").exit_code == 1
     assert REPO in run("list").output
+    [entry] = entries()
+    entry.called("another")
+    assert run("rm", "another", "--yes").output == f"Removed another (0 B). What it shares with {REPO} stays.\n"
     removed = run("rm", REPO, "--yes")
     assert (removed.exit_code, removed.output.startswith(f"Removed {REPO}")) == (0, True)
+    assert "stays" not in removed.output
     assert "No models in" in run("list").output
     with pytest.raises(kv.ModelError, match=f"no model that was pulled.*agentkv pull {REPO}"):
         anyio.run(ask)

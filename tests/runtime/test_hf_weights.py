@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
-from agentkv_runtime.hf.weights import FolderWeights, checked_float, weight_files
+from agentkv_runtime.hf.load import load_model, stream_model
+from agentkv_runtime.hf.weights import FolderWeights, check_index, checked_float, weight_files
+from safetensors import safe_open
 from safetensors.torch import save_file
+
+from tests.conftest import FolderFactory
 
 
 def test_other_files_in_the_folder_are_none_of_the_model(tmp_path: Path) -> None:
@@ -26,11 +31,24 @@ def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
     assert [path.name for path in weight_files(tmp_path)] == list(places.values())
 
 
-@pytest.mark.parametrize("places", [{}, [], {"w": "../model.safetensors"}, {"w": 3}, None])
-def test_a_damaged_index_is_refused(tmp_path: Path, places: object) -> None:
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    with pytest.raises(ExportError, match="names no files of this folder"):
-        weight_files(tmp_path)
+@pytest.mark.parametrize("places", [{}, [], {"w": "../model.safetensors"}, {"w": "a.st"}, {"w": ".."}, {"w": 3}, None])
+@pytest.mark.parametrize("index", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
+def test_a_damaged_index_is_refused(tmp_path: Path, index: str, places: object) -> None:
+    (tmp_path / index).write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(ExportError, match=r"index\.json: names"):
+        check_index(tmp_path)
+
+
+def test_shards_outside_of_the_folder_are_not_loaded(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    shutil.copytree(tiny_hf_folder("llama", layers=1), source)
+    (source / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    with safe_open(tmp_path / "outside.safetensors", "pt") as file:
+        places = dict.fromkeys(file.keys(), "../outside.safetensors")
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert stream_model(source) is None
+    with pytest.raises(ExportError, match=r"names '\.\./outside\.safetensors', which is no \*\.safetensors"):
+        load_model(source)
 
 
 def test_codes_are_no_weights() -> None:

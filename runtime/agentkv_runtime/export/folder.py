@@ -22,6 +22,7 @@ from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, re
 from agentkv_runtime.formats import format_name
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, Scales, write_manifest
 from agentkv_runtime.small_files import read_object
+from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
 from agentkv_runtime.tokenizer import Tokenizer
 
@@ -127,6 +128,8 @@ def export_folder(
     choose_target(backend, quant, dtype)
     _check_recipe(quant, tuple(int8), embedding)
     check_rows(max_tokens, max_logits)
+    if adapter is not None:
+        read_adapter_config(Path(adapter))  # before anything takes long
     place = Path(os.path.realpath(out))  # what a link leads to
     with disk_errors(out), described(src) as folder:
         check_source(src)
@@ -191,7 +194,8 @@ def check_source(src: Path) -> None:
     if is_gguf(src):
         return
     if not src.is_dir():
-        raise ExportError(f"{src}: no such folder. Give the folder of a Hugging Face model, or a GGUF file")
+        kind = "file" if src.suffix == ".gguf" else "folder"
+        raise ExportError(f"{src}: no such {kind}. Give the folder of a Hugging Face model, or a GGUF file")
     if (src / MANIFEST_NAME).is_file():
         raise ExportError(f"{src}: already an exported model folder. Give the Hugging Face folder it came from")
     if not (src / "config.json").is_file():

@@ -12,7 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.streaming import streamed_model
-from agentkv_runtime.hf.weights import FolderWeights
+from agentkv_runtime.hf.weights import FolderWeights, check_index
 
 __all__ = ["load_model", "read_config", "stream_model"]
 
@@ -54,6 +54,7 @@ def load_model(src: str | Path, dtype: torch.dtype | None = torch.float32) -> Pr
     """
     path = Path(src)
     config = read_config(path)
+    check_index(path)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,

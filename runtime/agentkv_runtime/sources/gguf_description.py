@@ -29,13 +29,16 @@ def write_description(path: Path, folder: Path) -> None:
     try:
         metadata, tensors = read_gguf_metadata(str(path))
         _check(path, metadata)
-        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+        (folder / "model.gguf").symlink_to(path.absolute())  # alone: transformers reads what lies beside it, too
+        alone = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
+        config = AutoConfig.from_pretrained(folder, **alone)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **alone)
+        (folder / "model.gguf").unlink()
         if head_dim := metadata.get(f"{metadata['general.architecture']}.attention.key_length"):
             config.head_dim = head_dim
         if "rope_freqs.weight" in tensors:
             _take_llama3_rope(path, config)
         config.save_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
         tokenizer.save_pretrained(folder)
     except ExportError:
         raise

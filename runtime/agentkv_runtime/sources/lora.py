@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,15 +17,12 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.hf.weights import Weights
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.sources.adapter_config import INSTEAD, read_adapter_config
 
 __all__ = ["LoraWeights", "merge_adapter"]
 
 _PREFIX = "base_model.model."
 _PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.weight)?")
-_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal", "lora_ga")
-"""Of `init_lora_weights`: what leaves the base weight as it is."""
-_INSTEAD = "Merge it with peft (merge_and_unload), save that model and export it"
 
 
 class LoraWeights:
@@ -42,7 +38,7 @@ class LoraWeights:
         Raises UnsupportedModelError for adapters that are more than LoRA.
         """
         self._base = base
-        self._config = _read_config(adapter)
+        self._config = read_adapter_config(adapter)
         try:
             with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
                 stored = {name.removeprefix(_PREFIX): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -55,7 +51,7 @@ class LoraWeights:
             pair = _PAIR.fullmatch(name)
             target = f"{pair['module']}.weight" if pair else re.sub(r"\.(modules_to_save|base_layer)(?=\.)", "", name)
             if target not in there:
-                raise UnsupportedModelError(f"{adapter}: changes {name}, which the model does not have. {_INSTEAD}")
+                raise UnsupportedModelError(f"{adapter}: changes {name}, which the model does not have. {INSTEAD}")
             if pair is None:
                 self._whole[target] = tensor
             else:
@@ -132,41 +128,11 @@ def merge_adapter(model: PreTrainedModel, adapter: Path) -> None:
         if any(model.get_parameter(name) is embedding for name in weights.changed):
             raise UnsupportedModelError(
                 f"{adapter}: changes the embedding, which the model's head shares, so that merging would change both. "
-                f"{_INSTEAD}"
+                f"{INSTEAD}"
             )
     merged = {name: weights.load(name) for name in sorted(weights.changed)}
     for name, weight in merged.items():
         model.get_parameter(name).copy_(weight)
-
-
-def _read_config(adapter: Path) -> dict[str, Any]:
-    if not (adapter / "adapter_config.json").is_file():
-        raise ExportError(f"{adapter}: no adapter: it has no adapter_config.json. Give the folder that peft wrote")
-    config = read_object(adapter / "adapter_config.json", ExportError)
-    kind = config.get("peft_type")
-    if kind != "LORA":
-        raise UnsupportedModelError(f"{adapter}: an adapter of type {kind}; only LORA is merged. {_INSTEAD}")
-    more = [key for key in ("use_dora", "lora_bias", "alora_invocation_tokens", "use_qalora") if config.get(key)]
-    if more:
-        raise UnsupportedModelError(f"{adapter}: uses {', '.join(more)}, which is not merged here. {_INSTEAD}")
-    begun = config.get("init_lora_weights", True)
-    if begun not in _BEGINNINGS:
-        raise UnsupportedModelError(
-            f"{adapter}: init_lora_weights is {begun!r}, which changes the weights that it is added to. {_INSTEAD}"
-        )
-    for key, patterns in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
-        more_values = config.get(patterns) or {}
-        if not isinstance(more_values, dict):
-            raise ExportError(f"{adapter}: adapter_config.json says {patterns}={more_values!r}, which is no object")
-        for value in (config.get(key), *more_values.values()):
-            if not isinstance(value, int | float) or not value > 0:
-                raise ExportError(f"{adapter}: adapter_config.json says {key}={value!r}, which is no positive number")
-        for pattern in more_values:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ExportError(f"{adapter}: {patterns} has {pattern!r}, which is no pattern: {error}") from error
-    return config
 
 
 def _patterned(patterns: dict[str, float] | None, module: str, usual: float) -> float:

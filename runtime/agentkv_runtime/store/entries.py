@@ -19,13 +19,25 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentkv_runtime.errors import ModelFolderError, StoreError
 from agentkv_runtime.export.staging import PREFIX
+from agentkv_runtime.folder import read_model_folder
 from agentkv_runtime.fresh_file import put_in_place
 from agentkv_runtime.manifest import DType, Quantization
 from agentkv_runtime.printable import printable
 from agentkv_runtime.small_files import read_text
 from agentkv_runtime.store.home import home, locked
 
-__all__ = ["ENTRY_NAME", "Entry", "Options", "entries", "entry_at", "find", "models_folder", "named", "remove"]
+__all__ = [
+    "ENTRY_NAME",
+    "Entry",
+    "Options",
+    "clear",
+    "entries",
+    "entry_at",
+    "find",
+    "models_folder",
+    "named",
+    "remove",
+]
 
 ENTRY_NAME = "entry.json"
 
@@ -69,6 +81,15 @@ class Entry(BaseModel):
     def path(self) -> Path:
         """The model folder."""
         return self.place / self.folder
+
+    @property
+    def whole(self) -> bool:
+        """Whether its files are there, as far as that can be told without reading them."""
+        try:
+            read_model_folder(self.path)
+        except ModelFolderError:
+            return False
+        return (self.path / "tokenizer.json").is_file()
 
     @property
     def size(self) -> int:
@@ -165,6 +186,16 @@ def remove(name: str) -> None:
             if others:
                 entry.model_copy(update={"names": others}).write(entry.place)
                 continue
-            gone = models_folder() / f"{PREFIX}{secrets.token_hex(8)}"  # the next export sweeps what is left of it
-            entry.place.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            clear(key)
+
+
+def clear(key: str) -> None:
+    """Removes whatever lies at the place of a key, if anything does. Under its lock only. Raises OSError."""
+    place = models_folder() / key
+    if os.path.lexists(place):
+        gone = models_folder() / f"{PREFIX}{secrets.token_hex(8)}"  # the next export sweeps what is left of it
+        place.rename(gone)
+        if gone.is_dir() and not gone.is_symlink():
+            shutil.rmtree(gone, ignore_errors=True)
+        else:
+            gone.unlink()

@@ -15,11 +15,17 @@ __all__ = ["home", "locked"]
 
 
 def home() -> Path:
-    """`AGENTKV_HOME`, or else `agentkv` in the user's cache folder (`XDG_CACHE_HOME`, or `~/.cache`)."""
-    if chosen := os.environ.get("AGENTKV_HOME"):
-        return Path(chosen).expanduser().absolute()
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "agentkv"
+    """`AGENTKV_HOME`, or else `agentkv` in the user's cache folder (`XDG_CACHE_HOME`, or `~/.cache`).
+
+    Raises StoreError for a user without a home folder, as in many containers.
+    """
+    try:
+        if chosen := os.environ.get("AGENTKV_HOME"):
+            return Path(chosen).expanduser().absolute()
+        caches = os.environ.get("XDG_CACHE_HOME")
+        return (Path(caches).absolute() if caches else Path.home() / ".cache") / "agentkv"
+    except RuntimeError as error:
+        raise StoreError(f"{str(error).rstrip('.')}. Models are kept there; set AGENTKV_HOME to a folder") from error
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
 from agentkv_runtime.store.content import content_digest
-from agentkv_runtime.store.entries import Entry, Options, entry_at, models_folder
+from agentkv_runtime.store.entries import Entry, Options, clear, entry_at, models_folder
 from agentkv_runtime.store.home import locked
 
 __all__ = ["export_once", "find_export", "options_for"]
@@ -50,7 +50,8 @@ def export_once(
 ) -> Entry:
     """The export of a Hugging Face folder or a GGUF file, with an adapter merged into it, made where there is none yet.
 
-    What is equal is files and options, not names; the entry is called `name`, too, afterwards. Two processes that ask
+    What is equal is files and options, not names; the entry is called `name`, too, afterwards. One that lacks files, or
+    has cut ones, is made anew. Two processes that ask
     for the same wait for each other. Killed at any moment, it leaves a whole entry or none. `progress` is told what
     begins, `done` the share of the time that is over, and `note` what somebody who waits should know.
 
@@ -62,9 +63,10 @@ def export_once(
     with locked(key, lambda: note("Another process exports the same model: waiting for it.")):
         entry = entry_at(key)
         with disk_errors(models_folder()):
-            if entry is not None:
+            if entry is not None and entry.whole:
                 return entry.called(name, commit)
             check_torch()
+            clear(key)  # what somebody damaged, which would be in the way
             return _made(source, key, name, options, adapter, commit, progress, done)
 
 
@@ -74,7 +76,8 @@ def find_export(source: Path, options: Options) -> Entry | None:
     Raises ExportError for a file that cannot be read.
     """
     content = content_digest(source, known=True)
-    return None if content is None else entry_at(_key_of(content, options, ""))
+    entry = None if content is None else entry_at(_key_of(content, options, ""))
+    return entry if entry is not None and entry.whole else None
 
 
 def _made(

@@ -208,6 +208,19 @@ async def test_the_key_is_asked_for(serve: Serve) -> None:
             with pytest.raises(ServerError) as refused:
                 await stranger.branch("Once")
         assert refused.value.status == 401
+        assert "pass api_key to connect" in str(refused.value)
+
+
+async def test_a_connection_ends_with_its_block_and_takes_the_url_that_serve_prints(served: Served) -> None:
+    async with connect(f"{served.url}/v1/") as remote:
+        branch = await remote.branch("Once")
+        assert repr(remote) == f"<Connection to {served.url}: 1 branches>"
+    for verb in (branch.generate, branch.fork, lambda: remote.branch("x")):
+        with pytest.raises(kv.ContextClosed, match="the connection is closed"):
+            await verb()
+    with pytest.raises(kv.ContextClosed):
+        async with branch.stream():
+            pass
 
 
 async def test_branches_are_bounded(serve: Serve) -> None:

@@ -56,6 +56,7 @@ BODIES: list[tuple[bytes, str, int]] = [
     (b"{", "application/json", 400),
     (b"", "application/json", 400),
     (b"[]", "application/json", 400),
+    *((scalar, "application/json", 400) for scalar in (b"5", b"null", b"true", b"0.5", b'"a"')),
     (b'{"model": NaN}', "application/json", 400),
     (b'{"model": "\xff"}', "application/json", 400),
     (b'{"a":' * 100_000, "application/json", 400),

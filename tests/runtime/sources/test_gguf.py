@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import torch
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export import export_folder
+from agentkv_runtime.folder import read_tokenizer
 from agentkv_runtime.sources.gguf import load_gguf
+from agentkv_runtime.sources.gguf_description import write_description
 from agentkv_runtime.sources.source import described
 from gguf import GGMLQuantizationType as Q
 from gguf import GGUFWriter
@@ -94,6 +97,18 @@ def test_a_file_is_exported_with_the_tokenizer_that_it_holds(tmp_path: Path) -> 
     assert folder.tokenizer.encode(text) == own.encode(text).ids
     assert folder.tokenizer.eos_ids == [own.token_to_id(TURN_END)]
     assert folder.tokenizer.has_chat_template
+
+
+def test_what_lies_beside_a_file_is_none_of_the_model(tmp_path: Path) -> None:
+    path, described = tmp_path / "model.gguf", tmp_path / "described"
+    described.mkdir()
+    write_gguf(path, tiny_model(tiny_spec("llama", layers=1)), "llama", Q.F32)
+    beside = {"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}, "tokenizer_class": "Tokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(beside))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    write_description(path, described)
+    assert read_tokenizer(described).encode("a branch")
+    assert not (described / "model.gguf").exists()
 
 
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:

@@ -94,15 +94,8 @@ def test_refusals_come_before_anything_is_changed(tmp_path: Path) -> None:
     refused(dora, UnsupportedModelError, "uses use_dora")
     odd = adapter(tmp_path / "odd", fresh(), r=2, target_modules=["q_proj"])
     config = json.loads((odd / "adapter_config.json").read_text())
-    for change, error, says in (
-        ({"init_lora_weights": "pissa"}, UnsupportedModelError, "changes the weights that it is added to"),
-        ({"r": 64}, ExportError, "which is not of rank 64"),
-        ({"rank_pattern": {"(": 2}}, ExportError, "which is no pattern"),
-        ({"alpha_pattern": [1]}, ExportError, "which is no object"),
-        ({"rank_pattern": {"q_proj": 0}}, ExportError, "no positive number"),
-    ):
-        (odd / "adapter_config.json").write_text(json.dumps(config | change))
-        refused(odd, error, says)
+    (odd / "adapter_config.json").write_text(json.dumps(config | {"r": 64}))
+    refused(odd, ExportError, "which is not of rank 64")
     wide = adapter(tmp_path / "wide", fresh(hidden=128), r=2, target_modules=["o_proj"])
     refused(wide, ExportError, r"is for a model\.layers\.0\.self_attn\.o_proj\.weight of \[128, 64\]")
     deep = adapter(tmp_path / "deep", fresh(layers=3), r=2, target_modules=["q_proj"])

@@ -18,7 +18,7 @@ from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, entries, find, models_folder, remove
 from agentkv_runtime.store.home import home, locked
-from agentkv_runtime.store.making import export_once, options_for
+from agentkv_runtime.store.making import export_once, find_export, options_for
 
 from tests.conftest import FolderFactory
 from tests.runtime.sources.test_lora import adapter
@@ -179,6 +179,37 @@ def test_an_entry_that_cannot_be_read_is_none(own_home: Path) -> None:
         (own_home / "models" / name / "entry.json").write_text(text)
     os.mkfifo(own_home / "models" / "pipe")
     assert entries() == []
+
+
+def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTKV_HOME", "~nobody-of-this-name/models")
+    with pytest.raises(StoreError, match="set AGENTKV_HOME to a folder"):
+        entries()
+
+
+def _nothing_left(entry: Entry) -> None:
+    shutil.rmtree(entry.place)
+    entry.place.write_text("no folder at all")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda entry: (entry.place / "entry.json").unlink(),
+        lambda entry: os.truncate(entry.path / "model.pte", 100),
+        lambda entry: (entry.path / "tokenizer.json").unlink(),
+        _nothing_left,
+    ],
+)
+def test_a_damaged_export_is_made_anew(tiny_hf_folder: FolderFactory, damage: Callable[[Entry], None]) -> None:
+    source = tiny_hf_folder("llama", layers=1)
+    entry = make(source, "tiny")
+    damage(entry)
+    assert find_export(source, OPTIONS) is None
+    again = make(source, "tiny")
+    assert (again.key, again.whole) == (entry.key, True)
+    assert find_export(source, OPTIONS) == again
+    assert left_behind() == [entry.key]
 
 
 def test_a_large_file_of_the_same_size_and_time_is_another_one(tmp_path: Path) -> None:

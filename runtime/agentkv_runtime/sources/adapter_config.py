@@ -1,0 +1,51 @@
+"""What a LoRA adapter says of itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.small_files import read_object
+
+__all__ = ["INSTEAD", "read_adapter_config"]
+
+INSTEAD = "Merge it with peft (merge_and_unload), save that model and export it"
+
+_BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
+"""Of `init_lora_weights`: what leaves the base weight as it is."""
+
+
+def read_adapter_config(adapter: Path) -> dict[str, Any]:
+    """`adapter_config.json` of an adapter that can be merged, as far as it says so. Imports no torch.
+
+    Raises ExportError for a folder that holds no adapter, UnsupportedModelError for one that is more than LoRA.
+    """
+    if not (adapter / "adapter_config.json").is_file():
+        raise ExportError(f"{adapter}: no adapter: it has no adapter_config.json. Give the folder that peft wrote")
+    config = read_object(adapter / "adapter_config.json", ExportError)
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise UnsupportedModelError(f"{adapter}: an adapter of type {kind}; only LORA is merged. {INSTEAD}")
+    more = [key for key in ("use_dora", "lora_bias", "alora_invocation_tokens", "use_qalora") if config.get(key)]
+    if more:
+        raise UnsupportedModelError(f"{adapter}: uses {', '.join(more)}, which is not merged here. {INSTEAD}")
+    begun = config.get("init_lora_weights", True)
+    if begun not in _BEGINNINGS:
+        raise UnsupportedModelError(
+            f"{adapter}: init_lora_weights is {begun!r}, which changes the weights that it is added to. {INSTEAD}"
+        )
+    for key, patterns in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
+        more_values = config.get(patterns) or {}
+        if not isinstance(more_values, dict):
+            raise ExportError(f"{adapter}: adapter_config.json says {patterns}={more_values!r}, which is no object")
+        for value in (config.get(key), *more_values.values()):
+            if not isinstance(value, int | float) or not value > 0:
+                raise ExportError(f"{adapter}: adapter_config.json says {key}={value!r}, which is no positive number")
+        for pattern in more_values:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ExportError(f"{adapter}: {patterns} has {pattern!r}, which is no pattern: {error}") from error
+    return config

@@ -18,6 +18,7 @@ void bind_errors(nb::module_& m);
 void bind_faults(nb::module_& m);
 void bind_options(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_linear(nb::module_& m);
 void bind_model_runner(nb::module_& m);
 void bind_prompt_lookup(nb::module_& m);
 void bind_python_runner(nb::module_& m);
@@ -43,6 +44,7 @@ NB_MODULE(_core, m) {
   bind_core(m);
   bind_faults(m);
   bind_cpu(m);
+  bind_linear(m);
   bind_model_runner(m);  // the base class of every runner below
   bind_reports(m);
   bind_drafter(m);     // the base class of every drafter below

@@ -84,4 +84,22 @@ void rope(const HeadsView& src, const HeadsView& table, bool interleaved, const 
   });
 }
 
+void add_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsView& dst, const ParallelFor& parallel_for) {
+  const auto add = kernels().add;
+  for_each_row(a.tokens, std::int64_t{a.heads} * a.dim, parallel_for, [&](std::int32_t t) {
+    for (std::int32_t h = 0; h < a.heads; ++h) add(row_of(a, h, t), row_of(b, h, t), row_of(dst, h, t), a.dim);
+  });
+}
+
+void gate_rows(Gate gate, const HeadsView& src, const HeadsView* up, const MutableHeadsView& dst,
+               const ParallelFor& parallel_for) {
+  const auto apply = kernels().gate[static_cast<std::size_t>(gate)];
+  // An exponential costs what some ten multiplications do.
+  for_each_row(src.tokens, std::int64_t{8} * src.heads * src.dim, parallel_for, [&](std::int32_t t) {
+    for (std::int32_t h = 0; h < src.heads; ++h) {
+      apply(row_of(src, h, t), up == nullptr ? nullptr : row_of(*up, h, t), row_of(dst, h, t), src.dim);
+    }
+  });
+}
+
 }  // namespace agentkv::cpu

@@ -1,5 +1,5 @@
-// Operations on rows by themselves: copies, norms, ropes. Each output row follows from its own input row in one fixed
-// order of operations, whatever else is in the call and on however many threads it runs.
+// Operations on rows by themselves: copies, norms, ropes, sums, gates. Each output row follows from its own input row
+// in one fixed order of operations, whatever else is in the call and on however many threads it runs.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +24,14 @@ void rope_table(std::span<const std::int64_t> position, std::span<const float> i
 // are copied. table [T, 2 F].
 void rope(const HeadsView& src, const HeadsView& table, bool interleaved, const MutableHeadsView& dst,
           const ParallelFor& parallel_for);
+
+// dst = a + b.
+void add_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsView& dst, const ParallelFor& parallel_for);
+
+enum class Gate { Silu = 0, TanhGelu = 1 };
+
+// dst = gate(src), times `up` where there is one.
+void gate_rows(Gate gate, const HeadsView& src, const HeadsView* up, const MutableHeadsView& dst,
+               const ParallelFor& parallel_for);
 
 }  // namespace agentkv::cpu

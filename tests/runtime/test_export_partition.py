@@ -20,7 +20,8 @@ from agentkv_runtime.export.cpu.blob import (
     View,
 )
 from agentkv_runtime.export.cpu.partition import merge_by_level
-from agentkv_runtime.export.cpu.region import RegionError, compile_region
+from agentkv_runtime.export.cpu.region import compile_region
+from agentkv_runtime.export.cpu.strided import RegionError
 from agentkv_runtime.export.views import simplify_views
 from torch import fx
 

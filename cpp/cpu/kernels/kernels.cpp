@@ -1,5 +1,6 @@
 // Compiled once per instruction set, with AGENTKV_TABLE naming its table. Uses no inline code of the standard library:
 // the linker could otherwise pick a copy that needs newer instructions for the whole program.
+#include "cpu/kernels/gates.h"
 #include "cpu/kernels/packed.h"
 #include "cpu/kernels/row_ops.h"
 #include "cpu/kernels/state.h"
@@ -43,6 +44,8 @@ const KernelTable AGENTKV_TABLE = {
     finish,
     rms_norm_row,
     rotate_row,
+    add_row,
+    {gate_row<Silu>, gate_row<TanhGelu>},
 };
 
 }  // namespace agentkv::cpu

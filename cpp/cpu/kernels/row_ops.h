@@ -34,5 +34,9 @@ void rotate_row(const float* x, const float* cos, const float* sin, int pairs, b
   }
 }
 
+void add_row(const float* a, const float* b, float* y, int n) {
+  for (int i = 0; i < n; ++i) y[i] = a[i] + b[i];
+}
+
 }  // namespace
 }  // namespace agentkv::cpu

@@ -71,6 +71,9 @@ struct KernelTable {
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int n);
   // Turns pairs (i, i + pairs), or (2 i, 2 i + 1) when interleaved, by the angles of cos and sin [pairs].
   void (*rotate)(const float* x, const float* cos, const float* sin, int pairs, bool interleaved, float* y);
+  void (*add)(const float* a, const float* b, float* y, int n);
+  // y = gate(x) * up, or gate(x) where `up` is null, for each Gate.
+  void (*gate[2])(const float* x, const float* up, float* y, int n);
 };
 
 // Apart from the others because more instruction sets matter to it.

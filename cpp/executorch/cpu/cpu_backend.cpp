@@ -13,8 +13,10 @@
 #include "core/cache_builders.h"
 #include "core/errors.h"
 #include "cpu/kv_cache.h"
+#include "cpu/linear/linear.h"
 #include "cpu/row_ops.h"
 #include "executorch/cpu/delegate_blob.h"
+#include "executorch/cpu/mapped_weights.h"
 #include "executorch/slot_backend.h"
 #include "executorch/threads.h"
 
@@ -38,7 +40,8 @@ constexpr char kTitle[] = "attention delegate";
 // The buffers of one execute, and the instructions over them.
 class Call {
  public:
-  Call(const Blob& blob, CacheSlot& slot, et::Span<et::EValue*> args) : blob_(blob), slot_(slot), args_(args) {
+  Call(const Blob& blob, const MappedWeights& weights, CacheSlot& slot, et::Span<et::EValue*> args)
+      : blob_(blob), weights_(weights), slot_(slot), args_(args) {
     if (args.size() != blob_.inputs.size() + blob_.outputs.size()) {
       refuse(std::to_string(args.size()) + " values for " + std::to_string(blob_.inputs.size()) + " inputs and " +
              std::to_string(blob_.outputs.size()) + " outputs");
@@ -75,6 +78,22 @@ class Call {
     auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
     const auto spec = layer.update_and_fetch(op.layer, position(op.position), read(op.k), read(op.v));
     layer.attend(spec, read(op.q), op.scale, op.window, write(op.dst));
+  }
+  void operator()(const delegate::Linear& op) {
+    thread_local cpu::QuantizedRows codes;
+    const cpu::HeadsView x = read(op.src);
+    const cpu::MutableHeadsView y = write(op.dst);
+    codes.assign(x.data, x.tokens, x.dim, static_cast<std::size_t>(x.token_stride), parallel_for);
+    const auto bias = op.bias == 0 ? std::span<const float>{} : std::span<const float>(blob_.constants[op.bias - 1]);
+    cpu::linear(codes, weights_.of(op), bias, y.data, static_cast<std::size_t>(y.token_stride), parallel_for);
+  }
+  void operator()(const delegate::Add& op) { cpu::add_rows(read(op.a), read(op.b), write(op.dst), parallel_for); }
+  void operator()(const delegate::Activate& op) {
+    cpu::gate_rows(static_cast<cpu::Gate>(op.gate), read(op.src), nullptr, write(op.dst), parallel_for);
+  }
+  void operator()(const delegate::Gated& op) {
+    const cpu::HeadsView up = read(op.up);
+    cpu::gate_rows(static_cast<cpu::Gate>(op.gate), read(op.src), &up, write(op.dst), parallel_for);
   }
 
  private:
@@ -143,6 +162,7 @@ class Call {
   }
 
   const Blob& blob_;
+  const MappedWeights& weights_;
   CacheSlot& slot_;
   et::Span<et::EValue*> args_;
   std::int64_t n_tokens_ = -1;
@@ -151,13 +171,14 @@ class Call {
 
 class CpuDelegate final : public LoadedDelegate {
  public:
-  explicit CpuDelegate(const et::FreeableBuffer& processed)
-      : blob_(delegate::parse_blob(processed.data(), processed.size())) {}
+  CpuDelegate(const et::FreeableBuffer& processed, const et::NamedDataMap* data)
+      : blob_(delegate::parse_blob(processed.data(), processed.size())), weights_(blob_, data) {}
 
-  void execute(CacheSlot& slot, et::Span<et::EValue*> args) override { Call(blob_, slot, args).run(); }
+  void execute(CacheSlot& slot, et::Span<et::EValue*> args) override { Call(blob_, weights_, slot, args).run(); }
 
  private:
   const Blob blob_;
+  const MappedWeights weights_;
 };
 
 class CpuBackend final : public SlotBackend {
@@ -165,8 +186,9 @@ class CpuBackend final : public SlotBackend {
   CpuBackend() : SlotBackend(kBackendId, kTitle) {}
 
  private:
-  std::unique_ptr<LoadedDelegate> load(et::BackendInitContext&, const et::FreeableBuffer& processed) const override {
-    return std::make_unique<CpuDelegate>(processed);
+  std::unique_ptr<LoadedDelegate> load(et::BackendInitContext& context,
+                                       const et::FreeableBuffer& processed) const override {
+    return std::make_unique<CpuDelegate>(processed, context.get_named_data_map());
   }
 };
 

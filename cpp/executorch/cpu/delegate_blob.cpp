@@ -31,6 +31,8 @@ void read(BlobReader& in, Extent& value) {
   }
 }
 
+void read(BlobReader& in, std::string& value) { value = in.text(); }
+
 void read(BlobReader& in, View& view) {
   read(in, view.place);
   read(in, view.index);
@@ -71,6 +73,14 @@ Instruction read_instruction(BlobReader& in) {
     case 5:
       return read_op(in, &Attend::layer, &Attend::position, &Attend::scale, &Attend::window, &Attend::q, &Attend::k,
                      &Attend::v, &Attend::dst);
+    case 6:
+      return read_op(in, &Linear::src, &Linear::dst, &Linear::weight, &Linear::bits, &Linear::group, &Linear::bias);
+    case 7:
+      return read_op(in, &Add::a, &Add::b, &Add::dst);
+    case 8:
+      return read_op(in, &Activate::src, &Activate::dst, &Activate::gate);
+    case 9:
+      return read_op(in, &Gated::src, &Gated::up, &Gated::dst, &Gated::gate);
     default:
       throw ProgramError(std::string(kOwner) + ": instruction " + std::to_string(opcode) +
                          ", which this build does not have; install the agentkv that exported the model, or export it "
@@ -116,8 +126,37 @@ class Checker {
       damaged("attention over tensors that do not match");
     }
   }
+  void operator()(const Linear& op) const {
+    inside(op.src);
+    writable(op.dst);
+    if (op.src.heads != 1 || op.dst.heads != 1) damaged("a linear layer over heads");
+    if (overlap(op.src, op.dst)) damaged("a linear layer in place");
+    if (op.bias != 0 && constant(op.bias - 1).size() != static_cast<std::size_t>(op.dst.dim)) {
+      damaged("a bias of another width");
+    }
+  }
+  void operator()(const Add& op) const {
+    same(op.a, op.dst);
+    same(op.b, op.dst);
+    writable(op.dst);
+  }
+  void operator()(const Activate& op) const {
+    same(op.src, op.dst);
+    writable(op.dst);
+    known(op.gate);
+  }
+  void operator()(const Gated& op) const {
+    same(op.src, op.dst);
+    same(op.up, op.dst);
+    writable(op.dst);
+    known(op.gate);
+  }
 
  private:
+  static void known(std::uint32_t gate) {
+    if (gate > 1) damaged("an unknown gate");
+  }
+  static bool overlap(const View& a, const View& b) { return a.place == b.place && a.index == b.index; }
   void same(const View& src, const View& dst) const {
     inside(src);
     inside(dst);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -57,7 +58,28 @@ struct UpdateAndAttend {
   std::int32_t window = 0;
   View q, k, v, dst;
 };
-using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend>;
+// dst = W src + bias: rows are quantised to 8 bits, and W is packed integers (cpu/linear/packed_linear.h), which lie in
+// the program under a name.
+struct Linear {
+  View src, dst;
+  std::string weight;
+  std::int32_t bits = 4, group = 32;
+  std::uint32_t bias = 0;  // one more than the index of a constant [dst.dim]; 0: none
+};
+struct Add {
+  View a, b, dst;
+};
+// dst = gate(src).
+struct Activate {
+  View src, dst;
+  std::uint32_t gate = 0;  // cpu::Gate
+};
+// dst = gate(src) * up.
+struct Gated {
+  View src, up, dst;
+  std::uint32_t gate = 0;
+};
+using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated>;
 
 struct Value {
   DType dtype = DType::Float32;

@@ -6,9 +6,12 @@ that they feed.
 
 from __future__ import annotations
 
-import torch
+from enum import IntEnum
 
-__all__ = ["rms_norm", "rope", "rope_table"]
+import torch
+from torch.nn import functional
+
+__all__ = ["Gate", "gate", "rms_norm", "rope", "rope_table"]
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
@@ -84,10 +87,27 @@ def _rope_fake(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
+class Gate(IntEnum):
+    """What a feed-forward layer passes its rows through."""
+
+    SILU = 0
+    TANH_GELU = 1
+
+
+def _gate(x: torch.Tensor, kind: int) -> torch.Tensor:
+    return functional.silu(x) if kind == Gate.SILU else functional.gelu(x, approximate="tanh")
+
+
+def _gate_fake(x: torch.Tensor, kind: int) -> torch.Tensor:
+    del kind
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
 for _schema, _kernel, _fake in (
     ("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", _rms_norm, _rms_norm_fake),
     ("rope_table(Tensor position, Tensor inv_freq, float scaling) -> Tensor", _rope_table, _rope_table_fake),
     ("rope(Tensor x, Tensor table, bool interleaved) -> Tensor", _rope, _rope_fake),
+    ("gate(Tensor x, int kind) -> Tensor", _gate, _gate_fake),
 ):
     _name = _schema.partition("(")[0]
     _LIBRARY.define(_schema)
@@ -100,3 +120,5 @@ rms_norm = torch.ops.agentkv.rms_norm.default
 rope_table = torch.ops.agentkv.rope_table.default
 # x [1, H, T, D] and table [T, 2 F], 2 F <= D: turns the pairs (i, i + F), or (2 i, 2 i + 1) when interleaved.
 rope = torch.ops.agentkv.rope.default
+# x of any shape -> the same: silu, or gelu by its tanh approximation.
+gate = torch.ops.agentkv.gate.default

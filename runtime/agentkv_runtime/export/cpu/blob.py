@@ -6,9 +6,11 @@ import struct
 import zlib
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+
+from agentkv_runtime.hf.deferred import is_deferred, taken
 
 __all__ = ["BLOB_MAGIC", "BLOB_VERSION", "Copy", "Extent", "Instruction", "Place", "Program", "View"]
 
@@ -69,6 +71,29 @@ class View:
         return head + self.offset.pack() + self.head_stride.pack() + self.token_stride.pack()
 
 
+@dataclass
+class Weight:
+    """Packed weights of linear layers over the same rows, one below the other, which lie in the program by name."""
+
+    bits: int
+    group: int
+    parts: list[tuple[torch.Tensor, torch.Tensor]]
+    """Codes `[O, I]` int8 and scales `[O, I / group]` float32 of each layer; deferred ones are still to be loaded."""
+    name: str = ""
+    """Known once it is packed."""
+
+    def pack(self) -> bytes:
+        """The name, as its length and bytes, then bits and group."""
+        name = self.name.encode()
+        return struct.pack("<I", len(name)) + name + struct.pack("<II", self.bits, self.group)
+
+
+def _packed(value: Any) -> bytes:
+    if isinstance(value, View | Weight):
+        return value.pack()
+    return struct.pack("<d" if isinstance(value, float) else "<I", value)
+
+
 @dataclass(frozen=True)
 class Instruction:
     """One operation: its opcode, then its fields in their order."""
@@ -76,12 +101,14 @@ class Instruction:
     opcode: ClassVar[int]
 
     def pack(self) -> bytes:
-        """Views as they pack, floats as double, the rest as uint32."""
+        """Views and weights as they pack, floats as double, the rest as uint32."""
         values = [getattr(self, field.name) for field in fields(self)]
-        return struct.pack("<I", self.opcode) + b"".join(
-            value.pack() if isinstance(value, View) else struct.pack("<d" if isinstance(value, float) else "<I", value)
-            for value in values
-        )
+        return struct.pack("<I", self.opcode) + b"".join(_packed(value) for value in values)
+
+    def buffers(self) -> list[Buffer]:
+        """What it reads and writes."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        return [value.buffer for value in values if isinstance(value, View)]
 
 
 @dataclass(frozen=True)
@@ -141,6 +168,53 @@ class UpdateAndAttend(Instruction):
     dst: View
 
 
+@dataclass(frozen=True)
+class Linear(Instruction):
+    """dst = src times the weight's transpose, plus a bias."""
+
+    opcode = 6
+    src: View
+    dst: View
+    weight: Weight
+    bias: int
+    """One more than the index of a constant, or 0."""
+
+
+@dataclass(frozen=True)
+class Add(Instruction):
+    """dst = a + b."""
+
+    opcode = 7
+    a: View
+    b: View
+    dst: View
+
+
+@dataclass(frozen=True)
+class Activate(Instruction):
+    """dst = gate(src), see `row_ops.Gate`."""
+
+    opcode = 8
+    src: View
+    dst: View
+    gate: int
+
+
+@dataclass(frozen=True)
+class Gated(Instruction):
+    """dst = gate(src) * up."""
+
+    opcode = 9
+    src: View
+    up: View
+    dst: View
+    gate: int
+
+
+def _loaded(tensor: torch.Tensor) -> torch.Tensor:
+    return (taken(tensor) if is_deferred(tensor) else tensor).detach()
+
+
 @dataclass
 class Program:
     """One delegated region."""
@@ -148,8 +222,14 @@ class Program:
     inputs: list[tuple[DType, tuple[Extent, ...]]] = field(default_factory=list)
     outputs: list[tuple[DType, tuple[Extent, ...]]] = field(default_factory=list)
     temps: list[int] = field(default_factory=list)  # floats per token
-    constants: list[torch.Tensor] = field(default_factory=list)  # float32, flat
+    constants: list[list[torch.Tensor]] = field(default_factory=list)
+    """Each the numbers of some tensors one behind the other; deferred ones are still to be loaded."""
     instructions: list[Instruction] = field(default_factory=list)
+
+    @property
+    def weights(self) -> list[Weight]:
+        """Of its linear layers."""
+        return [instruction.weight for instruction in self.instructions if isinstance(instruction, Linear)]
 
     def pack(self) -> bytes:
         """Header (magic, version, size and CRC-32 of the payload) and payload."""
@@ -162,8 +242,8 @@ class Program:
         parts.append(struct.pack(f"<I{len(self.temps)}q", len(self.temps), *self.temps))
         parts.append(struct.pack("<I", len(self.constants)))
         for constant in self.constants:
-            data = constant.detach().to(torch.float32).contiguous().numpy().tobytes()
-            parts += [struct.pack("<I", constant.numel()), data]
+            numbers = torch.cat([_loaded(tensor).float().flatten() for tensor in constant])
+            parts += [struct.pack("<I", numbers.numel()), numbers.numpy().tobytes()]
         parts.append(struct.pack("<I", len(self.instructions)))
         parts += [instruction.pack() for instruction in self.instructions]
         payload = b"".join(parts)

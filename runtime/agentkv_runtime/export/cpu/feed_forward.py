@@ -8,9 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from agentkv_runtime.export.row_ops import Gate, gate
 from agentkv_runtime.hf.deferred import defer, present, stored
 
-__all__ = ["SplitMlp", "TanhGelu", "replace_feed_forward"]
+__all__ = ["RowGate", "SplitMlp", "TanhGelu", "replace_feed_forward", "replace_gates"]
 
 
 class TanhGelu(nn.Module):
@@ -19,6 +20,19 @@ class TanhGelu(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Elementwise over x of any shape."""
         return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * (x * x * x))))
+
+
+class RowGate(nn.Module):
+    """An activation through our own op, which the delegate computes between its linear layers."""
+
+    def __init__(self, kind: Gate) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Elementwise over x of any shape."""
+        out: torch.Tensor = gate(x, int(self.kind))
+        return out
 
 
 def _rows(weight: torch.Tensor, rows: slice) -> nn.Parameter:
@@ -79,3 +93,24 @@ def replace_feed_forward(model: nn.Module) -> None:
                 setattr(parent, name, TanhGelu())
             elif (split := _split(child)) is not None:
                 setattr(parent, name, split)
+
+
+def _row_gate(module: nn.Module) -> RowGate | None:
+    if isinstance(module, TanhGelu) or _is_tanh_gelu(module):
+        return RowGate(Gate.TANH_GELU)
+    if "silu" not in type(module).__name__.lower():
+        return None
+    x = torch.linspace(-6, 6, 97)
+    return RowGate(Gate.SILU) if torch.allclose(module(x), functional.silu(x), rtol=1e-5, atol=1e-6) else None
+
+
+@torch.no_grad()
+def replace_gates(model: nn.Module) -> None:
+    """Replaces the activations beside linear layers of the model in place where ours compute the same."""
+    for parent in list(model.modules()):
+        children = list(parent.named_children())
+        if not any(isinstance(child, nn.Linear) for _, child in children):
+            continue
+        for name, child in children:
+            if (own := _row_gate(child)) is not None:
+                setattr(parent, name, own)

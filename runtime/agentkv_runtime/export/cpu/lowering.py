@@ -6,12 +6,12 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from agentkv_runtime.export.cpu.feed_forward import replace_feed_forward
-from agentkv_runtime.export.cpu.int8_linear import spell_linears
-from agentkv_runtime.export.cpu.norms import linear_norms
+from agentkv_runtime.export.cpu.feed_forward import replace_feed_forward, replace_gates
+from agentkv_runtime.export.cpu.norms import linear_norms, row_norms
 from agentkv_runtime.export.cpu.packing import name_xnnpack
 from agentkv_runtime.export.cpu.partition import ProgramPartitioner
 from agentkv_runtime.export.cpu.quantize import quantize
+from agentkv_runtime.export.cpu.spell import spell_others
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import Lowering, Passes
@@ -22,12 +22,15 @@ __all__ = ["LOWERING"]
 
 class _CpuLowering:
     title = "XNNPACK and the attention delegate"
-    passes: Passes = (spell_linears,)
+    passes: Passes = (spell_others,)
 
     def prepare(self, model: Any, recipe: Recipe, dtype: DType) -> None:
         del dtype  # float32, the only one
-        replace_norms(model, linear_norms)
+        quantized = recipe.quant != "none"
+        replace_norms(model, row_norms if quantized else linear_norms)
         replace_feed_forward(model)
+        if quantized:
+            replace_gates(model)
         quantize(model, recipe)
 
     def partitioner(self) -> ProgramPartitioner:

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from agentkv_runtime.export.norms import RmsNorm
 
-__all__ = ["LinearLayerNorm", "LinearRmsNorm", "linear_norms"]
+__all__ = ["LinearLayerNorm", "LinearRmsNorm", "linear_norms", "row_norms"]
 
 
 class LinearRmsNorm(nn.Module):
@@ -51,4 +51,11 @@ def linear_norms(
 ) -> Iterator[nn.Module]:
     """RMSNorm, which next to attention the delegate computes, then LayerNorm."""
     yield RmsNorm(weight, eps) if near_attention else LinearRmsNorm(weight, eps)
+    yield LinearLayerNorm(weight, bias, eps)
+
+
+def row_norms(weight: torch.Tensor, bias: torch.Tensor | None, eps: float, near_attention: bool) -> Iterator[nn.Module]:
+    """RMSNorm through the delegate wherever it is, between linear layers that the delegate computes too."""
+    del near_attention
+    yield RmsNorm(weight, eps)
     yield LinearLayerNorm(weight, bias, eps)

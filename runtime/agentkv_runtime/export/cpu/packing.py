@@ -1,8 +1,9 @@
-"""XNNPACK's half of a program, a partition at a time: weights are loaded, packed, put on disk, and forgotten."""
+"""Weights of a program: they are loaded, packed, put on disk, and forgotten, for XNNPACK a partition at a time."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
@@ -11,16 +12,44 @@ import torch
 from executorch.backends.xnnpack import xnnpack_preprocess
 from executorch.backends.xnnpack._passes.convert_to_linear import ConvertToLinearPass
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
+from agentkv_runtime._core import pack_linear
+from agentkv_runtime.export.cpu.blob import Weight
 from agentkv_runtime.export.progress import Stage, reached
 from agentkv_runtime.export.spill import spilled
 from agentkv_runtime.hf.deferred import is_deferred, taken
 
-__all__ = ["StreamedXnnpack", "name_xnnpack"]
+__all__ = ["StreamedXnnpack", "copied", "name_xnnpack", "pack_weights"]
+
+_PAGE = 4096
+"""Weights begin at one, so that the program's file is mapped as it is."""
+
+
+def copied(program: ExportedProgram) -> ExportedProgram:
+    """A copy whose tensors are the same objects: copying one would touch its memory."""
+    tensors = (*program.state_dict.values(), *program.constants.values())
+    copy_: ExportedProgram = copy.deepcopy(program, {id(tensor): tensor for tensor in tensors})
+    return copy_
+
+
+def _packed(weight: Weight) -> bytes:
+    codes, scales = (torch.cat([taken(part[which]).detach() for part in weight.parts]) for which in (0, 1))
+    return pack_linear(codes.numpy(), scales.numpy(), weight.bits)
+
+
+def pack_weights(weights: list[Weight]) -> NamedDataStoreOutput:
+    """Packs the weights of linear layers, one after another, and names them after their bytes."""
+    store = NamedDataStore()
+    for weight in weights:
+        data = _packed(weight)
+        weight.name = f"linear_{hashlib.sha256(data).hexdigest()}"
+        store.add_named_data(weight.name, spilled(data), alignment=_PAGE)
+    return store.get_named_data_store_output()
 
 
 class _NoPasses:
@@ -53,12 +82,9 @@ class StreamedXnnpack(BackendDetails):  # type: ignore[misc]
     def copy_exported_program_for_preprocess(
         cls, edge_program: ExportedProgram, compile_specs: list[CompileSpec]
     ) -> ExportedProgram:
-        """A copy whose tensors are the same objects: copying one would touch its memory."""
+        """See `copied`."""
         del compile_specs
-        tensors = (*edge_program.state_dict.values(), *edge_program.constants.values())
-        shared = {id(tensor): tensor for tensor in tensors}
-        copied: ExportedProgram = copy.deepcopy(edge_program, shared)
-        return copied
+        return copied(edge_program)
 
     @classmethod
     def preprocess_multimethod(

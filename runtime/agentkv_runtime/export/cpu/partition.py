@@ -16,11 +16,17 @@ from torch._export.utils import get_buffer, get_param, is_buffer, is_param
 from torch.export import ExportedProgram
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
-from agentkv_runtime.export.cpu.packing import StreamedXnnpack
-from agentkv_runtime.export.cpu.region import ATTEND, ROW_OPS, RegionError, compile_region, is_view
+from agentkv_runtime.export.cpu.nodes import ATTEND, GATE, LINEAR, ROW_OPS, gate_of, is_sum, is_view
+from agentkv_runtime.export.cpu.packing import StreamedXnnpack, copied, pack_weights
+from agentkv_runtime.export.cpu.region import compile_region
+from agentkv_runtime.export.cpu.strided import RegionError
 from agentkv_runtime.export.progress import Stage, reached
+from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
+
+_OWN = ROW_OPS | {LINEAR, GATE}
+"""What nobody else computes, beside attention."""
 
 
 def _constant(program: ExportedProgram, node: fx.Node) -> torch.Tensor | None:
@@ -64,14 +70,32 @@ def _fits(program: ExportedProgram, region: set[fx.Node]) -> bool:
     return True
 
 
-def _our_regions(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:
+def _around_attention(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:
+    """A region for each attention, and the other ops that the delegate alone has, one by one."""
     regions: list[set[fx.Node]] = []
     for node in nodes:
         if node.target == ATTEND:
             region = _region_of(node)
             regions.append(region if _fits(program, region) else {node})
     taken = {node for region in regions for node in region}
-    return regions + [{node} for node in nodes if node.target in ROW_OPS and node not in taken]
+    return regions + [{node} for node in nodes if node.target in _OWN and node not in taken]
+
+
+def _decoder(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """All that the delegate can compute of a program whose linear layers are its own, in order."""
+    taken = {node for node in nodes if node.target in _OWN or node.target == ATTEND or is_sum(node) or gate_of(node)}
+    for node in reversed(nodes):
+        if is_view(node) and node.users and all(user in taken for user in node.users):
+            taken.add(node)
+    return [node for node in nodes if node in taken]
+
+
+def _our_regions(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:
+    if any(node.target == LINEAR for node in nodes):
+        regions = [set(part) for part in merge_by_level(nodes, [], [[node] for node in _decoder(nodes)])]
+        if all(_fits(program, region) for region in regions):
+            return regions
+    return _around_attention(program, nodes)
 
 
 def merge_by_level(
@@ -117,7 +141,9 @@ def merge_by_level(
 
 
 class ProgramPartitioner(Partitioner):  # type: ignore[misc]
-    """Tags one region per attention layer for our delegate, and as few partitions as possible of the rest for XNNPACK.
+    """Tags what our delegate computes, and as few partitions as possible of the rest for XNNPACK.
+
+    Where linear layers are quantised the delegate takes whole decoders; otherwise attention, and what leads to it.
 
     One partitioner for both: each further one would decompose and retrace the whole program twice.
     """
@@ -170,9 +196,17 @@ class ProgramPartitioner(Partitioner):  # type: ignore[misc]
 class AgentKVCPU(BackendDetails):  # type: ignore[misc]
     """Ahead-of-time half of the CPU delegate. ExecuTorch finds it by its name, which is the backend id."""
 
+    @classmethod
+    def copy_exported_program_for_preprocess(
+        cls, edge_program: ExportedProgram, compile_specs: list[CompileSpec]
+    ) -> ExportedProgram:
+        """See `copied`."""
+        del compile_specs
+        return copied(edge_program)
+
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        """Compiles a tagged region to the delegate's blob."""
+        """Compiles a tagged region to the delegate's blob, and packs its weights."""
         del compile_specs
         placeholders: list[fx.Node] = []
         nodes: list[fx.Node] = []
@@ -186,4 +220,8 @@ class AgentKVCPU(BackendDetails):  # type: ignore[misc]
             elif node.op == "output":
                 outputs = list(node.args[0])
         program = compile_region(nodes, placeholders, outputs, lambda node: _constant(edge_program, node))
-        return PreprocessResult(processed_bytes=program.pack())
+        weights = pack_weights(program.weights)
+        for zeros in edge_program.state_dict.values():
+            if is_deferred(zeros) and not is_taken(zeros):
+                taken(zeros)  # of symmetric codes, which the kernels do without
+        return PreprocessResult(processed_bytes=program.pack(), data_store_output=weights)

@@ -1,26 +1,26 @@
-"""Compiles a region of the edge graph around attention into the delegate's instructions.
+"""Compiles a region of the edge graph, around attention or a whole decoder, into the delegate's instructions.
 
 Views, permutes and slices cost nothing: every value is followed as a strided view of the buffer that it came from.
-Strides may depend on the number of rows T, so the region is evaluated on meta tensors at two values of T and each
-number is read off as `constant + per_token * T`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
-from executorch.exir.dialects._ops import ops as edge
 from torch import fx
 
-from agentkv_runtime.export import row_ops as _row_ops  # noqa: F401
 from agentkv_runtime.export.cpu.blob import (
+    Activate,
+    Add,
     Buffer,
     Copy,
     DType,
-    Extent,
+    Gated,
+    Instruction,
+    Linear,
     Place,
     Program,
     RmsNorm,
@@ -28,107 +28,43 @@ from agentkv_runtime.export.cpu.blob import (
     RopeTable,
     UpdateAndAttend,
     View,
+    Weight,
 )
-from agentkv_runtime.hf import op as _op  # noqa: F401  (defines the ops)
-
-__all__ = ["ATTEND", "ROW_OPS", "VIEW_OPS", "RegionError", "compile_region", "is_view"]
-
-_SIZES = (101, 211)  # two values of T that no static size is likely to equal, least of all both
-
-ATTEND = edge.edge.agentkv.update_and_attend.default
-_RMS_NORM = edge.edge.agentkv.rms_norm.default
-_ROPE = edge.edge.agentkv.rope.default
-_ROPE_TABLE = edge.edge.agentkv.rope_table.default
-ROW_OPS = frozenset({_RMS_NORM, _ROPE, _ROPE_TABLE})
-
-_IDENTITIES = frozenset(
-    {
-        "aten.alias_copy.default",
-        "aten.clone.default",
-        "dim_order_ops._clone_dim_order.default",
-    }
+from agentkv_runtime.export.cpu.nodes import (
+    ADD,
+    ATTEND,
+    GATE,
+    LINEAR,
+    MULTIPLY,
+    RMS_NORM,
+    ROPE,
+    ROPE_TABLE,
+    gate_of,
+    group_size,
+    lone,
+    name_of,
 )
-_RESHAPES = frozenset({"aten.view_copy.default", "aten.unsqueeze_copy.default", "aten.squeeze_copy.dims"})
-VIEW_OPS = _IDENTITIES | _RESHAPES | {"aten.permute_copy.default", "aten.transpose_copy.int", "aten.slice_copy.Tensor"}
+from agentkv_runtime.export.cpu.strided import SIZES, RegionError, Value, extents_of, rows_of, shape_of, symbols_of
+from agentkv_runtime.export.cpu.temps import place_temps
+
+__all__ = ["compile_region"]
 
 
-class RegionError(ValueError):
-    """The region is not a list of row instructions over strided views."""
-
-
-def _name(node: fx.Node) -> str:
-    name = getattr(node.target, "__name__", None)
-    return name if isinstance(name, str) else str(node.target)
-
-
-def is_view(node: fx.Node) -> bool:
-    """Is the node one of VIEW_OPS, which compile to nothing?"""
-    return node.op == "call_function" and _name(node) in VIEW_OPS
-
-
-@dataclass
-class _Value:
-    """A tensor of the region, at both sizes of T, as a view of a buffer."""
-
-    buffer: Buffer
-    at: tuple[torch.Tensor, torch.Tensor]
-
-    def map(self, function: Callable[[torch.Tensor, int], torch.Tensor]) -> _Value:
-        a, b = self.at
-        return _Value(self.buffer, (function(a, 0), function(b, 1)))
-
-
-def _extent(a: int, b: int) -> Extent:
-    slope, rest = divmod(b - a, _SIZES[1] - _SIZES[0])
-    if rest:
-        raise RegionError(f"{a} and {b} at {_SIZES} rows do not lie on a line")
-    return Extent(a - slope * _SIZES[0], slope)
-
-
-def _size(size: int | torch.SymInt, tokens: int) -> int:
-    if isinstance(size, int):
-        return size
-    expr = size.node.expr
-    symbols = list(expr.free_symbols)
-    if len(symbols) > 1:
-        raise RegionError(f"a size depends on {symbols}: the rows of a region must be one symbol")
-    return int(expr.subs({symbol: tokens for symbol in symbols}))
-
-
-def _shape(node: fx.Node, which: int) -> list[int]:
-    return [_size(size, _SIZES[which]) for size in node.meta["val"].shape]
-
-
-def _extents(node: fx.Node) -> tuple[Extent, ...]:
-    return tuple(_extent(a, b) for a, b in zip(_shape(node, 0), _shape(node, 1), strict=True))
-
-
-def _view(value: _Value) -> View:
-    """The value as rows of heads; RegionError when its dimensions do not say so."""
-    a, b = value.at
-    token = [i for i in range(a.dim()) if (a.shape[i], b.shape[i]) == _SIZES]
-    last = a.dim() - 1
-    if len(token) != 1 or token[0] == last or a.stride(last) != 1 or b.stride(last) != 1:
-        raise RegionError(f"shape {list(a.shape)} with strides {a.stride()} is not rows of contiguous blocks")
-    heads = [i for i in range(last) if i != token[0] and (a.shape[i], b.shape[i]) != (1, 1)]
-    if len(heads) > 1 or any(a.shape[i] != b.shape[i] for i in heads) or a.shape[last] != b.shape[last]:
-        raise RegionError(f"shape {list(a.shape)} has more dimensions than rows, heads and features")
-    head_stride = _extent(a.stride(heads[0]), b.stride(heads[0])) if heads else Extent(0, 0)
-    return View(
-        value.buffer,
-        a.shape[heads[0]] if heads else 1,
-        a.shape[last],
-        _extent(int(a.storage_offset()), int(b.storage_offset())),
-        head_stride,
-        _extent(a.stride(token[0]), b.stride(token[0])),
-    )
+def _layer_key(layer: fx.Node) -> object:
+    """Equal for linear layers that can be one product."""
+    return layer.args[0], layer.args[5], group_size(layer)
 
 
 class _Compiler:
-    def __init__(self, constant: Callable[[fx.Node], torch.Tensor | None]) -> None:
+    def __init__(self, nodes: Sequence[fx.Node], constant: Callable[[fx.Node], torch.Tensor | None]) -> None:
         self.constant = constant
+        self.members = set(nodes)
+        self.layers: dict[object, list[fx.Node]] = {}
+        for node in nodes:
+            if node.target == LINEAR:
+                self.layers.setdefault(_layer_key(node), []).append(node)
         self.program = Program()
-        self.values: dict[fx.Node, _Value] = {}
+        self.values: dict[fx.Node, Value] = {}
         self.input_index: dict[fx.Node, int] = {}
         self.temps: list[Buffer] = []
 
@@ -141,37 +77,43 @@ class _Compiler:
             raise RegionError(f"input {node} is {value.dtype}")
         index = len(self.program.inputs)
         self.input_index[node] = index
-        self.program.inputs.append((dtype, _extents(node)))
+        self.program.inputs.append((dtype, extents_of(node)))
         if dtype is DType.FLOAT32:
-            tensors = [torch.empty(_shape(node, which), device="meta") for which in (0, 1)]
-            self.values[node] = _Value(Buffer(Place.INPUT, index), (tensors[0], tensors[1]))
+            tensors = [torch.empty(shape_of(node, which), device="meta") for which in (0, 1)]
+            self.values[node] = Value(Buffer(Place.INPUT, index), (tensors[0], tensors[1]))
 
-    def _new(self, node: fx.Node) -> _Value:
-        """A temporary for the node's result, stored row by row."""
-        shapes = [_shape(node, which) for which in (0, 1)]
-        token = [i for i, pair in enumerate(zip(*shapes, strict=True)) if pair == _SIZES]
+    def _new(self, node: fx.Node, width: int | None = None) -> Value:
+        """A temporary for the node's result, or one of another `width`, stored row by row."""
+        shapes = [shape_of(node, which) for which in (0, 1)]
+        if width is not None:
+            shapes = [[*shape[:-1], width] for shape in shapes]
+        token = [i for i, pair in enumerate(zip(*shapes, strict=True)) if pair == SIZES]
         if len(token) != 1:
-            raise RegionError(f"{node} has shape {shapes[0]} at {_SIZES[0]} rows: no single dimension of rows")
+            raise RegionError(f"{node} has shape {shapes[0]} at {SIZES[0]} rows: no single dimension of rows")
         tensors = []
         for shape in shapes:
             rest = shape[: token[0]] + shape[token[0] + 1 :]
             tensors.append(torch.empty([shape[token[0]], *rest], device="meta").movedim(0, token[0]))
-        buffer = Buffer(Place.TEMP, len(self.temps), tensors[0].numel() // _SIZES[0])
+        buffer = Buffer(Place.TEMP, len(self.temps), tensors[0].numel() // SIZES[0])
         self.temps.append(buffer)
-        return _Value(buffer, (tensors[0], tensors[1]))
+        return Value(buffer, (tensors[0], tensors[1]))
 
-    def _result(self, node: fx.Node, source: fx.Node) -> _Value:
+    def _result(self, node: fx.Node, source: fx.Node) -> Value:
         """In place where the source is a temporary that nothing else reads."""
         value = self.values[source]
-        if value.buffer.place is Place.TEMP and len(source.users) == 1:
+        if value.buffer.place is Place.TEMP and lone(source):
             return value
         return self._new(node)
 
-    def _constant(self, node: fx.Node) -> int:
+    def _tensor(self, node: fx.Node) -> torch.Tensor:
         tensor = self.constant(node)
         if tensor is None:
             raise RegionError(f"{node} must be a constant")
-        self.program.constants.append(tensor.flatten())
+        return tensor
+
+    def _constant(self, parts: list[fx.Node | torch.Tensor]) -> int:
+        tensors = [part if isinstance(part, torch.Tensor) else self._tensor(part) for part in parts]
+        self.program.constants.append(tensors)
         return len(self.program.constants) - 1
 
     def _position(self, node: Any) -> int:
@@ -179,99 +121,181 @@ class _Compiler:
             raise RegionError(f"position {node} must be an input of the region")
         return self.input_index[node]
 
-    def _reshape(self, node: fx.Node) -> _Value:
-        source = self.values[node.args[0]]  # type: ignore[index]
+    def _same(self, _: fx.Node, x: fx.Node, *__: object) -> Value:
+        return self.values[x]
+
+    def _permute(self, _: fx.Node, x: fx.Node, dims: list[int]) -> Value:
+        return self.values[x].map(lambda tensor, _: tensor.permute(dims))
+
+    def _transpose(self, _: fx.Node, x: fx.Node, a: int, b: int) -> Value:
+        return self.values[x].map(lambda tensor, _: tensor.transpose(a, b))
+
+    def _reshape(self, node: fx.Node, x: fx.Node, *_: object) -> Value:
+        source = self.values[x]
         try:
-            return source.map(lambda tensor, which: tensor.view(_shape(node, which)))
+            return source.map(lambda tensor, which: tensor.view(shape_of(node, which)))
         except RuntimeError:
             flat = self._new(node)
             dense = source.map(lambda tensor, which: flat.at[which].view(tensor.shape))
-            self.program.instructions.append(Copy(_view(source), _view(_Value(flat.buffer, dense.at))))
+            self._emit(Copy(rows_of(source), rows_of(Value(flat.buffer, dense.at))))
             return flat
 
-    def _slice(self, node: fx.Node, args: Any) -> _Value:
-        dim: int = args[1] if len(args) > 1 else 0
-        start: Any = (args[2] if len(args) > 2 else None) or 0
-        if (len(args) > 4 and args[4] != 1) or not isinstance(start, int):
+    def _slice(
+        self, node: fx.Node, x: fx.Node, dim: int = 0, start: Any = None, end: object = None, step: int = 1
+    ) -> Value:
+        del end
+        start = start or 0
+        if step != 1 or not isinstance(start, int):
             raise RegionError(f"{node} slices with a step or from a symbol")
-        return self.values[args[0]].map(
-            lambda tensor, which: tensor.narrow(dim, start % max(tensor.shape[dim], 1), _shape(node, which)[dim])
+        return self.values[x].map(
+            lambda tensor, which: tensor.narrow(dim, start % max(tensor.shape[dim], 1), shape_of(node, which)[dim])
         )
 
     def add(self, node: fx.Node) -> None:
-        args: Any = node.args
-        emit = self.program.instructions.append
-        name = _name(node)
-        if name in _IDENTITIES:
-            self.values[node] = self.values[args[0]]
-        elif name in _RESHAPES:
-            self.values[node] = self._reshape(node)
-        elif name == "aten.permute_copy.default":
-            self.values[node] = self.values[args[0]].map(lambda tensor, _: tensor.permute(args[1]))
-        elif name == "aten.transpose_copy.int":
-            self.values[node] = self.values[args[0]].map(lambda tensor, _: tensor.transpose(args[1], args[2]))
-        elif name == "aten.slice_copy.Tensor":
-            self.values[node] = self._slice(node, args)
-        elif node.target == _RMS_NORM:
-            result = self._result(node, args[0])
-            emit(RmsNorm(_view(self.values[args[0]]), _view(result), self._constant(args[1]), float(args[2])))
-            self.values[node] = result
-        elif node.target == _ROPE:
-            result = self._result(node, args[0])
-            source, table = self.values[args[0]], self.values[args[1]]
-            emit(Rope(_view(source), _view(result), _view(table), bool(args[2])))
-            self.values[node] = result
-        elif node.target == _ROPE_TABLE:
-            result = self._new(node)
-            emit(RopeTable(self._position(args[0]), _view(result), self._constant(args[1]), float(args[2])))
-            self.values[node] = result
-        elif node.target == ATTEND:
-            self.values[node] = self._attend(node)
-        else:
+        compile_ = _OPS.get(node.target) or _VIEWS.get(name_of(node))
+        if compile_ is None:
             raise RegionError(f"{node} is not an op of the delegate")
+        result = compile_(self, node, *node.args)
+        if result is not None:
+            self.values[node] = result
 
-    def _attend(self, node: fx.Node) -> _Value:
-        args: Any = (*node.args, 0)[:8]
-        q, k, v, position, layer_id, scale, out_dtype, window = args
+    def _emit(self, instruction: Instruction) -> None:
+        self.program.instructions.append(instruction)
+
+    def _rows(self, node: fx.Node) -> View:
+        return rows_of(self.values[node])
+
+    def _norm(self, node: fx.Node, x: fx.Node, weight: fx.Node, eps: float) -> Value:
+        result = self._result(node, x)
+        self._emit(RmsNorm(self._rows(x), rows_of(result), self._constant([weight]), float(eps)))
+        return result
+
+    def _rope(self, node: fx.Node, x: fx.Node, table: fx.Node, interleaved: bool) -> Value:
+        result = self._result(node, x)
+        self._emit(Rope(self._rows(x), rows_of(result), self._rows(table), bool(interleaved)))
+        return result
+
+    def _rope_table(self, node: fx.Node, position: fx.Node, inv_freq: fx.Node, scaling: float) -> Value:
+        result = self._new(node)
+        self._emit(RopeTable(self._position(position), rows_of(result), self._constant([inv_freq]), float(scaling)))
+        return result
+
+    def _attend(
+        self,
+        node: fx.Node,
+        q: fx.Node,
+        k: fx.Node,
+        v: fx.Node,
+        position: fx.Node,
+        layer: int,
+        scale: float,
+        out_dtype: torch.dtype,
+        window: int = 0,
+    ) -> Value:
         if out_dtype is not torch.float32:
             raise RegionError(f"{node} returns {out_dtype}, not float32")
         result = self._new(node)
-        self.program.instructions.append(
+        self._emit(
             UpdateAndAttend(
-                layer_id=int(layer_id),
+                layer_id=int(layer),
                 position=self._position(position),
                 scale=float(scale),
                 window=int(window),
-                q=_view(self.values[q]),
-                k=_view(self.values[k]),
-                v=_view(self.values[v]),
-                dst=_view(result),
+                q=self._rows(q),
+                k=self._rows(k),
+                v=self._rows(v),
+                dst=rows_of(result),
             )
         )
         return result
+
+    def _sum(self, node: fx.Node, a: fx.Node, b: fx.Node) -> Value:
+        result = self._result(node, a)
+        self._emit(Add(self._rows(a), self._rows(b), rows_of(result)))
+        return result
+
+    def _gate(self, node: fx.Node, x: fx.Node, kind: int) -> Value | None:
+        """None where the product that follows computes it."""
+        if any(user in self.members and gate_of(user) is node for user in node.users):
+            return None
+        result = self._result(node, x)
+        self._emit(Activate(self._rows(x), rows_of(result), int(kind)))
+        return result
+
+    def _product(self, node: fx.Node, a: fx.Node, b: fx.Node) -> Value:
+        gate = gate_of(node)
+        if gate is None or gate not in self.members:
+            raise RegionError(f"{node} is no product with a gate")
+        x, kind = gate.args
+        up = b if gate is a else a
+        result = self._result(node, x)  # type: ignore[arg-type]
+        self._emit(Gated(self._rows(x), self._rows(up), rows_of(result), int(kind)))  # type: ignore[arg-type]
+        return result
+
+    def _linear(self, node: fx.Node, x: fx.Node, *_: object) -> Value:
+        """Layers over the same rows are one product, whose results lie side by side."""
+        if node in self.values:
+            return self.values[node]
+        layers = self.layers[_layer_key(node)]
+        widths = [int(layer.meta["val"].shape[-1]) for layer in layers]
+        whole = self._new(node, sum(widths))
+        arguments: list[Any] = [layer.args for layer in layers]
+        parts = [(self._tensor(codes), self._tensor(scales)) for _, codes, scales, *_ in arguments]
+        weight = Weight(arguments[0][5], group_size(node), parts)
+        bias = self._bias([each[4] for each in arguments], widths)
+        self._emit(Linear(self._rows(x), rows_of(whole), weight, bias))
+        for layer, end, width in zip(layers, accumulate(widths), widths, strict=True):
+            self.values[layer] = whole.narrow(end - width, width)
+        return self.values[node]
+
+    def _bias(self, biases: list[fx.Node | None], widths: list[int]) -> int:
+        """One more than the index of the constant, 0 where no layer has a bias."""
+        if not any(biases):
+            return 0
+        return 1 + self._constant([bias or torch.zeros(width) for bias, width in zip(biases, widths, strict=True)])
 
     def finish(self, outputs: Sequence[fx.Node]) -> Program:
         """Lets each output's buffer be the output itself where it is dense, and copies where it is not."""
         bound: set[int] = set()
         for index, node in enumerate(outputs):
             value = self.values[node]
-            self.program.outputs.append((DType.FLOAT32, _extents(node)))
+            self.program.outputs.append((DType.FLOAT32, extents_of(node)))
             dense = all(
                 tensor.is_contiguous() and tensor.numel() == value.buffer.floats_per_token * size
-                for tensor, size in zip(value.at, _SIZES, strict=True)
+                for tensor, size in zip(value.at, SIZES, strict=True)
             )
             if dense and value.buffer.place is Place.TEMP and id(value.buffer) not in bound:
                 bound.add(id(value.buffer))
                 value.buffer.place, value.buffer.index = Place.OUTPUT, index
                 continue
-            tensors = [torch.empty(_shape(node, which), device="meta") for which in (0, 1)]
-            out = _Value(Buffer(Place.OUTPUT, index), (tensors[0], tensors[1]))
-            self.program.instructions.append(Copy(_view(value), _view(out)))
-        for buffer in self.temps:
-            if buffer.place is Place.TEMP:
-                buffer.index = len(self.program.temps)
-                self.program.temps.append(buffer.floats_per_token)
+            tensors = [torch.empty(shape_of(node, which), device="meta") for which in (0, 1)]
+            out = Value(Buffer(Place.OUTPUT, index), (tensors[0], tensors[1]))
+            self.program.instructions.append(Copy(rows_of(value), rows_of(out)))
+        self.program.temps = place_temps(self.program.instructions)
         return self.program
+
+
+_OPS: dict[object, Callable[..., Value | None]] = {
+    RMS_NORM: _Compiler._norm,
+    ROPE: _Compiler._rope,
+    ROPE_TABLE: _Compiler._rope_table,
+    ATTEND: _Compiler._attend,
+    LINEAR: _Compiler._linear,
+    ADD: _Compiler._sum,
+    GATE: _Compiler._gate,
+    MULTIPLY: _Compiler._product,
+}
+_VIEWS: dict[str, Callable[..., Value]] = {
+    "aten.alias_copy.default": _Compiler._same,
+    "aten.clone.default": _Compiler._same,
+    "aten.permute_copy.default": _Compiler._permute,
+    "aten.slice_copy.Tensor": _Compiler._slice,
+    "aten.squeeze_copy.dims": _Compiler._reshape,
+    "aten.transpose_copy.int": _Compiler._transpose,
+    "aten.unsqueeze_copy.default": _Compiler._reshape,
+    "aten.view_copy.default": _Compiler._reshape,
+    "dim_order_ops._clone_dim_order.default": _Compiler._same,
+}
 
 
 def compile_region(
@@ -284,7 +308,10 @@ def compile_region(
 
     Raises RegionError when the region holds something else than row instructions over strided views.
     """
-    compiler = _Compiler(constant)
+    symbols = set[object]().union(*(symbols_of(node) for node in nodes))
+    if len(symbols) > 1:
+        raise RegionError(f"sizes depend on {symbols}: the rows of a region must be one symbol")
+    compiler = _Compiler(nodes, constant)
     for node in inputs:
         compiler.add_input(node)
     for node in nodes:

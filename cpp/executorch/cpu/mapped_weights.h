@@ -1,0 +1,31 @@
+// The packed weights of a delegate, where ExecuTorch maps them from the program's file.
+#pragma once
+
+#include <executorch/runtime/core/freeable_buffer.h>
+#include <executorch/runtime/core/named_data_map.h>
+
+#include <map>
+#include <string>
+
+#include "cpu/linear/packed_linear.h"
+#include "executorch/cpu/delegate_blob.h"
+
+namespace agentkv {
+
+class MappedWeights {
+ public:
+  // Finds the weights of all linear layers of the blob. `data` may be null where there are none. Throws ProgramError
+  // for one that the program does not have or that is of another size, and InvalidTensor for shapes that no weight has.
+  MappedWeights(const delegate::Blob& blob, const executorch::runtime::NamedDataMap* data);
+
+  const cpu::PackedLinear& of(const delegate::Linear& op) const { return weights_.at(op.weight).packed; }
+
+ private:
+  struct Weight {
+    executorch::runtime::FreeableBuffer bytes;
+    cpu::PackedLinear packed;
+  };
+  std::map<std::string, Weight> weights_;
+};
+
+}  // namespace agentkv

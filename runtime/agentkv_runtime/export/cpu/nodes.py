@@ -1,0 +1,97 @@
+"""Which nodes of the edge graph are the delegate's, and what they are to each other."""
+
+from __future__ import annotations
+
+from executorch.exir.dialects._ops import ops as edge
+from torch import fx
+
+from agentkv_runtime.export import row_ops as _row_ops  # noqa: F401
+from agentkv_runtime.export.cpu import int8_linear as _int8_linear  # noqa: F401
+from agentkv_runtime.export.cpu.strided import is_rows
+from agentkv_runtime.hf import op as _op  # noqa: F401  (defines the ops)
+
+__all__ = [
+    "ADD",
+    "ATTEND",
+    "GATE",
+    "LINEAR",
+    "MULTIPLY",
+    "RMS_NORM",
+    "ROPE",
+    "ROPE_TABLE",
+    "ROW_OPS",
+    "gate_of",
+    "group_size",
+    "is_sum",
+    "is_view",
+    "lone",
+    "name_of",
+]
+
+ATTEND = edge.edge.agentkv.update_and_attend.default
+RMS_NORM = edge.edge.agentkv.rms_norm.default
+ROPE = edge.edge.agentkv.rope.default
+ROPE_TABLE = edge.edge.agentkv.rope_table.default
+ROW_OPS = frozenset({RMS_NORM, ROPE, ROPE_TABLE})
+LINEAR = edge.edge.agentkv.int8_linear.default
+GATE = edge.edge.agentkv.gate.default
+ADD = edge.edge.aten.add.Tensor
+MULTIPLY = edge.edge.aten.mul.Tensor
+
+_VIEWS = frozenset(
+    {
+        "aten.alias_copy.default",
+        "aten.clone.default",
+        "aten.permute_copy.default",
+        "aten.slice_copy.Tensor",
+        "aten.squeeze_copy.dims",
+        "aten.transpose_copy.int",
+        "aten.unsqueeze_copy.default",
+        "aten.view_copy.default",
+        "dim_order_ops._clone_dim_order.default",
+    }
+)
+
+
+def name_of(node: fx.Node) -> str:
+    """The name of the node's op."""
+    name = getattr(node.target, "__name__", None)
+    return name if isinstance(name, str) else str(node.target)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Does the node compile to nothing, but where its result must be dense?"""
+    return node.op == "call_function" and name_of(node) in _VIEWS
+
+
+def is_sum(node: fx.Node) -> bool:
+    """Does the node add rows to rows?"""
+    if node.target != ADD or len(node.all_input_nodes) != 2 or node.kwargs.get("alpha", 1) != 1:
+        return False
+    shapes = [each.meta["val"].shape for each in (node, *node.all_input_nodes)]
+    return shapes[0] == shapes[1] == shapes[2] and all(is_rows(each) for each in node.all_input_nodes)
+
+
+def gate_of(product: fx.Node) -> fx.Node | None:
+    """The factor of a product that is a gate and goes nowhere else."""
+    if product.target != MULTIPLY:
+        return None
+    for factor in product.all_input_nodes:
+        if factor.target == GATE and is_rows(factor) and list(factor.users) == [product]:
+            return factor
+    return None
+
+
+def lone(node: fx.Node) -> bool:
+    """May the node's rows be overwritten once its user has read them? Its user, and that of all it is a view of."""
+    while len(node.users) == 1:
+        if not is_view(node):
+            return True
+        node = node.all_input_nodes[0]
+    return False
+
+
+def group_size(layer: fx.Node) -> int:
+    """Inputs of a quantised linear layer that share a scale."""
+    codes, scales = (node.meta["val"].shape for node in layer.all_input_nodes[1:3])
+    return int(codes[1]) // int(scales[1])

@@ -1,5 +1,8 @@
-// Norms, ropes and copies against plain double-precision loops, and the same bits from every instruction set.
+// Norms, ropes, copies, sums and gates against plain double-precision loops, and the same bits from every instruction
+// set.
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <random>
 #include <string_view>
 #include <vector>
@@ -82,6 +85,56 @@ Rows turned(const Rows& x, int pairs, bool interleaved, const ParallelFor& paral
   return y;
 }
 
+Rows summed(const Rows& a, const Rows& b, const ParallelFor& parallel_for) {
+  Rows y = a;
+  add_rows(y.in(), b.in(), y.out(), parallel_for);  // in place
+  for (std::size_t i = 0; i < y.data.size(); ++i) CHECK_EQ(y.data[i], a.data[i] + b.data[i]);
+  return y;
+}
+
+double gate_of(Gate gate, double x) {
+  if (gate == Gate::Silu) return x / (1 + std::exp(-x));
+  // (1 + tanh(u)) / 2, where it is next to 0 as well.
+  return x / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+
+// With and without a second factor; what is far below and above 0 too.
+void gates_are_right(Rows x, const Rows& up, const ParallelFor& parallel_for) {
+  const float strange[] = {0.0f, -0.0f, 1e-30f, -20.0f, -88.0f, -200.0f, 200.0f, 1e30f, -1e30f};
+  std::copy(std::begin(strange), std::end(strange), x.data.begin() + 3);
+  for (const Gate gate : {Gate::Silu, Gate::TanhGelu}) {
+    Rows alone{x.heads, x.dim}, gated = x;
+    gate_rows(gate, x.in(), nullptr, alone.out(), parallel_for);
+    const HeadsView factor = up.in();
+    gate_rows(gate, gated.in(), &factor, gated.out(), parallel_for);  // in place
+    for (std::size_t i = 0; i < x.data.size(); ++i) {
+      const double expected = gate_of(gate, x.data[i]);
+      // An exponent of up to 126 has so many fewer bits behind its point; so tiny results are less exact.
+      const double bound = (std::abs(expected) < 1e-6 ? 2e-5 : 4e-6) * std::abs(expected) + 1e-35;
+      CHECK(std::abs(alone.data[i] - expected) <= bound);
+      CHECK_EQ(gated.data[i], alone.data[i] * up.data[i]);
+    }
+  }
+  x.data[0] = NAN;
+  gate_rows(Gate::Silu, x.in(), nullptr, x.out(), parallel_for);
+  CHECK(std::isnan(x.data[0]));
+}
+
+// A row's bits do not depend on how many there are, nor on the threads.
+void gates_of_rows_alone(const Rows& x, const ParallelFor& parallel_for) {
+  Rows all{x.heads, x.dim}, one{x.heads, x.dim};
+  gate_rows(Gate::Silu, x.in(), nullptr, all.out(), parallel_for);
+  for (std::int32_t t = 0; t < kTokens; ++t) {
+    HeadsView src = x.in();
+    MutableHeadsView dst = one.out();
+    src.data += t * src.token_stride;
+    dst.data += t * dst.token_stride;
+    src.tokens = dst.tokens = 1;
+    gate_rows(Gate::Silu, src, nullptr, dst, nullptr);
+  }
+  CHECK(one.data == all.data);
+}
+
 std::vector<std::vector<float>> everything(const ParallelFor& parallel_for) {
   std::vector<std::vector<float>> made;
   for (const std::int32_t dim : {8, 40, 128}) {
@@ -91,6 +144,9 @@ std::vector<std::vector<float>> everything(const ParallelFor& parallel_for) {
     Rows copy{kHeads, dim};
     copy_rows(x.in(), copy.out(), parallel_for);
     CHECK(copy.data == x.data);
+    Rows other = random_rows(kHeads, dim);
+    std::reverse(other.data.begin(), other.data.end());
+    made.push_back(summed(x, other, parallel_for).data);
   }
   return made;
 }
@@ -105,5 +161,9 @@ int main() {
     set_isa(isa);
     CHECK(everything(nullptr) == expected);
     CHECK(everything(two) == expected);
+    for (const std::int32_t dim : {8, 40, 129}) {
+      gates_are_right(random_rows(kHeads, dim), random_rows(kHeads, dim), two);
+      gates_of_rows_alone(random_rows(kHeads, dim), two);
+    }
   }
 }

@@ -75,6 +75,34 @@ struct Example {
   }
 };
 
+// One input [T, 32], [T, 16] out: a linear layer into a temporary of 32, its first half gated by its second one, a sum
+// with itself, and a gate alone.
+struct Layers {
+  std::string weight = "w";
+  std::int32_t src_heads = 1, bits = 4, src_place = 0, up_dim = 16;
+  std::uint32_t bias = 1, gate = 1, alone = 0, n_bias = 32;
+
+  Bytes payload() const {
+    Writer out;
+    out.u32(1);
+    out.u32(0).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(1).u32(0).u32(2).affine(0, 1).affine(16, 0);
+    out.u32(1).put(std::int64_t{32});
+    out.u32(1).u32(n_bias);
+    for (std::uint32_t i = 0; i < n_bias; ++i) out.put(0.5f);
+    out.u32(4);
+    out.u32(6).view(static_cast<std::uint32_t>(src_place), 0, src_heads, 32 / src_heads, 0, 32 / src_heads, 32);
+    out.view(2, 0, 1, 32, 0, 0, 32);
+    out.u32(static_cast<std::uint32_t>(weight.size()));
+    for (const char c : weight) out.put(c);
+    out.put(bits).u32(32).u32(bias);
+    out.u32(9).view(2, 0, 1, 16, 0, 0, 32).view(2, 0, 1, up_dim, 16, 0, 32).view(1, 0, 1, 16, 0, 0, 16).u32(gate);
+    out.u32(7).view(1, 0, 1, 16, 0, 0, 16).view(1, 0, 1, 16, 0, 0, 16).view(1, 0, 1, 16, 0, 0, 16);
+    out.u32(8).view(1, 0, 1, 16, 0, 0, 16).view(1, 0, 1, 16, 0, 0, 16).u32(alone);
+    return out.bytes;
+  }
+};
+
 Blob parse(const Bytes& bytes) { return parse_blob(bytes.data(), bytes.size()); }
 
 void refused(const Bytes& bytes, const std::string& why) {
@@ -151,9 +179,42 @@ void what_does_not_fit_together_is_refused() {
   refused([](Example& e) { e.count = 0x7FFFFFFF; }, "a list of 2147483647 entries");
 }
 
+void refused_layers(const std::function<void(Layers&)>& change, const std::string& why) {
+  Layers layers;
+  change(layers);
+  refused(with_header(layers.payload()), why);
+}
+
+void linear_layers_and_gates_parse() {
+  const Blob blob = parse(with_header(Layers{}.payload()));
+  const auto& linear = std::get<Linear>(blob.instructions.at(0));
+  CHECK(linear.weight == "w");
+  CHECK_EQ(linear.bits, 4);
+  CHECK_EQ(linear.group, 32);
+  CHECK_EQ(linear.bias, 1u);
+  CHECK_EQ(linear.dst.dim, 32);
+  const auto& gated = std::get<Gated>(blob.instructions.at(1));
+  CHECK_EQ(gated.up.offset.at(3), 16);
+  CHECK_EQ(gated.gate, 1u);
+  CHECK(std::holds_alternative<Add>(blob.instructions.at(2)));
+  CHECK_EQ(std::get<Activate>(blob.instructions.at(3)).gate, 0u);
+}
+
+void linear_layers_and_gates_that_cannot_be() {
+  refused_layers([](Layers& l) { l.src_heads = 2; }, "a linear layer over heads");
+  refused_layers([](Layers& l) { l.src_place = 2; }, "a linear layer in place");
+  refused_layers([](Layers& l) { l.n_bias = 31; }, "a bias of another width");
+  refused_layers([](Layers& l) { l.bias = 2; }, "constant 1 does not exist");
+  refused_layers([](Layers& l) { l.up_dim = 15; }, "differ in shape");
+  refused_layers([](Layers& l) { l.gate = 2; }, "an unknown gate");
+  refused_layers([](Layers& l) { l.alone = 2; }, "an unknown gate");
+}
+
 }  // namespace
 
 int main() {
+  linear_layers_and_gates_parse();
+  linear_layers_and_gates_that_cannot_be();
   a_blob_parses();
   every_cut_and_every_flipped_bit_is_refused();
   other_versions_name_both();

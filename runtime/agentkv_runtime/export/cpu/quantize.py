@@ -92,7 +92,11 @@ def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
     if recipe.quant == "none":
         return
     modules = model.named_modules(remove_duplicate=False)
-    linears = {name: module for name, module in modules if isinstance(module, nn.Linear)}
+    linears = {
+        name: module
+        for name, module in modules
+        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward  # a router may return more
+    }
     eight = layers_at_8_bits(linears, recipe)
     _check(linears, eight, recipe, _embedding(model).embedding_dim)
     _shrink_embedding(model, recipe)

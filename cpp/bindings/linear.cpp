@@ -9,7 +9,6 @@
 #include "core/errors.h"
 #include "core/message.h"
 #include "cpu/linear/packed_linear.h"
-#include "cpu/linear/packed_linear.h"
 
 namespace nb = nanobind;
 

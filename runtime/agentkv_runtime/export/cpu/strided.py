@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -61,7 +62,7 @@ def _size(size: int | torch.SymInt, tokens: int) -> int:
 def symbols_of(node: fx.Node) -> set[object]:
     """What the sizes of a node's value depend on."""
     value = node.meta["val"]
-    sizes = value.shape if isinstance(value, torch.Tensor) else ()
+    sizes: Any = value.shape if isinstance(value, torch.Tensor) else ()
     return {symbol for size in sizes if not isinstance(size, int) for symbol in size.node.expr.free_symbols}
 
 

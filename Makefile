@@ -15,11 +15,11 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest soak bench asan lint format stub docs install wheel clean
+.PHONY: help demo test pytest ctest soak bench bench-peers asan lint format stub docs install wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: $(DONE)/install ## Installs agentkv without torch and runs examples/desk_agent.py
 	@echo "==> Running examples/desk_agent.py"
@@ -57,6 +57,10 @@ bench: $(DONE)/test-deps $(DONE)/install ## Runs the benchmarks, one after anoth
 		cmake --build build/tests --target $$name >/dev/null && $$(find build/tests -type f -name $$name) || exit 1; \
 	done
 	@for file in tests/benchmarks/bench_*.py; do echo "==> $$file"; $(PY) $$file || exit 1; done
+
+# One that fits: make bench-peers PEERS='--depths 0,2048 --rounds 5', or PEERS=--help.
+bench-peers: $(DONE)/test-deps $(DONE)/install ## Runs agentkv beside llama.cpp, which it builds, and vLLM (an hour or two; PEERS=--quick: minutes)
+	@$(PY) -m tests.benchmarks.peers $(PEERS)
 
 lint: $(DONE)/lint-deps ## Checks style and types
 	@echo "==> ruff"

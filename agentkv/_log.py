@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import MutableMapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import structlog
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 _standard = logging.getLogger("agentkv")
 _standard.addHandler(logging.NullHandler())
-_keys = structlog.processors.KeyValueRenderer(key_order=["event"])
 
 
-def _rendered(_logger: object, _name: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """What the standard logger is called with; tracebacks are its affair."""
-    raised = event.pop("exc_info", None)
-    return (str(_keys(_logger, _name, event)),), {"exc_info": raised}
+class _Log:
+    """Events with their values. structlog is imported for the first one that somebody may hear."""
+
+    def debug(self, event: str, **values: object) -> None:
+        self._say(logging.DEBUG, event, values)
+
+    def info(self, event: str, **values: object) -> None:
+        self._say(logging.INFO, event, values)
+
+    def warning(self, event: str, **values: object) -> None:
+        self._say(logging.WARNING, event, values)
+
+    def error(self, event: str, **values: object) -> None:
+        self._say(logging.ERROR, event, values)
+
+    def _say(self, level: int, event: str, values: dict[str, object]) -> None:
+        if _standard.isEnabledFor(level):
+            _structured().log(level, event, **values)
 
 
-log = cast(
-    structlog.stdlib.BoundLogger,
-    structlog.wrap_logger(
-        _standard,
-        processors=[structlog.stdlib.filter_by_level, _rendered],
-        wrapper_class=structlog.stdlib.BoundLogger,
-    ),
-)
+@functools.cache
+def _structured() -> BoundLogger:
+    import structlog
+
+    keys = structlog.processors.KeyValueRenderer(key_order=["event"])
+
+    def rendered(logger: object, name: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+        """What the standard logger is called with; tracebacks are its affair."""
+        raised = event.pop("exc_info", None)
+        return (str(keys(logger, name, event)),), {"exc_info": raised}
+
+    return cast(
+        "BoundLogger",
+        structlog.wrap_logger(_standard, processors=[rendered], wrapper_class=structlog.stdlib.BoundLogger),
+    )
+
+
+log = _Log()

@@ -86,7 +86,8 @@ def test_cpp_includes_point_down(path: Path) -> None:
 
 def test_importing_the_sdk_and_the_runtime_loads_no_torch() -> None:
     script = (
-        "import sys, agentkv, agentkv.cli, agentkv_runtime.programs, agentkv_runtime.export\n"
+        "import sys, agentkv.cli, agentkv_runtime.programs, agentkv_runtime.export\n"
+        "from agentkv import *\n"
         f"print(sorted({HEAVY!r} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)

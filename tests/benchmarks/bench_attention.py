@@ -9,39 +9,23 @@ from __future__ import annotations
 
 import statistics
 import sys
-import threading
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from agentkv_runtime import _core
 from in_turns import time_in_turns
+from memory_reader import FOOTPRINT, MemoryReader
 
 THREADS = 2
 KV_HEADS, DIM = 8, 128
 SCALE = DIM**-0.5
-FOOTPRINT = 256 << 20  # bytes of K and V that a decode case walks through, well beyond the caches
 
 
 def interleave(seconds: float, *calls: Callable[[], object]) -> tuple[list[float], list[float]]:
     """Median and least seconds of each call, taken in turns."""
     times = time_in_turns(seconds, *calls)
     return [statistics.median(kept) for kept in times], [min(kept) for kept in times]
-
-
-class MemoryReader:
-    """Reads a buffer beyond the caches with two threads: a maximum over float32, which NumPy vectorises."""
-
-    def __init__(self) -> None:
-        self.data = np.ones(FOOTPRINT // 4, np.float32)
-        self.halves = np.split(self.data, THREADS)
-
-    def __call__(self) -> None:
-        threads = [threading.Thread(target=np.max, args=(half,)) for half in self.halves]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
 
 
 class Case:
@@ -114,7 +98,7 @@ def main() -> None:
     _core.set_threads(THREADS)
     torch.set_num_threads(THREADS)
     print(f"instruction set {_core.get_cpu_isa()} of {', '.join(_core.cpu_isas())}; {THREADS} threads")
-    reader = MemoryReader()
+    reader = MemoryReader(THREADS)
     for cells in (2048, 8192):
         for group in (1, 2, 4):
             decode(seconds, cells, group, reader)

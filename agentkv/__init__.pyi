@@ -1,0 +1,117 @@
+"""What `agentkv` offers and where it is; `__init__.py` imports each name when it is first asked for."""
+
+from . import formats, models, overflow, patterns, spec, testing
+from ._branch import Branch
+from ._context import Context
+from ._errors import (
+    AgentKVError,
+    BranchBusy,
+    BranchClosed,
+    ContextClosed,
+    ContextFull,
+    DraftMismatch,
+    ForeignBranch,
+    InvalidInput,
+    InvalidRollback,
+    LimitReached,
+    ModelError,
+    OutOfMemory,
+    OutputIncomplete,
+    OutputInvalid,
+    PositionsExhausted,
+    SnapshotError,
+    SnapshotMismatch,
+    StepFailed,
+    ToolFailed,
+    TooManyBranches,
+    WrongEventLoop,
+)
+from ._extending import Extended
+from ._gather import gather
+from ._generation import Choice, Generation, Token, TopLogprob, Usage
+from ._loading import Loaded
+from ._mark import Mark
+from ._message import Message, ToolCall
+from ._model import ModelInfo
+from ._sampling import Sampling
+from ._saving import Saved
+from ._stats import Stats
+from ._stream import TokenStream
+from ._tokenizer import Tokenizer
+from ._trace import StepRecord
+from .agents import events
+from .agents.agent import Agent
+from .agents.calls import CallRecord, CallRequest
+from .agents.options import Toolset
+from .agents.run import Run
+from .agents.run_context import RunContext
+from .agents.step import Step
+from .agents.stream import AgentStream
+from .agents.tool import Retry, Tool, tool
+from .output import Constraint, Grammar, JsonSchema, Regex
+
+__all__ = [
+    "Agent",
+    "AgentKVError",
+    "AgentStream",
+    "Branch",
+    "BranchBusy",
+    "BranchClosed",
+    "CallRecord",
+    "CallRequest",
+    "Choice",
+    "Constraint",
+    "Context",
+    "ContextClosed",
+    "ContextFull",
+    "DraftMismatch",
+    "Extended",
+    "ForeignBranch",
+    "Generation",
+    "Grammar",
+    "InvalidInput",
+    "InvalidRollback",
+    "JsonSchema",
+    "LimitReached",
+    "Loaded",
+    "Mark",
+    "Message",
+    "ModelError",
+    "ModelInfo",
+    "OutOfMemory",
+    "OutputIncomplete",
+    "OutputInvalid",
+    "PositionsExhausted",
+    "Regex",
+    "Retry",
+    "Run",
+    "RunContext",
+    "Sampling",
+    "Saved",
+    "SnapshotError",
+    "SnapshotMismatch",
+    "Stats",
+    "Step",
+    "StepFailed",
+    "StepRecord",
+    "Token",
+    "TokenStream",
+    "Tokenizer",
+    "TooManyBranches",
+    "Tool",
+    "ToolCall",
+    "ToolFailed",
+    "Toolset",
+    "TopLogprob",
+    "Usage",
+    "WrongEventLoop",
+    "events",
+    "formats",
+    "gather",
+    "models",
+    "overflow",
+    "patterns",
+    "spec",
+    "testing",
+    "tool",
+]

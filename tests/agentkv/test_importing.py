@@ -1,0 +1,51 @@
+"""What `import agentkv` loads, and what a name of it loads when it is first asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import agentkv as kv
+
+# Each costs tens of milliseconds and is needed later, or by some only.
+NOT_FOR_A_CONTEXT = {"structlog", "rich", "typer", "jinja2", "llguidance", "docstring_parser", "starlette", "httpx"}
+
+
+def said_by(script: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    names: list[str] = json.loads(done.stdout)
+    return names
+
+
+def loaded_by(statements: str) -> set[str]:
+    return set(
+        said_by(
+            f"import sys; before = set(sys.modules)\n{statements}\n"
+            "import json; print(json.dumps(sorted(set(sys.modules) - before)))"
+        )
+    )
+
+
+def test_importing_the_package_loads_nothing_behind_its_names() -> None:
+    loaded = loaded_by("import agentkv")
+    assert {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names} == {"agentkv", "lazy_loader"}
+
+
+def test_a_context_loads_no_agents_patterns_or_tests() -> None:
+    loaded = loaded_by("import agentkv; agentkv.Context")
+    assert not loaded & {"agentkv.agents.agent", "agentkv.agents.events", "agentkv.patterns", "agentkv.testing"}
+    assert not {name.split(".")[0] for name in loaded} & NOT_FOR_A_CONTEXT
+
+
+def test_any_name_may_be_the_first() -> None:
+    """Whichever is asked for first decides in which order modules are imported."""
+    script = (
+        "import importlib, json, sys; got = []\n"
+        f"for name in {kv.__all__!r}:\n"
+        "    for module in [module for module in sys.modules if module.split('.')[0] == 'agentkv']:\n"
+        "        del sys.modules[module]\n"
+        "    got.append(getattr(importlib.import_module('agentkv'), name) and name)\n"
+        "print(json.dumps(got))"
+    )
+    assert said_by(script) == kv.__all__

@@ -102,6 +102,30 @@ RunList PrefixTree::recall(std::span<const std::int32_t> tokens, Pos first) {
   return runs;
 }
 
+RunList PrefixTree::end_of(const Edge& edge, Pos n) {
+  const Pos end = edge.first + static_cast<Pos>(edge.tokens.size());
+  const Pos first = std::max(end - n, Pos{0});
+  std::vector<const Edge*> path;
+  for (const Edge* at = &edge; at && (path.empty() || path.back()->first > first); at = at->parent) path.push_back(at);
+  RunList runs;
+  for (auto at = path.rbegin(); at != path.rend(); ++at) {
+    for (const Run& run : (*at)->runs) append_run(runs, clip(run, first, end));
+  }
+  return runs;
+}
+
+std::vector<RunList> PrefixTree::ends(Pos n) const {
+  std::vector<RunList> out;
+  std::vector<const Edge*> left{root_.get()};
+  while (!left.empty()) {
+    const Edge* edge = left.back();
+    left.pop_back();
+    if (edge != root_.get()) out.push_back(end_of(*edge, n));
+    for (const auto& [_, child] : edge->children) left.push_back(child.get());
+  }
+  return out;
+}
+
 PrefixTree::MovedRuns PrefixTree::moved(const Moved& moved) const {
   MovedRuns out;
   std::vector<Edge*> left{root_.get()};

@@ -33,6 +33,8 @@ class PrefixTree {
   void insert(std::span<const std::int32_t> tokens, std::span<const Run> runs);
   // How many of the tokens the tree has, from the first on.
   Pos find(std::span<const std::int32_t> tokens) const;
+  // The runs of the last n positions before the end of each edge: where histories end, and where they part.
+  std::vector<RunList> ends(Pos n) const;
   // The cells of as many tokens, from position `first` on; they count as used now.
   RunList recall(std::span<const std::int32_t> tokens, Pos first);
   // Lets cells go until n more are free, or nothing is left to let go.
@@ -61,6 +63,7 @@ class PrefixTree {
     Pos total;
   };
 
+  static RunList end_of(const Edge& edge, Pos n);
   Match match(std::span<const std::int32_t> tokens) const;
   void touch(Edge& edge) noexcept;
   void grow(Edge& leaf, std::span<const std::int32_t> tokens, const RunList& runs);

@@ -59,9 +59,36 @@ void PrefixTree::split(Edge& edge, std::size_t length) {
   behind = std::exchange(slot, std::move(upper));
 }
 
+// The cells of an edge below position `end` give way to those of a history that lack less.
+void PrefixTree::replace_lacking(Edge& edge, std::span<const Run> runs, Pos end) {
+  const auto lacks = [this](Cell cell) { return pool_.lacks()[static_cast<std::size_t>(cell)]; };
+  RunList merged;
+  std::vector<std::pair<Cell, Cell>> replaced;
+  for (const Run& run : edge.runs) {
+    for (Pos p = run.position; p < end_position(run); ++p) {
+      Cell cell = run.cell + (p - run.position);
+      if (p < end && lacks(cell) > 0) {
+        const Run& other = runs[find_run(runs, p)];
+        const Cell fresh = other.cell + (p - other.position);
+        if (lacks(fresh) < lacks(cell)) {
+          replaced.emplace_back(cell, fresh);
+          cell = fresh;
+        }
+      }
+      append_run(merged, {p, cell, 1});
+    }
+  }
+  edge.runs.swap(merged);
+  for (const auto& [old, fresh] : replaced) {
+    pool_.keep(fresh, 1);
+    pool_.drop(old);
+  }
+}
+
 void PrefixTree::insert(std::span<const std::int32_t> tokens, std::span<const Run> runs) {
   const Match found = match(tokens);
   Edge* edge = found.edge;
+  for (Edge* at = edge; at != root_.get(); at = at->parent) replace_lacking(*at, runs, found.total);
   const auto end = static_cast<Pos>(tokens.size());
   if (found.total == end) return touch(*edge);
   if (found.length < edge->tokens.size()) {

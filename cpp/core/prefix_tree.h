@@ -29,7 +29,7 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
 
   // Keeps the cells of a history: runs hold positions [0, tokens.size()) without a hole. Where the tree has its
-  // beginning already, the cells that it has stay.
+  // beginning already, the cells that it has stay, but for those that lack more than those of the history.
   void insert(std::span<const std::int32_t> tokens, std::span<const Run> runs);
   // How many of the tokens the tree has, from the first on.
   Pos find(std::span<const std::int32_t> tokens) const;
@@ -63,6 +63,7 @@ class PrefixTree {
     Pos total;
   };
 
+  void replace_lacking(Edge& edge, std::span<const Run> runs, Pos end);
   static RunList end_of(const Edge& edge, Pos n);
   Match match(std::span<const std::int32_t> tokens) const;
   void touch(Edge& edge) noexcept;

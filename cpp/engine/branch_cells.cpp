@@ -33,12 +33,14 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   const auto wanted = tokens.first(tokens.size() - 1);
   const Branch* best = nullptr;
   std::size_t longest = 0;
+  Pos parts_at = 0;
   for (const auto& [id, other] : branches_) {
     if (!other->lends) continue;
     const std::size_t limit = std::min(static_cast<std::size_t>(other->n_cached), wanted.size());
     if (limit <= longest) continue;
     const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(limit);
     const auto alike = std::mismatch(tokens.begin(), end, other->log.begin()).first - tokens.begin();
+    parts_at = std::max(parts_at, static_cast<Pos>(alike));
     const auto same = static_cast<std::size_t>(lendable(*other, static_cast<Pos>(alike)));
     if (same > longest) {
       longest = same;
@@ -55,6 +57,7 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   const Pos usable = covered(branch);  // what was recalled may end where a window lacks something
   cut(branch, usable);
   branch.log.resize(static_cast<std::size_t>(usable));
+  branch.parts_at = std::max(parts_at, all);
   return {usable, usable - live};
 }
 

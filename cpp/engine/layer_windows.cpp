@@ -57,7 +57,9 @@ void BranchTable::discard_old(const Branch& branch, std::size_t group) {
     if (const Pos awaited = other->job->awaits(branch.id)) needed.mark(first_seen(awaited, window), awaited);
   }
   const Pos apart = std::max(4 * window_.groups.back(), kLeastApart);
-  for (const Pos length : ways_back(branch.n_cached, apart)) needed.mark(std::max(length - window, 0), length);
+  std::vector<Pos> lengths = ways_back(branch.n_cached, apart);
+  lengths.push_back(branch.parts_at);
+  for (const Pos length : lengths) needed.mark(std::max(length - window, 0), length);
   for (const RunList& kept : cache_->retained_ends(window + kBlock)) needed.mark(runs, kept, 0);
   needed.for_each_free(
       [&](Pos first, Pos last) { cache_->seq_discard(branch.seq, first, last, static_cast<std::uint8_t>(group + 1)); });

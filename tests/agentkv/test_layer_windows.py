@@ -117,6 +117,18 @@ async def test_prompts_and_what_closed_branches_left(folder: Path) -> None:
         assert (await short.logits() == await fresh(folder, [*TOKENS[:300], 6])).all()
 
 
+async def test_where_prompts_parted_once_others_may_part(folder: Path) -> None:
+    """The second prompt finds no window at the end of what it shares; for the third one it kept that."""
+    async with kv.Context.open(folder, 4096, threads=1) as ctx:
+        for turn, reused in enumerate((0, 0, 300, 600)):
+            tokens = [*TOKENS[:300], 5 + turn]
+            branch = await ctx.branch(tokens)
+            assert ctx.stats.reused == reused
+            assert (await branch.logits() == await fresh(folder, tokens)).all()
+            await branch.extend(TOKENS[:500])
+            await branch.close()
+
+
 async def test_prompts_at_the_same_moment_are_computed_once(folder: Path) -> None:
     async with kv.Context.open(folder, 4096, threads=1) as ctx:
         long, short = await kv.gather(ctx.branch(TOKENS[:700]), ctx.branch([*TOKENS[:300], 8]))

@@ -90,7 +90,7 @@ class Context:
                 for none. What was used longest ago makes room for whoever needs it, so nothing ever fails for them.
             window: the model looks at the newest so many positions alone, and cells that no layer looks at any more
                 are given back: a branch takes that many and some at most, however long it gets. None leaves the
-                model's own windows, whose cells are given back where every layer has one.
+                model's own windows: cells are given back where every layer has one, memory where some have (CPU).
             sinks: the first so many positions stay in view of a window (StreamingLLM, Xiao et al. 2023); 4 is usual.
             quantize_after: keys and values of all but each branch's newest so many positions are held as int8. What was
                 quantised stays so, after a rollback, too: `model_info.bit_exact` is False with it. CPU backend alone.

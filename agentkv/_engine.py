@@ -208,6 +208,12 @@ class StepEngine(Protocol):
     def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
         """Where rows of a hold lie now."""
 
+    def held_lacks(self, hold: int, first: int, count: int) -> npt.NDArray[np.uint8]:
+        """uint8 [count]: of how many groups of layers, from the shortest window on, rows of a hold hold nothing."""
+
+    def discard(self, hold: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
+        """Rows that were written hold nothing in these layers, as held_lacks said it."""
+
     def release(self, hold: int) -> None:
         """Lets cells go that nobody else has; harmless for a hold that was released."""
 
@@ -247,8 +253,8 @@ class CellStore(Protocol):
         """Cells that have memory now."""
 
     @property
-    def cell_arrays(self) -> Sequence[tuple[str, str, Sequence[int]]]:
-        """(name, dtype, shape) of what a cell holds, in the order of its bytes."""
+    def cell_arrays(self) -> Sequence[tuple[str, str, Sequence[int], int | None]]:
+        """(name, dtype, shape, group of layers that cells may lack) of what a cell holds, in the order of its bytes."""
 
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
         """uint8 [n, bytes of a cell]."""

@@ -1,7 +1,8 @@
 """Files whose cells can be mapped: each lane, one array of one head, begins at a page and takes whole pages.
 
 There `cells.<array>` is a tensor per head, `cells.<array>.<head>` [rows and padding, numbers], and these come first:
-safetensors knows no gaps, so what is no whole page lies behind them.
+safetensors knows no gaps, so what is no whole page lies behind them. A row that lacks
+something is zeros there: rows of a lane lie behind each other.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def lanes_of(arrays: Sequence[CellArray]) -> list[CellArray]:
         for head in range(heads):
             begin = array.begin + head * nbytes
             spec = TensorSpec(f"{array.spec.name}.{head}", array.spec.dtype, tuple(shape))
-            lanes.append(CellArray(spec, begin, begin + nbytes))
+            lanes.append(CellArray(spec, begin, begin + nbytes, array.group))
     return lanes
 
 

@@ -98,7 +98,10 @@ class Loading:
             if getattr(theirs, name) != getattr(mine, name):
                 one, other = getattr(theirs, name) or "none", getattr(mine, name) or "none"
                 return f"its {name} is {one!r}, and here it is {other!r}"
-        return "" if {array.spec for array in arrays} == file.arrays else "its cells are laid out otherwise"
+        if {array.spec for array in arrays} != file.arrays:
+            return "its cells are laid out otherwise"
+        file.check_rows(arrays)
+        return ""
 
     async def _filled(self, file: SnapshotFile, arrays: list[CellArray]) -> dict[str, Branch]:
         align = alignment(arrays) if self._shared else 0
@@ -122,7 +125,8 @@ class Loading:
         step = max(1, SLICE_BYTES // arrays[-1].end)
         for first in range(0, file.rows, step):
             rows = await in_thread(self._loop, partial(file.next_cells, min(step, file.rows - first), arrays))
-            await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows)))
+            lacks = file.lacks[first : first + step]
+            await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
             self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
 
     async def _entered(

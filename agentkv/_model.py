@@ -201,6 +201,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
         sinks=window.sinks,
         reach=window.reach,
         quantize_after=-1 if options.quantize_after is None else options.quantize_after,
+        layer_windows=window.groups if info.backend == "cpu" else (),  # the others' cells are whole
     )
     target = DraftTarget(
         path=info.path,

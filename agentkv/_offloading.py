@@ -16,8 +16,9 @@ import xxhash
 from ._commands import Call, CellCall
 from ._errors import SnapshotError
 from ._in_thread import in_thread
+from ._lacking import Lacks, packed, unpacked
 from ._saving import SLICE_BYTES, read_rows, write_rows
-from ._snapshot import cell_arrays
+from ._snapshot import CellArray, cell_arrays
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Hold
@@ -106,7 +107,8 @@ class Aside:
         self._open_store = open_store
         self._lock = anyio.Lock()
         self._away = False  # by what the engine did
-        self._rows = 0
+        self._arrays: list[CellArray] = []
+        self._lacks: Lacks = np.zeros(0, np.uint8)  # of the rows
         self._step = 1
         self._store: Store | None = None
 
@@ -136,11 +138,12 @@ class Aside:
                 return
             store = self._store
             assert store is not None
-            hold = await self._loop.run(Call(lambda engine: engine.reserve(self._rows), self._release))
+            hold = await self._loop.run(Call(lambda engine: engine.reserve(len(self._lacks)), self._release))
             try:
-                for index, first in enumerate(range(0, self._rows, self._step)):
-                    rows = await in_thread(self._loop, partial(store.get, index))
-                    await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows)))
+                for index, first in enumerate(range(0, len(self._lacks), self._step)):
+                    lacks = self._lacks[first : first + self._step]
+                    rows = unpacked(await in_thread(self._loop, partial(store.get, index)), self._arrays, lacks)
+                    await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
                 await self._loop.run(Call(partial(self._bring_back, hold.id), told=lambda _: self._back()))
             except OSError as error:
                 raise self._failed("read", error) from error
@@ -148,13 +151,14 @@ class Aside:
                 self._loop.let_go(hold.id)
 
     async def _put(self, hold: Hold) -> None:
-        arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
-        self._rows, self._step = hold.rows, max(1, SLICE_BYTES // arrays[-1].end)
+        self._arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
+        self._lacks = await self._loop.run(Call(lambda engine: engine.held_lacks(hold.id, 0, hold.rows)))
+        self._step = max(1, SLICE_BYTES // self._arrays[-1].end)
         self._store = store = await in_thread(self._loop, self._open_store)
-        for first in range(0, self._rows, self._step):
-            count = min(self._step, self._rows - first)
-            rows = await self._loop.run(CellCall(partial(read_rows, hold.id, first, count)))
-            await in_thread(self._loop, partial(store.put, rows))
+        for first in range(0, hold.rows, self._step):
+            lacks = self._lacks[first : first + self._step]
+            rows = await self._loop.run(CellCall(partial(read_rows, hold.id, first, len(lacks))))
+            await in_thread(self._loop, partial(store.put, packed(rows, self._arrays, lacks)))
 
     def _set_aside(self, hold: int, engine: StepEngine) -> None:
         engine.set_aside(self._branch, hold)

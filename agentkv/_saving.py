@@ -8,10 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from ._commands import CellCall
 from ._errors import InvalidInput, SnapshotError
 from ._in_thread import in_thread
 from ._inputs import checked_bool, checked_name, checked_path
+from ._lacking import Lacks
 from ._lanes import PAGE, Lanes, lanes_of
 from ._shown import shown
 from ._snapshot import BranchState, CellArray, cell_arrays
@@ -86,6 +89,7 @@ class Taken:
     images: Sequence[StoredBranch]
     arrays: Sequence[CellArray]
     lanes: Lanes | None  # what the arrays are then
+    lacks: Lacks  # of the rows
 
 
 class Saving:
@@ -127,9 +131,10 @@ class Saving:
     def _take(self, engine: StepEngine, cells: CellStore) -> Taken:
         arrays = cell_arrays(cells.cell_arrays)
         hold, images = engine.hold(self._ids)
+        lacks = engine.held_lacks(hold.id, 0, hold.rows)
         if self._shareable:
-            return Taken(hold, images, lanes_of(arrays), Lanes(hold.rows, PAGE))
-        return Taken(hold, images, arrays, None)
+            return Taken(hold, images, lanes_of(arrays), Lanes(hold.rows, PAGE), lacks)
+        return Taken(hold, images, arrays, None, lacks)
 
     def _told(self, taken: Taken) -> None:
         """On the event loop, which knows now what the engine did until then."""
@@ -154,7 +159,8 @@ class Saving:
         writer = await in_thread(self._loop, partial(self._begin, taken))
         for first in range(0, rows, step):
             part = await self._loop.run(CellCall(partial(read_rows, taken.hold.id, first, min(step, rows - first))))
-            await in_thread(self._loop, partial(append_cells, writer, taken.arrays, part))
+            lacks = np.zeros(len(part), np.uint8) if taken.lanes else taken.lacks[first : first + step]
+            await in_thread(self._loop, partial(append_cells, writer, taken.arrays, part, lacks))
             self._progress(writer.written, writer.nbytes)
         if taken.lanes is not None:
             await in_thread(self._loop, partial(append_padding, writer, taken.lanes, taken.arrays))
@@ -164,7 +170,7 @@ class Saving:
 
     def _begin(self, taken: Taken) -> TensorWriter:
         key = self._home.model_key()
-        self._writer = begin_file(self._path, key, taken.arrays, taken.hold.rows, self._states, taken.lanes)
+        self._writer = begin_file(self._path, key, taken.arrays, taken.lacks, self._states, taken.lanes)
         if self._given_up:
             self._writer.discard()
         return self._writer
@@ -180,9 +186,11 @@ def read_rows(hold: int, first: int, count: int, engine: StepEngine, cells: Cell
     return cells.read_cells(engine.held_cells(hold, first, count))
 
 
-def write_rows(hold: int, first: int, rows: Bytes, engine: StepEngine, cells: CellStore) -> None:
-    """Writes rows of a hold."""
+def write_rows(hold: int, first: int, rows: Bytes, lacks: Lacks, engine: StepEngine, cells: CellStore) -> None:
+    """Writes rows of a hold, but for what they lack."""
     cells.write_cells(engine.held_cells(hold, first, len(rows)), rows)
+    if lacks.any():
+        engine.discard(hold, first, lacks)
 
 
 def _let_go(worker: Any, taken: Taken) -> None:

@@ -36,7 +36,10 @@ async def map_rows(
         cells = engine.held_cells(hold, 0, file.rows)
         if not cells or list(cells) != list(range(cells[0], cells[0] + len(cells))):
             return None
-        return store.map_cells(cells[0], len(cells), file.fileno(), offsets)
+        mapped = store.map_cells(cells[0], len(cells), file.fileno(), offsets)
+        if file.lacks.any():
+            engine.discard(hold, 0, file.lacks)
+        return mapped
 
     mapped = await loop.run(CellCall(into_cells))
     progress(file.nbytes, file.nbytes)

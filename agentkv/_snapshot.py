@@ -6,6 +6,8 @@ branches.<i>.rows         I32 [pieces, 3]   from which row of the cells, to whic
 logits.<i>                F32 [vocab_size]  next-token logits of the branches that name it
 cells.<array>             [rows, ...]       what the byte layer says that a cell holds, such as layers.0.k; in files
                                               that can be mapped otherwise, see `_lanes.py`
+lacks                     U8 [rows]         only where some rows lack something, see `_lacking.py`: the arrays of these
+                                              layers have no rows for them
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 FORMAT = "agentkv.branches"
 VERSION = "1"
+LACKING_VERSION = "3"  # some rows lack something; it may be for mapping, too, which alone is version 2
+LACKS = "lacks"
 DOCUMENT = "document"
 MOST_DOCUMENT_BYTES = 64 << 20
 MOST_VALUES = 4_000_000  # of a document: what a small file may make of memory is bounded, too
@@ -83,6 +87,7 @@ class CellArray(NamedTuple):
     spec: TensorSpec  # of one cell
     begin: int
     end: int
+    group: int | None = None  # of layers: cells may be without its rows
 
     @property
     def nbytes(self) -> int:
@@ -94,15 +99,15 @@ class CellArray(NamedTuple):
         return TensorSpec(f"cells.{self.spec.name}", self.spec.dtype, (rows, *self.spec.shape))
 
 
-def cell_arrays(described: Sequence[tuple[str, str, Sequence[int]]]) -> list[CellArray]:
+def cell_arrays(described: Sequence[tuple[str, str, Sequence[int], int | None]]) -> list[CellArray]:
     """What a byte layer says that its cells hold."""
     arrays: list[CellArray] = []
-    for name, dtype, shape in described:
+    for name, dtype, shape, group in described:
         if dtype not in SIZES:
             raise ValueError(f"the byte layer has {dtype} in {name}, which files do not have")
         begin = arrays[-1].end if arrays else 0
         spec = TensorSpec(name, dtype, tuple(shape))
-        arrays.append(CellArray(spec, begin, begin + spec.nbytes))
+        arrays.append(CellArray(spec, begin, begin + spec.nbytes, group))
     return arrays
 
 

@@ -14,12 +14,15 @@ from agentkv_runtime.tensor_file import Bytes, TensorFile, TensorSpec, TensorWri
 from pydantic import ValidationError
 
 from ._errors import InvalidInput, SnapshotError
+from ._lacking import Lacks, held
 from ._lanes import VERSION as LANES_VERSION
 from ._lanes import Lanes, lanes_of
 from ._saved_conversations import ConversationSaver
 from ._snapshot import (
     DOCUMENT,
     FORMAT,
+    LACKING_VERSION,
+    LACKS,
     MOST_DOCUMENT_BYTES,
     MOST_VALUES,
     VERSION,
@@ -30,7 +33,7 @@ from ._snapshot import (
     SavedBranch,
 )
 
-DTYPES = {"I32": np.int32, "F32": np.float32}
+DTYPES = {"I32": np.int32, "F32": np.float32, "U8": np.uint8}
 Tensors = dict[str, npt.NDArray[Any]]
 
 
@@ -38,7 +41,7 @@ def begin_file(
     path: Path,
     key: ModelKey,
     arrays: Sequence[CellArray],
-    rows: int,
+    lacks: Lacks,
     branches: Mapping[str, BranchState],
     lanes: Lanes | None,
 ) -> TensorWriter:
@@ -47,12 +50,16 @@ def begin_file(
     Raises OSError; InvalidInput for what no file can hold.
     """
     tensors = _tensors(branches)
+    metadata = key.metadata() | (lanes.metadata() if lanes else {})
+    if lacks.any():
+        tensors[LACKS] = lacks
+        metadata["version"] = LACKING_VERSION
     specs = [_spec(name, array) for name, array in tensors.items()]
     if lanes is None:
-        writer = TensorWriter(path, [*specs, *(array.of(rows) for array in arrays)], key.metadata())
+        cells = [array.of(int(held(array, lacks).sum())) for array in arrays]
+        writer = TensorWriter(path, [*specs, *cells], metadata)
     else:
-        specs = [*map(lanes.tensor, arrays), *specs]
-        writer = TensorWriter(path, specs, key.metadata() | lanes.metadata(), align=lanes.page)
+        writer = TensorWriter(path, [*map(lanes.tensor, arrays), *specs], metadata, align=lanes.page)
     try:
         for name, array in tensors.items():
             writer.append(name, array.view(np.uint8))
@@ -62,10 +69,10 @@ def begin_file(
     return writer
 
 
-def append_cells(writer: TensorWriter, arrays: Sequence[CellArray], rows: Bytes) -> None:
-    """The next cells, uint8 [n, bytes of a cell]. Raises OSError."""
+def append_cells(writer: TensorWriter, arrays: Sequence[CellArray], rows: Bytes, lacks: Lacks) -> None:
+    """The next cells, uint8 [n, bytes of a cell], but for what they lack. Raises OSError."""
     for array in arrays:
-        writer.append(f"cells.{array.spec.name}", rows[:, array.begin : array.end])
+        writer.append(f"cells.{array.spec.name}", rows[held(array, lacks), array.begin : array.end])
 
 
 def append_padding(writer: TensorWriter, lanes: Lanes, arrays: Sequence[CellArray]) -> None:
@@ -132,7 +139,8 @@ class SnapshotFile:
             self.document = self._document()
             self.branches = self._states()
             self._lanes = self._said_lanes()
-            self.rows, self.arrays = self._cells()
+            self._rows_of = self._cells()
+            self.lacks = self._lacks()
             self._taken = 0
         except TensorFileError as error:
             if not os.path.lexists(path):
@@ -158,6 +166,25 @@ class SnapshotFile:
         """The arrays of a cell as this file has them."""
         return lanes_of(arrays) if self.shareable else arrays
 
+    @property
+    def rows(self) -> int:
+        """How many cells it has."""
+        return len(self.lacks)
+
+    @property
+    def arrays(self) -> set[TensorSpec]:
+        """What one of them holds."""
+        return set(self._rows_of)
+
+    def check_rows(self, arrays: Sequence[CellArray]) -> None:
+        """Has it the rows that these arrays, which are its own, should have? Raises SnapshotError."""
+        groups = {array.group for array in arrays} - {None}
+        if self.lacks.max(initial=0) > len(groups):
+            raise self.damaged(f"its rows lack more groups of layers than the {len(groups)} that there are")
+        for array in arrays:
+            if self._rows_of[array.spec] != (self.rows if self._lanes else int(held(array, self.lacks).sum())):
+                raise self.damaged(f"{array.spec.name} has not the rows that the others leave to it")
+
     def offsets(self, lanes: Sequence[CellArray]) -> list[int]:
         """The bytes of the file at which lanes begin."""
         return [self._file.offset(f"cells.{lane.spec.name}") for lane in lanes]
@@ -176,13 +203,16 @@ class SnapshotFile:
 
     def next_cells(self, count: int, arrays: Sequence[CellArray]) -> Bytes:
         """The next cells, uint8 [count, bytes of a cell]; checked with the last of them. Raises SnapshotError."""
-        out = np.empty((count, arrays[-1].end), np.uint8)
+        lacks = self.lacks[self._taken : self._taken + count]
+        out = np.zeros((count, arrays[-1].end), np.uint8)
         self._taken += count
         try:
             for array in arrays:
                 name = f"cells.{array.spec.name}"
-                part = self._file.take(name, count * array.nbytes)
-                out[:, array.begin : array.end] = part.reshape(count, -1)
+                here = held(array, lacks) if self._lanes is None else np.ones(count, np.bool_)
+                if here.any():
+                    part = self._file.take(name, int(here.sum()) * array.nbytes)
+                    out[here, array.begin : array.end] = part.reshape(-1, array.nbytes)
                 if self._lanes is not None and self._taken == self.rows and self._lanes.padding(array):
                     self._file.take(name, self._lanes.padding(array))
         except TensorFileError as error:
@@ -197,10 +227,10 @@ class SnapshotFile:
         metadata = self._file.metadata
         if metadata.get("format") != FORMAT:
             raise self._file.damaged("it holds no branches")
-        if metadata.get("version") not in (VERSION, LANES_VERSION):
+        if metadata.get("version") not in (VERSION, LANES_VERSION, LACKING_VERSION):
             raise SnapshotError(
-                f"{self.path}: version {metadata.get('version')} of the format, but this agentkv reads {VERSION} and "
-                f"{LANES_VERSION}; load it with the agentkv that saved it"
+                f"{self.path}: version {metadata.get('version')} of the format, but this agentkv reads {VERSION} to "
+                f"{LACKING_VERSION}; load it with the agentkv that saved it"
             )
 
     def _document(self) -> Document:
@@ -256,27 +286,37 @@ class SnapshotFile:
         return self._file.whole(name).view(DTYPES[dtype]).reshape(spec.shape).copy()
 
     def _said_lanes(self) -> Lanes | None:
-        if self._file.metadata["version"] != LANES_VERSION:
+        version = self._file.metadata["version"]
+        if version == VERSION or (version == LACKING_VERSION and "page" not in self._file.metadata):
             return None
         lanes = Lanes.of(self._file.metadata)
         if lanes is None:
             raise self._file.damaged("its header has no good number of rows, or size of pages")
         return lanes
 
-    def _cells(self) -> tuple[int, set[TensorSpec]]:
-        rows: set[int] = set()
-        arrays: set[TensorSpec] = set()
+    def _cells(self) -> dict[TensorSpec, int]:
+        """How many rows each array has."""
+        rows: dict[TensorSpec, int] = {}
         for name, spec in self._file.tensors.items():
             if not name.startswith("cells."):
                 continue
             if not spec.shape:
                 raise self._file.damaged(f"{name} has no rows")
             array = TensorSpec(name.removeprefix("cells."), spec.dtype, spec.shape[1:])
-            rows.add(spec.shape[0] if self._lanes is None else self._lane_rows(self._lanes, array, spec))
-            arrays.add(array)
-        if len(rows) != 1:
-            raise self._file.damaged("its arrays do not have the same rows")
-        return rows.pop(), arrays
+            rows[array] = spec.shape[0] if self._lanes is None else self._lane_rows(self._lanes, array, spec)
+        if not rows:
+            raise self._file.damaged("it has no cells")
+        return rows
+
+    def _lacks(self) -> Lacks:
+        most = max(self._rows_of.values())
+        if self._file.metadata["version"] == LACKING_VERSION:
+            lacks = self._array(LACKS, "U8", (-1,))
+            if len(lacks) >= most:
+                return lacks
+        elif min(self._rows_of.values()) == most:
+            return np.zeros(most, np.uint8)
+        raise self._file.damaged("its arrays do not have the same rows")
 
     def _lane_rows(self, lanes: Lanes, array: TensorSpec, spec: TensorSpec) -> int:
         lane = CellArray(array, 0, array.nbytes)

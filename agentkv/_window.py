@@ -10,17 +10,18 @@ class Window(NamedTuple):
     """Of all layers together: nothing but the newest `length` positions and the first `sinks` is looked at by any.
 
     `reach`: so many positions before it, over all layers, make the keys and values of a position. All 0 where a layer
-    looks at everything.
+    looks at everything; `groups` are then the windows of the layers that have one, the shortest first.
     """
 
     length: int = 0
     sinks: int = 0
     reach: int = 0
+    groups: tuple[int, ...] = ()
 
 
 def window_of(own: Sequence[int], window: int | None, sinks: int) -> Window:
     """Of layers with these windows of their own (0 for none), in a cache with a window of its own, or none."""
     seen = [min(size or window, window) if window else size for size in own]
     if not all(seen):
-        return Window()
+        return Window(groups=tuple(sorted({size for size in seen if size})))
     return Window(max(seen), sinks if window else 0, sum(size - 1 for size in seen))

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -11,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -45,11 +47,14 @@ std::shared_ptr<Layer> make_layer(std::shared_ptr<Cells> cells, int n_layers, in
   return std::make_shared<Layer>(config, std::move(cells), rest...);
 }
 
-using CellArrayTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>>;
+using CellArrayTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::optional<int>>;
 
 inline std::vector<CellArrayTuple> arrays_of(const ByteLayer& layer) {
   std::vector<CellArrayTuple> arrays;
-  for (const CellArray& array : layer.cell_arrays()) arrays.emplace_back(array.name, array.dtype, array.shape);
+  for (const CellArray& array : layer.cell_arrays()) {
+    const auto group = array.group == kNoGroup ? std::nullopt : std::optional<int>(array.group);
+    arrays.emplace_back(array.name, array.dtype, array.shape, group);
+  }
   return arrays;
 }
 
@@ -75,8 +80,8 @@ void def_cells(Class& holder, LayerOf layer_of) {
           "Bytes that K and V of one cell take, all layers.")
       .def_prop_ro(
           "cell_arrays", [=](Holder& self) { return arrays_of(layer_of(self)); },
-          "(name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, "
-          "and [n_kv_heads, numbers].")
+          "(name, dtype, shape, group) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the "
+          "dtype, [n_kv_heads, numbers], and the group of layers without which cells may be, or None.")
       .def(
           "read_cells",
           [=](Holder& self, const std::vector<Cell>& cells) {

@@ -23,6 +23,7 @@ namespace agentkv {
 namespace {
 
 using Pieces = nb::ndarray<const Pos, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
+using Groups = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 nb::object pieces_array(const StoredBranch& stored) {
@@ -81,6 +82,23 @@ void bind_stored_verbs(nb::class_<Engine>& engine) {
           [](Engine& self, HoldId hold, Pos first, Pos count) { return self.held().cells(hold, first, count); },
           "hold"_a, "first"_a, "count"_a,
           "Where rows [first, first + count) of a hold lie now; good until the next verb or step. Raises InvalidRange.")
+      .def(
+          "held_lacks",
+          [](Engine& self, HoldId hold, Pos first, Pos count) {
+            return copied_array<std::uint8_t>(self.held().lacks(hold, first, count));
+          },
+          "hold"_a, "first"_a, "count"_a,
+          nb::sig("def held_lacks(self, hold: int, first: int, count: int) -> numpy.typing.NDArray[numpy.uint8]"),
+          "uint8 [count]: of how many groups of layers rows [first, first + count) of a hold hold nothing. Groups are "
+          "layers with the same window, numbered from the shortest on. Raises InvalidRange.")
+      .def(
+          "discard",
+          [](Engine& self, HoldId hold, Pos first, const Groups& lacks) {
+            self.held().discard(hold, first, {lacks.data(), lacks.size()});
+          },
+          "hold"_a, "first"_a, "lacks"_a,
+          "As held_lacks gave it, of rows that were written: they hold nothing in these layers from now on. Raises "
+          "InvalidRange.")
       .def(
           "release", [](Engine& self, HoldId hold) { self.held().release(hold); }, "hold"_a,
           "Lets the cells go that nobody else has. Idempotent.")

@@ -1,5 +1,6 @@
 #include "core/byte_layer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/errors.h"
@@ -7,7 +8,23 @@
 
 namespace agentkv {
 
+std::vector<std::uint8_t> layer_groups(std::span<const Pos> windows) {
+  std::vector<Pos> sizes(windows.begin(), windows.end());
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  if (!sizes.empty() && sizes.front() == 0) sizes.erase(sizes.begin());
+  require<InvalidTensor>(sizes.size() < kNoGroup, "layers with ", sizes.size(), " windows; fewer than ", int{kNoGroup});
+  std::vector<std::uint8_t> groups;
+  for (const Pos window : windows) {
+    const auto at = std::lower_bound(sizes.begin(), sizes.end(), window) - sizes.begin();
+    groups.push_back(window == 0 ? kNoGroup : static_cast<std::uint8_t>(at));
+  }
+  return groups;
+}
+
 void CacheConfig::check() const {
+  require<InvalidTensor>(windows.empty() || std::ssize(windows) == n_layers, windows.size(), " windows for ", n_layers,
+                         " layers");
   require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
                          "; neither may be negative");
   const std::pair<const char*, int> counts[] = {{"n_layers", n_layers},

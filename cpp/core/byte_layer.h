@@ -32,6 +32,11 @@ struct Sight {
   Pos sinks;
 };
 
+// The group of each layer: layers with the same window are one, numbered from the shortest window on. A layer without
+// one is in kNoGroup.
+inline constexpr std::uint8_t kNoGroup = 255;
+AGENTKV_API std::vector<std::uint8_t> layer_groups(std::span<const Pos> windows);
+
 // Of a layer with this window of its own, or 0, in a cache with these options.
 inline Sight narrower(Sight layer, Sight cache) {
   return cache.window > 0 && (layer.window == 0 || layer.window > cache.window) ? cache : layer;
@@ -42,6 +47,7 @@ struct CacheConfig : CacheOptions {
   int n_layers = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
+  std::vector<Pos> windows = {};  // of the program's layers, 0 for none; empty where no layer has one
 
   void check() const;  // throws InvalidTensor unless each of these, capacity and min_chunk are at least 1
 };
@@ -51,6 +57,7 @@ struct CellArray {
   std::string name;                 // "layers.0.k"; of quantised ones "layers.0.k.codes", ".scales" ...
   std::string dtype;                // as safetensors calls it: "F16"
   std::vector<std::int64_t> shape;  // of one cell: [n_kv_heads, numbers]
+  std::uint8_t group = kNoGroup;    // of its layer, where cells may lack it: see discard()
 };
 
 // Rows of cells in an open file, lane by lane: a lane is one array of one head, in the order of cell_arrays() and of
@@ -72,6 +79,9 @@ class AGENTKV_API ByteLayer {
   // nothing happens. read_cells gives what they stand for then. Throws InvalidRange by a layer that has no fewer bits
   // for them, and for other cells; OutOfMemory.
   virtual void to_quantized(std::span<const Cell> cells);
+  // The layers of the first `groups` groups (SeqCache::seq_discard) of these allocated cells hold nothing of worth
+  // until the cells are written again: their memory may be given back. A layer that cannot do that keeps them.
+  virtual void discard(std::span<const Cell>, std::uint8_t) {}
   // Gives memory above the first `cells` cells back to the system, as far as that is worth it.
   virtual void shrink(Cell) noexcept {}
 

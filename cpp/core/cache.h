@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "core/api.h"
 #include "core/byte_layer.h"
+#include "core/run_list.h"
 #include "core/step_plan.h"
 #include "core/types.h"
 
@@ -64,6 +66,11 @@ class AGENTKV_API SeqCache : public SteppedCache {
   // The cells of positions [p0, p1) are held in fewer bits from now on. Throws InvalidRange where the byte layer has
   // none, OutOfMemory; nothing has changed then.
   virtual void seq_quantize(SeqId seq, Pos p0, Pos p1) = 0;
+  // Layers with the same window are a group, numbered from the shortest window on; layers without one are in none. The
+  // cells of positions [p0, p1) hold nothing in the layers of the first `groups` groups from now on, until they are
+  // free: whoever owns them looks at no row of theirs there. lacks() says of each cell how many groups those are.
+  virtual void seq_discard(SeqId seq, Pos p0, Pos p1, std::uint8_t groups) = 0;
+  virtual std::span<const std::uint8_t> lacks() const = 0;  // [capacity], of those in use
   virtual Pos seq_shared(SeqId seq) const = 0;  // one past the last position whose cell has another owner; 0 for none
   // Retention: cells of histories stay for those that begin alike, as long as no sequence needs them; what was used
   // longest ago leaves first. set_retention says how many cells may stay that no sequence owns; 0, the default, is
@@ -75,6 +82,8 @@ class AGENTKV_API SeqCache : public SteppedCache {
   virtual void seq_retain(SeqId seq, std::span<const std::int32_t> tokens) = 0;
   virtual Pos seq_recall(SeqId dst, std::span<const std::int32_t> tokens) = 0;
   virtual Pos find_retained(std::span<const std::int32_t> tokens) const = 0;
+  // The runs of the last n positions before each point where retained histories end or part.
+  virtual std::vector<RunList> retained_ends(Pos n) const = 0;
   // Moves cells so that those in use and retained are the lowest ones, as far as a byte layer can move them; returns
   // how many were moved. While a sequence has draft nodes, nothing is moved.
   virtual Cell compact() = 0;

@@ -25,6 +25,7 @@ std::size_t checked_capacity(Cell capacity) {
 CellPool::CellPool(Cell capacity)
     : owners_(checked_capacity(capacity), 0),
       keeps_(owners_.size(), 0),
+      lacks_(owners_.size(), 0),
       free_((owners_.size() + kWordBits - 1) / kWordBits, 0) {
   clear();
 }
@@ -73,6 +74,7 @@ Cell CellPool::find_run(Cell n, Cell align, bool kept_too) const {
 void CellPool::take(Cell cell) noexcept {
   const auto index = static_cast<std::size_t>(cell);
   owners_[index] = 1;
+  lacks_[index] = 0;
   free_[index / kWordBits] &= ~bit_span(index % kWordBits, 1);
   while (hint_ < free_.size() && free_[hint_] == 0) ++hint_;
   ++used_;
@@ -132,6 +134,7 @@ void CellPool::move(std::span<const Cell> src, std::span<const Cell> dst) noexce
     const auto from = static_cast<std::size_t>(src[i]), to = static_cast<std::size_t>(dst[i]);
     std::swap(owners_[from], owners_[to]);
     std::swap(keeps_[from], keeps_[to]);
+    std::swap(lacks_[from], lacks_[to]);
     free_[to / kWordBits] &= ~bit_span(to % kWordBits, 1);
     mark_free(src[i], 1);
   }

@@ -52,6 +52,10 @@ class CellPool {
   void keep(Cell first, Cell count) noexcept;
   // A cell is no longer kept; is it free now?
   bool drop(Cell cell) noexcept;
+  // The cell, which is not free, holds nothing in the layers of its first `groups` groups: see SeqCache::seq_discard.
+  // A cell that gets its first owner lacks nothing.
+  void set_lacks(Cell cell, std::uint8_t groups) noexcept { lacks_[static_cast<std::size_t>(cell)] = groups; }
+  std::span<const std::uint8_t> lacks() const { return lacks_; }  // [capacity]
   // What src[i] is becomes what the free cell dst[i] is, and the other way round.
   void move(std::span<const Cell> src, std::span<const Cell> dst) noexcept;
   void clear() noexcept;
@@ -65,6 +69,7 @@ class CellPool {
 
   std::vector<std::uint16_t> owners_;  // [capacity]; contiguous, so that sharing a run is one vector loop
   std::vector<std::uint8_t> keeps_;    // [capacity], 1: kept
+  std::vector<std::uint8_t> lacks_;    // [capacity] groups of layers
   std::vector<std::uint64_t> free_;    // bit set: free
   std::size_t hint_ = 0;               // no word below has a free cell
   Cell used_ = 0;

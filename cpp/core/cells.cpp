@@ -139,14 +139,28 @@ Pos Cells::seq_recall(SeqId dst, std::span<const std::int32_t> tokens) {
   return table_.length(dst);
 }
 
-void Cells::seq_quantize(SeqId seq, Pos p0, Pos p1) {
-  step_.check_closed("seq_quantize");
+std::vector<Cell> Cells::cells_at(SeqId seq, Pos p0, Pos p1) const {
   std::vector<Cell> cells;
   for (const Run& run : overlapping(table_.runs(seq), p0, p1)) {
     const Run part = clip(run, p0, p1);
     for (Cell i = 0; i < part.length; ++i) cells.push_back(part.cell + i);
   }
+  return cells;
+}
+
+void Cells::seq_quantize(SeqId seq, Pos p0, Pos p1) {
+  step_.check_closed("seq_quantize");
+  const std::vector<Cell> cells = cells_at(seq, p0, p1);
   if (const auto layer = layer_.lock()) layer->to_quantized(cells);
+}
+
+// They lack it before the layer hears of it: where that one fails half way, nobody reads what may be gone.
+void Cells::seq_discard(SeqId seq, Pos p0, Pos p1, std::uint8_t groups) {
+  step_.check_closed("seq_discard");
+  std::vector<Cell> cells = cells_at(seq, p0, p1);
+  std::erase_if(cells, [&](Cell cell) { return lacks()[static_cast<std::size_t>(cell)] >= groups; });
+  for (const Cell cell : cells) table_.pool().set_lacks(cell, groups);
+  if (const auto layer = layer_.lock(); layer && !cells.empty()) layer->discard(cells, groups);
 }
 
 Cell Cells::compact() {

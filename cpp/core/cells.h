@@ -56,6 +56,8 @@ class AGENTKV_API Cells : public Bookkeeping {
   bool seq_grow_run(SeqId seq, Cell n, Cell align) override;
   void seq_map(SeqId src, SeqId dst, std::span<const Piece> pieces) override;
   void seq_quantize(SeqId seq, Pos p0, Pos p1) override;
+  void seq_discard(SeqId seq, Pos p0, Pos p1, std::uint8_t groups) override;
+  std::span<const std::uint8_t> lacks() const override { return table_.pool().lacks(); }
   Pos seq_shared(SeqId seq) const override { return table_.shared_end(seq); }
   void set_retention(Cell most) override;
   Cell retained() const override { return table_.pool().kept(); }
@@ -63,6 +65,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   Pos seq_recall(SeqId dst, std::span<const std::int32_t> tokens) override;
   Cell compact() override;
   Pos find_retained(std::span<const std::int32_t> tokens) const override { return kept_.find(tokens); }
+  std::vector<RunList> retained_ends(Pos n) const override { return kept_.ends(n); }
 
   void propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq = 0) override;
   void commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq = 0) override;
@@ -71,6 +74,7 @@ class AGENTKV_API Cells : public Bookkeeping {
  private:
   Frontier& frontier(SeqId seq) { return frontiers_[static_cast<std::size_t>(seq)]; }
   const Frontier& frontier(SeqId seq) const { return frontiers_[static_cast<std::size_t>(seq)]; }
+  std::vector<Cell> cells_at(SeqId seq, Pos p0, Pos p1) const;
   Cell available() const { return table_.pool().free() + table_.pool().kept(); }
   void make_room(Cell n) noexcept { kept_.evict(n - table_.pool().free()); }
   void keep_to_bound() noexcept { kept_.evict(table_.pool().kept() - most_kept_); }

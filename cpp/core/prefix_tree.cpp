@@ -59,9 +59,36 @@ void PrefixTree::split(Edge& edge, std::size_t length) {
   behind = std::exchange(slot, std::move(upper));
 }
 
+// The cells of an edge below position `end` give way to those of a history that lack less.
+void PrefixTree::replace_lacking(Edge& edge, std::span<const Run> runs, Pos end) {
+  const auto lacks = [this](Cell cell) { return pool_.lacks()[static_cast<std::size_t>(cell)]; };
+  RunList merged;
+  std::vector<std::pair<Cell, Cell>> replaced;
+  for (const Run& run : edge.runs) {
+    for (Pos p = run.position; p < end_position(run); ++p) {
+      Cell cell = run.cell + (p - run.position);
+      if (p < end && lacks(cell) > 0) {
+        const Run& other = runs[find_run(runs, p)];
+        const Cell fresh = other.cell + (p - other.position);
+        if (lacks(fresh) < lacks(cell)) {
+          replaced.emplace_back(cell, fresh);
+          cell = fresh;
+        }
+      }
+      append_run(merged, {p, cell, 1});
+    }
+  }
+  edge.runs.swap(merged);
+  for (const auto& [old, fresh] : replaced) {
+    pool_.keep(fresh, 1);
+    pool_.drop(old);
+  }
+}
+
 void PrefixTree::insert(std::span<const std::int32_t> tokens, std::span<const Run> runs) {
   const Match found = match(tokens);
   Edge* edge = found.edge;
+  for (Edge* at = edge; at != root_.get(); at = at->parent) replace_lacking(*at, runs, found.total);
   const auto end = static_cast<Pos>(tokens.size());
   if (found.total == end) return touch(*edge);
   if (found.length < edge->tokens.size()) {
@@ -100,6 +127,30 @@ RunList PrefixTree::recall(std::span<const std::int32_t> tokens, Pos first) {
   }
   touch(*found.edge);
   return runs;
+}
+
+RunList PrefixTree::end_of(const Edge& edge, Pos n) {
+  const Pos end = edge.first + static_cast<Pos>(edge.tokens.size());
+  const Pos first = std::max(end - n, Pos{0});
+  std::vector<const Edge*> path;
+  for (const Edge* at = &edge; at && (path.empty() || path.back()->first > first); at = at->parent) path.push_back(at);
+  RunList runs;
+  for (auto at = path.rbegin(); at != path.rend(); ++at) {
+    for (const Run& run : (*at)->runs) append_run(runs, clip(run, first, end));
+  }
+  return runs;
+}
+
+std::vector<RunList> PrefixTree::ends(Pos n) const {
+  std::vector<RunList> out;
+  std::vector<const Edge*> left{root_.get()};
+  while (!left.empty()) {
+    const Edge* edge = left.back();
+    left.pop_back();
+    if (edge != root_.get()) out.push_back(end_of(*edge, n));
+    for (const auto& [_, child] : edge->children) left.push_back(child.get());
+  }
+  return out;
 }
 
 PrefixTree::MovedRuns PrefixTree::moved(const Moved& moved) const {

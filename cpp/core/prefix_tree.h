@@ -29,10 +29,12 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
 
   // Keeps the cells of a history: runs hold positions [0, tokens.size()) without a hole. Where the tree has its
-  // beginning already, the cells that it has stay.
+  // beginning already, the cells that it has stay, but for those that lack more than those of the history.
   void insert(std::span<const std::int32_t> tokens, std::span<const Run> runs);
   // How many of the tokens the tree has, from the first on.
   Pos find(std::span<const std::int32_t> tokens) const;
+  // The runs of the last n positions before the end of each edge: where histories end, and where they part.
+  std::vector<RunList> ends(Pos n) const;
   // The cells of as many tokens, from position `first` on; they count as used now.
   RunList recall(std::span<const std::int32_t> tokens, Pos first);
   // Lets cells go until n more are free, or nothing is left to let go.
@@ -61,6 +63,8 @@ class PrefixTree {
     Pos total;
   };
 
+  void replace_lacking(Edge& edge, std::span<const Run> runs, Pos end);
+  static RunList end_of(const Edge& edge, Pos n);
   Match match(std::span<const std::int32_t> tokens) const;
   void touch(Edge& edge) noexcept;
   void grow(Edge& leaf, std::span<const std::int32_t> tokens, const RunList& runs);

@@ -37,6 +37,8 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
     };
   }
   layers_ = make_layers(config.n_layers, dtype_);
+  groups_ = layer_groups(config.windows);
+  groups_.resize(layers_.size(), kNoGroup);
 }
 
 std::vector<KvCache::Layer> KvCache::make_layers(int n_layers, KvDtype dtype) const {
@@ -97,6 +99,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   grow(needed);
   set_quantized(plan.write_cells, false);
+  set_whole(plan.write_cells);
   Layer& l = layers_[static_cast<std::size_t>(layer)];
   l.k.will_write(plan.write_cells);
   l.v.will_write(plan.write_cells);

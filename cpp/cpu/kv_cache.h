@@ -43,6 +43,8 @@ class KvCache final : public ByteLayer {
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
   // Into int8, beside the pools of floats, whose pages are given back where all of their cells went.
   void to_quantized(std::span<const Cell> cells) override;
+  // Pages all of whose rows went are given back.
+  void discard(std::span<const Cell> cells, std::uint8_t groups) override;
   void shrink(Cell cells) noexcept override;
   std::size_t cell_bytes() const override;
   std::vector<CellArray> cell_arrays() const override;
@@ -77,9 +79,16 @@ class KvCache final : public ByteLayer {
   void grow(Cell cells);
   void count_cells();
   bool is_quantized(Cell cell) const { return !codes_.empty() && quantized_[static_cast<std::size_t>(cell)] != 0; }
+  // Has the cell rows in this layer, whether of floats or of codes?
+  bool has_rows(std::size_t layer, Cell cell) const {
+    return lacks_.empty() || lacks_[static_cast<std::size_t>(cell)] <= groups_[layer];
+  }
   void set_quantized(std::span<const Cell> cells, bool value);
+  void set_whole(std::span<const Cell> cells);
   std::vector<Layer> make_layers(int n_layers, KvDtype dtype) const;
   void discard_rows(std::span<const Cell> cells);
+  template <class Unused>
+  void discard_unused(Layer& layer, std::span<const Cell> cells, Unused&& unused);
   void check_file(Cell first, Cell count, const FileLanes& file) const;
   const Schedule& schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group);
 
@@ -95,7 +104,9 @@ class KvCache final : public ByteLayer {
   std::vector<Layer> layers_;
   std::vector<Layer> codes_;              // of quantised cells, one for each layer; empty until there are some
   std::vector<unsigned char> quantized_;  // [capacity] whether a cell is; as `codes_`
-  StepPlan scheduled_;                    // what schedules_ were made for
+  std::vector<std::uint8_t> groups_;      // [n_layers] the group of each layer
+  std::vector<std::uint8_t> lacks_;  // [capacity] of how many groups a cell has no rows; empty until there are some
+  StepPlan scheduled_;               // what schedules_ were made for
   std::vector<KeptSchedule> schedules_;
   AttentionScratch scratch_;
 };

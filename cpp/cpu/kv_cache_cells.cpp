@@ -15,14 +15,22 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
   if (allocated_ == 0) return;  // nothing is stored yet
   check_moves(src, dst, n, allocated_);
   std::vector<Cell> from[2], to[2];  // of floats, of codes
+  std::vector<std::uint8_t> lacks;   // of each that is moved
   for (std::size_t i = 0; i < n; ++i) {
     from[is_quantized(src[i])].push_back(src[i]);
     to[is_quantized(src[i])].push_back(dst[i]);
+    if (!lacks_.empty()) lacks.push_back(lacks_[static_cast<std::size_t>(src[i])]);
   }
-  const auto move = [](std::vector<Layer>& layers, const std::vector<Cell>& from, const std::vector<Cell>& to) {
-    for (Layer& layer : layers) {
-      layer.k.move(from.data(), to.data(), from.size());
-      layer.v.move(from.data(), to.data(), from.size());
+  const auto move = [this](std::vector<Layer>& layers, std::span<const Cell> from, std::span<const Cell> to) {
+    for (std::size_t at = 0; at < layers.size(); ++at) {
+      std::vector<Cell> src, dst;
+      for (std::size_t i = 0; i < from.size(); ++i) {
+        if (!has_rows(at, from[i])) continue;
+        src.push_back(from[i]);
+        dst.push_back(to[i]);
+      }
+      layers[at].k.move(src.data(), dst.data(), src.size());
+      layers[at].v.move(src.data(), dst.data(), src.size());
     }
   };
   const auto highest = std::max_element(to[1].begin(), to[1].end());
@@ -35,9 +43,11 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
   move(codes_, from[1], to[1]);
   set_quantized(to[0], false);
   set_quantized(to[1], true);
+  for (std::size_t i = 0; i < lacks.size(); ++i) lacks_[static_cast<std::size_t>(dst[i])] = lacks[i];
   try {
-    std::sort(to[1].begin(), to[1].end());
-    discard_rows(to[1]);
+    std::vector<Cell> moved(dst, dst + n);
+    std::sort(moved.begin(), moved.end());
+    discard_rows(moved);
   } catch (const std::bad_alloc&) {  // they are moved all the same
   }
 }
@@ -46,10 +56,12 @@ std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.fr
 
 std::vector<CellArray> KvCache::cell_arrays() const {
   std::vector<CellArray> arrays;
+  std::size_t described = 0;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i);
     layers_[i].k.describe(layer + ".k", arrays);
     layers_[i].v.describe(layer + ".v", arrays);
+    for (; described < arrays.size(); ++described) arrays[described].group = groups_[i];
   }
   return arrays;
 }
@@ -61,7 +73,9 @@ void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes
   for (const Cell cell : cells) {
     for (std::size_t i = 0; i < layers_.size(); ++i, out += 2 * step) {
       const Layer& layer = layers_[i];
-      if (is_quantized(cell)) {
+      if (!has_rows(i, cell)) {
+        std::fill_n(out, 2 * step, std::byte{0});
+      } else if (is_quantized(cell)) {
         codes_[i].k.read_as(layer.k, cell, out);
         codes_[i].v.read_as(layer.v, cell, out + step);
       } else {
@@ -78,6 +92,7 @@ void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte
   grow(*std::max_element(cells.begin(), cells.end()) + 1);
   const std::byte* in = bytes.data();
   set_quantized(cells, false);
+  set_whole(cells);
   for (Layer& layer : layers_) {
     layer.k.will_write(cells);
     layer.v.will_write(cells);
@@ -97,7 +112,10 @@ Cell KvCache::map_cells(Cell first, Cell count, const FileLanes& file) {
   check_file(first, count, file);
   const Cell held = allocated_;
   grow(first + count);
-  for (Cell cell = first; cell < first + count; ++cell) set_quantized({&cell, 1}, false);
+  for (Cell cell = first; cell < first + count; ++cell) {
+    set_quantized({&cell, 1}, false);
+    set_whole({&cell, 1});
+  }
   Cell mapped = count;
   auto offsets = file.offsets;
   for (Layer& layer : layers_) {
@@ -152,6 +170,7 @@ void KvCache::to_quantized(std::span<const Cell> cells) {
   // On this thread: between forwards the pool of threads may be replaced at any moment.
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (const Cell cell : wanted) {
+      if (!has_rows(i, cell)) continue;
       codes_[i].k.convert(layers_[i].k, cell);
       codes_[i].v.convert(layers_[i].v, cell);
     }
@@ -169,18 +188,44 @@ void KvCache::set_quantized(std::span<const Cell> cells, bool value) {
   }
 }
 
-// Their rows of floats, in stretches that are as long as all others that went allow: whole pages are what can be given.
+void KvCache::discard(std::span<const Cell> cells, std::uint8_t groups) {
+  check_cells(cells, allocated_, cells.size() * cell_bytes());
+  if (lacks_.empty()) lacks_.assign(static_cast<std::size_t>(capacity_), 0);
+  for (const Cell cell : cells) {
+    auto& lacks = lacks_[static_cast<std::size_t>(cell)];
+    lacks = std::max(lacks, groups);
+  }
+  std::vector<Cell> sorted(cells.begin(), cells.end());
+  std::sort(sorted.begin(), sorted.end());
+  discard_rows(sorted);
+}
+
+void KvCache::set_whole(std::span<const Cell> cells) {
+  if (lacks_.empty()) return;
+  for (const Cell cell : cells) lacks_[static_cast<std::size_t>(cell)] = 0;
+}
+
+// What these cells, in order, do not use any more: rows of floats that are codes now, and rows of layers that they
+// lack.
 void KvCache::discard_rows(std::span<const Cell> cells) {
-  for (std::size_t i = 0; i < cells.size();) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    discard_unused(layers_[i], cells, [&](Cell cell) { return is_quantized(cell) || !has_rows(i, cell); });
+    if (codes_.empty() || groups_[i] == kNoGroup) continue;
+    discard_unused(codes_[i], cells, [&](Cell cell) { return !has_rows(i, cell); });
+  }
+}
+
+// In stretches that are as long as all others that went allow: whole pages are what can be given.
+template <class Unused>
+void KvCache::discard_unused(Layer& layer, std::span<const Cell> cells, Unused&& unused) {
+  const Cell held = std::min(layer.k.cells(), layer.v.cells());
+  for (std::size_t i = 0; i < cells.size() && cells[i] < held;) {
     Cell first = cells[i], end = first;
-    while (i < cells.size() && cells[i] == end) ++i, ++end;
-    while (first > 0 && is_quantized(first - 1)) --first;
-    while (end < allocated_ && is_quantized(end)) ++end;
-    while (i < cells.size() && cells[i] < end) ++i;
-    for (Layer& layer : layers_) {
-      layer.k.discard(first, end);
-      layer.v.discard(first, end);
-    }
+    while (end < held && unused(end)) ++end;
+    while (first < end && first > 0 && unused(first - 1)) --first;
+    for (++i; i < cells.size() && cells[i] < end;) ++i;
+    layer.k.discard(first, end);
+    layer.v.discard(first, end);
   }
 }
 

@@ -4,6 +4,7 @@
 #include "core/errors.h"
 #include "core/message.h"
 #include "engine/branch_table.h"
+#include "engine/shared_blocks.h"
 
 namespace agentkv {
 namespace {
@@ -12,26 +13,8 @@ namespace {
 // rolled back so far once more.
 constexpr Pos kLetGo = 64;
 
-// Positions that are quantised together.
-constexpr Pos kQuantizedBlock = 64;
-
 // Of a prompt that is longer than a window, so many tokens are fed at once at least.
 constexpr std::int64_t kLeastChunk = 16;
-
-// The blocks with positions in [first, last) whose cells two sequences share.
-void mark_shared(std::span<const Run> a, std::span<const Run> b, Pos first, Pos last, std::vector<bool>& blocks) {
-  if (first >= last) return;
-  for (const Run& run : overlapping(a, first, last)) {
-    const Run mine = clip(run, first, last);
-    for (const Run& other : overlapping(b, mine.position, end_position(mine))) {
-      if (other.cell - other.position != mine.cell - mine.position) continue;
-      const Pos end = std::min(end_position(mine), end_position(other));
-      for (Pos p = std::max(mine.position, other.position) / kQuantizedBlock; p * kQuantizedBlock < end; ++p) {
-        blocks[static_cast<std::size_t>(p)] = true;
-      }
-    }
-  }
-}
 
 }  // namespace
 
@@ -50,12 +33,14 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   const auto wanted = tokens.first(tokens.size() - 1);
   const Branch* best = nullptr;
   std::size_t longest = 0;
+  Pos parts_at = 0;
   for (const auto& [id, other] : branches_) {
     if (!other->lends) continue;
     const std::size_t limit = std::min(static_cast<std::size_t>(other->n_cached), wanted.size());
     if (limit <= longest) continue;
     const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(limit);
     const auto alike = std::mismatch(tokens.begin(), end, other->log.begin()).first - tokens.begin();
+    parts_at = std::max(parts_at, static_cast<Pos>(alike));
     const auto same = static_cast<std::size_t>(lendable(*other, static_cast<Pos>(alike)));
     if (same > longest) {
       longest = same;
@@ -69,7 +54,11 @@ BranchTable::Reused BranchTable::reuse_prefix(Branch& branch, std::span<const To
   if (best) share(*best, branch, live);
   if (best) branch.exact_from = best->exact_from;
   if (all > live) branch.n_cached = cache_->seq_recall(branch.seq, wanted);
-  return {all, all - live};
+  const Pos usable = covered(branch);  // what was recalled may end where a window lacks something
+  cut(branch, usable);
+  branch.log.resize(static_cast<std::size_t>(usable));
+  branch.parts_at = std::max(parts_at, all);
+  return {usable, usable - live};
 }
 
 Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::span<const Token> tokens) {
@@ -79,7 +68,15 @@ Pos BranchTable::take_more(Branch& branch, const Branch* src, Pos length, std::s
     speculation_.shared(src->id, branch.id, length);
   }
   if (cache_->find_retained(tokens) > branch.n_cached) branch.n_cached = cache_->seq_recall(branch.seq, tokens);
+  cut(branch, covered(branch));
   return branch.n_cached;
+}
+
+void BranchTable::cut(Branch& branch, Pos length) {
+  if (length == branch.n_cached) return;
+  cache_->seq_rm(branch.seq, length);
+  branch.n_cached = length;
+  speculation_.truncated(branch.id, length);
 }
 
 void BranchTable::take_last(Branch& branch) {
@@ -89,7 +86,9 @@ void BranchTable::take_last(Branch& branch) {
 // K and V of a row are a function of what lies `reach` before it. So where a window let cells go that are needed again,
 // feeding begins that far back: its first rows lack what they look at, and none of those that count look at them.
 void BranchTable::drop_cells(Branch& branch, Pos length, bool recalls) {
-  if (branch.n_cached <= length && !recalls) return;
+  // Cut to before what is being fed again, the rows that are to come lack what those that are fed for it lack.
+  const bool inexact = branch.exact_from > std::max(length - window_.length + 1, window_.sinks);
+  if (branch.n_cached <= length && !recalls && !inexact) return;
   length = std::min(length, branch.n_cached);
   const Coverage held = coverage(branch);
   Pos kept = held.covered(length);
@@ -104,6 +103,7 @@ void BranchTable::drop_cells(Branch& branch, Pos length, bool recalls) {
   cache_->seq_rm(branch.seq, kept);
   branch.n_cached = kept;
   branch.quantized_to = std::min(branch.quantized_to, kept);
+  branch.discarded_to = std::min(branch.discarded_to, kept);
   branch.exact_from = exact_from;
   speculation_.truncated(branch.id, kept);
 }
@@ -120,7 +120,9 @@ Pos BranchTable::storable(const Branch& branch) const {
   }
 }
 
-Coverage BranchTable::coverage(const Branch& branch) const { return {branch, cache_->seq_runs(branch.seq), window_}; }
+Coverage BranchTable::coverage(const Branch& branch) const {
+  return {branch, cache_->seq_runs(branch.seq), cache_->lacks(), window_};
+}
 
 Pos BranchTable::lendable(const Branch& branch, Pos length) const {
   for (const Forgotten& gone : branch.forgotten) length = std::min(length, gone.first);
@@ -217,23 +219,18 @@ void BranchTable::let_go(Branch& branch) {
 }
 
 void BranchTable::quantize_old(Branch& branch) noexcept {
-  const Pos end = quantize_after_ < 0 ? 0 : (branch.n_cached - quantize_after_) / kQuantizedBlock * kQuantizedBlock;
+  constexpr Pos block = SharedBlocks::kPositions;
+  const Pos end = quantize_after_ < 0 ? 0 : (branch.n_cached - quantize_after_) / block * block;
   if (end <= branch.quantized_to) return;
   try {
-    std::vector<bool> kept(static_cast<std::size_t>(end / kQuantizedBlock));
+    SharedBlocks newest(end);
     const auto mine = cache_->seq_runs(branch.seq);
     for (const auto& [id, other] : branches_) {
       if (other.get() == &branch) continue;
       const Pos length = other->aside ? other->length() : other->n_cached;
-      mark_shared(mine, cache_->seq_runs(other->seq), std::max(length - quantize_after_, 0), end, kept);
+      newest.mark(mine, cache_->seq_runs(other->seq), std::max(length - quantize_after_, 0));
     }
-    for (std::size_t block = 0; block < kept.size(); ++block) {
-      const std::size_t first = block;
-      while (block < kept.size() && !kept[block]) ++block;
-      if (first == block) continue;
-      cache_->seq_quantize(branch.seq, static_cast<Pos>(first) * kQuantizedBlock,
-                           static_cast<Pos>(block) * kQuantizedBlock);
-    }
+    newest.for_each_free([&](Pos first, Pos last) { cache_->seq_quantize(branch.seq, first, last); });
     branch.quantized_to = end;
   } catch (const std::exception&) {  // there is no memory for it now
   }

@@ -37,11 +37,15 @@ struct BranchState {
   std::vector<Forgotten> forgotten = {};  // in the order of `at`
   // Cells of earlier positions, sinks apart, are no basis to go back to: see BranchTable::drop_cells.
   Pos exact_from = 0;
+  // Its first so many tokens are those of another, with which it could not share them: others may begin so, too.
+  Pos parts_at = 0;
+  Pos discarded_to = 0;  // as quantized_to, see BranchTable::discard_old
   Pos quantized_to = 0;  // so far cells were looked at, whether they are old: see BranchTable::quantize_old
 
   // What the next child begins with. The caller counts it in `forks` once the child stands.
   BranchState child() const {
-    return {log, next_logits, child_stream(rng_stream, forks), 0, output, lineage, lends, forgotten, exact_from};
+    return {log,        next_logits, child_stream(rng_stream, forks), 0, output, lineage, lends, forgotten,
+            exact_from, parts_at};
   }
 
   void roll_back(Pos length) {

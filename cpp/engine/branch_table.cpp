@@ -231,6 +231,7 @@ void BranchTable::set_aside(Branch& branch, std::vector<Piece> rows) {
     cache_->seq_rm(branch.seq, rows.front().to);
     branch.n_cached = rows.front().to;
     branch.quantized_to = std::min(branch.quantized_to, branch.n_cached);
+    branch.discarded_to = std::min(branch.discarded_to, branch.n_cached);
   }
   branch.made = {};
   branch.aside = std::move(rows);

@@ -100,6 +100,9 @@ class BranchTable {
   // Cells of whole blocks of positions that are older than the newest `quantize_after`, for each branch that has them,
   // are held in fewer bits. Looked at as a block becomes old.
   void quantize_old(Branch& branch) noexcept;
+  // Where some layers have windows and others have none: the rows of those that have them leave the cells of whole
+  // blocks of positions behind, as far as nobody else looks at them there. No hold may be taken.
+  void discard_old(Branch& branch) noexcept;
   // The free cells that a branch needs to take so many tokens more, in chunks where a window gives cells back.
   Cell cells_for(const Branch& branch, std::size_t tokens) const;
 
@@ -111,6 +114,7 @@ class BranchTable {
   std::optional<SeqId> borrow(const Branch& branch);
   void give_back(SeqId seq);
 
+  std::size_t groups() const { return window_.groups.size(); }  // of layers, some of which have windows
   TreeSeqCache& cache() { return *cache_; }
   Cell free_cells() const { return cache_->capacity() - cache_->used(); }
 
@@ -121,6 +125,8 @@ class BranchTable {
   Branch& fork(Branch& parent);
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
+  void discard_old(const Branch& branch, std::size_t group);
+  void cut(Branch& branch, Pos length);  // what it has in the cache, of less than that
   Coverage coverage(const Branch& branch) const;
   Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most
   Pos unbroken(const Branch& branch) const;              // positions without a hole, from the first on

@@ -24,6 +24,19 @@ Pos Coverage::first_missing(Pos length) const {
     const Pos end = end_position(runs_[at]);
     p = p < window_.sinks ? std::min(end, window_.sinks) : end;
   }
+  return first_lacking(length);
+}
+
+Pos Coverage::first_lacking(Pos length) const {
+  for (std::size_t group = window_.groups.size(); group-- > 0;) {
+    const Pos first = std::max(length - window_.groups[group] + 1, 0);
+    for (const Run& run : overlapping(runs_, first, length)) {
+      const Run part = clip(run, first, length);
+      for (Cell i = 0; i < part.length; ++i) {
+        if (lacks_[static_cast<std::size_t>(part.cell + i)] > group) return part.position + i;
+      }
+    }
+  }
   return length;
 }
 

@@ -34,6 +34,12 @@ EngineConfig checked_config(EngineConfig config) {
   require<InvalidEngine>(window.length >= 0 && window.sinks >= 0 && window.reach >= 0, "a window of ", window.length,
                          " positions and ", window.sinks, " sinks that reaches ", window.reach,
                          " back, but none may be below 0");
+  Pos shortest = 0;
+  for (const Pos size : window.groups) {
+    require<InvalidEngine>(size > shortest && window.length == 0 && window.groups.size() < kNoGroup,
+                           "windows of some layers are above 0, in order, and none of all layers beside them");
+    shortest = size;
+  }
   return config;
 }
 

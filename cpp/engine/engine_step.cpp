@@ -177,6 +177,7 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
     if (entry.branch) {
       branches_.let_go(*entry.branch);
       branches_.quantize_old(*entry.branch);
+      if (held_.empty()) branches_.discard_old(*entry.branch);
     }
     const auto own_features = features.first(features.empty() ? 0 : segment.count * feature_dim);
     features = features.subspan(own_features.size());

@@ -67,13 +67,16 @@ bool ExtendJob::waits() {
     const Branch* other = context_.branches.known(ahead_->branch) ? &context_.branches.at(ahead_->branch) : nullptr;
     const bool running = other && other->job && other->job->id() == ahead_->job && !other->job->done();
     if (running && other->n_cached < ahead_->length) return true;
-    take_what_is_there(other, ahead_->length);
+    const JobId last = ahead_->job;
+    const bool took = take_what_is_there(other, ahead_->length);
     ahead_ = find_ahead();
+    if (!took && ahead_ && ahead_->job == last) ahead_.reset();  // of what it has, nothing is a basis to go on from
   }
   return false;
 }
 
-void ExtendJob::take_what_is_there(const Branch* other, Pos length) {
+// Was there something?
+bool ExtendJob::take_what_is_there(const Branch* other, Pos length) {
   std::vector<Token> whole;
   for (Pos i = 0; i < total() - 1; ++i) whole.push_back(token_at(i));
   length = other ? std::min(other->n_cached, length) : 0;
@@ -82,9 +85,10 @@ void ExtendJob::take_what_is_there(const Branch* other, Pos length) {
                     std::equal(shared.begin(), shared.end(), other->log.begin());
   const Pos before = branch_.n_cached;
   const Pos all = context_.branches.take_more(branch_, live ? other : nullptr, length, whole);
-  if (all == before) return;
+  if (all == before) return false;
   advance(static_cast<std::size_t>(all - before));
   context_.stats.reused += static_cast<std::uint64_t>(all - before);
+  return true;
 }
 
 void ExtendJob::advance(std::size_t count) {

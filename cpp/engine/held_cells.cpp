@@ -157,6 +157,28 @@ std::vector<Cell> HeldCells::cells(HoldId id, Pos first, Pos count) const {
   return cells_of(branches_.cache(), seq, first, first + count);
 }
 
+std::vector<std::uint8_t> HeldCells::lacks(HoldId id, Pos first, Pos count) const {
+  std::vector<std::uint8_t> out;
+  const auto of = branches_.cache().lacks();
+  for (const Cell cell : cells(id, first, count)) out.push_back(of[static_cast<std::size_t>(cell)]);
+  return out;
+}
+
+void HeldCells::discard(HoldId id, Pos first, std::span<const std::uint8_t> lacks) {
+  const auto count = static_cast<Pos>(lacks.size());
+  cells(id, first, count);  // throws for rows that are not there
+  for (const std::uint8_t groups : lacks) {
+    require<InvalidRange>(groups <= branches_.groups(), "a row lacks ", int{groups}, " groups of layers of ",
+                          branches_.groups());
+  }
+  for (Pos i = 0; i < count;) {
+    const Pos begin = i;
+    while (i < count && lacks[static_cast<std::size_t>(i)] == lacks[static_cast<std::size_t>(begin)]) ++i;
+    const std::uint8_t groups = lacks[static_cast<std::size_t>(begin)];
+    if (groups > 0) branches_.cache().seq_discard(sequence(id), first + begin, first + i, groups);
+  }
+}
+
 std::vector<Piece> HeldCells::end_of(HoldId id, const Branch& branch) const {
   const TreeSeqCache& cache = branches_.cache();
   const SeqId seq = sequence(id);

@@ -39,6 +39,10 @@ class HeldCells {
   std::vector<Cell> cells(HoldId id, Pos first, Pos count) const;
   // Where its rows, which are the last that the branch has, lie in that. Throws InvalidRange where they are not.
   std::vector<Piece> end_of(HoldId id, const Branch& branch) const;
+  // Of how many groups of layers these rows have none; or that they have none from now on.
+  std::vector<std::uint8_t> lacks(HoldId id, Pos first, Pos count) const;
+  void discard(HoldId id, Pos first, std::span<const std::uint8_t> lacks);
+  bool empty() const { return holds_.empty(); }
   SeqId sequence(HoldId id) const;  // throws InvalidRange for a hold that there is not
   void release(HoldId id);          // one that was released is left alone
 

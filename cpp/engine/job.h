@@ -70,6 +70,8 @@ class Job {
   virtual bool waits_for_room() const { return false; }
   // Its owner has, or has not: then it ends.
   virtual void go_on(bool) {}
+  // It waits until another branch has so many of its first positions, to share them; 0 for none.
+  virtual Pos awaits(BranchId) const { return 0; }
   // The log before what it makes has so many tokens more.
   virtual void shifted(Pos) {}
   // The reader of its emitted tokens has taken this many more.

@@ -31,13 +31,14 @@ class ExtendJob final : public Job {
   bool rides_with_decode() const override;
   void offer(Batch& batch) override;
   void absorb(const RowResults& rows) override;
+  Pos awaits(BranchId branch) const override { return ahead_ && ahead_->branch == branch ? ahead_->length : 0; }
 
  private:
   void prepare() override;
   void restore() override;
 
   bool waits();
-  void take_what_is_there(const Branch* other, Pos length);
+  bool take_what_is_there(const Branch* other, Pos length);
   std::optional<Ahead> find_ahead() const;
   Pos common_with(const ExtendJob& other) const;
   void advance(std::size_t count);

@@ -349,9 +349,9 @@ class CpuCache:
         """Bytes that K and V of one cell take, all layers."""
 
     @property
-    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
+    def cell_arrays(self) -> list[tuple[str, str, list[int], int | None]]:
         """
-        (name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, and [n_kv_heads, numbers].
+        (name, dtype, shape, group) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, [n_kv_heads, numbers], and the group of layers without which cells may be, or None.
         """
 
     def read_cells(self, cells: Sequence[int]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
@@ -913,9 +913,9 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0, window: int = 0, sinks: int = 0, reach: int = 0, quantize_after: int = -1) -> None:
+    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0, window: int = 0, sinks: int = 0, reach: int = 0, quantize_after: int = -1, layer_windows: Sequence[int] = []) -> None:
         """
-        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. window, sinks: in no layer does a row look further back than `window` positions, its own among them, the first `sinks` apart; 0 for no window. reach: so many positions before it, over all layers, make the keys and values of a position. quantize_after: cells of all but so many newest positions are held in fewer bits, where the cache can; -1: none are. Raises InvalidEngine.
+        token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. window, sinks: in no layer does a row look further back than `window` positions, its own among them, the first `sinks` apart; 0 for no window. reach: so many positions before it, over all layers, make the keys and values of a position. quantize_after: cells of all but so many newest positions are held in fewer bits, where the cache can; -1: none are. layer_windows: of the layers that have one, each size once and the shortest first, where other layers look at everything: what is behind them leaves these layers. Raises InvalidEngine.
         """
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
@@ -1078,6 +1078,16 @@ class Engine:
         Where rows [first, first + count) of a hold lie now; good until the next verb or step. Raises InvalidRange.
         """
 
+    def held_lacks(self, hold: int, first: int, count: int) -> numpy.typing.NDArray[numpy.uint8]:
+        """
+        uint8 [count]: of how many groups of layers rows [first, first + count) of a hold hold nothing. Groups are layers with the same window, numbered from the shortest on. Raises InvalidRange.
+        """
+
+    def discard(self, hold: int, first: int, lacks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        As held_lacks gave it, of rows that were written: they hold nothing in these layers from now on. Raises InvalidRange.
+        """
+
     def release(self, hold: int) -> None:
         """Lets the cells go that nobody else has. Idempotent."""
 
@@ -1151,9 +1161,9 @@ class ExecuTorchSession(ModelRunner):
         """Bytes that K and V of one cell take, all layers."""
 
     @property
-    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
+    def cell_arrays(self) -> list[tuple[str, str, list[int], int | None]]:
         """
-        (name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, and [n_kv_heads, numbers].
+        (name, dtype, shape, group) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, [n_kv_heads, numbers], and the group of layers without which cells may be, or None.
         """
 
     def read_cells(self, cells: Sequence[int]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:

@@ -37,9 +37,9 @@ class MlxCache:
         """Bytes that K and V of one cell take, all layers."""
 
     @property
-    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
+    def cell_arrays(self) -> list[tuple[str, str, list[int], int | None]]:
         """
-        (name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, and [n_kv_heads, numbers].
+        (name, dtype, shape, group) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the dtype, [n_kv_heads, numbers], and the group of layers without which cells may be, or None.
         """
 
     def read_cells(self, cells: Sequence[int]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:

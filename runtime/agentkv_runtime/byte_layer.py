@@ -59,9 +59,9 @@ class ByteLayer(Protocol):
         """Bytes that K and V of one cell take, all layers. The torch layer says 0 until each layer was written once."""
 
     @property
-    def cell_arrays(self) -> Sequence[tuple[str, str, Sequence[int]]]:
-        """(name, dtype, shape) of what those bytes are, in their order: `layers.0.k`, a dtype of safetensors, and
-        `[n_kv_heads, numbers]`."""
+    def cell_arrays(self) -> Sequence[tuple[str, str, Sequence[int], int | None]]:
+        """(name, dtype, shape, group) of what those bytes are, in their order: `layers.0.k`, a dtype of safetensors,
+        `[n_kv_heads, numbers]`, and the group of layers (those with one window) without which cells may be, or None."""
 
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
         """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept. Raises InvalidRange."""

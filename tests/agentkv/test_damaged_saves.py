@@ -170,7 +170,7 @@ HOSTILE: dict[str, Callable[[Tensors, dict[str, str]], Any]] = {
     "rows of another shape": with_tensor(ROWS, int32([0, 1])),
     "short logits": with_tensor("logits.0", np.zeros(3, np.float32), "F32"),
     "another format": lambda tensors, metadata: metadata.update(format="other"),
-    "a later version": lambda tensors, metadata: metadata.update(version="3"),
+    "a later version": lambda tensors, metadata: metadata.update(version="4"),
     "a version that it is not": lambda tensors, metadata: metadata.update(version="2"),
     "no branches": with_document(lambda d: d.pop("branches")),
     "branches of another type": with_document(lambda d: d.update(branches=[1])),

@@ -190,6 +190,41 @@ void test_bounds_of_construction() {
   CHECK_THROWS(Cells(8, 70000), InvalidRange, "70000", "65535");
 }
 
+// What a cell lacks it lacks for all who have it, wherever it moves, until it is free and taken again.
+void test_cells_that_lack_groups_of_layers() {
+  Cells cells(64);
+  cells.set_mover([](std::span<const Cell>, std::span<const Cell>) {});
+  step(cells, rows(0, 10));
+  step(cells, rows(1, 20));
+  cells.seq_discard(1, 2, 8, 1);
+  cells.seq_discard(1, 4, 6, 2);
+  cells.seq_discard(1, 0, 20, 0);
+  const auto lacks = [&](SeqId seq) {
+    std::vector<int> out;
+    for (const Run& run : cells.seq_runs(seq)) {
+      for (Cell i = 0; i < run.length; ++i) out.push_back(cells.lacks()[static_cast<std::size_t>(run.cell + i)]);
+    }
+    return out;
+  };
+  std::vector<int> expected(20);
+  std::fill(expected.begin() + 2, expected.begin() + 8, 1);
+  std::fill(expected.begin() + 4, expected.begin() + 6, 2);
+  CHECK(lacks(1) == expected);
+  cells.seq_cp(1, 2);
+  CHECK(lacks(2) == expected);
+  cells.seq_rm(0);
+  CHECK_EQ(cells.compact(), 10);
+  CHECK(lacks(1) == expected);
+  CHECK(lacks(2) == expected);
+  cells.seq_rm(1);
+  cells.seq_rm(2);
+  step(cells, rows(0, 64));
+  CHECK(lacks(0) == std::vector<int>(64));
+  cells.seq_rm(0, 60);
+  cells.begin_step(rows(0, 1));
+  CHECK_THROWS(cells.seq_discard(0, 0, 1, 1), InvalidStep);
+}
+
 void test_many_sequences_over_one_trunk() {
   Cells cells(1024);
   step(cells, rows(0, 512));
@@ -225,5 +260,6 @@ int main() {
   test_plan_is_made_once();
   test_refusals_change_nothing();
   test_bounds_of_construction();
+  test_cells_that_lack_groups_of_layers();
   test_many_sequences_over_one_trunk();
 }

@@ -1,4 +1,5 @@
 // Retention: cells of closed sequences stay, are found by their tokens, and leave when somebody needs them.
+#include <algorithm>
 #include <random>
 #include <string>
 #include <utility>
@@ -126,6 +127,50 @@ void a_bound_holds_for_what_nobody_owns() {
   CHECK_THROWS(histories.cells.set_retention(-1), InvalidRange);
 }
 
+// Where histories end or part, the last positions are those of the path.
+void ends_of_what_is_retained() {
+  Histories histories(64, 4, 64);
+  CHECK(histories.cells.retained_ends(3).empty());
+  histories.extend(0, {1, 2, 3, 4, 5, 6});
+  histories.close(0);
+  histories.recall(0, {1, 2, 3, 4});
+  histories.extend(0, {9});
+  const RunList shared(histories.cells.seq_runs(0).begin(), histories.cells.seq_runs(0).end());
+  histories.close(0);
+  const auto ends = histories.cells.retained_ends(3);
+  std::vector<std::pair<Pos, Pos>> positions;
+  for (const RunList& runs : ends) positions.emplace_back(runs.front().position, end_position(runs));
+  std::sort(positions.begin(), positions.end());
+  CHECK(positions == (std::vector<std::pair<Pos, Pos>>{{1, 4}, {2, 5}, {3, 6}}));
+  const auto longest = histories.cells.retained_ends(50);
+  CHECK_EQ(longest.size(), 3u);
+  CHECK(std::find(longest.begin(), longest.end(), shared) != longest.end());
+}
+
+// A history that came again with cells that lack nothing leaves these to the next one.
+void cells_that_lack_less_take_the_place_of_others() {
+  Histories histories(64, 4, 64);
+  const Tokens tokens = {1, 2, 3, 4, 5, 6, 7, 8};
+  histories.extend(0, tokens);
+  histories.cells.seq_discard(0, 0, 6, 1);
+  histories.close(0);
+  histories.extend(0, {1, 2, 3, 4, 5, 9});  // computed anew: nobody recalled it
+  histories.cells.seq_discard(0, 0, 2, 1);
+  histories.close(0);
+  CHECK_EQ(histories.cells.retained(), 9);
+  histories.recall(1, tokens);
+  histories.check();
+  std::vector<int> lacks;
+  for (const Run& run : histories.cells.seq_runs(1)) {
+    for (Cell i = 0; i < run.length; ++i)
+      lacks.push_back(histories.cells.lacks()[static_cast<std::size_t>(run.cell + i)]);
+  }
+  CHECK(lacks == (std::vector<int>{1, 1, 0, 0, 0, 1, 0, 0}));
+  histories.close(1);
+  histories.cells.set_retention(0);
+  CHECK_EQ(histories.cells.used() + histories.cells.retained(), 0);
+}
+
 void wrong_calls_change_nothing() {
   Histories histories(32, 4, 32);
   histories.extend(0, {1, 2, 3});
@@ -225,6 +270,8 @@ int main(int argc, char** argv) {
   what_was_closed_is_found_again();
   what_was_used_longest_ago_leaves_first_and_from_its_end();
   a_bound_holds_for_what_nobody_owns();
+  ends_of_what_is_retained();
+  cells_that_lack_less_take_the_place_of_others();
   wrong_calls_change_nothing();
   cells_move_together();
   const int verbs = argc > 1 ? std::stoi(argv[1]) : 4000;

@@ -3,6 +3,7 @@
 // should be says something else.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -18,8 +19,9 @@ inline constexpr std::size_t kLayers = 3;
 
 using Values = std::array<std::uint64_t, kLayers>;  // of one token, by layer
 
-// A position that a row at `position` sees.
-inline bool within(Pos at, Pos position, const Window& window) {
+// A position that a row at `position` sees in a layer. The first layers have the windows of groups.
+inline bool within(Pos at, Pos position, const Window& window, std::size_t layer) {
+  if (layer < window.groups.size()) return at > position - window.groups[layer];
   return window.length == 0 || at > position - window.length || at < window.sinks;
 }
 
@@ -46,7 +48,7 @@ inline std::vector<float> deep_logits(const Tokens& log, const std::vector<Forgo
       values[static_cast<std::size_t>(p)][layer] = hidden;
       std::uint64_t sum = hidden;
       for (Pos at = 0; at <= p; ++at) {
-        bool seen = within(at, p, window);
+        bool seen = within(at, p, window, layer);
         for (const Forgotten& gone : forgotten) {
           if (p >= gone.at - 1 && gone.first <= at && at < gone.last) seen = false;
         }
@@ -58,15 +60,43 @@ inline std::vector<float> deep_logits(const Tokens& log, const std::vector<Forgo
   return logits_of(hidden, vocab);
 }
 
+// The values of cells. What is discarded is something else at once.
+class DeepLayer final : public ByteLayer {
+ public:
+  explicit DeepLayer(Cell capacity) : memory_(static_cast<std::size_t>(capacity)) {}
+
+  Values& at(Cell cell) { return memory_[static_cast<std::size_t>(cell)]; }
+
+  std::string_view backend_id() const override { return "deep"; }
+  std::size_t bytes() const override { return memory_.size() * cell_bytes(); }
+  Cell allocated_cells() const override { return static_cast<Cell>(memory_.size()); }
+  void move_cells(const Cell* src, const Cell* dst, std::size_t n) override {
+    for (std::size_t i = 0; i < n; ++i) at(dst[i]) = at(src[i]);
+  }
+  void discard(std::span<const Cell> cells, std::uint8_t groups) override {
+    for (const Cell cell : cells) std::fill_n(at(cell).begin(), groups, ~std::uint64_t{0});
+    discarded += cells.size();
+  }
+  std::size_t cell_bytes() const override { return sizeof(Values); }
+  std::vector<CellArray> cell_arrays() const override { return {}; }
+  void read_cells(std::span<const Cell>, std::span<std::byte>) const override {}
+  void write_cells(std::span<const Cell>, std::span<const std::byte>) override {}
+
+  std::size_t discarded = 0;
+
+ private:
+  std::vector<Values> memory_;
+};
+
 class DeepRunner final : public ModelRunner {
  public:
   DeepRunner(std::shared_ptr<Cells> cells, RunnerInfo info, Window window)
-      : info_(info), cells_(std::move(cells)), window_(window), memory_(static_cast<std::size_t>(cells_->capacity())) {
-    cells_->set_mover([this](std::span<const Cell> src, std::span<const Cell> dst) {
-      for (std::size_t i = 0; i < src.size(); ++i) at(dst[i]) = at(src[i]);
-    });
+      : info_(info),
+        cells_(std::move(cells)),
+        window_(std::move(window)),
+        memory_(std::make_shared<DeepLayer>(cells_->capacity())) {
+    cells_->set_layer(memory_);
   }
-  ~DeepRunner() override { cells_->set_mover(nullptr); }
 
   const RunnerInfo& info() const override { return info_; }
 
@@ -82,7 +112,7 @@ class DeepRunner final : public ModelRunner {
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         const Pos position = plan.positions[i];
         for_each_visible(plan, i, [&](Cell cell, Pos seen) {
-          if (within(seen, position, window_)) hidden[i] = attended(hidden[i], at(cell)[layer]);
+          if (within(seen, position, window_, layer)) hidden[i] = attended(hidden[i], at(cell)[layer]);
         });
       }
     }
@@ -96,15 +126,17 @@ class DeepRunner final : public ModelRunner {
     return logits_;
   }
 
+  std::size_t discarded() const { return memory_->discarded; }
+
   std::function<bool()> fails;
 
  private:
-  Values& at(Cell cell) { return memory_[static_cast<std::size_t>(cell)]; }
+  Values& at(Cell cell) { return memory_->at(cell); }
 
   const RunnerInfo info_;
   const std::shared_ptr<Cells> cells_;
   const Window window_;
-  std::vector<Values> memory_;
+  const std::shared_ptr<DeepLayer> memory_;
   std::vector<float> logits_;
 };
 

@@ -36,11 +36,14 @@ class Play {
   Play(unsigned seed, Window window)
       : random_(seed),
         window_(window),
-        cells_(std::make_shared<Cells>(draw(0, 1) == 0 ? 400 : 150, 12)),
+        cells_(std::make_shared<Cells>(draw(0, 1) == 0          ? 400
+                                       : window_.groups.empty() ? 150
+                                                                : 1500,
+                                       12)),
         runner_(std::make_shared<DeepRunner>(
             cells_, RunnerInfo{.vocab_size = kVocab, .max_tokens = draw(3, 40), .max_logits = draw(1, 6)}, window)),
         engine_(runner_, cells_, vocabulary(),
-                {.max_batch_tokens = draw(3, 40), .max_branches = 6, .retain = draw(0, 1) * 100, .window = window}) {
+                {.max_batch_tokens = draw(3, 40), .max_branches = 6, .retain = draw(0, 1) * 500, .window = window}) {
     runner_->fails = [this] { return draw(0, 25) == 0; };
   }
 
@@ -53,6 +56,7 @@ class Play {
     CHECK_EQ(cells_->used(), 0);
     counts["refed"] += static_cast<int>(engine_.stats().refed);
     counts["reused"] += static_cast<int>(engine_.stats().reused);
+    counts["discarded"] += static_cast<int>(runner_->discarded());
   }
 
   static inline std::map<std::string, int> counts;
@@ -92,10 +96,10 @@ class Play {
     Known& known = known_[id];
     const auto length = static_cast<Pos>(known.log.size());
     try {
-      switch (draw(0, 11)) {
+      switch (draw(0, 13)) {
         case 0:
         case 1:
-          return extend(id, draw(1, 60));
+          return extend(id, draw(1, window_.groups.empty() ? 60 : 150));
         case 2:
         case 3:
           return generate(id);
@@ -128,6 +132,9 @@ class Play {
           known = Known(known_[other]);
           return;
         }
+        case 11:
+        case 12:
+          return open_alike();
         default:
           if (draw(0, 2) == 0) engine_.compact();
           if (draw(0, 3) == 0) store(id);
@@ -156,6 +163,35 @@ class Play {
     } else if (done(engine_.extend(id, tokens), out)) {
       Tokens& log = known_[id].log;
       log.insert(log.end(), tokens.begin(), tokens.end());
+    }
+  }
+
+  // Two prompts at once, both of which begin as a history did before.
+  void open_alike() {
+    Tokens start = past_;
+    if (!start.empty() && draw(0, 1) == 0)
+      start.resize(static_cast<std::size_t>(draw(1, static_cast<int>(start.size()))));
+    std::map<JobId, std::pair<BranchId, Tokens>> jobs;
+    for (int i = 0; i < 2 && known_.size() < 6; ++i) {
+      Tokens tokens = start;
+      for (const Token token : some(draw(1, 30))) tokens.push_back(token);
+      const auto [id, reused] = engine_.create(tokens);
+      add(id, {Tokens(tokens.begin(), tokens.begin() + reused), {}});
+      counts["reused far"] += reused > 60;
+      try {
+        jobs[engine_.extend(id, std::span(tokens).subspan(static_cast<std::size_t>(reused)))] = {id, tokens};
+      } catch (const ContextFull&) {
+        ++counts["refused"];
+      }
+    }
+    while (!jobs.empty()) {
+      const StepReport report = engine_.step();
+      CHECK(!report.idle);
+      for (const Finished& finished : report.finished) {
+        const auto& [id, tokens] = jobs.at(finished.job);
+        if (!finished.error) known_[id].log = past_ = tokens;
+        jobs.erase(finished.job);
+      }
     }
   }
 
@@ -201,6 +237,7 @@ class Play {
   }
 
   void close(BranchId id) {
+    if (known_[id].log.size() > 100) past_ = known_[id].log;
     engine_.close(id);
     known_.erase(id);
   }
@@ -209,6 +246,7 @@ class Play {
     const Known& known = known_[id];
     CHECK(engine_.branch(id).log == known.log);
     CHECK(engine_.branch(id).n_cached <= engine_.branch(id).length());
+    if (!window_.groups.empty()) CHECK_EQ(engine_.branches().covered(engine_.branch(id)), engine_.branch(id).n_cached);
     if (known.log.empty()) return;
     Finished out;
     try {
@@ -232,9 +270,18 @@ class Play {
   std::shared_ptr<DeepRunner> runner_;
   Engine engine_;
   std::map<BranchId, Known> known_;
+  Tokens past_;  // a history that was, or still is
 };
 
-Window window_of(Pos length, Pos sinks) { return {length, sinks, static_cast<Pos>(kLayers) * (length - 1)}; }
+Window window_of(Pos length, Pos sinks) { return {length, sinks, static_cast<Pos>(kLayers) * (length - 1), {}}; }
+
+// The first layer has a window, the second a longer one or none, and the last looks at everything.
+Window layers_with(Pos window, Pos longer) {
+  Window out;
+  out.groups = {window};
+  if (longer > 0) out.groups.push_back(window + longer);
+  return out;
+}
 
 void what_it_refuses_changes_nothing() {
   Rig rig;
@@ -308,8 +355,10 @@ int main() {
   for (unsigned seed = 0; seed < 60; ++seed) {
     Play(seed, {}).run(150);
     Play(seed, window_of(1 + static_cast<Pos>(seed % 40), static_cast<Pos>(seed % 5))).run(150);
+    Play(seed, layers_with(1 + static_cast<Pos>(seed % 40), static_cast<Pos>(seed % 3 * 17))).run(150);
   }
-  for (const char* what : {"refed", "reused", "checked", "forgot", "replaced", "stored", "failed", "refused"}) {
+  for (const char* what :
+       {"refed", "reused", "checked", "forgot", "replaced", "stored", "failed", "refused", "discarded", "reused far"}) {
     std::printf("%s: %d\n", what, Play::counts[what]);
     CHECK(Play::counts[what] > 20);
   }

@@ -164,10 +164,10 @@ class TorchCache:
         return sum(pool.cell_bytes for pools in self._written() for pool in pools)
 
     @property
-    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
-        """(name, dtype, shape) of what those bytes are, in their order; none until each layer was written."""
+    def cell_arrays(self) -> list[tuple[str, str, list[int], None]]:
+        """(name, dtype, shape, None) of what those bytes are, in their order; none until each layer was written."""
         return [
-            array
+            (*array, None)
             for layer, pools in enumerate(self._written())
             for name, pool in zip("kv", pools, strict=True)
             for array in pool.describe(f"layers.{layer}.{name}")

@@ -96,8 +96,8 @@ class TorchSession(_core.PythonRunner):
         return self.layer.allocated_cells
 
     @property
-    def cell_arrays(self) -> list[tuple[str, str, list[int]]]:
-        """(name, dtype, shape) of what a cell holds, in the order of its bytes."""
+    def cell_arrays(self) -> list[tuple[str, str, list[int], None]]:
+        """(name, dtype, shape, group of layers that cells may lack) of what a cell holds, in the order of its bytes."""
         self._learn_shapes()
         return self.layer.cell_arrays
 

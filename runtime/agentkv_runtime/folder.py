@@ -13,6 +13,7 @@ from agentkv_runtime.errors import ModelFolderError, TokenizerError
 from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
 from agentkv_runtime.small_files import open_regular, read_object
 from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.verified import remembered_fingerprint
 
 __all__ = [
     "MODEL_NAME",
@@ -67,9 +68,13 @@ class ModelFolder:
         if _state(self.path / MANIFEST_NAME) != self.manifest_state:
             raise ModelFolderError(f"{self.path}: a model was exported into it just now. Open it again")
 
-    def verify(self) -> None:
-        """Reads the whole program and compares it with the manifest's fingerprint. Raises ModelFolderError."""
-        actual = file_fingerprint(self.model_path)
+    def verify(self, *, remembered: bool = False) -> None:
+        """Reads the whole program and compares it with the manifest's fingerprint. Raises ModelFolderError.
+
+        With `remembered` a program that was read before, and that nothing touched since, is not read again.
+        """
+        path = self.model_path
+        actual = remembered_fingerprint(path, file_fingerprint) if remembered else file_fingerprint(path)
         if actual != self.manifest.fingerprint:
             raise ModelFolderError(
                 f"{self.model_path}: damaged or replaced: its fingerprint is {actual}, the manifest says "

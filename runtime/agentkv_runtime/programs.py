@@ -54,7 +54,8 @@ def load_folder(folder: ModelFolder, *, verify: bool = True) -> ExecuTorchProgra
     """The program of a model folder, after checking that it is the one that the manifest describes.
 
     With `verify` the file is compared with the manifest's fingerprint the first time that it is loaded, which reads it
-    once: a damaged program can stop the process when it runs. Raises ModelFolderError for a folder that does not work,
+    where anything touched it since it was last read (`verified.py`): a damaged program can stop the process when it
+    runs. Raises ModelFolderError for a folder that does not work,
     BackendError where the backend that it was exported for is not installed.
     """
     name = folder.manifest.backend
@@ -66,7 +67,7 @@ def load_folder(folder: ModelFolder, *, verify: bool = True) -> ExecuTorchProgra
     except BackendError as error:
         raise BackendError(f"{folder.path} was exported for backend {name!r}: {error}") from error
     if verify and _key(folder.model_path, backend_id) not in _programs:
-        folder.verify()
+        folder.verify(remembered=True)
     try:
         program = load_program(folder.model_path, backend_id)
     except _core.ProgramError as error:

@@ -19,6 +19,7 @@ from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, r
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
 from agentkv_runtime.folder import DRAFT_NAME, ModelFolder, file_fingerprint, read_model_folder
 from agentkv_runtime.programs import load_folder, load_head
+from agentkv_runtime.verified import remembered_fingerprint
 
 __all__ = [
     "Drafter",
@@ -91,7 +92,7 @@ def open_eagle(
     """
     program_path, manifest = _find_head(target.path if path is None else Path(path), target)
     _check_head(program_path, manifest, target)
-    if verify and file_fingerprint(program_path) != manifest.fingerprint:
+    if verify and remembered_fingerprint(program_path, file_fingerprint) != manifest.fingerprint:
         raise ModelFolderError(
             f"{program_path}: damaged or replaced: it is not the program that {DRAFT_MANIFEST_NAME} describes. Copy it "
             "again or export the draft head again"

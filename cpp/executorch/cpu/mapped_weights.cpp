@@ -1,6 +1,10 @@
 #include "executorch/cpu/mapped_weights.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <variant>
@@ -9,6 +13,17 @@
 #include "core/message.h"
 
 namespace agentkv {
+namespace {
+
+// Where the file is not in memory yet, the system begins to read it now and not page by page as a forward meets it.
+void read_ahead(const void* at, std::size_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(at) / page * page;
+  posix_madvise(reinterpret_cast<void*>(begin), reinterpret_cast<std::uintptr_t>(at) + bytes - begin,
+                POSIX_MADV_WILLNEED);  // a hint: what becomes of it does not matter
+}
+
+}  // namespace
 
 MappedWeights::MappedWeights(const delegate::Blob& blob, const executorch::runtime::NamedDataMap* data) {
   for (const auto& instruction : blob.instructions) {
@@ -30,6 +45,7 @@ MappedWeights::MappedWeights(const delegate::Blob& blob, const executorch::runti
                           wanted, "; export the model again");
     const std::span bytes(static_cast<const std::byte*>(found->data()), found->size());
     cpu::PackedLinear packed(shape, bytes);
+    read_ahead(bytes.data(), bytes.size());
     weights_.try_emplace(op->weight, Weight{std::move(found.get()), packed});
   }
 }

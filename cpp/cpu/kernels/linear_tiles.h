@@ -128,9 +128,20 @@ void add_groups(const std::int8_t* x, std::size_t stride, const Piece& piece, in
   for (int r = 0; r < kRows; ++r) store(sums + r * kPanel + half * 16, sum[r]);
 }
 
-// Rows [begin, end) and one panel, whose codes pass by in pieces.
+// Rows of y lie far apart: unless they come while tiles work, each of them is waited for when it is written.
+AGENTKV_INLINE void prefetch_outputs(const LinearArgs& a, int first, int row, int end) {
+  const int stop = end - row < kRowBlock ? end : row + kRowBlock;
+  for (; row < stop; ++row) {
+    const float* y = a.y + static_cast<std::size_t>(row) * a.y_stride + first;
+    __builtin_prefetch(y, 1, 2);
+    __builtin_prefetch(y + 16, 1, 2);
+    __builtin_prefetch(y + kPanel - 1, 1, 2);
+  }
+}
+
+// Rows [begin, end) and the panel from output `first` on, whose codes pass by in pieces.
 template <int kGroup>
-void tile_group_panel(const LinearArgs& a, const std::byte* panel, int begin, int end, TileShapes& shapes) {
+void tile_group_panel(const LinearArgs& a, const std::byte* panel, int first, int begin, int end, TileShapes& shapes) {
   constexpr int kPieceGroups = kPieceInputs / kGroup;
   Piece piece;
   const std::byte* at = panel + sizeof(float) * kPanel;
@@ -141,6 +152,7 @@ void tile_group_panel(const LinearArgs& a, const std::byte* panel, int begin, in
     for (int row = begin; row < end; row += kRowBlock) {
       const int rows = tile_rows(end - row);
       shapes.set(rows);
+      if (g + kPieceGroups >= all) prefetch_outputs(a, first, row, end);
       const auto add = rows == 16 ? add_groups<kGroup, 16> : rows == 8 ? add_groups<kGroup, 8> : add_groups<kGroup, 4>;
       const std::int8_t* x = a.x.codes + static_cast<std::size_t>(row) * a.x.stride + g * kGroup;
       float* sums = a.scratch + (row - begin) * kPanel;
@@ -182,7 +194,7 @@ AGENTKV_INLINE void tile_bytes(const std::int8_t* x, std::size_t stride, const s
 }
 
 // As above, of rows [begin, end), up to the sums.
-AGENTKV_INLINE void tile_byte_panel(const LinearArgs& a, const std::byte* panel, int begin, int end,
+AGENTKV_INLINE void tile_byte_panel(const LinearArgs& a, const std::byte* panel, int first, int begin, int end,
                                     TileShapes& shapes) {
   const auto* scales = reinterpret_cast<const float*>(panel) + kPanel;
   const std::byte* weights = panel + 2 * sizeof(float) * kPanel;
@@ -191,6 +203,8 @@ AGENTKV_INLINE void tile_byte_panel(const LinearArgs& a, const std::byte* panel,
     const int rows = end - row < 2 * kRowBlock ? end - row : 2 * kRowBlock;
     const std::int8_t* x = a.x.codes + static_cast<std::size_t>(row) * a.x.stride;
     shapes.set(tile_rows(rows));
+    prefetch_outputs(a, first, row, end);
+    prefetch_outputs(a, first, row + kRowBlock, end);
     (rows > kRowBlock ? tile_bytes<true> : tile_bytes<false>)(x, a.x.stride, weights, a.inputs, products);
     for (int r = 0; r < rows; ++r) {
       const IVec offset = splat_int(128 * a.x.totals[row + r]);
@@ -215,9 +229,9 @@ void tile_panels(const LinearArgs& a) {
     for (int begin = 0; begin < a.rows; begin += kScratchRows) {
       const int end = a.rows - begin < kScratchRows ? a.rows : begin + kScratchRows;
       if constexpr (kGroup == 0) {
-        tile_byte_panel(a, panel, begin, end, shapes);
+        tile_byte_panel(a, panel, first, begin, end, shapes);
       } else {
-        tile_group_panel<kGroup>(a, panel, begin, end, shapes);
+        tile_group_panel<kGroup>(a, panel, first, begin, end, shapes);
       }
       for (int row = begin; row < end; ++row) {
         const float* sums = a.scratch + (row - begin) * kPanel;

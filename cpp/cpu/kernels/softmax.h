@@ -81,17 +81,5 @@ AGENTKV_INLINE float softmax_block(float* scores, std::uint64_t visible, float* 
   return fade[0];
 }
 
-void finish(const float* state, float* out, int dim) {
-  const float* lanes = state + padded_dim(dim);
-  float sum[kLanes];
-  for (int i = 0; i < kLanes; ++i) sum[i] = lanes[i];
-  for (int step = kLanes / 2; step >= 1; step /= 2) {
-    for (int i = 0; i < step; ++i) sum[i] = sum[i] + sum[i + step];
-  }
-  const float inverse = sum[0] == 0.0f ? 0.0f : 1.0f / sum[0];
-  // The sign of a zero sum may depend on how many hidden positions were added; adding +0 gives every zero one sign.
-  for (int i = 0; i < dim; ++i) out[i] = state[i] * inverse + 0.0f;
-}
-
 }  // namespace
 }  // namespace agentkv::cpu

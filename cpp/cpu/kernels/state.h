@@ -1,4 +1,4 @@
-// The states of rows: how they begin, and how those of two stretches of positions become one.
+// The states of rows: how they begin, how those of two stretches of positions become one, and what they end in.
 #pragma once
 
 #include "cpu/kernels/softmax.h"
@@ -21,6 +21,18 @@ void merge_state(float* into, const float* later, int dim) {
   const Vec fade_a = exp2_nonpositive(splat(a - peak)), fade_b = exp2_nonpositive(splat(b - peak));
   for (int i = 0; i < n; i += kWidth) store(into + i, fma(load(later + i), fade_b, load(into + i) * fade_a));
   into[n] = peak;
+}
+
+void finish(const float* state, float* out, int dim) {
+  const float* lanes = state + padded_dim(dim);
+  float sum[kLanes];
+  for (int i = 0; i < kLanes; ++i) sum[i] = lanes[i];
+  for (int step = kLanes / 2; step >= 1; step /= 2) {
+    for (int i = 0; i < step; ++i) sum[i] = sum[i] + sum[i + step];
+  }
+  const float inverse = sum[0] == 0.0f ? 0.0f : 1.0f / sum[0];
+  // The sign of a zero sum may depend on how many hidden positions were added; adding +0 gives every zero one sign.
+  for (int i = 0; i < dim; ++i) out[i] = state[i] * inverse + 0.0f;
 }
 
 }  // namespace

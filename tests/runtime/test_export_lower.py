@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.cpu.quantize import quantize
 from agentkv_runtime.export.lower import lower_model
@@ -102,3 +103,12 @@ def test_loading(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
     (copy / "config.json").write_text('{"model_type": "none-such"}')
     with pytest.raises(ExportError, match=r"cannot read its config\.json"):
         load_model(copy)
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf])
+def test_weights_that_are_no_numbers_are_named_as_such(weight: float) -> None:
+    model = tiny_model(tiny_spec("llama", layers=1))
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight[3] = weight
+    with pytest.raises(UnsupportedModelError, match="llama gives logits that are no numbers: a weight is NaN"):
+        lower_model(model, max_tokens=8, max_logits=8)

@@ -88,7 +88,7 @@ def check_layers(config: Any, layers: Collection[int]) -> None:
 def reference_logits(model: Any) -> torch.Tensor:
     """What the model by itself says of a few tokens: logits `[8, vocab]`.
 
-    Raises UnsupportedModelError for a model that does not run from tokens alone.
+    Raises UnsupportedModelError for a model that does not run from tokens alone, or whose logits are no numbers.
     """
     name = model.config.model_type
     try:
@@ -98,6 +98,11 @@ def reference_logits(model: Any) -> torch.Tensor:
         raise UnsupportedModelError(f"{name} does not run from tokens alone{blame(error, model)}") from error
     if logits.shape[0] != _ROWS:
         raise UnsupportedModelError(f"{name} returns {logits.shape[0]} rows of logits for {_ROWS} tokens")
+    if not logits.isfinite().any(-1).all():  # some logits may be masked with -inf
+        raise UnsupportedModelError(
+            f"{name} gives logits that are no numbers: a weight is NaN, infinite or too large. "
+            "Download or train it again"
+        )
     return logits.float()
 
 

@@ -58,7 +58,7 @@ def _read(note: Path) -> tuple[list[int], str] | None:
         with note.open("rb") as file:
             known = json.loads(file.read(4096))
         return list(known["state"]), str(known["fingerprint"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

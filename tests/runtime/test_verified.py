@@ -70,7 +70,9 @@ def test_a_file_that_changed_just_now_is_read_again(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("settled")
-@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"state": 1, "fingerprint": 2}', b"\xff", b'{"state": [1]}'])
+@pytest.mark.parametrize(
+    "note", [b"", b"{", b"[]", b'{"state": 1, "fingerprint": 2}', b"\xff", b'{"state": [1]}', b"[" * 4096]
+)
 def test_notes_that_are_damaged_are_written_anew(note: bytes, file: Path) -> None:
     read = Reader()
     remembered_fingerprint(file, read)

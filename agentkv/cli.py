@@ -216,7 +216,7 @@ def inspect(
         draft = _draft_text(model)
     facts = model.manifest
     cache = KvCacheMetadata(
-        n_layers=facts.n_layers, n_kv_heads=facts.n_kv_heads, head_dim=facts.head_dim, windows=facts.windows
+        facts.n_layers, facts.n_kv_heads, facts.head_dim, windows=facts.windows, shapes=facts.shapes
     )
     table = Table(show_header=False, title=escaped(folder), title_justify="left", box=None)
     table.add_column(style="bold")
@@ -230,7 +230,7 @@ def inspect(
         ("activations", facts.dtype),
         ("program", bytes_text(facts.model_bytes)),
         ("layers", f"{facts.n_layers}" + (f", {windowed} of them with a sliding window" if windowed else "")),
-        ("K/V heads", f"{facts.n_kv_heads} of {facts.head_dim}"),
+        ("K/V heads", _heads_text(facts)),
         ("vocabulary", f"{facts.vocab_size} logits, {tokens} tokens"),
         ("positions", _positions_text(facts)),
         ("one forward", f"up to {facts.max_tokens} rows, logits of up to {facts.max_logits}"),
@@ -247,6 +247,17 @@ def inspect(
     stdout.print(table)
     if quality:
         stdout.print(_quality_text(facts), soft_wrap=not facts.weight_errors)
+
+
+def _heads_text(facts: Manifest) -> str:
+    kinds: dict[str, int] = {}
+    for heads, k_dim, v_dim, values_in_keys in facts.shapes:
+        width = f"{k_dim}, values in keys" if values_in_keys else str(k_dim) if k_dim == v_dim else f"{k_dim} and {v_dim}"
+        kind = f"{heads} of {width}"
+        kinds[kind] = kinds.get(kind, 0) + 1
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(f"{kind} in {count}" for kind, count in kinds.items()) or f"{facts.n_kv_heads} of {facts.head_dim}"
 
 
 def _quality_text(facts: Manifest) -> Table | str:

@@ -36,8 +36,8 @@ std::vector<RunTuple> run_tuples(std::span<const Run> runs) {
   return out;
 }
 
-nb::ndarray<nb::numpy, bool, nb::ndim<2>> mask(const StepPlan& plan, Pos window, Pos sinks) {
-  return array_of<bool>(plan.mask(window, sinks), plan.n_tokens(), plan.read_len);
+nb::ndarray<nb::numpy, bool, nb::ndim<2>> mask(const StepPlan& plan, Pos window, Pos sinks, Pos chunk) {
+  return array_of<bool>(plan.mask(window, sinks, chunk), plan.n_tokens(), plan.read_len);
 }
 
 void bind_plan(nb::module_& m) {
@@ -76,9 +76,10 @@ void bind_plan(nb::module_& m) {
             return tails;
           },
           "Per row, the runs that it sees beyond its view; empty for plain rows.")
-      .def("mask", &mask, "window"_a = 0, "sinks"_a = 0,
+      .def("mask", &mask, "window"_a = 0, "sinks"_a = 0, "chunk"_a = 0,
            "bool [n_tokens, read_len], True where visible. window > 0 hides positions <= the row's - window, except "
-           "the first `sinks`. Raises InvalidRange for negative arguments.");
+           "the first `sinks`; chunk > 0 those before the row's chunk of so many positions. Raises InvalidRange for "
+           "negative arguments.");
 }
 
 void bind_faces(nb::module_& m) {

@@ -33,8 +33,8 @@ OutHeads update_and_attend(KvCache& cache, int layer, const Positions& positions
   return filled(q.shape(0), q.shape(1), q.shape(2), [&](float* out) {
     const ForwardGate gate;
     const auto spec = cache.update_and_fetch(layer, {positions.data(), positions.size()}, view(k), view(v));
-    cache.attend(spec, queries, scale, window,
-                 {out, queries.heads, queries.tokens, queries.dim, queries.head_stride, queries.token_stride}, sinks);
+    cache.attend(spec, queries, {.scale = scale}, {.window = window, .sinks = sinks},
+                 {out, queries.heads, queries.tokens, queries.dim, queries.head_stride, queries.token_stride});
   });
 }
 
@@ -46,7 +46,7 @@ void bind_cpu(nanobind::module_& m) {
   using namespace nb::literals;
   bind_byte_layer<KvCache>(
       m, "CpuCache", "K and V pools in host memory, and attention over the plans of a bookkeeping.",
-      "head_dim: a multiple of 8 up to 256; kv_dtype: \"fp32\", \"fp16\", \"bf16\", \"int8\" or \"int4\". Raises "
+      "head_dim: a multiple of 8 up to 1024; kv_dtype: \"fp32\", \"fp16\", \"bf16\", \"int8\" or \"int4\". Raises "
       "InvalidTensor.",
       &make_cache, &update_and_attend);
   m.def(

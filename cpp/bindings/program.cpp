@@ -33,6 +33,15 @@ nb::dict metadata(const ExecuTorchProgram& program) {
     for (const Pos window : model.windows) windows.append(window);
     out["kv_cache.windows"] = windows;
   }
+  if (!model.shapes.empty()) {
+    nb::list shapes;
+    for (const LayerShape& shape : model.shapes) {
+      for (const int number : {shape.n_kv_heads, shape.k_dim, shape.v_dim, int{shape.values_in_keys}}) {
+        shapes.append(number);
+      }
+    }
+    out["kv_cache.shapes"] = shapes;
+  }
   return out;
 }
 

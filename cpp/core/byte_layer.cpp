@@ -27,6 +27,14 @@ void CacheConfig::check() const {
                          " layers");
   require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
                          "; neither may be negative");
+  require<InvalidTensor>(shapes.empty() || std::ssize(shapes) == n_layers, shapes.size(), " shapes for ", n_layers,
+                         " layers");
+  for (const LayerShape& each : shapes) {
+    require<InvalidTensor>(each.n_kv_heads >= 1 && each.k_dim >= 1 && each.v_dim >= 1, "a layer of ", each.n_kv_heads,
+                           " heads of ", each.k_dim, " and ", each.v_dim, " numbers; at least 1");
+    require<InvalidTensor>(!each.values_in_keys || each.v_dim <= each.k_dim, "values of ", each.v_dim,
+                           " numbers within keys of ", each.k_dim);
+  }
   const std::pair<const char*, int> counts[] = {{"n_layers", n_layers},
                                                 {"n_kv_heads", n_kv_heads},
                                                 {"head_dim", head_dim},

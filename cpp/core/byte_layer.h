@@ -26,10 +26,13 @@ struct CacheOptions {
   Pos sinks = 0;
 };
 
-// How far back rows of one layer look.
+// How far back rows of one layer look: as far as both allow.
 struct Sight {
-  Pos window;
-  Pos sinks;
+  Pos window = 0;  // positions, the row's own among them, the first `sinks` apart; 0: all
+  Pos sinks = 0;
+  Pos chunk = 0;  // from the start of the row's chunk of so many positions on (Llama 4); 0: all
+
+  bool operator==(const Sight&) const = default;
 };
 
 // The group of each layer: layers with the same window are one, numbered from the shortest window on. A layer without
@@ -39,15 +42,33 @@ AGENTKV_API std::vector<std::uint8_t> layer_groups(std::span<const Pos> windows)
 
 // Of a layer with this window of its own, or 0, in a cache with these options.
 inline Sight narrower(Sight layer, Sight cache) {
-  return cache.window > 0 && (layer.window == 0 || layer.window > cache.window) ? cache : layer;
+  const bool by_cache = cache.window > 0 && (layer.window == 0 || layer.window > cache.window);
+  return by_cache ? Sight{cache.window, cache.sinks, layer.chunk} : layer;
 }
+
+// What one layer keeps of a token.
+struct LayerShape {
+  int n_kv_heads = 0;
+  int k_dim = 0;
+  int v_dim = 0;
+  // Values are the first v_dim numbers of keys, and kept with them: the latent of multi-head latent attention
+  // (DeepSeek-V2, 2024).
+  bool values_in_keys = false;
+
+  bool operator==(const LayerShape&) const = default;
+};
 
 // The same, with what the program says of its layers.
 struct CacheConfig : CacheOptions {
   int n_layers = 0;
   int n_kv_heads = 0;
   int head_dim = 0;
-  std::vector<Pos> windows = {};  // of the program's layers, 0 for none; empty where no layer has one
+  std::vector<Pos> windows = {};        // of the program's layers, 0 for none; empty where no layer has one
+  std::vector<LayerShape> shapes = {};  // of the program's layers; empty where all are [n_kv_heads, head_dim]
+
+  LayerShape shape(int layer) const {
+    return shapes.empty() ? LayerShape{n_kv_heads, head_dim, head_dim} : shapes[static_cast<std::size_t>(layer)];
+  }
 
   void check() const;  // throws InvalidTensor unless each of these, capacity and min_chunk are at least 1
 };

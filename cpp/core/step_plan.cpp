@@ -16,21 +16,23 @@ void show(std::uint8_t* row, const Run& run, Pos p0, Pos p1) {
 
 }  // namespace
 
-std::vector<std::uint8_t> StepPlan::mask(Pos window, Pos sinks) const {
-  if (window < 0 || sinks < 0) {
-    throw InvalidRange(error_text("mask with window ", window, " and ", sinks, " sinks; neither may be below 0"));
+std::vector<std::uint8_t> StepPlan::mask(Pos window, Pos sinks, Pos chunk) const {
+  if (window < 0 || sinks < 0 || chunk < 0) {
+    throw InvalidRange(
+        error_text("mask with window ", window, ", ", sinks, " sinks and chunks of ", chunk, "; none may be below 0"));
   }
   const auto width = static_cast<std::size_t>(read_len);
   std::vector<std::uint8_t> out(positions.size() * width, 0);
   for (std::int32_t row = 0; row < n_tokens(); ++row) {
     const auto i = static_cast<std::size_t>(row);
     std::uint8_t* seen = out.data() + i * width;
-    const Pos first = window > 0 ? std::max(0, positions[i] - window + 1) : 0;
+    const Pos from = chunk > 0 ? positions[i] - positions[i] % chunk : 0;
+    const Pos first = std::max(from, window > 0 ? positions[i] - window + 1 : 0);
     const auto show_runs = [&](std::span<const Run> runs, Pos limit) {
       for (const Run& run : runs) {
         if (run.position > limit) break;
         show(seen, run, first, limit + 1);
-        if (first > 0 && run.position < sinks) show(seen, run, 0, std::min(sinks, limit + 1));
+        if (first > 0 && run.position < sinks) show(seen, run, from, std::min(sinks, limit + 1));
       }
     };
     show_runs(view(row_view[i]), row_limit[i]);

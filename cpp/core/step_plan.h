@@ -44,8 +44,9 @@ struct StepPlan {
   }
 
   // The same visibility as a dense mask [n_tokens, read_len], 1 where visible. Built when asked for.
-  // window > 0 also hides positions <= positions[row] - window, except the first `sinks` positions.
-  std::vector<std::uint8_t> mask(Pos window = 0, Pos sinks = 0) const;
+  // window > 0 also hides positions <= positions[row] - window, except the first `sinks` positions; chunk > 0 those
+  // before the row's chunk of so many positions.
+  std::vector<std::uint8_t> mask(Pos window = 0, Pos sinks = 0, Pos chunk = 0) const;
 
   bool operator==(const StepPlan&) const = default;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 
 #include "cpu/kernels/table.h"
@@ -14,6 +15,8 @@ namespace {
 // Fewer (head, tile) pairs than this, and segments become tasks of their own, so that many threads have work.
 constexpr std::size_t kEnoughTasks = 64;
 constexpr std::size_t kMaxSplitFloats = std::size_t{8} << 20;
+constexpr float kLog2e = std::numbers::log2e_v<float>;
+constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr std::size_t kFewQueries = 64;  // not worth waking threads for
 
 float* aligned(std::vector<float>& buffer, std::size_t floats) {
@@ -28,6 +31,7 @@ struct Workspace {
   std::vector<const float*> q;
   std::vector<float*> state;
   std::vector<std::uint64_t> visible;
+  std::vector<float> slopes, distances;
 };
 
 Workspace& workspace() {
@@ -42,13 +46,13 @@ struct Attention {
   std::array<const RowKernels*, 2> rows;
   HeadsView q;
   MutableHeadsView out;
-  int n_kv_heads, group, dim;
-  float scale;  // with log2(e)
+  int n_kv_heads, group, k_dim, v_dim;
+  Scoring scoring;  // scale and cap with log2(e)
   std::size_t state_size;
   std::size_t part_size, query_size;  // of a query as one pool's kernels read it, and as all do
 
   Attention(const Schedule& schedule, const std::array<LayerView, 2>& pools, const HeadsView& q, int n_kv_heads,
-            float scale, const MutableHeadsView& out)
+            const Scoring& scoring, const MutableHeadsView& out)
       : schedule(schedule),
         kernel(kernels()),
         pools(pools),
@@ -57,11 +61,15 @@ struct Attention {
         out(out),
         n_kv_heads(n_kv_heads),
         group(q.heads / n_kv_heads),
-        dim(q.dim),
-        scale(scale * std::numbers::log2e_v<float>),
-        state_size(static_cast<std::size_t>(state_floats(q.dim))),
+        k_dim(q.dim),
+        v_dim(out.dim),
+        scoring(scoring),
+        state_size(static_cast<std::size_t>(state_floats(out.dim))),
         part_size(static_cast<std::size_t>(query_floats(q.dim))),
-        query_size(part_size * (schedule.sees_quantized() ? 2 : 1)) {}
+        query_size(part_size * (schedule.sees_quantized() ? 2 : 1)) {
+    this->scoring.scale *= kLog2e;
+    this->scoring.cap *= kLog2e;
+  }
 
   // Query rows of a tile are numbered slot * group + head within the K/V head.
   std::size_t queries(const Schedule::Tile& tile) const {
@@ -72,8 +80,8 @@ struct Attention {
     for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
       for (int g = 0; g < group; ++g, prepared += query_size) {
         const float* row = q.data + (head * group + g) * q.head_stride + schedule.row(tile, slot) * q.token_stride;
-        rows[0]->prepare_query(row, scale, prepared, dim);
-        if (schedule.sees_quantized()) rows[1]->prepare_query(row, scale, prepared + part_size, dim);
+        rows[0]->prepare_query(row, scoring.scale, prepared, k_dim);
+        if (schedule.sees_quantized()) rows[1]->prepare_query(row, scoring.scale, prepared + part_size, k_dim);
       }
     }
   }
@@ -82,10 +90,12 @@ struct Attention {
   void reduce(const Schedule::Tile& tile, int head, const Schedule::Segment& segment, const float* prepared,
               float* scratch, Workspace& w, float* states) const {
     const std::size_t n = queries(tile);
-    for (std::size_t i = 0; i < n; ++i) kernel.init_state(states + i * state_size, dim);
+    for (std::size_t i = 0; i < n; ++i) kernel.init_state(states + i * state_size, v_dim);
     w.q.resize(n);
     w.state.resize(n);
     w.visible.resize(n);
+    w.slopes.resize(n);
+    w.distances.resize(n);
     BlockArgs args{};
     const auto& [k, v] = pools[segment.quantized];
     if (segment.quantized) prepared += part_size;
@@ -95,8 +105,15 @@ struct Attention {
       args.k_scales = k.scales + static_cast<std::size_t>(head) * k.scale_stride;
       args.v_scales = v.scales + static_cast<std::size_t>(head) * v.scale_stride;
     }
-    args.row_bytes = k.row_bytes;
-    args.dim = dim;
+    args.k_row_bytes = k.row_bytes;
+    args.v_row_bytes = v.row_bytes;
+    args.k_dim = k_dim;
+    args.v_dim = v_dim;
+    args.cap = scoring.cap;
+    if (!scoring.slopes.empty()) {
+      args.slopes = w.slopes.data();
+      args.distances = w.distances.data();
+    }
     args.q = w.q.data();
     args.state = w.state.data();
     args.visible = w.visible.data();
@@ -111,6 +128,9 @@ struct Attention {
           w.q[n_rows] = prepared + query * query_size;
           w.state[n_rows] = states + query * state_size;
           w.visible[n_rows] = member.visible;
+          if (args.slopes == nullptr) continue;
+          w.slopes[n_rows] = scoring.slopes[static_cast<std::size_t>(head * group + g)] * kLog2e;
+          w.distances[n_rows] = static_cast<float>(current.block * kBlock - schedule.position(tile, member.slot));
         }
       }
       args.n_rows = n_rows;
@@ -134,30 +154,35 @@ struct Attention {
   }
 
   void turn(std::size_t n, float* states, bool quantized) const {
-    for (std::size_t i = 0; i < n; ++i) rows[quantized]->turn_state(states + i * state_size, dim);
+    for (std::size_t i = 0; i < n; ++i) rows[quantized]->turn_state(states + i * state_size, v_dim);
   }
 
   void finish(const Schedule::Tile& tile, int head, const float* states) const {
     for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
       for (int g = 0; g < group; ++g, states += state_size) {
         float* row = out.data + (head * group + g) * out.head_stride + schedule.row(tile, slot) * out.token_stride;
-        kernel.finish(states, row, dim);
+        kernel.finish(states, sink_score(head * group + g), row, v_dim);
       }
     }
   }
 
   void merge(std::size_t n, float* into, const float* later) const {
-    for (std::size_t i = 0; i < n; ++i) kernel.merge_state(into + i * state_size, later + i * state_size, dim);
+    for (std::size_t i = 0; i < n; ++i) kernel.merge_state(into + i * state_size, later + i * state_size, v_dim);
+  }
+
+  float sink_score(int head) const {
+    const auto& sinks = scoring.sink_scores;
+    return sinks.empty() ? kNone : sinks[static_cast<std::size_t>(head)] * kLog2e;
   }
 
   // A whole (tile, head) on this thread.
   void run(const Schedule::Tile& tile, int head) const {
     Workspace& w = workspace();
     const std::size_t n = queries(tile), states = n * state_size;
-    float* total = aligned(w.floats, 2 * states + n * query_size + 16 + scratch_floats(dim));
+    float* total = aligned(w.floats, 2 * states + n * query_size + 16 + scratch_floats(k_dim, v_dim));
     float* part = total + states;
     float* scratch = part + states;
-    float* prepared = scratch + scratch_floats(dim);
+    float* prepared = scratch + scratch_floats(k_dim, v_dim);
     prepare_queries(tile, head, prepared);
     const auto segments = schedule.segments().subspan(static_cast<std::size_t>(tile.segment_begin),
                                                       static_cast<std::size_t>(tile.segment_end - tile.segment_begin));
@@ -167,7 +192,7 @@ struct Attention {
       return into;
     });
     if (segments.empty()) {
-      for (std::size_t i = 0; i < n; ++i) kernel.init_state(total + i * state_size, dim);
+      for (std::size_t i = 0; i < n; ++i) kernel.init_state(total + i * state_size, v_dim);
     }
     finish(tile, head, total);
   }
@@ -176,15 +201,17 @@ struct Attention {
   void run_segment(const Schedule::Tile& tile, int head, const Schedule::Segment& segment, const float* prepared,
                    float* states) const {
     Workspace& w = workspace();
-    reduce(tile, head, segment, prepared, aligned(w.floats, static_cast<std::size_t>(scratch_floats(dim))), w, states);
+    reduce(tile, head, segment, prepared, aligned(w.floats, static_cast<std::size_t>(scratch_floats(k_dim, v_dim))), w,
+           states);
   }
 };
 
 }  // namespace
 
 void attend(const Schedule& schedule, const std::array<LayerView, 2>& pools, const HeadsView& q, int n_kv_heads,
-            float scale, const MutableHeadsView& out, const ParallelFor& parallel_for, AttentionScratch& scratch) {
-  const Attention attention(schedule, pools, q, n_kv_heads, scale, out);
+            const Scoring& scoring, const MutableHeadsView& out, const ParallelFor& parallel_for,
+            AttentionScratch& scratch) {
+  const Attention attention(schedule, pools, q, n_kv_heads, scoring, out);
   const auto tiles = schedule.tiles();
   const auto heads = static_cast<std::size_t>(n_kv_heads);
   const std::size_t pairs = tiles.size() * heads;

@@ -19,41 +19,56 @@ void check_shape(const char* name, const View& rows, std::int32_t heads, std::in
 }  // namespace
 
 KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for)
-    : n_kv_heads_(config.n_kv_heads),
-      head_dim_(config.head_dim),
-      dtype_(parse_kv_dtype(config.kv_dtype)),
+    : dtype_(parse_kv_dtype(config.kv_dtype)),
       capacity_(config.capacity),
       min_chunk_(config.min_chunk),
-      sight_{config.window, config.sinks},
+      sight_{.window = config.window, .sinks = config.sinks},
       planner_(std::move(planner)),
       parallel_for_(std::move(parallel_for)) {
   config.check();
-  require<InvalidTensor>(head_dim_ <= 256 && head_dim_ % 8 == 0, "head_dim is ", head_dim_,
-                         "; a multiple of 8 up to 256");
+  std::vector<LayerShape> shapes;
+  for (int i = 0; i < config.n_layers; ++i) shapes.push_back(config.shape(i));
+  for (const LayerShape& shape : shapes) {
+    for (const int dim : {shape.k_dim, shape.v_dim}) {
+      require<InvalidTensor>(dim <= kMaxHeadDim && dim % 8 == 0, "head_dim is ", dim, "; a multiple of 8 up to ",
+                             kMaxHeadDim);
+    }
+    require<InvalidTensor>(!shape.values_in_keys || !has_scales(dtype_), "layers whose values are a part of their keys",
+                           " are kept as fp32, fp16 or bf16, not ", config.kv_dtype);
+  }
   require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
   if (!parallel_for_) {
     parallel_for_ = [](std::size_t n, const std::function<void(std::size_t)>& task) {
       for (std::size_t i = 0; i < n; ++i) task(i);
     };
   }
-  layers_ = make_layers(config.n_layers, dtype_);
+  layers_ = make_layers(shapes, dtype_);
   groups_ = layer_groups(config.windows);
   groups_.resize(layers_.size(), kNoGroup);
 }
 
-std::vector<KvCache::Layer> KvCache::make_layers(int n_layers, KvDtype dtype) const {
+std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> shapes, KvDtype dtype) const {
   std::vector<Layer> layers;
-  for (int i = 0; i < n_layers; ++i) {
-    const auto pool = [&] { return Pool(n_kv_heads_, head_dim_, dtype, capacity_, min_chunk_); };
-    layers.push_back({pool(), pool()});
+  for (const LayerShape& shape : shapes) {
+    Layer& layer = layers.emplace_back(Layer{shape, {}});
+    layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim, dtype, capacity_, min_chunk_);
+    if (!shape.values_in_keys) layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, dtype, capacity_, min_chunk_);
   }
   return layers;
+}
+
+Cell KvCache::Layer::cells() const { return std::min(k().cells(), v().cells()); }
+
+bool KvCache::values_in_keys() const {
+  return std::any_of(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.shape.values_in_keys; });
 }
 
 std::size_t KvCache::bytes() const {
   std::size_t total = 0;
   for (const auto* layers : {&layers_, &codes_}) {
-    for (const Layer& layer : *layers) total += layer.k.bytes() + layer.v.bytes();
+    for (const Layer& layer : *layers) {
+      for (const Pool& pool : layer.pools) total += pool.bytes();
+    }
   }
   return total;
 }
@@ -61,8 +76,7 @@ std::size_t KvCache::bytes() const {
 void KvCache::shrink(Cell cells) noexcept {
   for (auto* layers : {&layers_, &codes_}) {
     for (Layer& layer : *layers) {
-      layer.k.shrink(cells);
-      layer.v.shrink(cells);
+      for (Pool& pool : layer.pools) pool.shrink(cells);
     }
   }
   count_cells();
@@ -72,8 +86,7 @@ void KvCache::grow(Cell cells) {
   if (cells <= allocated_) return;
   try {
     for (Layer& layer : layers_) {
-      layer.k.reserve(cells);
-      layer.v.reserve(cells);
+      for (Pool& pool : layer.pools) pool.reserve(cells);
     }
   } catch (...) {
     shrink(allocated_);
@@ -84,14 +97,15 @@ void KvCache::grow(Cell cells) {
 
 void KvCache::count_cells() {
   allocated_ = capacity_;
-  for (const Layer& layer : layers_) allocated_ = std::min({allocated_, layer.k.cells(), layer.v.cells()});
+  for (const Layer& layer : layers_) allocated_ = std::min(allocated_, layer.cells());
 }
 
 AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v) {
   require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
   const auto tokens = static_cast<std::int64_t>(position.size());
-  check_shape("k", k, n_kv_heads_, tokens, head_dim_);
-  check_shape("v", v, n_kv_heads_, tokens, head_dim_);
+  Layer& l = layers_[static_cast<std::size_t>(layer)];
+  check_shape("k", k, l.shape.n_kv_heads, tokens, l.shape.k_dim);
+  if (!l.shape.values_in_keys) check_shape("v", v, l.shape.n_kv_heads, tokens, l.shape.v_dim);
 
   const StepPlan& plan = planner_->plan(position, layer);
   require<InvalidTensor>(plan.n_tokens() == tokens, "the plan has ", plan.n_tokens(), " rows; k and v have ", tokens);
@@ -100,9 +114,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   grow(needed);
   set_quantized(plan.write_cells, false);
   set_whole(plan.write_cells);
-  Layer& l = layers_[static_cast<std::size_t>(layer)];
-  l.k.will_write(plan.write_cells);
-  l.v.will_write(plan.write_cells);
+  for (Pool& pool : l.pools) pool.will_write(plan.write_cells);
   // Few rows are not worth waking threads for.
   constexpr std::int64_t tokens_per_task = 64;
   const auto chunks = static_cast<std::size_t>((tokens + tokens_per_task - 1) / tokens_per_task);
@@ -110,8 +122,8 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
     const auto begin = static_cast<std::int64_t>(chunk) * tokens_per_task;
     for (std::int64_t t = begin; t < std::min(tokens, begin + tokens_per_task); ++t) {
       const Cell cell = plan.write_cells[static_cast<std::size_t>(t)];
-      l.k.write(k, static_cast<std::int32_t>(t), cell);
-      l.v.write(v, static_cast<std::int32_t>(t), cell);
+      l.k().write(k, static_cast<std::int32_t>(t), cell);
+      if (!l.shape.values_in_keys) l.v().write(v, static_cast<std::int32_t>(t), cell);
     }
   };
   if (chunks == 1) {
@@ -119,38 +131,56 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   } else {
     parallel_for_(chunks, store);
   }
-  AttendSpec spec{layer, l.k.view(), l.v.view(), {}, {}, &plan};
+  return spec_of(layer, plan);
+}
+
+AttendSpec KvCache::fetch(int layer, std::span<const std::int64_t> position) {
+  require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
+  const StepPlan& plan = planner_->plan(position, layer);
+  grow(plan.read_len);
+  return spec_of(layer, plan);
+}
+
+AttendSpec KvCache::spec_of(int layer, const StepPlan& plan) const {
+  const Layer& l = layers_[static_cast<std::size_t>(layer)];
+  AttendSpec spec{layer, l.k().view(), l.v().view(), {}, {}, &plan};
   if (!codes_.empty()) {
-    spec.k_codes = codes_[static_cast<std::size_t>(layer)].k.view();
-    spec.v_codes = codes_[static_cast<std::size_t>(layer)].v.view();
+    spec.k_codes = codes_[static_cast<std::size_t>(layer)].k().view();
+    spec.v_codes = codes_[static_cast<std::size_t>(layer)].v().view();
   }
   return spec;
 }
 
-void KvCache::attend(const AttendSpec& spec, HeadsView q, float scale, Pos window, MutableHeadsView out, Pos sinks) {
+void KvCache::attend(const AttendSpec& spec, HeadsView q, const Scoring& scoring, const Sight& sight,
+                     MutableHeadsView out) {
   require<InvalidTensor>(spec.plan != nullptr, "attend needs the spec that update_and_fetch returned");
   const StepPlan& plan = *spec.plan;
-  require<InvalidTensor>(q.heads >= n_kv_heads_ && q.heads % n_kv_heads_ == 0, "q has ", q.heads,
-                         " heads; a multiple of ", n_kv_heads_);
-  check_shape("q", q, q.heads, plan.n_tokens(), head_dim_);
-  check_shape("out", out, q.heads, plan.n_tokens(), head_dim_);
-  require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
-                         "; neither may be negative");
-  const Sight sight = narrower({window, sinks}, sight_);
-  cpu::attend(schedule_for(plan, sight.window, sight.sinks, q.heads / n_kv_heads_),
-              {{{spec.k, spec.v}, {spec.k_codes, spec.v_codes}}}, q, n_kv_heads_, scale, out, parallel_for_, scratch_);
+  const LayerShape& shape = layers_[static_cast<std::size_t>(spec.layer)].shape;
+  require<InvalidTensor>(q.heads >= shape.n_kv_heads && q.heads % shape.n_kv_heads == 0, "q has ", q.heads,
+                         " heads; a multiple of ", shape.n_kv_heads);
+  check_shape("q", q, q.heads, plan.n_tokens(), shape.k_dim);
+  check_shape("out", out, q.heads, plan.n_tokens(), shape.v_dim);
+  require<InvalidTensor>(sight.window >= 0 && sight.sinks >= 0 && sight.chunk >= 0, "window, sinks and chunk are ",
+                         sight.window, ", ", sight.sinks, " and ", sight.chunk, "; none may be negative");
+  require<InvalidTensor>(scoring.cap >= 0, "a cap of ", scoring.cap, " on scores; it may not be negative");
+  for (const auto& of_heads : {scoring.sink_scores, scoring.slopes}) {
+    require<InvalidTensor>(of_heads.empty() || std::ssize(of_heads) == q.heads, of_heads.size(),
+                           " sink scores or slopes for ", q.heads, " heads");
+  }
+  cpu::attend(schedule_for(plan, narrower(sight, sight_), q.heads / shape.n_kv_heads),
+              {{{spec.k, spec.v}, {spec.k_codes, spec.v_codes}}}, q, shape.n_kv_heads, scoring, out, parallel_for_,
+              scratch_);
 }
 
-const Schedule& KvCache::schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group) {
+const Schedule& KvCache::schedule_for(const StepPlan& plan, const Sight& sight, int group) {
   if (!same_visibility(plan, scheduled_)) {
     scheduled_ = plan;
     schedules_.clear();
   }
   for (const KeptSchedule& kept : schedules_) {
-    if (kept.window == window && kept.sinks == sinks && kept.group == group) return kept.schedule;
+    if (kept.sight == sight && kept.group == group) return kept.schedule;
   }
-  schedules_.push_back(
-      {window, sinks, group, Schedule(plan, window, sinks, std::max(1, kTileQueries / group), quantized_)});
+  schedules_.push_back({sight, group, Schedule(plan, sight, std::max(1, kTileQueries / group), quantized_)});
   return schedules_.back().schedule;
 }
 

@@ -29,9 +29,9 @@ struct AttendSpec {
 // Not thread-safe: one thread calls it, and it spreads its own work over the ParallelFor it was given.
 class KvCache final : public ByteLayer {
  public:
-  // n_layers, n_kv_heads, capacity and min_chunk at least 1; head_dim a multiple of 8 up to 256; kv_dtype fp32, fp16,
-  // bf16, int8 or int4. Throws InvalidTensor otherwise. Reserves addresses for the capacity, and takes memory as cells
-  // are first written.
+  // Counts at least 1; widths of rows multiples of 8 up to 1024; kv_dtype fp32, fp16, bf16, int8 or int4, and where
+  // layers have their values in their keys one of floats. Throws InvalidTensor otherwise. Reserves addresses for the
+  // capacity, and takes memory as cells are first written.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for);
 
   KvCache(const KvCache&) = delete;
@@ -41,7 +41,8 @@ class KvCache final : public ByteLayer {
   std::size_t bytes() const override;
   Cell allocated_cells() const override { return allocated_; }
   void move_cells(const Cell* src, const Cell* dst, std::size_t n) override;
-  // Into int8, beside the pools of floats, whose pages are given back where all of their cells went.
+  // Into int8, beside the pools of floats, whose pages are given back where all of their cells went. Throws
+  // InvalidRange also where layers have their values in their keys.
   void to_quantized(std::span<const Cell> cells) override;
   // Pages all of whose rows went are given back.
   void discard(std::span<const Cell> cells, std::uint8_t groups) override;
@@ -53,25 +54,35 @@ class KvCache final : public ByteLayer {
   Cell map_cells(Cell first, Cell count, const FileLanes& file) override;
   std::size_t mapped_bytes() const override;
 
-  // Stores this step's K and V of one layer, [n_kv_heads, T, head_dim] with T == position.size(), into the cells that
-  // the plan gives them. Throws InvalidTensor before anything changes when a shape or the layer does not fit.
+  // Stores this step's K [n_kv_heads, T, k_dim] and V [n_kv_heads, T, v_dim] of one layer, T == position.size(), into
+  // the cells that the plan gives them; V is not looked at where values are in keys. Throws InvalidTensor before
+  // anything changes when a shape or the layer does not fit.
   AttendSpec update_and_fetch(int layer, std::span<const std::int64_t> position, HeadsView k, HeadsView v);
+  // The same of a layer that this step has written already.
+  AttendSpec fetch(int layer, std::span<const std::int64_t> position);
 
-  // out = softmax(scale * q K^T) V over the cells that each row sees; q and out are [n_heads, T, head_dim], n_heads a
-  // multiple of n_kv_heads. window > 0 hides positions <= position - window, except those below `sinks`; the cache's
-  // own window holds where it is narrower. Each row's bits depend on its own q and on the K and V at the positions it
-  // sees, on nothing else.
-  void attend(const AttendSpec& spec, HeadsView q, float scale, Pos window, MutableHeadsView out, Pos sinks = 0);
+  // out = softmax(scores) V over the cells that each row sees, scores as `scoring` makes them of q K^T; q is
+  // [n_heads, T, k_dim] and out [n_heads, T, v_dim], n_heads a multiple of n_kv_heads. The cache's own window holds
+  // where it is narrower than `sight`. Each row's bits depend on its own q and on the K and V at the positions it sees,
+  // on nothing else. Throws InvalidTensor.
+  void attend(const AttendSpec& spec, HeadsView q, const Scoring& scoring, const Sight& sight, MutableHeadsView out);
 
   int n_layers() const { return static_cast<int>(layers_.size()); }
 
  private:
   struct Layer {
-    Pool k, v;
+    LayerShape shape;
+    std::vector<Pool> pools;  // K, and V unless it is in K
+
+    Pool& k() { return pools.front(); }
+    Pool& v() { return pools.back(); }
+    const Pool& k() const { return pools.front(); }
+    const Pool& v() const { return pools.back(); }
+    Cell cells() const;  // that have memory
   };
-  // A schedule serves every layer of a step that has the same window and as many query heads.
+  // A schedule serves every layer of a step that looks as far back and has as many query heads for one of K.
   struct KeptSchedule {
-    Pos window, sinks;
+    Sight sight;
     int group;
     Schedule schedule;
   };
@@ -85,15 +96,15 @@ class KvCache final : public ByteLayer {
   }
   void set_quantized(std::span<const Cell> cells, bool value);
   void set_whole(std::span<const Cell> cells);
-  std::vector<Layer> make_layers(int n_layers, KvDtype dtype) const;
+  std::vector<Layer> make_layers(std::span<const LayerShape> shapes, KvDtype dtype) const;
+  AttendSpec spec_of(int layer, const StepPlan& plan) const;
+  bool values_in_keys() const;
   void discard_rows(std::span<const Cell> cells);
   template <class Unused>
   void discard_unused(Layer& layer, std::span<const Cell> cells, Unused&& unused);
   void check_file(Cell first, Cell count, const FileLanes& file) const;
-  const Schedule& schedule_for(const StepPlan& plan, Pos window, Pos sinks, int group);
+  const Schedule& schedule_for(const StepPlan& plan, const Sight& sight, int group);
 
-  int n_kv_heads_;
-  int head_dim_;
   KvDtype dtype_;
   Cell capacity_;
   Cell min_chunk_;

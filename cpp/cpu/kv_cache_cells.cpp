@@ -29,15 +29,13 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
         src.push_back(from[i]);
         dst.push_back(to[i]);
       }
-      layers[at].k.move(src.data(), dst.data(), src.size());
-      layers[at].v.move(src.data(), dst.data(), src.size());
+      for (Pool& pool : layers[at].pools) pool.move(src.data(), dst.data(), src.size());
     }
   };
   const auto highest = std::max_element(to[1].begin(), to[1].end());
   for (Layer& layer : codes_) {
     if (highest == to[1].end()) break;
-    layer.k.reserve(*highest + 1);
-    layer.v.reserve(*highest + 1);
+    for (Pool& pool : layer.pools) pool.reserve(*highest + 1);
   }
   move(layers_, from[0], to[0]);
   move(codes_, from[1], to[1]);
@@ -52,15 +50,21 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
   }
 }
 
-std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k.cell_bytes(); }
+std::size_t KvCache::cell_bytes() const {
+  std::size_t total = 0;
+  for (const Layer& layer : layers_) {
+    for (const Pool& pool : layer.pools) total += pool.cell_bytes();
+  }
+  return total;
+}
 
 std::vector<CellArray> KvCache::cell_arrays() const {
   std::vector<CellArray> arrays;
   std::size_t described = 0;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i);
-    layers_[i].k.describe(layer + ".k", arrays);
-    layers_[i].v.describe(layer + ".v", arrays);
+    layers_[i].k().describe(layer + ".k", arrays);
+    if (!layers_[i].shape.values_in_keys) layers_[i].v().describe(layer + ".v", arrays);
     for (; described < arrays.size(); ++described) arrays[described].group = groups_[i];
   }
   return arrays;
@@ -69,18 +73,18 @@ std::vector<CellArray> KvCache::cell_arrays() const {
 void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const {
   check_cells(cells, allocated_, bytes.size());
   std::byte* out = bytes.data();
-  const std::size_t step = layers_.front().k.cell_bytes();
   for (const Cell cell : cells) {
-    for (std::size_t i = 0; i < layers_.size(); ++i, out += 2 * step) {
-      const Layer& layer = layers_[i];
-      if (!has_rows(i, cell)) {
-        std::fill_n(out, 2 * step, std::byte{0});
-      } else if (is_quantized(cell)) {
-        codes_[i].k.read_as(layer.k, cell, out);
-        codes_[i].v.read_as(layer.v, cell, out + step);
-      } else {
-        layer.k.read(cell, out);
-        layer.v.read(cell, out + step);
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      for (std::size_t j = 0; j < layers_[i].pools.size(); ++j) {
+        const Pool& pool = layers_[i].pools[j];
+        if (!has_rows(i, cell)) {
+          std::fill_n(out, pool.cell_bytes(), std::byte{0});
+        } else if (is_quantized(cell)) {
+          codes_[i].pools[j].read_as(pool, cell, out);
+        } else {
+          pool.read(cell, out);
+        }
+        out += pool.cell_bytes();
       }
     }
   }
@@ -94,15 +98,13 @@ void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte
   set_quantized(cells, false);
   set_whole(cells);
   for (Layer& layer : layers_) {
-    layer.k.will_write(cells);
-    layer.v.will_write(cells);
+    for (Pool& pool : layer.pools) pool.will_write(cells);
   }
-  const std::size_t step = layers_.front().k.cell_bytes();
   for (const Cell cell : cells) {
     for (Layer& layer : layers_) {
-      for (Pool* pool : {&layer.k, &layer.v}) {
-        pool->restore(cell, in);
-        in += step;
+      for (Pool& pool : layer.pools) {
+        pool.restore(cell, in);
+        in += pool.cell_bytes();
       }
     }
   }
@@ -119,9 +121,9 @@ Cell KvCache::map_cells(Cell first, Cell count, const FileLanes& file) {
   Cell mapped = count;
   auto offsets = file.offsets;
   for (Layer& layer : layers_) {
-    for (Pool* pool : {&layer.k, &layer.v}) {
-      mapped = std::min(mapped, pool->map(first, count, {file.fd, offsets.first(pool->lanes())}));
-      offsets = offsets.subspan(pool->lanes());
+    for (Pool& pool : layer.pools) {
+      mapped = std::min(mapped, pool.map(first, count, {file.fd, offsets.first(pool.lanes())}));
+      offsets = offsets.subspan(pool.lanes());
     }
   }
   shrink(std::max(held, first + count));  // what was committed ahead of cells that need no memory
@@ -131,13 +133,17 @@ Cell KvCache::map_cells(Cell first, Cell count, const FileLanes& file) {
 void KvCache::check_file(Cell first, Cell count, const FileLanes& file) const {
   require<InvalidRange>(first >= 0 && count >= 1 && count <= capacity_ - first, "cells [", first, ", ",
                         std::int64_t{first} + count, ") are out of range [0, ", capacity_, ")");
-  const Pool& pool = layers_.front().k;
-  const std::size_t lanes = layers_.size() * 2 * pool.lanes();
-  require<InvalidRange>(file.offsets.size() == lanes, file.offsets.size(), " lanes of a file for ", lanes,
-                        " of a cell");
+  std::vector<std::size_t> row_bytes;  // of each lane
+  for (const Layer& layer : layers_) {
+    for (const Pool& pool : layer.pools) {
+      for (std::size_t lane = 0; lane < pool.lanes(); ++lane) row_bytes.push_back(pool.lane_row_bytes(lane));
+    }
+  }
+  require<InvalidRange>(file.offsets.size() == row_bytes.size(), file.offsets.size(), " lanes of a file for ",
+                        row_bytes.size(), " of a cell");
   const std::int64_t size = file_size(file.fd);
-  for (std::size_t lane = 0; lane < lanes; ++lane) {
-    const auto bytes = static_cast<std::int64_t>(pool.lane_row_bytes(lane % pool.lanes())) * count;
+  for (std::size_t lane = 0; lane < row_bytes.size(); ++lane) {
+    const auto bytes = static_cast<std::int64_t>(row_bytes[lane]) * count;
     require<InvalidRange>(file.offsets[lane] >= 0 && bytes <= size && file.offsets[lane] <= size - bytes, bytes,
                           " bytes at byte ", file.offsets[lane], " of a file of ", size);
   }
@@ -145,34 +151,37 @@ void KvCache::check_file(Cell first, Cell count, const FileLanes& file) const {
 
 std::size_t KvCache::mapped_bytes() const {
   std::size_t total = 0;
-  for (const Layer& layer : layers_) total += layer.k.mapped_bytes() + layer.v.mapped_bytes();
+  for (const Layer& layer : layers_) {
+    for (const Pool& pool : layer.pools) total += pool.mapped_bytes();
+  }
   return total;
 }
 
 void KvCache::to_quantized(std::span<const Cell> cells) {
   require<InvalidRange>(!has_scales(dtype_), "cells of a cache that is quantised as a whole cannot be quantised again");
+  require<InvalidRange>(!values_in_keys(), "cells whose values are a part of their keys cannot be quantised");
   check_cells(cells, allocated_, cells.size() * cell_bytes());
   std::vector<Cell> wanted;
   for (const Cell cell : cells) {
     // Pages of a file take no memory of this process, codes of them would.
-    if (!is_quantized(cell) && !layers_.front().k.is_mapped(cell)) wanted.push_back(cell);
+    if (!is_quantized(cell) && !layers_.front().k().is_mapped(cell)) wanted.push_back(cell);
   }
   if (wanted.empty()) return;
   std::sort(wanted.begin(), wanted.end());
   if (codes_.empty()) {
     quantized_.assign(static_cast<std::size_t>(capacity_), 0);
-    codes_ = make_layers(n_layers(), KvDtype::Int8);
+    std::vector<LayerShape> shapes;
+    for (const Layer& layer : layers_) shapes.push_back(layer.shape);
+    codes_ = make_layers(shapes, KvDtype::Int8);
   }
   for (Layer& layer : codes_) {
-    layer.k.reserve(wanted.back() + 1);
-    layer.v.reserve(wanted.back() + 1);
+    for (Pool& pool : layer.pools) pool.reserve(wanted.back() + 1);
   }
   // On this thread: between forwards the pool of threads may be replaced at any moment.
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     for (const Cell cell : wanted) {
       if (!has_rows(i, cell)) continue;
-      codes_[i].k.convert(layers_[i].k, cell);
-      codes_[i].v.convert(layers_[i].v, cell);
+      for (std::size_t j = 0; j < layers_[i].pools.size(); ++j) codes_[i].pools[j].convert(layers_[i].pools[j], cell);
     }
   }
   set_quantized(wanted, true);
@@ -218,14 +227,13 @@ void KvCache::discard_rows(std::span<const Cell> cells) {
 // In stretches that are as long as all others that went allow: whole pages are what can be given.
 template <class Unused>
 void KvCache::discard_unused(Layer& layer, std::span<const Cell> cells, Unused&& unused) {
-  const Cell held = std::min(layer.k.cells(), layer.v.cells());
+  const Cell held = layer.cells();
   for (std::size_t i = 0; i < cells.size() && cells[i] < held;) {
     Cell first = cells[i], end = first;
     while (end < held && unused(end)) ++end;
     while (first < end && first > 0 && unused(first - 1)) --first;
     for (++i; i < cells.size() && cells[i] < end;) ++i;
-    layer.k.discard(first, end);
-    layer.v.discard(first, end);
+    for (Pool& pool : layer.pools) pool.discard(first, end);
   }
 }
 

@@ -18,7 +18,7 @@ std::uint64_t bits(Pos base, Pos low, Pos high) {
 
 }  // namespace
 
-Schedule::Schedule(const StepPlan& plan, Pos window, Pos sinks, std::int32_t rows_per_tile,
+Schedule::Schedule(const StepPlan& plan, const Sight& sight, std::int32_t rows_per_tile,
                    std::span<const unsigned char> quantized) {
   const std::int32_t n = plan.n_tokens();
   if (n == 0) return;
@@ -42,12 +42,13 @@ Schedule::Schedule(const StepPlan& plan, Pos window, Pos sinks, std::int32_t row
     }
   }
   split_lists(quantized);
+  positions_ = plan.positions;
   rows_.resize(static_cast<std::size_t>(n));
   std::iota(rows_.begin(), rows_.end(), 0);
   std::stable_sort(rows_.begin(), rows_.end(),
                    [&](std::int32_t a, std::int32_t b) { return row_views_[a] < row_views_[b]; });
   for (std::int32_t begin = 0; begin < n; begin += rows_per_tile) {
-    add_tile(plan, window, sinks, begin, std::min(n, begin + rows_per_tile));
+    add_tile(plan, sight, begin, std::min(n, begin + rows_per_tile));
   }
 }
 
@@ -123,17 +124,17 @@ std::int32_t Schedule::list_of(std::size_t row, std::int32_t block, bool quantiz
   return quantized && list >= 0 ? lists_[static_cast<std::size_t>(list)].quantized : list;
 }
 
-void Schedule::add_tile(const StepPlan& plan, Pos window, Pos sinks, std::int32_t begin, std::int32_t end) {
+void Schedule::add_tile(const StepPlan& plan, const Sight& sight, std::int32_t begin, std::int32_t end) {
   Tile tile{begin, end, static_cast<std::int32_t>(groups_.size()), 0, static_cast<std::int32_t>(segments_.size()), 0};
-  if (sees_quantized_) add_groups(plan, window, sinks, tile, true);
-  add_groups(plan, window, sinks, tile, false);
+  if (sees_quantized_) add_groups(plan, sight, tile, true);
+  add_groups(plan, sight, tile, false);
   tile.group_end = static_cast<std::int32_t>(groups_.size());
   tile.segment_end = static_cast<std::int32_t>(segments_.size());
   max_segments_ = std::max(max_segments_, tile.segment_end - tile.segment_begin);
   tiles_.push_back(tile);
 }
 
-void Schedule::add_groups(const StepPlan& plan, Pos window, Pos sinks, const Tile& tile, bool quantized) {
+void Schedule::add_groups(const StepPlan& plan, const Sight& sight, const Tile& tile, bool quantized) {
   const std::int32_t begin = tile.begin, end = tile.end;
   Pos last = 0;
   for (std::int32_t i = begin; i < end; ++i) last = std::max(last, plan.positions[rows_[i]]);
@@ -148,7 +149,10 @@ void Schedule::add_groups(const StepPlan& plan, Pos window, Pos sinks, const Til
       const bool tail = !tails_.empty() && tails_[row].end > tails_[row].begin;
       const Pos limit = tail || plan.row_limit.empty() ? position : plan.row_limit[row];
       std::uint64_t seen = bits(base, 0, limit);
-      if (window > 0) seen &= bits(base, position - window + 1, position) | bits(base, 0, sinks - 1);
+      if (sight.chunk > 0) seen &= bits(base, position - position % sight.chunk, position);
+      if (sight.window > 0) {
+        seen &= bits(base, position - sight.window + 1, position) | bits(base, 0, sight.sinks - 1);
+      }
       const std::int32_t list = seen != 0 ? list_of(row, block, quantized) : -1;
       lists[i - begin] = list;
       visible[i - begin] = list >= 0 ? seen & lists_[static_cast<std::size_t>(list)].present : 0;

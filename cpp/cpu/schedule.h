@@ -7,12 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "core/byte_layer.h"
 #include "core/step_plan.h"
 #include "cpu/kernels/table.h"
 
 namespace agentkv::cpu {
 
-// Built once per step and window, used by every layer. Rows are put into tiles (one tile is one task's rows); within a
+// Built once per step and sight, used by every layer. Rows are put into tiles (one tile is one task's rows); within a
 // tile and a block, rows whose 64 positions lie in the same cells form a group, whatever sequences they belong to.
 class Schedule {
  public:
@@ -38,7 +39,7 @@ class Schedule {
 
   // quantized[cell] != 0: that cell is kept as codes, beside a pool of floats. No cell beyond its end is. What a tile
   // sees of such cells comes first.
-  Schedule(const StepPlan& plan, Pos window, Pos sinks, std::int32_t rows_per_tile,
+  Schedule(const StepPlan& plan, const Sight& sight, std::int32_t rows_per_tile,
            std::span<const unsigned char> quantized = {});
 
   std::span<const Tile> tiles() const { return tiles_; }
@@ -50,6 +51,9 @@ class Schedule {
   // The plan's row in a tile's slot.
   std::int32_t row(const Tile& tile, std::int32_t slot) const {
     return rows_[static_cast<std::size_t>(tile.begin + slot)];
+  }
+  Pos position(const Tile& tile, std::int32_t slot) const {
+    return positions_[static_cast<std::size_t>(row(tile, slot))];
   }
   const Cell* cells(std::int32_t list) const { return lists_[static_cast<std::size_t>(list)].cells.data(); }
   // The most segments that one tile has.
@@ -72,8 +76,8 @@ class Schedule {
   std::int32_t intern(std::int32_t block, const CellList& list);
   void split_lists(std::span<const unsigned char> quantized);
   std::int32_t list_of(std::size_t row, std::int32_t block, bool quantized) const;
-  void add_tile(const StepPlan& plan, Pos window, Pos sinks, std::int32_t begin, std::int32_t end);
-  void add_groups(const StepPlan& plan, Pos window, Pos sinks, const Tile& tile, bool quantized);
+  void add_tile(const StepPlan& plan, const Sight& sight, std::int32_t begin, std::int32_t end);
+  void add_groups(const StepPlan& plan, const Sight& sight, const Tile& tile, bool quantized);
 
   std::vector<CellList> lists_;
   std::vector<std::int32_t> first_list_;  // by block
@@ -81,6 +85,7 @@ class Schedule {
   std::vector<BlockRange> views_;
   std::vector<BlockRange> tails_;  // by row of the plan; empty without tails
   std::vector<std::int32_t> row_views_;
+  std::vector<Pos> positions_;      // by row of the plan
   std::vector<std::int32_t> rows_;  // rows of the plan, those of one view adjacent
   std::vector<Tile> tiles_;
   std::vector<Segment> segments_;

@@ -27,7 +27,8 @@ struct KvArchitecture {
   std::int32_t n_layers = 0;
   std::int32_t n_kv_heads = 0;
   std::int32_t head_dim = 0;
-  std::vector<Pos> windows;  // [n_layers] sliding window of each layer, 0 for none; empty when no layer has one
+  std::vector<Pos> windows;        // [n_layers] how far back each layer looks, 0 for all; empty when all do
+  std::vector<LayerShape> shapes;  // [n_layers]; empty where all layers are [n_kv_heads, head_dim]
 };
 
 // What a method takes: int64 [rows], or float32 [rows, width] where there is a width. Not copied.
@@ -60,6 +61,7 @@ struct OutputRows {
 class PteModule {
  public:
   static constexpr std::int32_t kSchemaVersion = 1;
+  static constexpr std::int32_t kShapesVersion = 2;  // of programs whose layers differ in shape
 
   // Reads what can be known without loading a method. Throws ProgramError naming the file, what is wrong with it and
   // what to do, as everything below does.
@@ -94,6 +96,7 @@ class PteModule {
 
   [[noreturn]] void fail(const std::string& what) const;
   void read_architecture();
+  void read_shapes(const std::vector<std::int64_t>& values);
   std::vector<std::int64_t> read_ints(const std::string& method);
   void check_backends();
   void load_methods();  // under a ForwardGate

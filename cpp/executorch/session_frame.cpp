@@ -6,7 +6,7 @@
 namespace agentkv {
 
 BuiltCache build_cache(const std::string& backend_id, const KvArchitecture& model, const CacheOptions& options) {
-  const CacheConfig config{options, model.n_layers, model.n_kv_heads, model.head_dim, model.windows};
+  const CacheConfig config{options, model.n_layers, model.n_kv_heads, model.head_dim, model.windows, model.shapes};
   return CacheBuilderRegistry::instance().build(backend_id, config);
 }
 

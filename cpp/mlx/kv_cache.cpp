@@ -72,9 +72,10 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       head_dim_(config.head_dim),
       capacity_(config.capacity),
       min_chunk_(config.min_chunk),
-      sight_{config.window, config.sinks},
+      sight_{.window = config.window, .sinks = config.sinks},
       planner_(std::move(planner)) {
   config.check();
+  require<InvalidTensor>(config.shapes.empty(), "MLX keeps layers of one shape only");
   require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
   on_owner([&] {
     for (int i = 0; i < config.n_layers; ++i) layers_.push_back({make_pool(config), make_pool(config)});
@@ -209,7 +210,7 @@ mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, float scal
   require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
                          "; neither may be negative");
 
-  const Sight sight = narrower({window, sinks}, sight_);
+  const Sight sight = narrower({.window = window, .sinks = sinks}, sight_);
   const Visibility visibility = hides(plan, sight.window, sight.sinks) ? Visibility::Explicit : spec.visibility;
   // Of the two ways to attend over codes, the one with the smaller intermediate: scores, or K and V multiplied out.
   const bool packed = spec.k.affine && heads * plan.n_tokens() <= 2 * n_kv_heads_ * head_dim_;

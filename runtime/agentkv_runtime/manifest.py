@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentkv_runtime.errors import ModelFolderError
+from agentkv_runtime.metadata import LayerShape
 from agentkv_runtime.printable import printable
 from agentkv_runtime.small_files import read_text
 
@@ -83,7 +84,9 @@ class Manifest(BaseModel):
     n_kv_heads: Positive
     head_dim: Positive
     windows: tuple[Window, ...] = ()
-    """Sliding window of each layer in positions, 0 for none; empty when no layer has one."""
+    """How far back each layer looks in positions, 0 for all; empty when all do."""
+    shapes: tuple[LayerShape, ...] = ()
+    """What each layer keeps of a token; empty where all keep `n_kv_heads` keys and values of `head_dim`."""
     features: FeatureInfo | None = None
     call_format: str | None = None
     """How the model writes calls: the name of a format; None where it was not looked for."""
@@ -103,6 +106,8 @@ class Manifest(BaseModel):
     def _layers_have_a_window_each(self) -> Manifest:
         if self.windows and len(self.windows) != self.n_layers:
             raise ValueError(f"{len(self.windows)} windows for {self.n_layers} layers")
+        if self.shapes and len(self.shapes) != self.n_layers:
+            raise ValueError(f"{len(self.shapes)} shapes for {self.n_layers} layers")
         return self
 
 

@@ -4,16 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agentkv_runtime.errors import UnknownSchemaError
 
-__all__ = ["SCHEMA_VERSION", "KvCacheMetadata", "read_kv_cache_metadata", "write_kv_cache_metadata"]
+__all__ = [
+    "MAX_HEAD_DIM",
+    "SCHEMA_VERSION",
+    "SHAPES_VERSION",
+    "KvCacheMetadata",
+    "LayerShape",
+    "read_kv_cache_metadata",
+    "write_kv_cache_metadata",
+]
 
 SCHEMA_VERSION = 1
+SHAPES_VERSION = 2
+"""Of programs whose layers differ in shape, or keep something else than keys and values of one width."""
+MAX_HEAD_DIM = 1024
 _PREFIX = "kv_cache."
 _COUNTS = ("n_layers", "n_kv_heads", "head_dim")
 _FLOAT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 _CODE_BITS = {"int8": 8, "int4": 4}
+
+
+class LayerShape(NamedTuple):
+    """What one layer keeps of a token."""
+
+    n_kv_heads: int
+    k_dim: int
+    v_dim: int
+    values_in_keys: bool = False
+    """Values are the first `v_dim` numbers of keys and kept with them, as in latent attention (DeepSeek-V2, 2024)."""
+
+
+def _row_bytes(dim: int, kv_dtype: str, backend: str) -> int:
+    if kv_dtype in _FLOAT_BYTES:
+        return dim * _FLOAT_BYTES[kv_dtype]
+    if kv_dtype not in _CODE_BITS:
+        raise ValueError(f"kv_dtype must be one of {', '.join((*_FLOAT_BYTES, *_CODE_BITS))}, not {kv_dtype!r}")
+    if backend != "mlx":
+        return (dim if kv_dtype == "int8" else (dim + 31) // 32 * 16) + 4
+    if dim % 32:
+        raise ValueError(f"{kv_dtype} needs a head_dim that 32 divides on MLX, not {dim}")
+    groups = dim // (64 if dim % 64 == 0 else 32)
+    return dim * _CODE_BITS[kv_dtype] // 8 + groups * 4
 
 
 @dataclass(frozen=True)
@@ -24,8 +59,28 @@ class KvCacheMetadata:
     n_kv_heads: int
     head_dim: int
     windows: tuple[int, ...] = ()
-    """Sliding window of each layer in positions, 0 for none; empty when no layer has one."""
-    schema_version: int = SCHEMA_VERSION
+    """How far back each layer looks in positions (its sliding window, or its chunk), 0 for all; empty when all do."""
+    shapes: tuple[LayerShape, ...] = ()
+    """Of each layer; empty where all keep `n_kv_heads` keys and values of `head_dim`."""
+
+    @classmethod
+    def of_layers(cls, shapes: Sequence[LayerShape], windows: Sequence[int]) -> KvCacheMetadata:
+        """The metadata of a cache whose layers have these shapes and windows. `n_kv_heads` and `head_dim` are those of
+        the largest layer where they differ."""
+        largest = max(shapes, key=lambda shape: shape.n_kv_heads * shape.k_dim)
+        plain = all(shape == (largest.n_kv_heads, largest.k_dim, largest.k_dim, False) for shape in shapes)
+        return cls(
+            len(shapes),
+            largest.n_kv_heads,
+            largest.k_dim,
+            tuple(windows) if any(windows) else (),
+            () if plain else tuple(shapes),
+        )
+
+    @property
+    def schema_version(self) -> int:
+        """The oldest version of the schema that can say this."""
+        return SHAPES_VERSION if self.shapes else SCHEMA_VERSION
 
     def kv_bytes_per_token(self, kv_dtype: str, backend: str = "cpu") -> int:
         """Bytes that one cached token takes over all layers, K and V. Raises ValueError for dtypes that do not fit.
@@ -33,26 +88,26 @@ class KvCacheMetadata:
         int8 and int4 are codes of a row (int4: 32 numbers in 16 bytes) with a float32 scale; on MLX with a float16
         scale and bias per 64 numbers, or 32 where 64 does not divide head_dim.
         """
-        if kv_dtype in _FLOAT_BYTES:
-            row = self.head_dim * _FLOAT_BYTES[kv_dtype]
-        elif kv_dtype not in _CODE_BITS:
-            raise ValueError(f"kv_dtype must be one of {', '.join((*_FLOAT_BYTES, *_CODE_BITS))}, not {kv_dtype!r}")
-        elif backend != "mlx":
-            row = (self.head_dim if kv_dtype == "int8" else (self.head_dim + 31) // 32 * 16) + 4
-        else:
-            if self.head_dim % 32:
-                raise ValueError(f"{kv_dtype} needs a head_dim that 32 divides on MLX, not {self.head_dim}")
-            groups = self.head_dim // (64 if self.head_dim % 64 == 0 else 32)
-            row = self.head_dim * _CODE_BITS[kv_dtype] // 8 + groups * 4
-        return 2 * self.n_layers * self.n_kv_heads * row
+        total = 0
+        for shape in self.shapes or (LayerShape(self.n_kv_heads, self.head_dim, self.head_dim),) * self.n_layers:
+            if shape.values_in_keys and kv_dtype in _CODE_BITS:
+                raise ValueError(f"rows whose values are a part of their keys are not kept as {kv_dtype}")
+            dims = (shape.k_dim,) if shape.values_in_keys else (shape.k_dim, shape.v_dim)
+            total += shape.n_kv_heads * sum(_row_bytes(dim, kv_dtype, backend) for dim in dims)
+        return total
 
 
 def write_kv_cache_metadata(
-    *, n_layers: int, n_kv_heads: int, head_dim: int, windows: Sequence[int] = ()
+    *,
+    n_layers: int,
+    n_kv_heads: int,
+    head_dim: int,
+    windows: Sequence[int] = (),
+    shapes: Sequence[LayerShape] = (),
 ) -> dict[str, int | list[int]]:
     """Constant methods for `to_edge_transform_and_lower(..., constant_methods=)`.
 
-    `windows` has one entry per layer, 0 for full attention; it is left out when no layer has a window.
+    `windows` and `shapes` have one entry per layer; windows, 0 for full attention, are left out when no layer has one.
     """
     counts = {"n_layers": n_layers, "n_kv_heads": n_kv_heads, "head_dim": head_dim}
     for name, value in counts.items():
@@ -62,25 +117,29 @@ def write_kv_cache_metadata(
         raise ValueError(f"windows must not be negative: {list(windows)}")
     if windows and len(windows) != n_layers:
         raise ValueError(f"{len(windows)} windows for {n_layers} layers; give one per layer")
-    constants: dict[str, int | list[int]] = {_PREFIX + "schema_version": SCHEMA_VERSION}
+    if shapes and len(shapes) != n_layers:
+        raise ValueError(f"{len(shapes)} shapes for {n_layers} layers; give one per layer")
+    constants: dict[str, int | list[int]] = {_PREFIX + "schema_version": SHAPES_VERSION if shapes else SCHEMA_VERSION}
     constants |= {_PREFIX + name: value for name, value in counts.items()}
     if any(windows):
         constants[_PREFIX + "windows"] = list(windows)
+    if shapes:
+        constants[_PREFIX + "shapes"] = [int(number) for shape in shapes for number in shape]
     return constants
 
 
 def read_kv_cache_metadata(constants: Mapping[str, object]) -> KvCacheMetadata:
     """The metadata that `write_kv_cache_metadata` wrote, as a loaded program returns it.
 
-    Raises UnknownSchemaError for a version other than `SCHEMA_VERSION` or when a constant is missing or malformed.
+    Raises UnknownSchemaError for other versions of the schema or when a constant is missing or malformed.
     """
     version = constants.get(_PREFIX + "schema_version")
     if version is None:
         raise UnknownSchemaError("no kv_cache.schema_version: agentkv did not export this program")
-    if version != SCHEMA_VERSION:
+    if version not in (SCHEMA_VERSION, SHAPES_VERSION):
         raise UnknownSchemaError(
-            f"cache schema version {version!r}; this runtime reads {SCHEMA_VERSION}. Install the agentkv that exported "
-            "the program, or export the model again"
+            f"cache schema version {version!r}; this runtime reads {SCHEMA_VERSION} and {SHAPES_VERSION}. Install the"
+            " agentkv that exported the program, or export the model again"
         )
     counts: dict[str, int] = {}
     for name in _COUNTS:
@@ -93,4 +152,16 @@ def read_kv_cache_metadata(constants: Mapping[str, object]) -> KvCacheMetadata:
         raise UnknownSchemaError(f"{_PREFIX}windows must be integers of at least 0, not {windows!r}")
     if windows and len(windows) != counts["n_layers"]:
         raise UnknownSchemaError(f"{len(windows)} windows for {counts['n_layers']} layers")
-    return KvCacheMetadata(**counts, windows=tuple(windows))
+    shapes = _read_shapes(constants, counts["n_layers"]) if version == SHAPES_VERSION else ()
+    return KvCacheMetadata(**counts, windows=tuple(windows), shapes=shapes)
+
+
+def _read_shapes(constants: Mapping[str, object], n_layers: int) -> tuple[LayerShape, ...]:
+    numbers = constants.get(_PREFIX + "shapes", ())
+    if not isinstance(numbers, Sequence) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise UnknownSchemaError(f"{_PREFIX}shapes must be integers of at least 0, not {numbers!r}")
+    if len(numbers) != 4 * n_layers:
+        raise UnknownSchemaError(f"{len(numbers)} numbers of shapes for {n_layers} layers, which take 4 each")
+    return tuple(
+        LayerShape(*numbers[at : at + 3], values_in_keys=bool(numbers[at + 3])) for at in range(0, len(numbers), 4)
+    )

@@ -134,6 +134,7 @@ def _check_agreement(folder: ModelFolder, program: ExecuTorchProgram) -> None:
         n_kv_heads=manifest.n_kv_heads,
         head_dim=manifest.head_dim,
         windows=manifest.windows,
+        shapes=manifest.shapes,
     )
     declared = {name: getattr(manifest, name) for name in program.info}
     if metadata != described or program.info != declared:

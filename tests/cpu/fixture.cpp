@@ -117,7 +117,8 @@ Tensor Filled::attend(const StepPlan& plan, float scale, Pos window, Pos sinks, 
   const AttendSpec spec = cache.update_and_fetch(0, positions, new_k.view(), new_v.view());
   Tensor out(shape.n_kv_heads * shape.group, n, shape.head_dim);
   std::fill(out.data.begin(), out.data.end(), std::numeric_limits<float>::quiet_NaN());
-  cache.attend(spec, queries(plan, seed).view(), scale, window, out.mutable_view(), sinks);
+  cache.attend(spec, queries(plan, seed).view(), {.scale = scale}, {.window = window, .sinks = sinks},
+               out.mutable_view());
   return out;
 }
 

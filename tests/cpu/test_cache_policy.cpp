@@ -81,7 +81,8 @@ struct Fed {
     const std::vector<std::int64_t> fed(positions.begin(), positions.end());
     auto& layer = static_cast<KvCache&>(*built.layer);
     Tensor out(2 * kHeads, n, kDim);
-    layer.attend(layer.update_and_fetch(0, fed, k.view(), v.view()), q.view(), 0.25f, kWindow, out.mutable_view());
+    layer.attend(layer.update_and_fetch(0, fed, k.view(), v.view()), q.view(), {.scale = 0.25f}, {.window = kWindow},
+                 out.mutable_view());
     built.cells->commit_step();
     return out;
   }

@@ -96,7 +96,7 @@ void test_refusals() {
     CHECK_THROWS(KvCache(c, planner, nullptr), InvalidTensor, part);
   };
   refused([](CacheConfig& c) { c.head_dim = 12; }, "12");
-  refused([](CacheConfig& c) { c.head_dim = 264; }, "264");
+  refused([](CacheConfig& c) { c.head_dim = 1032; }, "1032");
   refused([](CacheConfig& c) { c.n_kv_heads = 0; }, "n_kv_heads");
   refused([](CacheConfig& c) { c.n_layers = 0; }, "n_layers");
   refused([](CacheConfig& c) { c.capacity = 0; }, "capacity");
@@ -117,11 +117,11 @@ void test_refusals() {
   const AttendSpec spec = update(cache, 0, good, good);
   Tensor out(4, 2, 8), narrow(4, 2, 16);
   const Tensor q(4, 2, 8), odd(3, 2, 8), longer(4, 3, 8);
-  CHECK_THROWS(cache.attend(spec, odd.view(), 1.0f, 0, out.mutable_view()), InvalidTensor, "3 heads", "multiple of 2");
-  CHECK_THROWS(cache.attend(spec, longer.view(), 1.0f, 0, out.mutable_view()), InvalidTensor, "q is [4, 3, 8]");
-  CHECK_THROWS(cache.attend(spec, q.view(), 1.0f, 0, narrow.mutable_view()), InvalidTensor, "out is [4, 2, 16]");
-  CHECK_THROWS(cache.attend(spec, q.view(), 1.0f, -1, out.mutable_view()), InvalidTensor, "-1");
-  CHECK_THROWS(cache.attend({}, q.view(), 1.0f, 0, out.mutable_view()), InvalidTensor, "update_and_fetch");
+  CHECK_THROWS(cache.attend(spec, odd.view(), {}, {}, out.mutable_view()), InvalidTensor, "3 heads", "multiple of 2");
+  CHECK_THROWS(cache.attend(spec, longer.view(), {}, {}, out.mutable_view()), InvalidTensor, "q is [4, 3, 8]");
+  CHECK_THROWS(cache.attend(spec, q.view(), {}, {}, narrow.mutable_view()), InvalidTensor, "out is [4, 2, 16]");
+  CHECK_THROWS(cache.attend(spec, q.view(), {}, {.window = -1}, out.mutable_view()), InvalidTensor, "-1");
+  CHECK_THROWS(cache.attend({}, q.view(), {}, {}, out.mutable_view()), InvalidTensor, "update_and_fetch");
 }
 
 // Every stored value is what the scalar reference says, on every instruction set: ties, subnormals, overflow, NaN.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from agentkv_runtime.hf.scoring import Scoring
 from torch.nn import functional
 
 
@@ -19,15 +20,14 @@ class GrowingCache:
         k: torch.Tensor,
         v: torch.Tensor,
         position: torch.Tensor,
-        scale: float,
-        window: int,
+        scoring: Scoring,
+        writes: bool,
     ) -> torch.Tensor:
+        assert writes
         if layer_id in self.layers:
             before_k, before_v = self.layers[layer_id]
             k, v = torch.cat((before_k, k), 2), torch.cat((before_v, v), 2)
         self.layers[layer_id] = (k, v)
         at = torch.arange(k.shape[2])
-        visible = at[None] <= position[:, None]
-        if window:
-            visible &= at[None] > position[:, None] - window
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=True)
+        visible = scoring.visible(position, at)
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scoring.scale, enable_gqa=True)

@@ -128,9 +128,9 @@ constexpr decltype(&sums_of_code_rows<1>) kSums[] = {sums_of_code_rows<1>, sums_
 
 template <class Row>
 void packed_code_block(const BlockArgs& a) {
-  const int padded = padded_dim(a.dim);
+  const int padded = padded_dim(a.v_dim);
   auto* kt = reinterpret_cast<std::int32_t*>(a.scratch);
-  std::int32_t* v = kt + kBlock * a.dim / kPack;
+  std::int32_t* v = kt + kBlock * a.k_dim / kPack;
   auto* scores = reinterpret_cast<float*>(v + kBlock / 2 * padded);
   auto* weights = reinterpret_cast<std::int16_t*>(scores + kStripRows * kBlock);
   alignas(64) float k_scales[kBlock], v_scales[kBlock];
@@ -140,7 +140,7 @@ void packed_code_block(const BlockArgs& a) {
   const BlockRows block(a);
   gather_scales(a.k_scales, a.cells, k_scales);
   gather_scales(a.v_scales, a.cells, v_scales);
-  pack_k_codes<Row>(block, a.dim, end, kt);
+  pack_k_codes<Row>(block, a.k_dim, end, kt);
   pack_v_codes<Row>(block, padded, end, v);
 
   for (int begin = 0; begin < a.n_rows; begin += kStripRows) {
@@ -148,11 +148,10 @@ void packed_code_block(const BlockArgs& a) {
     Weighed weighed[kStripRows];
     for (int r = 0; r < rows; r += kCodeRows) {
       const int n = rows - r < kCodeRows ? rows - r : kCodeRows;
-      kProducts[n - 1](a.q + begin + r, kt, a.dim / kPack, end, reinterpret_cast<std::int32_t*>(scores + r * kBlock));
+      kProducts[n - 1](a.q + begin + r, kt, a.k_dim / kPack, end, reinterpret_cast<std::int32_t*>(scores + r * kBlock));
     }
     for (int r = 0; r < rows; ++r) {
-      weighed[r] = weigh_block(scores + r * kBlock, CodeQuery::of(a.q[begin + r]), a.visible[begin + r], k_scales,
-                               v_scales, a.state[begin + r], padded, weights + r * kBlock);
+      weighed[r] = weigh_block(a, begin + r, k_scales, v_scales, scores + r * kBlock, weights + r * kBlock);
     }
     for (int r = 0; r < rows; r += kCodeRows) {
       const int n = rows - r < kCodeRows ? rows - r : kCodeRows;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cpu/kernels/dot.h"
-#include "cpu/kernels/softmax.h"
+#include "cpu/kernels/scores.h"
 
 namespace agentkv::cpu {
 namespace {
@@ -93,15 +93,16 @@ AGENTKV_INLINE float code_weights(const float* weights, const float* v_scales, s
   return most * (1.0f / kTop);
 }
 
-// A row's softmax of one block: products in `scores` into weights in `codes`. Returns by how much the sums fade and
-// what a unit of `codes` stands for.
+// The softmax of row r of one block: products in `scores` into weights in `codes`. Returns by how much the sums fade
+// and what a unit of `codes` stands for.
 struct Weighed {
   float fade, unit;
 };
-AGENTKV_INLINE Weighed weigh_block(float* scores, const CodeQuery& query, std::uint64_t visible, const float* k_scales,
-                                   const float* v_scales, float* state, int padded, std::int16_t* codes) {
-  scale_products(scores, k_scales, query.scale);
-  const float fade = softmax_block(scores, visible, state, padded);
+AGENTKV_INLINE Weighed weigh_block(const BlockArgs& a, int r, const float* k_scales, const float* v_scales,
+                                   float* scores, std::int16_t* codes) {
+  scale_products(scores, k_scales, CodeQuery::of(a.q[r]).scale);
+  bend_scores(a, r, scores);
+  const float fade = softmax_block(scores, a.visible[r], a.state[r], padded_dim(a.v_dim));
   return {fade, code_weights(scores, v_scales, codes)};
 }
 

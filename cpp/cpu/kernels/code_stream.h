@@ -66,7 +66,7 @@ AGENTKV_INLINE void stream_code_sums(const std::byte* const* v_rows, const std::
 
 template <class Row, int N>
 void stream_code_block(const BlockArgs& a) {
-  const int padded = padded_dim(a.dim);
+  const int padded = padded_dim(a.v_dim);
   std::uint64_t seen = 0;
   for (int r = 0; r < N; ++r) seen |= a.visible[r];
   const int begin = __builtin_ctzll(seen), end = 64 - __builtin_clzll(seen);
@@ -79,15 +79,14 @@ void stream_code_block(const BlockArgs& a) {
   gather_scales(a.v_scales, a.cells, v_scales);
   for (int p = 0; p < kBlock; p += kWidth) {
     if (p + kWidth > begin && p < end) {
-      stream_products<Row, N>(rows.k + p, rows.next_k + p, q, a.dim, reinterpret_cast<std::int32_t*>(scores) + p);
+      stream_products<Row, N>(rows.k + p, rows.next_k + p, q, a.k_dim, reinterpret_cast<std::int32_t*>(scores) + p);
     } else {
       for (int r = 0; r < N; ++r) store(scores + r * kBlock + p, Vec{});
     }
   }
   Weighed weighed[N];
   for (int r = 0; r < N; ++r) {
-    weighed[r] = weigh_block(scores + r * kBlock, *q[r], a.visible[r], k_scales, v_scales, a.state[r], padded,
-                             weights + r * kBlock);
+    weighed[r] = weigh_block(a, r, k_scales, v_scales, scores + r * kBlock, weights + r * kBlock);
   }
   constexpr int kParts = kWidth == 4 ? 1 : (N > 2 ? 1 : 2) * (kWidth == 16 ? 2 : 1);
   int d = 0;

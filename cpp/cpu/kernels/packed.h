@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cpu/kernels/rows.h"
-#include "cpu/kernels/softmax.h"
+#include "cpu/kernels/scores.h"
 
 namespace agentkv::cpu {
 namespace {
@@ -145,15 +145,15 @@ AGENTKV_INLINE void sums_of(int n, const float* weights, const float* fade, cons
 
 template <class Row>
 void packed_block(const BlockArgs& a) {
-  const int padded = padded_dim(a.dim);
+  const int padded = padded_dim(a.v_dim);
   float* kt = a.scratch;
-  float* v = kt + kBlock * a.dim;
+  float* v = kt + kBlock * a.k_dim;
   float* scores = v + kBlock * padded;
   std::uint64_t seen = 0;
   for (int r = 0; r < a.n_rows; ++r) seen |= a.visible[r];
   const int end = 64 - __builtin_clzll(seen);
   const BlockRows block(a);
-  pack_k<Row>(block, a.dim, end, kt);
+  pack_k<Row>(block, a.k_dim, end, kt);
   pack_v<Row>(block, padded, end, v);
 
   // A strip of rows at a time: its scores stay in the first-level cache, and K and V are reread once per strip.
@@ -162,9 +162,10 @@ void packed_block(const BlockArgs& a) {
     float fade[kStripRows];
     for (int r = 0; r < rows; r += kTileRows) {
       const int n = rows - r < kTileRows ? rows - r : kTileRows;
-      scores_of(n, a.q + begin + r, kt, a.dim, end, scores + r * kBlock);
+      scores_of(n, a.q + begin + r, kt, a.k_dim, end, scores + r * kBlock);
     }
     for (int r = 0; r < rows; ++r) {
+      bend_scores(a, begin + r, scores + r * kBlock);
       fade[r] = softmax_block(scores + r * kBlock, a.visible[begin + r], a.state[begin + r], padded);
     }
     for (int r = 0; r < rows; r += kTileRows) {

@@ -10,8 +10,8 @@
 namespace agentkv::cpu {
 namespace {
 
-// Bit i of either row, set: coordinate i changes its sign. The fraction of pi.
-constexpr std::uint64_t kSignBits[2][kMaxHeadDim / 64] = {
+// Bit i % 256 of either row, set: coordinate i changes its sign. The fraction of pi.
+constexpr std::uint64_t kSignBits[2][4] = {
     {0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0, 0x082efa98ec4e6c89},
     {0x452821e638d01377, 0xbe5466cf34e90c6c, 0xc0ac29b7c97c50dd, 0x3f84d5b5b5470917}};
 
@@ -19,7 +19,7 @@ struct Signs {
   float of[2][kMaxHeadDim];
   constexpr Signs() : of() {
     for (int s = 0; s < 2; ++s) {
-      for (int i = 0; i < kMaxHeadDim; ++i) of[s][i] = (kSignBits[s][i / 64] >> (i % 64)) & 1 ? -1.0f : 1.0f;
+      for (int i = 0; i < kMaxHeadDim; ++i) of[s][i] = (kSignBits[s][i / 64 % 4] >> (i % 64)) & 1 ? -1.0f : 1.0f;
     }
   }
 };

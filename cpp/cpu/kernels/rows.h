@@ -16,10 +16,10 @@ struct BlockRows {
 
   explicit AGENTKV_INLINE BlockRows(const BlockArgs& a) {
     const std::int32_t* next_cells = a.next_cells != nullptr ? a.next_cells : a.cells;
-    addresses(a.k, a.row_bytes, a.cells, k);
-    addresses(a.v, a.row_bytes, a.cells, v);
-    addresses(a.k, a.row_bytes, next_cells, next_k);
-    addresses(a.v, a.row_bytes, next_cells, next_v);
+    addresses(a.k, a.k_row_bytes, a.cells, k);
+    addresses(a.v, a.v_row_bytes, a.cells, v);
+    addresses(a.k, a.k_row_bytes, next_cells, next_k);
+    addresses(a.v, a.v_row_bytes, next_cells, next_v);
   }
 
  private:

@@ -23,14 +23,19 @@ void merge_state(float* into, const float* later, int dim) {
   into[n] = peak;
 }
 
-void finish(const float* state, float* out, int dim) {
+void finish(const float* state, float sink, float* out, int dim) {
   const float* lanes = state + padded_dim(dim);
   float sum[kLanes];
   for (int i = 0; i < kLanes; ++i) sum[i] = lanes[i];
   for (int step = kLanes / 2; step >= 1; step /= 2) {
     for (int i = 0; i < step; ++i) sum[i] = sum[i] + sum[i + step];
   }
-  const float inverse = sum[0] == 0.0f ? 0.0f : 1.0f / sum[0];
+  float inverse = sum[0] == 0.0f ? 0.0f : 1.0f / sum[0];
+  if (sink != kMinusInfinity) {
+    const float seen = lanes[kLanes], peak = sink > seen ? sink : seen;
+    const float fade = exp2_nonpositive(splat(seen - peak))[0], weight = exp2_nonpositive(splat(sink - peak))[0];
+    inverse = fade / (sum[0] * fade + weight);
+  }
   // The sign of a zero sum may depend on how many hidden positions were added; adding +0 gives every zero one sign.
   for (int i = 0; i < dim; ++i) out[i] = state[i] * inverse + 0.0f;
 }

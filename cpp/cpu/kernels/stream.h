@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu/kernels/rows.h"
-#include "cpu/kernels/softmax.h"
+#include "cpu/kernels/scores.h"
 
 namespace agentkv::cpu {
 namespace {
@@ -72,7 +72,7 @@ AGENTKV_INLINE void stream_sums(const std::byte* const* v_rows, const std::byte*
 
 template <class Row, int N>
 void stream_block(const BlockArgs& a) {
-  const int padded = padded_dim(a.dim);
+  const int padded = padded_dim(a.v_dim);
   std::uint64_t seen = 0;
   for (int r = 0; r < N; ++r) seen |= a.visible[r];
   const int begin = __builtin_ctzll(seen), end = 64 - __builtin_clzll(seen);
@@ -80,13 +80,16 @@ void stream_block(const BlockArgs& a) {
   alignas(64) float scores[N * kBlock];
   for (int p = 0; p < kBlock; p += kWidth) {
     if (p + kWidth > begin && p < end) {
-      stream_scores<Row, N>(rows.k + p, rows.next_k + p, a.q, a.dim, scores + p);
+      stream_scores<Row, N>(rows.k + p, rows.next_k + p, a.q, a.k_dim, scores + p);
     } else {
       for (int r = 0; r < N; ++r) store(scores + r * kBlock + p, Vec{});
     }
   }
   float fade[N];
-  for (int r = 0; r < N; ++r) fade[r] = softmax_block(scores + r * kBlock, a.visible[r], a.state[r], padded);
+  for (int r = 0; r < N; ++r) {
+    bend_scores(a, r, scores + r * kBlock);
+    fade[r] = softmax_block(scores + r * kBlock, a.visible[r], a.state[r], padded);
+  }
 
   constexpr int kVecs = kWidth == 16 ? (N > 2 ? 4 : 8) : (N > 2 ? 2 : 4);
   int d = 0;

@@ -3,7 +3,8 @@
 //
 // The reduction order is part of the interface (all kernels, all query counts, all instruction sets with FMA give the
 // same bits). Over float rows:
-//   score(q, p)  = fma chain over d = 0 .. dim - 1 of q[d] * K[p][d], from 0; q already carries scale * log2(e)
+//   score(q, p)  = fma chain over d = 0 .. dim - 1 of q[d] * K[p][d], from 0; q already carries scale * log2(e); then
+//   scores.h: the cap, and the slope times the distance
 //   positions go by blocks [64 b, 64 b + 64); an absent or hidden position has score -inf, so weight 0
 //   per block: peak = max, weights = exp2(score - peak), 16 lanes of denominators (lane = p mod 16, the four weights of
 //   a lane summed as (w0 + w1) + (w2 + w3)), sum[d] = fma chain over p of w[p] * V[p][d], from sum[d] * fade
@@ -22,32 +23,37 @@ namespace agentkv::cpu {
 inline constexpr int kBlock = 64;     // positions per block
 inline constexpr int kSegment = 512;  // positions per segment: one state, reduced on one thread
 inline constexpr int kLanes = 16;     // partial denominators
-inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxHeadDim = 1024;
 
-// A query row's running state in floats: sum [padded dim], denominators [kLanes], peak, padding.
+// A query row's running state in floats: sum [padded dim of V], denominators [kLanes], peak, padding.
 inline constexpr int padded_dim(int dim) { return (dim + kLanes - 1) / kLanes * kLanes; }
 inline constexpr int state_floats(int dim) { return padded_dim(dim) + 2 * kLanes; }
 // A query row as kernels read it, in floats; a multiple of 64 bytes.
 inline constexpr int query_floats(int dim) { return kLanes + (dim + 63) / 64 * 64; }
 // Floats of scratch that attend_block needs: K and V of a block and the scores of a strip of rows.
 inline constexpr int kStripRows = 24;
-inline constexpr int scratch_floats(int dim) { return kBlock * (dim + padded_dim(dim)) + kStripRows * kBlock; }
+inline constexpr int scratch_floats(int k_dim, int v_dim) {
+  return kBlock * (k_dim + padded_dim(v_dim)) + kStripRows * kBlock;
+}
 
 // Some query rows against one block of positions.
 struct BlockArgs {
-  const std::byte* k;  // this K/V head's rows, cell c at k + c * row_bytes
+  const std::byte* k;  // this K/V head's rows, cell c at k + c * k_row_bytes
   const std::byte* v;
   const float* k_scales;  // cell c's at k_scales[c]; null where rows are floats
   const float* v_scales;
-  std::size_t row_bytes;
+  std::size_t k_row_bytes, v_row_bytes;
   const std::int32_t* cells;       // [kBlock] cell of each position, -1 where absent
   const std::int32_t* next_cells;  // the block that follows, to prefetch; may be null
-  int dim;
+  int k_dim, v_dim;
   int n_rows;
-  const float* const* q;         // [n_rows] -> [query_floats(dim)], as prepare_query wrote it
+  const float* const* q;         // [n_rows] -> [query_floats(k_dim)], as prepare_query wrote it
   const std::uint64_t* visible;  // [n_rows] bit p: the row sees position p of the block; never 0
-  float* const* state;           // [n_rows] -> [state_floats(dim)], 64-byte aligned
-  float* scratch;                // [scratch_floats(dim)], 64-byte aligned
+  float* const* state;           // [n_rows] -> [state_floats(v_dim)], 64-byte aligned
+  float cap;                     // scores become cap * tanh(score / cap); with log2(e); 0: none
+  const float* slopes;           // [n_rows] a score gains per position that the row is away, with log2(e); null: none
+  const float* distances;        // [n_rows] the block's first position less the row's; as slopes
+  float* scratch;                // [scratch_floats(k_dim, v_dim)], 64-byte aligned
 };
 
 // What depends on how a pool keeps its rows.
@@ -67,7 +73,8 @@ struct KernelTable {
   RowKernels rows[3];  // fp32, fp16, bf16
   void (*init_state)(float* state, int dim);
   void (*merge_state)(float* into, const float* later, int dim);
-  void (*finish)(const float* state, float* out, int dim);
+  // `sink`: a score, with log2(e), that takes weight and has no value (gpt-oss, 2025); minus infinity: none.
+  void (*finish)(const float* state, float sink, float* out, int dim);
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int n);
   // Turns pairs (i, i + pairs), or (2 i, 2 i + 1) when interleaved, by the angles of cos and sin [pairs].
   void (*rotate)(const float* x, const float* cos, const float* sin, int pairs, bool interleaved, float* y);

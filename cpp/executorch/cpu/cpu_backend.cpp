@@ -76,16 +76,19 @@ class Call {
   }
   void operator()(const delegate::UpdateAndAttend& op) {
     auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
-    const auto spec = layer.update_and_fetch(op.layer, position(op.position), read(op.k), read(op.v));
-    layer.attend(spec, read(op.q), op.scale, op.window, write(op.dst));
+    const auto at = position(op.position);
+    const auto spec =
+        op.writes ? layer.update_and_fetch(op.layer, at, read(op.k), read(op.v)) : layer.fetch(op.layer, at);
+    const cpu::Scoring scoring{op.scale, op.cap, constant(op.sink_scores), constant(op.slopes)};
+    layer.attend(spec, read(op.q), scoring, {.window = op.window, .chunk = op.chunk}, write(op.dst));
   }
   void operator()(const delegate::Linear& op) {
     thread_local cpu::QuantizedRows codes;
     const cpu::HeadsView x = read(op.src);
     const cpu::MutableHeadsView y = write(op.dst);
     codes.assign(x.data, x.tokens, x.dim, static_cast<std::size_t>(x.token_stride), parallel_for);
-    const auto bias = op.bias == 0 ? std::span<const float>{} : std::span<const float>(blob_.constants[op.bias - 1]);
-    cpu::linear(codes, weights_.of(op), bias, y.data, static_cast<std::size_t>(y.token_stride), parallel_for);
+    cpu::linear(codes, weights_.of(op), constant(op.bias), y.data, static_cast<std::size_t>(y.token_stride),
+                parallel_for);
   }
   void operator()(const delegate::Add& op) { cpu::add_rows(read(op.a), read(op.b), write(op.dst), parallel_for); }
   void operator()(const delegate::Activate& op) {
@@ -156,6 +159,10 @@ class Call {
   cpu::HeadsView read(const View& view) const {
     const auto v = write(view);
     return {v.data, v.heads, v.tokens, v.dim, v.head_stride, v.token_stride};
+  }
+  // Of an index that counts from 1; nothing for 0.
+  std::span<const float> constant(std::uint32_t index) const {
+    return index == 0 ? std::span<const float>{} : std::span<const float>(blob_.constants[index - 1]);
   }
   std::span<const std::int64_t> position(std::uint32_t index) const {
     return {args_[index]->toTensor().const_data_ptr<std::int64_t>(), static_cast<std::size_t>(n_tokens_)};

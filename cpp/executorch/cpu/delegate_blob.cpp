@@ -79,6 +79,10 @@ Instruction read_instruction(BlobReader& in) {
       return read_op(in, &Add::a, &Add::b, &Add::dst);
     case 8:
       return read_op(in, &Activate::src, &Activate::dst, &Activate::gate);
+    case 10:
+      return read_op(in, &Attend::layer, &Attend::position, &Attend::scale, &Attend::window, &Attend::chunk,
+                     &Attend::cap, &Attend::sink_scores, &Attend::slopes, &Attend::writes, &Attend::q, &Attend::k,
+                     &Attend::v, &Attend::dst);
     case 9:
       return read_op(in, &Gated::src, &Gated::up, &Gated::dst, &Gated::gate);
     default:
@@ -121,9 +125,15 @@ class Checker {
     inside(op.k);
     inside(op.v);
     writable(op.dst);
-    if (op.layer < 0 || op.window < 0) damaged("a negative layer or window");
-    if (op.q.heads != op.dst.heads || op.q.dim != op.dst.dim || op.k.heads != op.v.heads || op.k.dim != op.v.dim) {
+    if (op.layer < 0 || op.window < 0 || op.chunk < 0) damaged("a negative layer, window or chunk");
+    if (!(op.cap >= 0)) damaged("a cap on scores that is no positive number");
+    if (op.q.heads != op.dst.heads || op.k.heads != op.v.heads || op.q.dim != op.k.dim || op.v.dim != op.dst.dim) {
       damaged("attention over tensors that do not match");
+    }
+    for (const std::uint32_t index : {op.sink_scores, op.slopes}) {
+      if (index != 0 && constant(index - 1).size() != static_cast<std::size_t>(op.q.heads)) {
+        damaged("sink scores or slopes for another number of heads");
+      }
     }
   }
   void operator()(const Linear& op) const {

@@ -55,7 +55,10 @@ struct UpdateAndAttend {
   std::int32_t layer = 0;
   std::uint32_t position = 0;  // input
   float scale = 1;
-  std::int32_t window = 0;
+  std::int32_t window = 0, chunk = 0;  // of cpu's Sight
+  float cap = 0;
+  std::uint32_t sink_scores = 0, slopes = 0;  // one more than the index of a constant [q.heads]; 0: none
+  bool writes = true;                         // or k and v are those that an earlier instruction wrote for the layer
   View q, k, v, dst;
 };
 // dst = W src + bias: rows are quantised to 8 bits, and W is packed integers (cpu/linear/packed_linear.h), which lie in

@@ -319,6 +319,7 @@ def _manifest(
         n_kv_heads=metadata.n_kv_heads,
         head_dim=metadata.head_dim,
         windows=metadata.windows,
+        shapes=metadata.shapes,
         features=lowered.features,
         call_format=call_format,
         weight_errors={name: float(f"{error:.3g}") for name, error in recipe.errors.items()},

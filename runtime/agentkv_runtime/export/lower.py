@@ -20,15 +20,17 @@ from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
+from agentkv_runtime.hf.attention import remember_latent
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
 from agentkv_runtime.hf.deferred import loading_as_it_runs
 from agentkv_runtime.hf.features import feature_layers
+from agentkv_runtime.hf.latent import absorb_latents
 from agentkv_runtime.hf.op import update_and_attend
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
-from agentkv_runtime.metadata import KvCacheMetadata
+from agentkv_runtime.metadata import MAX_HEAD_DIM, KvCacheMetadata, LayerShape
 
 __all__ = ["LoweredModel", "lower_model"]
 
@@ -44,30 +46,33 @@ class LoweredModel(LoweredProgram):
     trained_positions: int | None = None
 
 
-def _metadata(program: ExportedProgram, config: Any) -> KvCacheMetadata:
-    """Reads the cache's shape off the attention nodes. Raises UnsupportedModelError when one cache cannot serve all."""
-    name = getattr(config, "model_type", "the model")
-    layers: dict[int, tuple[int, int, int, int]] = {}
+def _metadata(program: ExportedProgram, name: str) -> KvCacheMetadata:
+    """Reads the cache's shape off the attention nodes. Raises UnsupportedModelError for widths that caches lack."""
+    shapes: dict[int, LayerShape] = {}
+    windows: dict[int, int] = {}
     for node in program.graph.nodes:
         if node.op != "call_function" or node.target is not update_and_attend:
             continue
-        _, k, v, _, layer_id, *_ = node.args
-        window = node.args[7] if len(node.args) > 7 else 0
-        if layer_id in layers:
-            raise UnsupportedModelError(f"{name}: two attentions share the cache of layer {layer_id}")
+        _, k, v, _, layer, _, _, window, chunk, *_ = (*node.args, 0, 0)
         k_shape, v_shape = k.meta["val"].shape, v.meta["val"].shape
-        layers[layer_id] = (int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), int(window))
-    check_layers(config, layers)
-    shapes = {shape[:3] for shape in layers.values()}
-    if len(shapes) != 1:
-        raise UnsupportedModelError(f"{name}: layers differ in (n_kv_heads, head_dim, value dim): {sorted(shapes)}")
-    n_kv_heads, head_dim, value_dim = shapes.pop()
-    if head_dim != value_dim:
-        raise UnsupportedModelError(f"{name}: keys have {head_dim} dimensions and values {value_dim}")
-    if head_dim % 8 or head_dim > 256:
-        raise UnsupportedModelError(f"{name}: head_dim {head_dim} is no multiple of 8 up to 256")
-    windows = tuple(layers[index][3] for index in range(len(layers)))
-    return KvCacheMetadata(len(layers), n_kv_heads, head_dim, windows if any(windows) else ())
+        shape = LayerShape(int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), _is_start(v, k))
+        for dim in (shape.k_dim, shape.v_dim):
+            if dim % 8 or dim > MAX_HEAD_DIM:
+                raise UnsupportedModelError(f"{name}: head_dim {dim} is no multiple of 8 up to {MAX_HEAD_DIM}")
+        looks_back = int(window or chunk)
+        others = windows.get(layer, looks_back)  # of layers that attend to the same rows
+        shapes[layer], windows[layer] = shape, max(looks_back, others) if looks_back and others else 0
+    return KvCacheMetadata.of_layers(
+        [shapes[layer] for layer in range(len(shapes))], [windows[layer] for layer in range(len(shapes))]
+    )
+
+
+def _is_start(values: Any, keys: Any) -> bool:
+    """Are values the first numbers of keys?"""
+    if values.target is not torch.ops.aten.slice.Tensor or values.args[0] is not keys:
+        return False
+    dim, start = values.args[1], values.args[2]
+    return dim in (-1, 3) and start == 0
 
 
 def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int, features: Sequence[int]) -> ExportedProgram:
@@ -78,14 +83,15 @@ def _trace(model: PreTrainedModel, max_tokens: int, max_logits: int, features: S
         torch.arange(2),
         torch.zeros(2, dtype=torch.int64),
     )
+    forward = CachedForward(model, features)
     try:
-        return torch.export.export(
-            CachedForward(model, features), example, dynamic_shapes=({0: rows}, {0: rows}, {0: logits}), strict=False
-        )
+        traced = torch.export.export(forward, example, dynamic_shapes=({0: rows}, {0: rows}, {0: logits}), strict=False)
     except ExportError:
         raise
     except Exception as error:  # whatever the model's own code raises when it meets sizes that are not numbers
         raise UnsupportedModelError(f"torch cannot trace {model.config.model_type}{blame(error, model)}") from error
+    check_layers(model.config.get_text_config(), forward.attended)
+    return traced
 
 
 @contextmanager
@@ -136,6 +142,7 @@ def lower_model(
     if model.get_experts_implementation()[""] is not None:
         model.set_experts_implementation("batched_mm")  # the one form that traces to ops with a kernel
     model.requires_grad_(False)  # which programs record
+    absorb_latents(model, remember_latent)
     tell("trying the model")
     reached(Stage.TRYING)
     with _attention_restored(model), ExitStack() as rotated:
@@ -155,7 +162,7 @@ def lower_model(
         reached(Stage.TRACING)
         traced = _trace(model, max_tokens, max_logits, layers)
     check_memory(config.model_type, traced, max_tokens, max_logits)
-    metadata = _metadata(traced, config)
+    metadata = _metadata(traced, config.model_type)
     lowered = lower_methods({"forward": traced}, metadata, lowering, tell)
     info = FeatureInfo(layers=layers, width=len(layers) * config.hidden_size) if layers else None
     return LoweredModel(

@@ -92,6 +92,7 @@ def _lowered(
             n_kv_heads=metadata.n_kv_heads,
             head_dim=metadata.head_dim,
             windows=metadata.windows,
+            shapes=metadata.shapes,
         ),
         compile_config=EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True),
     )

@@ -1,4 +1,8 @@
-"""Rotary embeddings through our ops, where they compute exactly what the model's own functions do."""
+"""Rotary embeddings through our ops, where they compute exactly what the model's own functions do.
+
+Those come in two forms: `apply_rotary_pos_emb(q, k, cos, sin)` for `[1, H, T, D]`, and `apply_rotary_emb(q, k, turns)`,
+which takes turns as complex numbers.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ __all__ = ["own_rotary"]
 
 _PROBE_POSITIONS = (0, 1, 2, 7, 100, 1023)
 _PROBE_ROWS = 8
+_BY_ANGLES, _BY_TURNS = "apply_rotary_pos_emb", "apply_rotary_emb"
 
 
 @dataclass(frozen=True)
@@ -32,10 +37,11 @@ class _Table:
 
 
 class _TableRotaryEmbedding(nn.Module):
-    """Stands in for a model's rotary embedding: returns the table where the model expects cos and sin."""
+    """Stands in for a model's rotary embedding: returns the table where the model expects cos and sin, or turns."""
 
-    def __init__(self, tables: dict[str | None, _Table]) -> None:
+    def __init__(self, tables: dict[str | None, _Table], complex_turns: bool) -> None:
         super().__init__()
+        self._complex_turns = complex_turns
         self._scaling = {layer_type: table.scaling for layer_type, table in tables.items()}
         for layer_type, table in tables.items():
             self.register_buffer(self._name(layer_type), table.inv_freq.detach().clone())
@@ -46,13 +52,13 @@ class _TableRotaryEmbedding(nn.Module):
 
     def forward(
         self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The table `[T, 2 F]` for position_ids `[1, T]`, twice."""
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """The table `[T, 2 F]` for position_ids `[1, T]`, twice where the model expects two."""
         position = current_position()
         if position is None:
             position = position_ids[0]
         table = rope_table(position, getattr(self, self._name(layer_type)), self._scaling[layer_type])
-        return table, table
+        return table if self._complex_turns else (table, table)
 
 
 def _has_tables(module: nn.Module) -> bool:
@@ -121,6 +127,45 @@ def _patched(interleaved: bool) -> Callable[..., tuple[torch.Tensor, torch.Tenso
     return apply_rotary_pos_emb
 
 
+def _turned_tokens_first(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return rope(q.transpose(1, 2), table, True).transpose(1, 2), rope(k.transpose(1, 2), table, True).transpose(1, 2)
+
+
+def _turned_heads_first(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return rope(q, table, True), rope(k, table, True)
+
+
+def _by_turns(apply: Callable[..., Any], found: list[_StandIn]) -> Callable[..., Any] | None:
+    """What computes `apply` on our tables: queries and keys are `[1, T, H, D]` in some models, `[1, H, T, D]` in others."""
+    generator = torch.Generator().manual_seed(0)
+    position = torch.arange(_PROBE_ROWS)
+    for ours in (_turned_heads_first, _turned_tokens_first):
+        for each in found:
+            table = each.tables[None]
+            head_dim = 2 * table.inv_freq.shape[0]
+            shape = (1, 4, _PROBE_ROWS, head_dim) if ours is _turned_heads_first else (1, _PROBE_ROWS, 4, head_dim)
+            q, k = (torch.randn(shape, generator=generator) for _ in "qk")
+            try:
+                expected = apply(q, k, each.original(q, position[None]))
+            except Exception:  # the other form
+                break
+            got = ours(q, k, rope_table(position, table.inv_freq, table.scaling))
+            if not all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in zip(got, expected, strict=True)):
+                break
+        else:
+            return ours
+    return None
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    """What takes the place of a model's function `name`, and of its rotary embeddings."""
+
+    name: str
+    apply: Callable[..., Any]
+    stand_ins: list[_StandIn]
+
+
 @dataclass(frozen=True)
 class _StandIn:
     """Our tables in place of one of the model's rotary embeddings."""
@@ -131,51 +176,57 @@ class _StandIn:
     tables: dict[str | None, _Table]
 
 
-def _stand_ins(model: nn.Module, apply: Callable[..., Any] | None) -> tuple[list[_StandIn], bool | None]:
-    """Stand-ins for all rotary embeddings and whether they turn interleaved pairs: None where the model keeps its own.
+def _rotation(model: nn.Module) -> _Rotation | None:
+    """What takes the place of all that rotates; None where the model keeps its own.
 
     Raises nothing: whatever the model's functions do with what they do not expect, it means that they stay.
     """
+    modeling = sys.modules[type(model).__module__]
     found = [
         _StandIn(parent, name, child, _tables(child))
         for parent in model.modules()
         for name, child in parent.named_children()
         if type(child).__name__.endswith("RotaryEmbedding") and _has_tables(child)
     ]
-    if apply is None or not found:
-        return found, None
-    for interleaved in (False, True):
-        try:
-            if all(_matches(each.original, apply, each.tables, interleaved) for each in found):
-                return found, interleaved
-        except Exception:  # a rotary embedding of another form
-            return found, None
-    return found, None
+    apply = getattr(modeling, _BY_ANGLES, None)
+    by_turns = getattr(modeling, _BY_TURNS, None)
+    try:
+        if not found:
+            return None
+        if apply is not None:
+            for interleaved in (False, True):
+                if all(_matches(each.original, apply, each.tables, interleaved) for each in found):
+                    return _Rotation(_BY_ANGLES, _patched(interleaved), found)
+        elif by_turns is not None and (ours := _by_turns(by_turns, found)) is not None:
+            return _Rotation(_BY_TURNS, ours, found)
+    except Exception:  # a rotary embedding of another form
+        return None
+    return None
 
 
 @contextmanager
-def _installed(model: nn.Module, stand_ins: list[_StandIn], interleaved: bool) -> Iterator[None]:
+def _installed(model: nn.Module, rotation: _Rotation) -> Iterator[None]:
     modeling: Any = sys.modules[type(model).__module__]
-    apply = modeling.apply_rotary_pos_emb
-    for each in stand_ins:
-        setattr(each.parent, each.name, _TableRotaryEmbedding(each.tables))
-    modeling.apply_rotary_pos_emb = _patched(interleaved)
+    apply = getattr(modeling, rotation.name)
+    for each in rotation.stand_ins:
+        setattr(each.parent, each.name, _TableRotaryEmbedding(each.tables, rotation.name == _BY_TURNS))
+    setattr(modeling, rotation.name, rotation.apply)
     try:
         yield
     finally:
-        modeling.apply_rotary_pos_emb = apply
-        for each in stand_ins:
+        setattr(modeling, rotation.name, apply)
+        for each in rotation.stand_ins:
             setattr(each.parent, each.name, each.original)
 
 
-def _same_logits(model: Any, stand_ins: list[_StandIn], interleaved: bool) -> bool:
+def _same_logits(model: Any, rotation: _Rotation) -> bool:
     """Does the whole model say the same with the stand-ins? It may read more of a rotary embedding than it calls."""
     tokens, position = torch.arange(1, 1 + _PROBE_ROWS), torch.arange(_PROBE_ROWS)
     inputs = {"input_ids": tokens[None], "position_ids": position[None], "use_cache": False}
     with feeding(position):
         want = model(**inputs).logits
         try:
-            with _installed(model, stand_ins, interleaved):
+            with _installed(model, rotation):
                 got = model(**inputs).logits
         except Exception:  # it asked the stand-in for something that only its own embedding has
             return False
@@ -206,9 +257,8 @@ def own_rotary(model: Any, max_context: int | None = None) -> Iterator[bool]:
     UnsupportedModelError where that cannot be done.
     """
     config = model.config.get_text_config()
-    apply = getattr(sys.modules[type(model).__module__], "apply_rotary_pos_emb", None)
-    stand_ins, interleaved = _stand_ins(model, apply)
-    if interleaved is None or not _same_logits(model, stand_ins, interleaved):
+    rotation = _rotation(model)
+    if rotation is None or not _same_logits(model, rotation):
         moving = {str(parameters.get("rope_type")) for parameters in rope_parameters(config)} & {"dynamic", "longrope"}
         if moving:
             raise UnsupportedModelError(
@@ -217,6 +267,6 @@ def own_rotary(model: Any, max_context: int | None = None) -> Iterator[bool]:
         yield False
         return
     if long_factors(config, max_context):
-        stand_ins = [_long_tables(each) for each in stand_ins]
-    with _installed(model, stand_ins, interleaved):
+        rotation = replace(rotation, stand_ins=[_long_tables(each) for each in rotation.stand_ins])
+    with _installed(model, rotation):
         yield True

@@ -5,55 +5,98 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, PretrainedConfig
 
 from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.hf.latent import LatentProjection
 from agentkv_runtime.hf.op import update_and_attend
+from agentkv_runtime.hf.temperature import Temperature
 
 __all__ = [
     "ATTENTION_NAME",
+    "Feeding",
     "agentkv_attention",
     "current_position",
     "feeding",
-    "layer_window",
+    "layer_sight",
+    "remember_latent",
 ]
 
 ATTENTION_NAME = "agentkv"
 
-_position: ContextVar[torch.Tensor | None] = ContextVar("agentkv_position", default=None)
+
+@dataclass
+class Feeding:
+    """One forward of a model: what its attention layers need of each other."""
+
+    position: torch.Tensor
+    """`[T]` int64."""
+    layers: set[int] = field(default_factory=set)
+    """`layer_idx` of the layers that attended."""
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    """Keys and values of each layer of the cache so far: attentions get one each, in the order in which they run."""
+    latents: dict[torch.nn.Module, torch.Tensor] = field(default_factory=dict)
+    """Rows that layers of latent attention hand on to their own attention."""
+
+    def cache_layer(self, key: torch.Tensor, value: torch.Tensor) -> tuple[int, bool]:
+        """The cache's layer for these keys and values, and whether they are new: layers may attend to another's."""
+        for index, (each_key, each_value) in enumerate(self.kept):
+            if each_key is key and each_value is value:
+                return index, False
+        self.kept.append((key, value))
+        return len(self.kept) - 1, True
+
+
+_feeding: ContextVar[Feeding | None] = ContextVar("agentkv_feeding", default=None)
 
 
 @contextmanager
-def feeding(position: torch.Tensor) -> Iterator[None]:
+def feeding(position: torch.Tensor) -> Iterator[Feeding]:
     """Tells every attention layer called inside the positions of the rows, `[T]` int64."""
-    token = _position.set(position)
+    forward = Feeding(position)
+    token = _feeding.set(forward)
     try:
-        yield
+        yield forward
     finally:
-        _position.reset(token)
+        _feeding.reset(token)
 
 
 def current_position() -> torch.Tensor | None:
     """The positions that `feeding` announced, or None outside it."""
-    return _position.get()
+    forward = _feeding.get()
+    return None if forward is None else forward.position
 
 
-def layer_window(config: PretrainedConfig, layer_idx: int, sliding_window: int | None) -> int:
-    """The window of one layer in positions, itself included; 0 for none."""
+def remember_latent(module: torch.nn.Module, row: torch.Tensor) -> bool:
+    """Keeps what `absorb_latents` hands on for the layer's own attention; False where that is not ours."""
+    forward = _feeding.get()
+    config: Any = module.config
+    if forward is None or config._attn_implementation != ATTENTION_NAME:
+        return False
+    forward.latents[module] = row
+    return True
+
+
+def layer_sight(config: PretrainedConfig, layer_idx: int, sliding_window: int | None) -> tuple[int, int]:
+    """The window and the chunk of one layer in positions, a row's own included; 0 for none."""
     layer_types = getattr(config, "layer_types", None)
     layer_type = layer_types[layer_idx] if layer_types else None
+    if layer_type == "chunked_attention":
+        return 0, int(config.attention_chunk_size)
     if layer_type not in (None, "full_attention", "sliding_attention"):
         raise UnsupportedModelError(
-            f"layer {layer_idx} of {config.model_type} is {layer_type!r}: only full and sliding attention are supported"
+            f"layer {layer_idx} of {config.model_type} is {layer_type!r}: only full, sliding and chunked attention are"
+            " supported"
         )
     if sliding_window is None and layer_type != "full_attention":  # not every model hands its window on
         sliding_window = getattr(config, "sliding_window", None)
     if layer_type == "full_attention":
-        return 0
-    return int(sliding_window or 0)
+        return 0, 0
+    return int(sliding_window or 0), 0
 
 
 def _refuse(module: torch.nn.Module, what: str) -> UnsupportedModelError:
@@ -70,12 +113,17 @@ def agentkv_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls per layer: query `[1, Hq, T, D]`, key and value `[1, Hkv, T, D]`, out `[1, T, Hq, D]`.
+    """What transformers calls per layer: query `[1, Hq, T, D]`, key `[1, Hkv, T, D]`, value `[1, Hkv, T, Dv]`, out
+    `[1, T, Hq, Dv]`.
 
     Positions come from `feeding` or else from `position_ids` `[1, T]`. No mask is built for this function's name: what
-    a row sees follows from the cache. Raises UnsupportedModelError for what would change that or the scores.
+    a row sees follows from the cache. `s_aux` are sink scores and `slopes` those of ALiBi, `[Hq]` each (see `Scoring`).
+    Raises UnsupportedModelError for what would change what rows see or their scores otherwise.
     """
     if attention_mask is not None:
         raise _refuse(module, "a mask of its own")
@@ -83,28 +131,44 @@ def agentkv_attention(
         raise _refuse(module, f"dropout {dropout}; call model.eval()")
     if kwargs.get("is_causal") is False or getattr(module, "is_causal", True) is False:
         raise _refuse(module, "attention that is not causal")
-    for name, meaning in (("softcap", "capped scores"), ("s_aux", "sinks"), ("position_bias", "position biases")):
-        if kwargs.get(name) is not None:
-            raise _refuse(module, f"{meaning} ({name})")
-    position = _position.get()
-    if position is None:
-        position_ids = kwargs.get("position_ids")
-        if position_ids is None or position_ids.dim() != 2:
-            raise _refuse(module, "no [1, T] position_ids; run it inside feeding(position)")
-        position = position_ids[0]
-    layer_idx: int = module.layer_idx  # type: ignore[assignment]
-    config: PretrainedConfig = module.config  # type: ignore[assignment]
+    if kwargs.get("position_bias") is not None:
+        raise _refuse(module, "position biases (position_bias)")
+    forward = _feeding.get() or Feeding(_own_positions(module, kwargs.get("position_ids")))
+    scale = float(scaling if scaling is not None else query.shape[-1] ** -0.5)
+    layer_idx: int = getattr(module, "layer_idx", len(forward.kept))  # type: ignore[assignment]
+    window, chunk = layer_sight(module.config, layer_idx, sliding_window)  # type: ignore[arg-type]
+    if isinstance(temperature := getattr(module, "temperature", None), Temperature):
+        query = query * temperature.of(forward.position)
+    projection, row = getattr(module, "kv_b_proj", None), forward.latents.pop(module, None)
+    latent = isinstance(projection, LatentProjection) and row is not None
+    if latent:
+        query, key, value = projection.absorbed(query), row, row[..., : projection.rank]  # type: ignore[union-attr,index]
+    cache_layer, writes = forward.cache_layer(key, value)
+    forward.layers.add(layer_idx)
     out = update_and_attend(
         query,
         key,
         value,
-        position,
-        layer_idx,
-        float(scaling if scaling is not None else query.shape[-1] ** -0.5),
+        forward.position,
+        cache_layer,
+        scale,
         query.dtype,
-        layer_window(config, layer_idx, sliding_window),
+        window,
+        chunk,
+        float(softcap or 0.0),
+        s_aux,
+        slopes,
+        writes,
     )
+    if latent:
+        out = projection.from_latent(out)  # type: ignore[union-attr]
     return out.transpose(1, 2).contiguous(), None  # some models go on with views of it
+
+
+def _own_positions(module: torch.nn.Module, position_ids: torch.Tensor | None) -> torch.Tensor:
+    if position_ids is None or position_ids.dim() != 2:
+        raise _refuse(module, "no [1, T] position_ids; run it inside feeding(position)")
+    return position_ids[0]
 
 
 AttentionInterface.register(ATTENTION_NAME, agentkv_attention)

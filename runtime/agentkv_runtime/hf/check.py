@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.hf.wrapper import CachedForward
 
 __all__ = ["check_in_chunks", "check_layers", "reference_logits", "short_windows"]
@@ -26,8 +26,7 @@ _WINDOW = 3  # what sliding windows are while the model is tried, for its few to
 class _OneSequence:
     """K and V of one sequence, as `AttendingCache`."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
@@ -37,38 +36,38 @@ class _OneSequence:
         k: torch.Tensor,
         v: torch.Tensor,
         position: torch.Tensor,
-        scale: float,
-        window: int,
+        scoring: Scoring,
+        writes: bool,
     ) -> torch.Tensor:
-        if layer_id in self.layers:
-            before_k, before_v = self.layers[layer_id]
-            if before_k.shape[2] > position[0]:
-                raise UnsupportedModelError(f"{self._name}: two attentions share the cache of layer {layer_id}")
-            k, v = torch.cat((before_k, k), 2), torch.cat((before_v, v), 2)
-        self.layers[layer_id] = (k, v)
-        cells = torch.arange(k.shape[2], device=k.device)
-        visible = cells <= position[:, None]
-        if window:
-            visible &= cells > position[:, None] - window
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale, enable_gqa=True)
+        if writes:
+            before = self.layers.get(layer_id)
+            self.layers[layer_id] = (
+                (k, v) if before is None else (torch.cat((before[0], k), 2), torch.cat((before[1], v), 2))
+            )
+        group = q.shape[1] // k.shape[1]
+        k, v = (each[0].repeat_interleave(group, 0) for each in self.layers[layer_id])
+        seen = torch.arange(k.shape[1], device=k.device)
+        weights = scoring.weights(q[0] @ k.transpose(1, 2), position, seen, scoring.visible(position, seen))
+        return (weights @ v)[None]
 
 
 @contextmanager
 def short_windows(model: Any) -> Iterator[None]:
-    """Inside, the model's sliding windows are 3 positions where they are longer."""
+    """Inside, the model's sliding windows and chunks are 3 positions where they are longer."""
     holders = [model.config, model.config.get_text_config(), *model.modules()]
     longer = [
-        (holder, window)
+        (holder, name, length)
         for holder in holders
-        if isinstance(window := vars(holder).get("sliding_window"), int) and window > _WINDOW
+        for name in ("sliding_window", "attention_chunk_size")
+        if isinstance(length := vars(holder).get(name), int) and length > _WINDOW
     ]
     try:
-        for holder, _ in longer:
-            holder.sliding_window = _WINDOW
+        for holder, name, _ in longer:
+            setattr(holder, name, _WINDOW)
         yield
     finally:
-        for holder, window in longer:
-            holder.sliding_window = window
+        for holder, name, length in longer:
+            setattr(holder, name, length)
 
 
 def check_layers(config: Any, layers: Collection[int]) -> None:
@@ -116,7 +115,7 @@ def check_in_chunks(model: Any, want: torch.Tensor) -> None:
     head = model.get_output_embeddings()
     position = torch.arange(_ROWS, device=model.device)
     forward = CachedForward(model)
-    cache = _OneSequence(name)
+    cache = _OneSequence()
     try:
         with active_cache(cache):
             chunks = [
@@ -129,7 +128,7 @@ def check_in_chunks(model: Any, want: torch.Tensor) -> None:
         raise UnsupportedModelError(f"{name} does not run through the cache{blame(error, model)}") from error
     finally:
         model.set_output_embeddings(head)
-    check_layers(model.config.get_text_config(), cache.layers)
+    check_layers(model.config.get_text_config(), forward.attended)
     off = (torch.cat(chunks) - want).abs().amax(-1) / want.abs().max().clamp(min=1.0)
     tolerance = max(_TOLERANCE, _ROUNDINGS * torch.finfo(model.dtype).eps)
     if not off[:_FIRST].max() <= tolerance:

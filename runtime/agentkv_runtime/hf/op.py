@@ -6,19 +6,22 @@ in an exported program the `AgentKVCPU` delegate runs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
 import torch
 
+from agentkv_runtime.hf.scoring import Scoring
+
 __all__ = ["AttendingCache", "NoActiveCacheError", "active_cache", "update_and_attend"]
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 _LIBRARY.define(
     "update_and_attend(Tensor q, Tensor k, Tensor v, Tensor position, int layer_id, float scale,"
-    " ScalarType out_dtype, int window=0) -> Tensor"
+    " ScalarType out_dtype, int window=0, int chunk=0, float cap=0.0, Tensor? sink_scores=None, Tensor? slopes=None,"
+    " bool writes=True) -> Tensor"
 )
 
 
@@ -32,12 +35,13 @@ class AttendingCache(Protocol):
         k: torch.Tensor,
         v: torch.Tensor,
         position: torch.Tensor,
-        scale: float,
-        window: int,
+        scoring: Scoring,
+        writes: bool,
     ) -> torch.Tensor:
         """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attention of q `[1, Hq, T, D]` as `[1, Hq, T, Dv]`.
 
-        A row at position p sees cached positions <= p of its sequence, and with window > 0 only those > p - window.
+        A row at position p sees cached positions <= p of its sequence, as far back as `scoring` says. Where it does not
+        write, k and v are what another call of this step wrote for the layer.
         """
         ...
 
@@ -59,7 +63,16 @@ def active_cache(cache: AttendingCache) -> Iterator[AttendingCache]:
         _active.reset(token)
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor, window: int) -> None:
+def _check(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    position: torch.Tensor,
+    window: int,
+    chunk: int,
+    cap: float,
+    of_heads: Sequence[torch.Tensor | None],
+) -> None:
     torch._check(
         q.dim() == 4 and k.dim() == 4 and v.dim() == 4,
         lambda: f"update_and_attend takes q, k and v of 4 dimensions, not {q.dim()}, {k.dim()} and {v.dim()}",
@@ -86,7 +99,13 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: torch.Te
             lambda name=name, tensor=tensor: f"{name} has {tensor.shape[2]} rows and q {q.shape[2]}",
         )
     torch._check(position.shape[0] == q.shape[2], lambda: f"position has {position.shape[0]} rows and q {q.shape[2]}")
-    torch._check(window >= 0, lambda: f"window must be 0 (none) or positive, not {window}")
+    for name, value in (("window", window), ("chunk", chunk), ("cap", cap)):
+        torch._check(value >= 0, lambda name=name, value=value: f"{name} must be 0 (none) or positive, not {value}")
+    for each in of_heads:
+        torch._check(
+            each is None or each.shape == q.shape[1:2],
+            lambda each=each: f"sink_scores and slopes have one number per query head: {q.shape[1]}, not {each.shape}",
+        )
 
 
 def _eager(
@@ -98,12 +117,18 @@ def _eager(
     scale: float,
     out_dtype: torch.dtype,
     window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    sink_scores: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
+    writes: bool = True,
 ) -> torch.Tensor:
-    _check(q, k, v, position, window)
+    _check(q, k, v, position, window, chunk, cap, (sink_scores, slopes))
     cache = _active.get()
     if cache is None:
         raise NoActiveCacheError("agentkv::update_and_attend ran without a cache: wrap the call in active_cache(cache)")
-    return cache.attend(layer_id, q, k, v, position, scale, window).to(out_dtype)
+    scoring = Scoring(scale, window, chunk, cap, sink_scores, slopes)
+    return cache.attend(layer_id, q, k, v, position, scoring, writes).to(out_dtype)
 
 
 def _fake(
@@ -115,8 +140,13 @@ def _fake(
     scale: float,
     out_dtype: torch.dtype,
     window: int = 0,
+    chunk: int = 0,
+    cap: float = 0.0,
+    sink_scores: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
+    writes: bool = True,
 ) -> torch.Tensor:
-    _check(q, k, v, position, window)
+    _check(q, k, v, position, window, chunk, cap, (sink_scores, slopes))
     return q.new_empty((1, q.shape[1], q.shape[2], v.shape[3]), dtype=out_dtype)
 
 

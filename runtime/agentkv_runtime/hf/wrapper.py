@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.hf.attention import ATTENTION_NAME, feeding
 from agentkv_runtime.hf.features import ResidualStream
+from agentkv_runtime.hf.temperature import take_temperatures
 
 __all__ = ["CachedForward"]
 
@@ -54,8 +55,11 @@ class CachedForward(nn.Module):
         if head is None:
             raise UnsupportedModelError(f"{type(model).__name__} has no language-model head")
         model.set_attn_implementation(ATTENTION_NAME)
+        take_temperatures(model)
         model.set_output_embeddings(_HeadOnRows(head))
         self.model = model.eval()
+        self.attended: set[int] = set()
+        """`layer_idx` of the layers that attended in any forward."""
         self._stream = ResidualStream(model, features) if features else None
 
     def forward(
@@ -67,9 +71,10 @@ class CachedForward(nn.Module):
         """
         token = _rows.set(logits_indices)
         try:
-            with feeding(position):
+            with feeding(position) as forward:
                 out = self.model(input_ids=tokens[None], position_ids=position[None], use_cache=False)
         finally:
             _rows.reset(token)
+        self.attended.update(forward.layers)  # tracing would undo an assignment
         logits: torch.Tensor = out.logits.float()
         return logits if self._stream is None else (logits, self._stream.take())

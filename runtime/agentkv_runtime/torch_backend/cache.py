@@ -16,6 +16,7 @@ import torch
 
 from agentkv_runtime._core import CacheFull, Cells, InvalidRange, InvalidTensor, StepPlan
 from agentkv_runtime.backends import BACKENDS
+from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.torch_backend.pool import Pool
 from agentkv_runtime.torch_backend.rows import rows_of
 
@@ -32,14 +33,27 @@ class _Step:
         self.cells_needed = max(self.read_len, max(cells) + 1)
         self.write_cells = torch.tensor(cells, dtype=torch.int64, device=device)
         self._device = device
-        self._masks: dict[tuple[int, int], torch.Tensor] = {}
+        self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._seen: torch.Tensor | None = None
 
-    def mask(self, window: int, sinks: int) -> torch.Tensor:
+    def mask(self, window: int, sinks: int, chunk: int) -> torch.Tensor:
         """Bool `[n_tokens, read_len]` on the device."""
-        if (window, sinks) not in self._masks:
-            dense = torch.as_tensor(self.plan.mask(window, sinks)).to(torch.bool)
-            self._masks[window, sinks] = dense.to(self._device)
-        return self._masks[window, sinks]
+        key = (window, sinks, chunk)
+        if key not in self._masks:
+            dense = torch.as_tensor(self.plan.mask(window, sinks, chunk)).to(torch.bool)
+            self._masks[key] = dense.to(self._device)
+        return self._masks[key]
+
+    @property
+    def seen(self) -> torch.Tensor:
+        """int64 `[read_len]` on the device: the position of what each cell holds; 0 where nobody looks."""
+        if self._seen is None:
+            seen = torch.zeros(self.read_len, dtype=torch.int64)
+            for runs in (*self.plan.views, *self.plan.tails):
+                for position, cell, length in runs:
+                    seen[cell : cell + length] = torch.arange(position, position + length)
+            self._seen = seen.to(self._device)
+        return self._seen
 
 
 class TorchCache:
@@ -95,29 +109,34 @@ class TorchCache:
         k: torch.Tensor,
         v: torch.Tensor,
         position: torch.Tensor,
-        scale: float,
-        window: int = 0,
+        scoring: Scoring,
+        writes: bool = True,
         sinks: int = 0,
     ) -> torch.Tensor:
         """Writes k `[1, Hkv, T, D]` and v `[1, Hkv, T, Dv]`; attends with q `[1, Hq, T, D]`, giving `[1, Hq, T, Dv]`.
 
-        A row sees the cells of its sequence at positions <= its own, and with window > 0 only those > its own - window
-        and the first `sinks`; the cache's own window holds where it is narrower. Scores and sums are float32 whatever
-        the pools hold. Raises InvalidTensor for shapes that do not fit.
+        A row sees the cells of its sequence at positions <= its own, as far back as `scoring` says, and the first
+        `sinks` beyond its window; the cache's own window holds where it is narrower. Scores and sums are float32
+        whatever the pools hold. Raises InvalidTensor for shapes that do not fit.
         """
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
         kv_heads, rows, dim = k.shape[1:]
         group = q.shape[1] // kv_heads
         if q.shape[1] != group * kv_heads or q.shape[2] != rows or q.shape[3] != dim:
             raise InvalidTensor(f"q {tuple(q.shape)} does not fit k {tuple(k.shape)}")
-        keys, values = (pool.read(step.read_len)[:, None] for pool in self._write(layer_id, k, v, step))
-        queries = self.rows.turn(q[0].float()).reshape(kv_heads, group, rows, dim)
-        scores = (queries @ keys.transpose(-1, -2)) * scale
+        pools = self._write(layer_id, k, v, step) if writes else self._pools[layer_id]
+        if pools is None:
+            raise InvalidTensor(f"layer {layer_id} attends to what no layer wrote")
+        keys, values = (pool.read(step.read_len) for pool in pools)
+        queries = self.rows.turn(q[0].float()).reshape(kv_heads, group * rows, dim)
+        products = (queries @ keys.transpose(-1, -2)).reshape(q.shape[1], rows, -1)
+        window = scoring.window
         if self.sight[0] > 0 and not 0 < window <= self.sight[0]:
             window, sinks = self.sight
-        scores = scores.masked_fill(~step.mask(window, sinks), float("-inf"))
-        weights = torch.softmax(scores, dim=-1)
-        return self.rows.turn_back(weights @ values).reshape(1, q.shape[1], rows, -1).to(q.dtype)
+        weights = scoring.weights(
+            products, position.to(self.device), step.seen, step.mask(window, sinks, scoring.chunk)
+        ).reshape(kv_heads, group * rows, -1)
+        return self.rows.turn_back(weights @ values[..., : v.shape[3]]).reshape(1, q.shape[1], rows, -1).to(q.dtype)
 
     @torch.inference_mode()
     def update_and_attend(
@@ -133,7 +152,9 @@ class TorchCache:
     ) -> npt.NDArray[np.float32]:
         """The same over NumPy arrays without a batch dimension, as every byte layer offers it (see `ByteLayer`)."""
         queries, keys, values = (torch.from_numpy(array).to(self.device)[None] for array in (q, k, v))
-        out = self.attend(layer, queries, keys, values, torch.from_numpy(positions), scale, window, sinks)
+        out = self.attend(
+            layer, queries, keys, values, torch.from_numpy(positions), Scoring(scale, window), True, sinks
+        )
         heads: npt.NDArray[np.float32] = out[0].cpu().numpy()
         return heads
 

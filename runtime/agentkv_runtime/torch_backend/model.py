@@ -9,9 +9,11 @@ from typing import Any
 import torch
 import xxhash
 
-from agentkv_runtime.hf.attention import feeding
+from agentkv_runtime.hf.attention import feeding, remember_latent
 from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_windows
+from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.hf.features import ResidualStream
+from agentkv_runtime.hf.latent import absorb_latents
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.positions import position_limit, trained_positions
@@ -42,6 +44,8 @@ class TorchModel:
         if dtype is None and self.device.type == "cpu":
             dtype = torch.float32
         self.model: Any = load_model(folder, dtype).requires_grad_(False)
+        absorb_latents(self.model, remember_latent)
+        load_all(self.model)
         self.model.to(self.device)  # type: ignore[arg-type]  # its wrapper has no types of its own
         with short_windows(self.model):
             check_in_chunks(self.model, reference_logits(self.model))  # from here on it attends through the cache

@@ -19,7 +19,7 @@ SIGN_BITS = (
     (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0, 0x082EFA98EC4E6C89),
     (0x452821E638D01377, 0xBE5466CF34E90C6C, 0xC0AC29B7C97C50DD, 0x3F84D5B5B5470917),
 )
-"""Bit i set: coordinate i changes its sign. The fraction of pi."""
+"""Bit i % 256 set: coordinate i changes its sign. The fraction of pi."""
 LEVELS = (6, 18, 31, 44, 58, 75, 96, 127)
 """Of int4; negative ones follow."""
 THRESHOLDS = (0.2582, 0.5224, 0.7996, 1.0993, 1.4371, 1.8435, 2.4008)
@@ -136,7 +136,7 @@ def rows_of(kv_dtype: str) -> Rows:
 
 
 def _signs(which: int, n: int, device: torch.device) -> torch.Tensor:
-    signs = [-1.0 if SIGN_BITS[which][i // 64] >> (i % 64) & 1 else 1.0 for i in range(n)]
+    signs = [-1.0 if SIGN_BITS[which][i // 64 % 4] >> (i % 64) & 1 else 1.0 for i in range(n)]
     return torch.tensor(signs, dtype=torch.float32, device=device) * (1 / torch.tensor(float(n)).sqrt())
 
 

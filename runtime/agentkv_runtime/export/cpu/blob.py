@@ -155,13 +155,19 @@ class Rope(Instruction):
 
 @dataclass(frozen=True)
 class UpdateAndAttend(Instruction):
-    """Writes k and v to the cache at `position`, then dst = attention of q."""
+    """Writes k and v to the cache at `position` unless others did, then dst = attention of q; see `hf.scoring`."""
 
-    opcode = 5
+    opcode = 10
     layer_id: int
     position: int
     scale: float
     window: int
+    chunk: int
+    cap: float
+    sink_scores: int
+    """One more than the index of a constant, or 0; as slopes."""
+    slopes: int
+    writes: bool
     q: View
     k: View
     v: View

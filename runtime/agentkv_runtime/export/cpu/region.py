@@ -191,6 +191,11 @@ class _Compiler:
         scale: float,
         out_dtype: torch.dtype,
         window: int = 0,
+        chunk: int = 0,
+        cap: float = 0.0,
+        sink_scores: fx.Node | None = None,
+        slopes: fx.Node | None = None,
+        writes: bool = True,
     ) -> Value:
         if out_dtype is not torch.float32:
             raise RegionError(f"{node} returns {out_dtype}, not float32")
@@ -201,6 +206,11 @@ class _Compiler:
                 position=self._position(position),
                 scale=float(scale),
                 window=int(window),
+                chunk=int(chunk),
+                cap=float(cap),
+                sink_scores=0 if sink_scores is None else 1 + self._constant([sink_scores]),
+                slopes=0 if slopes is None else 1 + self._constant([slopes]),
+                writes=bool(writes),
                 q=self._rows(q),
                 k=self._rows(k),
                 v=self._rows(v),

@@ -111,7 +111,13 @@ def _rope(b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _update_and_attend(b: GraphBuilder, node: fx.Node) -> Value:
-    args: Any = (*node.args, 0)[:8]
+    args: Any = node.args
+    for name, value in zip(("chunked attention", "capped scores", "sink scores", "ALiBi"), args[8:12], strict=False):
+        if value:
+            raise refusal(node, f"{name} is not computed on MLX")
+    if False in args[12:]:
+        raise refusal(node, "layers that attend to another's keys and values do not run on MLX")
+    args = (*args, 0)[:8]
     position = b.value(args[3])
     if not b.is_input(position):
         raise refusal(node, "its positions are computed, not given")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
 from agentkv_runtime.manifest import DType, FeatureInfo, Manifest, Quantization, Scales
+from agentkv_runtime.metadata import LayerShape
 from rich.table import Table
 
 from agentkv._bench.command import bench
@@ -250,14 +252,17 @@ def inspect(
 
 
 def _heads_text(facts: Manifest) -> str:
-    kinds: dict[str, int] = {}
-    for heads, k_dim, v_dim, values_in_keys in facts.shapes:
-        width = f"{k_dim}, values in keys" if values_in_keys else str(k_dim) if k_dim == v_dim else f"{k_dim} and {v_dim}"
-        kind = f"{heads} of {width}"
-        kinds[kind] = kinds.get(kind, 0) + 1
-    if len(kinds) == 1:
-        return next(iter(kinds))
-    return "; ".join(f"{kind} in {count}" for kind, count in kinds.items()) or f"{facts.n_kv_heads} of {facts.head_dim}"
+    layers = Counter(map(_rows_text, facts.shapes))
+    if len(layers) < 2:
+        return next(iter(layers), f"{facts.n_kv_heads} of {facts.head_dim}")
+    return "; ".join(f"{rows} in {count} layers" for rows, count in layers.items())
+
+
+def _rows_text(shape: LayerShape) -> str:
+    if shape.values_in_keys:
+        return f"{shape.n_kv_heads} of {shape.k_dim}, values among them"
+    widths = str(shape.k_dim) if shape.k_dim == shape.v_dim else f"{shape.k_dim} and {shape.v_dim}"
+    return f"{shape.n_kv_heads} of {widths}"
 
 
 def _quality_text(facts: Manifest) -> Table | str:

@@ -150,9 +150,9 @@ class StepPlan:
     def tails(self) -> list[list[tuple[int, int, int]]]:
         """Per row, the runs that it sees beyond its view; empty for plain rows."""
 
-    def mask(self, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.bool_], dict(shape=(None, None))]:
+    def mask(self, window: int = 0, sinks: int = 0, chunk: int = 0) -> Annotated[NDArray[numpy.bool_], dict(shape=(None, None))]:
         """
-        bool [n_tokens, read_len], True where visible. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidRange for negative arguments.
+        bool [n_tokens, read_len], True where visible. window > 0 hides positions <= the row's - window, except the first `sinks`; chunk > 0 those before the row's chunk of so many positions. Raises InvalidRange for negative arguments.
         """
 
 class Cache:
@@ -341,7 +341,7 @@ class CpuCache:
 
     def __init__(self, cells: Cells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
         """
-        head_dim: a multiple of 8 up to 256; kv_dtype: "fp32", "fp16", "bf16", "int8" or "int4". Raises InvalidTensor.
+        head_dim: a multiple of 8 up to 1024; kv_dtype: "fp32", "fp16", "bf16", "int8" or "int4". Raises InvalidTensor.
         """
 
     @property

@@ -163,5 +163,6 @@ def _read_shapes(constants: Mapping[str, object], n_layers: int) -> tuple[LayerS
     if len(numbers) != 4 * n_layers:
         raise UnknownSchemaError(f"{len(numbers)} numbers of shapes for {n_layers} layers, which take 4 each")
     return tuple(
-        LayerShape(*numbers[at : at + 3], values_in_keys=bool(numbers[at + 3])) for at in range(0, len(numbers), 4)
+        LayerShape(heads, k_dim, v_dim, bool(values_in_keys))
+        for heads, k_dim, v_dim, values_in_keys in zip(*[iter(numbers)] * 4, strict=True)
     )

@@ -12,13 +12,14 @@
 
 namespace agentkv::cpu::testing {
 
-std::vector<std::pair<Pos, Cell>> visible_cells(const StepPlan& plan, int row, Pos window, Pos sinks) {
+std::vector<std::pair<Pos, Cell>> visible_cells(const StepPlan& plan, int row, const Sight& sight) {
   std::vector<std::pair<Pos, Cell>> cells;
   const Pos position = plan.positions[row];
   auto add = [&](Run run, Pos limit) {
     for (Cell i = 0; i < run.length; ++i) {
       const Pos p = run.position + i;
-      if (p > limit || (window > 0 && p <= position - window && p >= sinks)) continue;
+      if (p > limit || (sight.window > 0 && p <= position - sight.window && p >= sight.sinks)) continue;
+      if (sight.chunk > 0 && p / sight.chunk < position / sight.chunk) continue;
       cells.emplace_back(p, run.cell + i);
     }
   };
@@ -74,6 +75,7 @@ Filled::Filled(const Shape& shape, Cell cells, ParallelFor parallel_for, unsigne
             config.n_layers = 1;
             config.n_kv_heads = shape.n_kv_heads;
             config.head_dim = shape.head_dim;
+            config.shapes = {{shape.n_kv_heads, shape.head_dim, shape.width_of_v(), shape.values_in_keys}};
             config.capacity = cells;
             config.min_chunk = 16;
             config.kv_dtype = shape.dtype;
@@ -82,7 +84,14 @@ Filled::Filled(const Shape& shape, Cell cells, ParallelFor parallel_for, unsigne
           planner, std::move(parallel_for)) {
   std::mt19937 random(seed);
   k = Tensor(shape.n_kv_heads, cells, shape.head_dim, random);
-  v = Tensor(shape.n_kv_heads, cells, shape.head_dim, random);
+  v = Tensor(shape.n_kv_heads, cells, shape.width_of_v(), random);
+  for (int h = 0; shape.values_in_keys && h < shape.n_kv_heads; ++h) {
+    for (int t = 0; t < cells; ++t) std::copy_n(k.row(h, t), v.dim, v.row(h, t));
+  }
+  for (int h = 0; h < shape.n_kv_heads * shape.group; ++h) {
+    if (shape.sink_scores) sink_scores_.push_back(2.0f - static_cast<float>(h));
+    if (shape.slopes) slopes_.push_back(std::exp2(-1.0f - static_cast<float>(h)));
+  }
   std::vector<Cell> all(static_cast<std::size_t>(cells));
   std::iota(all.begin(), all.end(), 0);
   planner->current = PlanMaker().sequence(all, cells).done();
@@ -106,19 +115,19 @@ Tensor Filled::queries(const StepPlan& plan, unsigned seed) const {
 Tensor Filled::attend(const StepPlan& plan, float scale, Pos window, Pos sinks, unsigned seed) {
   planner->current = plan;
   const int n = plan.n_tokens();
-  Tensor new_k(shape.n_kv_heads, n, shape.head_dim), new_v(new_k);
+  Tensor new_k(shape.n_kv_heads, n, shape.head_dim), new_v(shape.n_kv_heads, n, shape.width_of_v());
   for (int h = 0; h < shape.n_kv_heads; ++h) {
     for (int t = 0; t < n; ++t) {
       std::copy_n(k.row(h, plan.write_cells[t]), shape.head_dim, new_k.row(h, t));
-      std::copy_n(v.row(h, plan.write_cells[t]), shape.head_dim, new_v.row(h, t));
+      std::copy_n(v.row(h, plan.write_cells[t]), shape.width_of_v(), new_v.row(h, t));
     }
   }
   const std::vector<std::int64_t> positions(plan.positions.begin(), plan.positions.end());
   const AttendSpec spec = cache.update_and_fetch(0, positions, new_k.view(), new_v.view());
-  Tensor out(shape.n_kv_heads * shape.group, n, shape.head_dim);
+  Tensor out(shape.n_kv_heads * shape.group, n, shape.width_of_v());
   std::fill(out.data.begin(), out.data.end(), std::numeric_limits<float>::quiet_NaN());
-  cache.attend(spec, queries(plan, seed).view(), {.scale = scale}, {.window = window, .sinks = sinks},
-               out.mutable_view());
+  cache.attend(spec, queries(plan, seed).view(), scoring(scale),
+               {.window = window, .sinks = sinks, .chunk = shape.chunk}, out.mutable_view());
   return out;
 }
 
@@ -126,25 +135,32 @@ Tensor Filled::reference(const StepPlan& plan, float scale, Pos window, Pos sink
   const bool codes = has_scales(parse_kv_dtype(shape.dtype));
   const Tensor q = codes ? kept("int8", queries(plan, seed)) : queries(plan, seed);
   const Tensor keys = kept(shape.dtype, k), values = kept(shape.dtype, v);
-  Tensor out(q.heads, q.tokens, q.dim);
+  Tensor out(q.heads, q.tokens, values.dim);
   for (int row = 0; row < plan.n_tokens(); ++row) {
-    const auto cells = visible_cells(plan, row, window, sinks);
+    const auto cells = visible_cells(plan, row, {window, sinks, shape.chunk});
     for (int h = 0; h < q.heads; ++h) {
       std::vector<double> scores;
       double peak = -std::numeric_limits<double>::infinity(), total = 0;
       for (auto [position, cell] : cells) {
         double score = 0;
         for (int d = 0; d < q.dim; ++d) score += double{q.row(h, row)[d]} * keys.row(h / shape.group, cell)[d];
-        scores.push_back(score * scale);
+        score *= scale;
+        if (shape.cap > 0) score = shape.cap * std::tanh(score / shape.cap);
+        if (shape.slopes) score += double{slopes_[h]} * (position - plan.positions[row]);
+        scores.push_back(score);
         peak = std::max(peak, scores.back());
       }
-      std::vector<double> sum(static_cast<std::size_t>(q.dim));
+      if (shape.sink_scores) {
+        peak = std::max(peak, double{sink_scores_[h]});
+        total = std::exp(double{sink_scores_[h]} - peak);
+      }
+      std::vector<double> sum(static_cast<std::size_t>(out.dim));
       for (std::size_t i = 0; i < cells.size(); ++i) {
         const double weight = std::exp(scores[i] - peak);
         total += weight;
-        for (int d = 0; d < q.dim; ++d) sum[d] += weight * values.row(h / shape.group, cells[i].second)[d];
+        for (int d = 0; d < out.dim; ++d) sum[d] += weight * values.row(h / shape.group, cells[i].second)[d];
       }
-      for (int d = 0; d < q.dim; ++d) out.row(h, row)[d] = static_cast<float>(sum[d] / total);
+      for (int d = 0; d < out.dim; ++d) out.row(h, row)[d] = static_cast<float>(sum[d] / total);
     }
   }
   return out;

@@ -36,10 +36,17 @@ struct Tensor {
 struct Shape {
   int n_kv_heads = 2, group = 2, head_dim = 64;
   const char* dtype = "fp32";
+  int v_dim = 0;  // 0: as head_dim
+  bool values_in_keys = false;
+  float cap = 0;
+  bool sink_scores = false, slopes = false;
+  Pos chunk = 0;
+
+  int width_of_v() const { return v_dim > 0 ? v_dim : head_dim; }
 };
 
 // What a plan's row sees, as (position, cell).
-std::vector<std::pair<Pos, Cell>> visible_cells(const StepPlan& plan, int row, Pos window, Pos sinks);
+std::vector<std::pair<Pos, Cell>> visible_cells(const StepPlan& plan, int row, const Sight& sight);
 
 // What a pool of that dtype gives back of rows: rounded, or through codes and back.
 Tensor kept(const char* dtype, const Tensor& rows);
@@ -60,6 +67,9 @@ class Filled {
   KvCache cache;
 
  private:
+  std::vector<float> sink_scores_, slopes_;  // [heads]; empty where the shape has none
+
+  Scoring scoring(float scale) const { return {scale, shape.cap, sink_scores_, slopes_}; }
   Tensor queries(const StepPlan& plan, unsigned seed) const;
 };
 

@@ -117,7 +117,7 @@ void sweep(const Shape& shape, Pos window, const ParallelFor& parallel_for) {
   for (Tensor* tensor : {&s.filled.k, &s.filled.v}) {
     for (int h = 0; h < tensor->heads; ++h) {
       for (int p = 0; p < kLength; ++p) {
-        std::copy_n(tensor->row(h, s.straight[p]), shape.head_dim, tensor->row(h, s.scattered[p]));
+        std::copy_n(tensor->row(h, s.straight[p]), tensor->dim, tensor->row(h, s.scattered[p]));
       }
     }
   }
@@ -127,8 +127,8 @@ void sweep(const Shape& shape, Pos window, const ParallelFor& parallel_for) {
 }
 
 // Levels with fused multiply-add agree with one another, too.
-void check_levels(const std::vector<std::string_view>& isas, const char* dtype) {
-  Filled filled({2, 2, 80, dtype}, 600, nullptr);
+void check_levels(const std::vector<std::string_view>& isas, const Shape& shape) {
+  Filled filled(shape, 600, nullptr);
   const auto outputs = [&](std::string_view isa) {
     set_isa(isa);
     std::vector<Tensor> all;
@@ -154,6 +154,8 @@ int main() {
     const bool best = isa == isas.front();
     sweep({1, 2, 32, "fp16"}, 0, two);
     sweep({1, 2, 32, "int8"}, 0, two);
+    sweep({1, 2, 48, "fp16", 32, true, 4, true, true, 500}, 0, two);
+    sweep({1, 2, 32, "int8", 16, false, 4, true, true, 500}, 0, two);
     if (!best) continue;
     sweep({1, 1, 80, "int8"}, 0, nullptr);
     sweep({1, 4, 64, "int4"}, 0, two);
@@ -169,6 +171,9 @@ int main() {
       }
     }
   }
-  for (const char* dtype : {"fp16", "int8", "int4"}) check_levels(isas, dtype);
+  for (const char* dtype : {"fp16", "int8", "int4"}) {
+    check_levels(isas, {2, 2, 80, dtype});
+    check_levels(isas, {2, 2, 80, dtype, 48, false, 4, true, true});
+  }
   return 0;
 }

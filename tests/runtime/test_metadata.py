@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import UnknownSchemaError
-from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata, write_kv_cache_metadata
+from agentkv_runtime.metadata import KvCacheMetadata, LayerShape, read_kv_cache_metadata, write_kv_cache_metadata
 
 SHAPE = {"n_layers": 2, "n_kv_heads": 3, "head_dim": 16}
 
@@ -35,13 +35,16 @@ def test_impossible_facts_are_not_written(bad: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kv_cache.schema_version": 2}, "version 2; this runtime reads 1"),
+        ({"kv_cache.schema_version": 3}, "version 3; this runtime reads 1 and 2"),
         ({"kv_cache.schema_version": None}, "did not export"),
         ({"kv_cache.n_layers": None}, "n_layers"),
         ({"kv_cache.head_dim": "16"}, "head_dim"),
         ({"kv_cache.n_kv_heads": 0}, "n_kv_heads"),
         ({"kv_cache.windows": [1]}, "1 windows for 2 layers"),
         ({"kv_cache.windows": [1, "x"]}, "windows"),
+        ({"kv_cache.schema_version": 2}, "0 numbers of shapes for 2 layers"),
+        ({"kv_cache.schema_version": 2, "kv_cache.shapes": [1, 8, 8]}, "3 numbers of shapes"),
+        ({"kv_cache.schema_version": 2, "kv_cache.shapes": [1, 8, 8, -1] * 2}, "shapes must be integers"),
     ],
 )
 def test_what_cannot_be_understood_is_refused(change: dict[str, Any], message: str) -> None:
@@ -49,6 +52,29 @@ def test_what_cannot_be_understood_is_refused(change: dict[str, Any], message: s
     constants = {name: value for name, value in constants.items() if value is not None}
     with pytest.raises(UnknownSchemaError, match=message):
         read_kv_cache_metadata(constants)
+
+
+def test_layers_of_different_shapes_are_read_back() -> None:
+    shapes = [LayerShape(2, 16, 16), LayerShape(1, 512, 256)]
+    metadata = KvCacheMetadata.of_layers(shapes, [8, 0])
+    assert metadata == KvCacheMetadata(2, 1, 512, (8, 0), tuple(shapes))
+    constants = write_kv_cache_metadata(n_layers=2, n_kv_heads=1, head_dim=512, windows=(8, 0), shapes=shapes)
+    assert constants["kv_cache.schema_version"] == metadata.schema_version == 2
+    assert read_kv_cache_metadata(constants) == metadata
+    assert metadata.kv_bytes_per_token("fp16") == 2 * (2 * 16 * 2 + 512 + 256)
+
+
+def test_layers_of_one_shape_need_no_list_of_shapes() -> None:
+    metadata = KvCacheMetadata.of_layers([LayerShape(3, 16, 16)] * 2, [0, 0])
+    assert metadata == KvCacheMetadata(**SHAPE)
+    assert metadata.schema_version == 1
+
+
+def test_a_latent_is_kept_once() -> None:
+    metadata = KvCacheMetadata.of_layers([LayerShape(1, 576, 512, True)] * 2, [0, 0])
+    assert metadata.kv_bytes_per_token("fp16") == 2 * 576 * 2
+    with pytest.raises(ValueError, match="values are a part of their keys"):
+        metadata.kv_bytes_per_token("int8")
 
 
 def test_bytes_per_token() -> None:

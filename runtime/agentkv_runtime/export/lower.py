@@ -53,7 +53,8 @@ def _metadata(program: ExportedProgram, name: str) -> KvCacheMetadata:
     for node in program.graph.nodes:
         if node.op != "call_function" or node.target is not update_and_attend:
             continue
-        _, k, v, _, layer, _, _, window, chunk, *_ = (*node.args, 0, 0)
+        args: Any = (*node.args, 0, 0)
+        (_, k, v, _, layer), (window, chunk) = args[:5], args[7:9]
         k_shape, v_shape = k.meta["val"].shape, v.meta["val"].shape
         shape = LayerShape(int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), _is_start(v, k))
         for dim in (shape.k_dim, shape.v_dim):

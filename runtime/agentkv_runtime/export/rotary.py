@@ -136,7 +136,7 @@ def _turned_heads_first(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -
 
 
 def _by_turns(apply: Callable[..., Any], found: list[_StandIn]) -> Callable[..., Any] | None:
-    """What computes `apply` on our tables: queries and keys are `[1, T, H, D]` in some models, `[1, H, T, D]` in others."""
+    """What computes `apply` on our tables; models differ in whether heads or tokens come first."""
     generator = torch.Generator().manual_seed(0)
     position = torch.arange(_PROBE_ROWS)
     for ours in (_turned_heads_first, _turned_tokens_first):

@@ -12,7 +12,6 @@ import torch
 from transformers import AttentionInterface, PretrainedConfig
 
 from agentkv_runtime.errors import UnsupportedModelError
-from agentkv_runtime.hf.latent import LatentProjection
 from agentkv_runtime.hf.op import update_and_attend
 from agentkv_runtime.hf.temperature import Temperature
 
@@ -135,14 +134,14 @@ def agentkv_attention(
         raise _refuse(module, "position biases (position_bias)")
     forward = _feeding.get() or Feeding(_own_positions(module, kwargs.get("position_ids")))
     scale = float(scaling if scaling is not None else query.shape[-1] ** -0.5)
-    layer_idx: int = getattr(module, "layer_idx", len(forward.kept))  # type: ignore[assignment]
+    layer_idx: int = getattr(module, "layer_idx", len(forward.kept))
     window, chunk = layer_sight(module.config, layer_idx, sliding_window)  # type: ignore[arg-type]
     if isinstance(temperature := getattr(module, "temperature", None), Temperature):
         query = query * temperature.of(forward.position)
-    projection, row = getattr(module, "kv_b_proj", None), forward.latents.pop(module, None)
-    latent = isinstance(projection, LatentProjection) and row is not None
-    if latent:
-        query, key, value = projection.absorbed(query), row, row[..., : projection.rank]  # type: ignore[union-attr,index]
+    projection: Any = getattr(module, "kv_b_proj", None)
+    latent = forward.latents.pop(module, None)
+    if latent is not None:
+        query, key, value = projection.absorbed(query), latent, latent[..., : projection.rank]
     cache_layer, writes = forward.cache_layer(key, value)
     forward.layers.add(layer_idx)
     out = update_and_attend(
@@ -160,8 +159,8 @@ def agentkv_attention(
         slopes,
         writes,
     )
-    if latent:
-        out = projection.from_latent(out)  # type: ignore[union-attr]
+    if latent is not None:
+        out = projection.from_latent(out)
     return out.transpose(1, 2).contiguous(), None  # some models go on with views of it
 
 

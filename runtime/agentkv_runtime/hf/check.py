@@ -41,9 +41,9 @@ class _OneSequence:
     ) -> torch.Tensor:
         if writes:
             before = self.layers.get(layer_id)
-            self.layers[layer_id] = (
-                (k, v) if before is None else (torch.cat((before[0], k), 2), torch.cat((before[1], v), 2))
-            )
+            if before is not None:
+                k, v = torch.cat((before[0], k), 2), torch.cat((before[1], v), 2)
+            self.layers[layer_id] = (k, v)
         group = q.shape[1] // k.shape[1]
         k, v = (each[0].repeat_interleave(group, 0) for each in self.layers[layer_id])
         seen = torch.arange(k.shape[1], device=k.device)

@@ -46,7 +46,7 @@ class LatentProjection(nn.Module):
         self.from_latent = _PerHead(part((self.heads, rank, value_dim), lambda each: each[:, key_dim:].transpose(1, 2)))
 
     def expand(self, latent: torch.Tensor, rotated: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """latent `[1, 1, T, rank]` and rotated key `[1, 1, T, R]` as keys `[1, H, T, K + R]` and values `[1, H, T, V]`."""
+        """latent `[1, 1, T, rank]`, rotated key `[1, 1, T, R]` -> keys `[1, H, T, K + R]`, values `[1, H, T, V]`."""
         eye = torch.eye(self.key_dim, dtype=latent.dtype, device=latent.device)
         up = self.to_latent(eye.expand(1, self.heads, -1, -1)).transpose(2, 3)
         latents = latent.expand(-1, self.heads, -1, -1)
@@ -54,7 +54,7 @@ class LatentProjection(nn.Module):
         return keys, self.from_latent(latents)
 
     def absorbed(self, query: torch.Tensor) -> torch.Tensor:
-        """query `[1, H, T, K + R]` -> `[1, H, T, rank + R]`, whose products with `[latent, rotated key]` are the same."""
+        """query `[1, H, T, K + R]` -> `[1, H, T, rank + R]`: the same products, with latent and rotated key."""
         plain, rotated = query.split((self.key_dim, query.shape[-1] - self.key_dim), dim=-1)
         return torch.cat((self.to_latent(plain), rotated), dim=-1)
 
@@ -69,7 +69,7 @@ def absorb_latents(model: nn.Module, remember: Callable[[nn.Module, torch.Tensor
         projection = getattr(module, "kv_b_proj", None)
         if not hasattr(module, "expand_kv") or not isinstance(projection, nn.Linear) or projection.bias is not None:
             continue
-        latent = LatentProjection(projection, int(module.qk_nope_head_dim), int(module.v_head_dim))  # type: ignore[arg-type]
+        latent = LatentProjection(projection, int(module.qk_nope_head_dim), int(module.v_head_dim))
         module.kv_b_proj = latent
         module.expand_kv = _handing_on(module, latent, remember)
 

@@ -152,9 +152,8 @@ class TorchCache:
     ) -> npt.NDArray[np.float32]:
         """The same over NumPy arrays without a batch dimension, as every byte layer offers it (see `ByteLayer`)."""
         queries, keys, values = (torch.from_numpy(array).to(self.device)[None] for array in (q, k, v))
-        out = self.attend(
-            layer, queries, keys, values, torch.from_numpy(positions), Scoring(scale, window), True, sinks
-        )
+        scoring = Scoring(scale, window)
+        out = self.attend(layer, queries, keys, values, torch.from_numpy(positions), scoring, True, sinks)
         heads: npt.NDArray[np.float32] = out[0].cpu().numpy()
         return heads
 

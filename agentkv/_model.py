@@ -269,7 +269,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
         window=options.window or 0,
         sinks=options.sinks,
     )
-    window = window_of((0,) * session.model.n_layers, options.window, options.sinks)
+    window = window_of((0,) * session.model.cached.n_layers, options.window, options.sinks)
     info = ModelInfo(
         path=options.path,
         backend="torch",
@@ -277,9 +277,9 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
         max_tokens=session.max_tokens,
         max_positions=session.max_positions,
         trained_positions=session.model.trained_positions,
-        n_layers=session.model.n_layers,
-        n_kv_heads=session.model.n_kv_heads,
-        head_dim=session.model.head_dim,
+        n_layers=session.model.cached.n_layers,
+        n_kv_heads=session.model.cached.n_kv_heads,
+        head_dim=session.model.cached.head_dim,
         quantization="none",
         kv_dtype=options.kv_dtype,
         quantize_after=options.quantize_after,

@@ -90,8 +90,9 @@ def oracle_driver(folder: Path, *, capacity: int = 256, kv_dtype: str = "fp32", 
         def __init__(self) -> None:
             self.model = TorchModel(folder)
             self.cells = ReferenceCells(capacity)
+            layers = self.model.cached.n_layers
             self.cache = TorchCache(
-                self.cells, n_layers=self.model.n_layers, capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk
+                self.cells, n_layers=layers, capacity=capacity, kv_dtype=kv_dtype, min_chunk=min_chunk
             )
 
         def forward(self, tokens: Any, positions: Any, indices: Any) -> Logits:

@@ -7,6 +7,7 @@ every logit is close to 0 and an absolute error bound would say nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,67 @@ KINDS: dict[str, TinySpec] = {
     "mistral": TinySpec("mistral", window=8),
     "phi3": TinySpec("phi3", heads=4, kv_heads=4),
     "gemma3": TinySpec("gemma3", tied=True, window=8),
+    "gemma2": TinySpec("gemma2", tied=True, window=8),
+    "gemma4": TinySpec("gemma4", layers=4, tied=True, window=8),
+    "granite_swa": TinySpec("granite_swa", window=8),
+    "deepseek3": TinySpec("deepseek3", kv_heads=4),
 }
 
 
 def tiny_spec(kind: str = "llama", **overrides: Any) -> TinySpec:
     """The spec of a kind with some fields replaced."""
     return replace(KINDS[kind], **overrides)
+
+
+def _sliding(spec: TinySpec) -> list[str]:
+    return [("sliding_attention", "full_attention")[layer % 2] for layer in range(spec.layers)]
+
+
+# Each attends in a way of its own: model type and what its config says beside the common fields.
+_BY_MODEL_TYPE: dict[str, tuple[str, Callable[[TinySpec], dict[str, Any]]]] = {
+    # Capped scores, of attention and of the head.
+    "gemma2": (
+        "gemma2",
+        lambda spec: {
+            "head_dim": spec.head_dim,
+            "query_pre_attn_scalar": spec.head_dim,
+            "sliding_window": spec.window,
+            "layer_types": _sliding(spec),
+            "attn_logit_softcapping": 2.0,
+        },
+    ),
+    # Layers of two shapes, the last two of which attend to keys and values of others.
+    "gemma4": (
+        "gemma4_text",
+        lambda spec: {
+            "head_dim": spec.head_dim,
+            "global_head_dim": 4 * spec.head_dim,
+            "num_global_key_value_heads": 1,
+            "sliding_window": spec.window,
+            "layer_types": _sliding(spec),
+            "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 32,
+            "vocab_size_per_layer_input": spec.vocab,
+        },
+    ),
+    # Sink scores, in windowed layers.
+    "granite_swa": (
+        "granite_swa",
+        lambda spec: {"sliding_window": spec.window, "layer_types": _sliding(spec), "head_dim": spec.head_dim},
+    ),
+    # Latent attention.
+    "deepseek3": (
+        "deepseek_v3",
+        lambda spec: {
+            "q_lora_rank": 32,
+            "kv_lora_rank": 48,
+            "qk_nope_head_dim": spec.head_dim,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 24,
+            "first_k_dense_replace": spec.layers,
+        },
+    ),
+}
 
 
 def _config(spec: TinySpec) -> Any:
@@ -111,6 +167,10 @@ def _config(spec: TinySpec) -> Any:
             layer_types=[kinds[layer % 2] for layer in range(spec.layers)],
             **common,
         )
+    if spec.kind in _BY_MODEL_TYPE:
+        model_type, fields = _BY_MODEL_TYPE[spec.kind]
+        del common["rope_parameters"]
+        return transformers.CONFIG_MAPPING[model_type](**{**common, **fields(spec)})
     raise ValueError(f"unknown kind {spec.kind!r}; expected one of {sorted(KINDS)}")
 
 
@@ -127,7 +187,7 @@ def tiny_model(spec: TinySpec) -> Any:
             noise = torch.randn(weight.shape, generator=generator)
             if "norm" in name:
                 # Gemma's norms scale by 1 + weight, the others by weight.
-                weight.copy_(0.1 * noise if spec.kind == "gemma3" else 1 + 0.1 * noise)
+                weight.copy_(0.1 * noise if spec.kind in ("gemma2", "gemma3") else 1 + 0.1 * noise)
             elif weight.dim() == 1:
                 weight.copy_(0.1 * noise)
             elif "lm_head" in name or ("embed" in name and spec.tied):

@@ -72,11 +72,21 @@ class ReferencePlan:
         """One past the highest cell that some row sees."""
         return 1 + max(cell for row in self.seen for cell in row.values())
 
-    def mask(self, window: int = 0, sinks: int = 0) -> npt.NDArray[np.bool_]:
+    @property
+    def cell_positions(self) -> npt.NDArray[np.int64]:
+        """int64 `[read_len]`: the position of what each cell holds, 0 where nobody looks."""
+        out = np.zeros(self.read_len, dtype=np.int64)
+        for row in self.seen:
+            for at, cell in row.items():
+                out[cell] = at
+        return out
+
+    def mask(self, window: int = 0, sinks: int = 0, chunk: int = 0) -> npt.NDArray[np.bool_]:
         """Bool `[n_tokens, read_len]`: True where row i sees cell j."""
         out = np.zeros((len(self.seen), self.read_len), dtype=np.bool_)
         for row, (position, seen) in enumerate(zip(self.positions, self.seen, strict=True)):
-            out[row, [cell for at, cell in seen.items() if window == 0 or at > position - window or at < sinks]] = True
+            near = {at for at in seen if window == 0 or at > position - window or at < sinks}
+            out[row, [seen[at] for at in near if chunk == 0 or at // chunk == position // chunk]] = True
         return out
 
 

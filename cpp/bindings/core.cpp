@@ -76,6 +76,9 @@ void bind_plan(nb::module_& m) {
             return tails;
           },
           "Per row, the runs that it sees beyond its view; empty for plain rows.")
+      .def_prop_ro(
+          "cell_positions", [](const StepPlan& p) { return copied_array<std::int64_t>(p.cell_positions()); },
+          nb::rv_policy::automatic, "int64 [read_len]: the position of what each cell holds, 0 where nobody looks.")
       .def("mask", &mask, "window"_a = 0, "sinks"_a = 0, "chunk"_a = 0,
            "bool [n_tokens, read_len], True where visible. window > 0 hides positions <= the row's - window, except "
            "the first `sinks`; chunk > 0 those before the row's chunk of so many positions. Raises InvalidRange for "

@@ -41,4 +41,14 @@ std::vector<std::uint8_t> StepPlan::mask(Pos window, Pos sinks, Pos chunk) const
   return out;
 }
 
+std::vector<Pos> StepPlan::cell_positions() const {
+  std::vector<Pos> out(static_cast<std::size_t>(read_len), 0);
+  for (const auto* held : {&runs, &tails}) {
+    for (const Run& run : *held) {
+      for (Cell i = 0; i < run.length && run.cell + i < read_len; ++i) out[run.cell + i] = run.position + i;
+    }
+  }
+  return out;
+}
+
 }  // namespace agentkv

@@ -48,6 +48,9 @@ struct StepPlan {
   // before the row's chunk of so many positions.
   std::vector<std::uint8_t> mask(Pos window = 0, Pos sinks = 0, Pos chunk = 0) const;
 
+  // The position of what each cell below read_len holds, 0 where nobody looks. Built when asked for.
+  std::vector<Pos> cell_positions() const;
+
   bool operator==(const StepPlan&) const = default;
 };
 

@@ -150,6 +150,12 @@ class StepPlan:
     def tails(self) -> list[list[tuple[int, int, int]]]:
         """Per row, the runs that it sees beyond its view; empty for plain rows."""
 
+    @property
+    def cell_positions(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """
+        int64 [read_len]: the position of what each cell holds, 0 where nobody looks.
+        """
+
     def mask(self, window: int = 0, sinks: int = 0, chunk: int = 0) -> Annotated[NDArray[numpy.bool_], dict(shape=(None, None))]:
         """
         bool [n_tokens, read_len], True where visible. window > 0 hides positions <= the row's - window, except the first `sinks`; chunk > 0 those before the row's chunk of so many positions. Raises InvalidRange for negative arguments.

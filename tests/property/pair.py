@@ -91,9 +91,12 @@ class Pair:
             assert list(native.write_cells) == list(plain.write_cells), self.report("write cells")
             assert list(native.positions) == positions, self.report("plan positions")
             assert native.read_len == plain.read_len, self.report("read_len")
-        for bounds in ((0, 0), (window, sinks)):
+        chunk = self.random.choice([1, 4, 50])
+        for bounds in ((0, 0), (window, sinks), (window, sinks, chunk)):
             got, want = np.asarray(native.mask(*bounds)), plain.mask(*bounds)
             assert np.array_equal(got.astype(bool), want), self.report(f"mask{bounds}\n{got}\n{want}")
+        looked_at = plain.mask().any(axis=0)
+        assert np.array_equal(np.asarray(native.cell_positions)[looked_at], plain.cell_positions[looked_at])
         self.runs(native, plain.mask())
         return native, plain
 

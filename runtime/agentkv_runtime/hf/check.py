@@ -10,9 +10,11 @@ import torch
 
 from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.hf.blame import blame
+from agentkv_runtime.hf.latent import is_start
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.hf.wrapper import CachedForward
+from agentkv_runtime.metadata import LayerShape
 
 __all__ = ["check_in_chunks", "check_layers", "reference_logits", "short_windows"]
 
@@ -28,6 +30,12 @@ class _OneSequence:
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.latents: set[int] = set()
+
+    def shape(self, layer: int) -> LayerShape:
+        """What a layer keeps of a token."""
+        k, v = self.layers[layer]
+        return LayerShape(k.shape[1], k.shape[3], v.shape[3], layer in self.latents)
 
     def attend(
         self,
@@ -39,6 +47,8 @@ class _OneSequence:
         scoring: Scoring,
         writes: bool,
     ) -> torch.Tensor:
+        if is_start(v, k):
+            self.latents.add(layer_id)
         if writes:
             before = self.layers.get(layer_id)
             if before is not None:
@@ -105,8 +115,9 @@ def reference_logits(model: Any) -> torch.Tensor:
     return logits.float()
 
 
-def check_in_chunks(model: Any, want: torch.Tensor) -> None:
-    """Feeds the tokens of `reference_logits` through a cache in two chunks. Leaves the model with agentkv's attention.
+def check_in_chunks(model: Any, want: torch.Tensor) -> list[LayerShape]:
+    """Feeds the tokens of `reference_logits` through a cache in two chunks; returns what each layer of
+    the cache keeps. Leaves the model with agentkv's attention.
 
     Raises UnsupportedModelError for a model that says something else than `want` then: one that keeps more between
     forwards than keys and values, or numbers positions in its own way.
@@ -141,3 +152,4 @@ def check_in_chunks(model: Any, want: torch.Tensor) -> None:
             f"{name} keeps more between forwards than keys and values, or numbers positions in its own way: fed in"
             f" two chunks, its logits differ by {off[_FIRST:].max():.1e} of the largest one"
         )
+    return [cache.shape(layer) for layer in range(len(cache.layers))]

@@ -14,7 +14,7 @@ from torch import nn
 
 from agentkv_runtime.hf.deferred import defer, stored
 
-__all__ = ["LatentProjection", "absorb_latents"]
+__all__ = ["LatentProjection", "absorb_latents", "is_start"]
 
 
 class _PerHead(nn.Module):
@@ -57,6 +57,11 @@ class LatentProjection(nn.Module):
         """query `[1, H, T, K + R]` -> `[1, H, T, rank + R]`: the same products, with latent and rotated key."""
         plain, rotated = query.split((self.key_dim, query.shape[-1] - self.key_dim), dim=-1)
         return torch.cat((self.to_latent(plain), rotated), dim=-1)
+
+
+def is_start(values: torch.Tensor, keys: torch.Tensor) -> bool:
+    """Are values a view of the first numbers of keys?"""
+    return values is not keys and values.data_ptr() == keys.data_ptr() and values.stride() == keys.stride()
 
 
 def absorb_latents(model: nn.Module, remember: Callable[[nn.Module, torch.Tensor], bool]) -> None:

@@ -16,9 +16,10 @@ import torch
 
 from agentkv_runtime._core import CacheFull, Cells, InvalidRange, InvalidTensor, StepPlan
 from agentkv_runtime.backends import BACKENDS
+from agentkv_runtime.hf.latent import is_start
 from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.torch_backend.pool import Pool
-from agentkv_runtime.torch_backend.rows import rows_of
+from agentkv_runtime.torch_backend.rows import CodeRows, rows_of
 
 __all__ = ["TorchCache"]
 
@@ -48,11 +49,7 @@ class _Step:
     def seen(self) -> torch.Tensor:
         """int64 `[read_len]` on the device: the position of what each cell holds; 0 where nobody looks."""
         if self._seen is None:
-            seen = torch.zeros(self.read_len, dtype=torch.int64)
-            for runs in (*self.plan.views, *self.plan.tails):
-                for position, cell, length in runs:
-                    seen[cell : cell + length] = torch.arange(position, position + length)
-            self._seen = seen.to(self._device)
+            self._seen = torch.as_tensor(self.plan.cell_positions).to(self._device)
         return self._seen
 
 
@@ -80,7 +77,7 @@ class TorchCache:
         self.sight = (window, sinks)
         self.min_chunk = max(1, min(min_chunk, capacity))
         self.device = torch.device(device)
-        self._pools: list[tuple[Pool, Pool] | None] = [None] * n_layers
+        self._pools: list[tuple[Pool, ...] | None] = [None] * n_layers  # keys, and values unless they are in keys
         self._step: _Step | None = None
 
     @property
@@ -127,7 +124,7 @@ class TorchCache:
         pools = self._write(layer_id, k, v, step) if writes else self._pools[layer_id]
         if pools is None:
             raise InvalidTensor(f"layer {layer_id} attends to what no layer wrote")
-        keys, values = (pool.read(step.read_len) for pool in pools)
+        keys, values = pools[0].read(step.read_len), pools[-1].read(step.read_len)
         queries = self.rows.turn(q[0].float()).reshape(kv_heads, group * rows, dim)
         products = (queries @ keys.transpose(-1, -2)).reshape(q.shape[1], rows, -1)
         window = scoring.window
@@ -189,7 +186,7 @@ class TorchCache:
         return [
             (*array, None)
             for layer, pools in enumerate(self._written())
-            for name, pool in zip("kv", pools, strict=True)
+            for name, pool in zip("kv", pools, strict=False)
             for array in pool.describe(f"layers.{layer}.{name}")
         ]
 
@@ -219,10 +216,10 @@ class TorchCache:
             for pool in pools:
                 self._reserve(pool, max(cells) + 1)
                 # As in a forward: values that are not finite would reach rows that do not see them.
-                pool.restore(cells, bytes[:, at : at + pool.cell_bytes], finite=pool is pools[1])
+                pool.restore(cells, bytes[:, at : at + pool.cell_bytes], finite=pool is pools[-1])
                 at += pool.cell_bytes
 
-    def _written(self) -> list[tuple[Pool, Pool]]:
+    def _written(self) -> list[tuple[Pool, ...]]:
         pools = [pools for pools in self._pools if pools is not None]
         return pools if len(pools) == len(self._pools) else []
 
@@ -232,7 +229,7 @@ class TorchCache:
             if not 0 <= index(cell) < end:
                 raise InvalidRange(f"cell {cell} is out of range [0, {end})")
 
-    def _write(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, step: _Step) -> tuple[Pool, Pool]:
+    def _write(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, step: _Step) -> tuple[Pool, ...]:
         if not 0 <= layer_id < len(self._pools):
             raise InvalidTensor(f"layer {layer_id} is outside [0, {len(self._pools)})")
         if k.shape[2] != len(step.write_cells) or v.shape[:3] != k.shape[:3]:
@@ -240,8 +237,12 @@ class TorchCache:
                 f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit a step of {len(step.write_cells)} rows"
             )
         held = self._pools[layer_id]
-        pools = held or (self._pool(k), self._pool(v))
-        for name, pool, new in (("k", pools[0], k), ("v", pools[1], v)):
+        latent = is_start(v, k)
+        if latent and isinstance(self.rows, CodeRows):
+            raise InvalidTensor(f"layer {layer_id} has its values in its keys, which are not kept as codes")
+        rows = (k.where(k.isfinite(), 0),) if latent else (k, v.where(v.isfinite(), 0))
+        pools = held or tuple(map(self._pool, rows))
+        for name, pool, new in zip("kv", pools, rows, strict=False):
             if (pool.heads, pool.dim) != (new.shape[1], new.shape[3]):
                 raise InvalidTensor(
                     f"{name} {tuple(new.shape)} does not fit layer {layer_id} of {pool.heads} heads of {pool.dim}"
@@ -249,8 +250,8 @@ class TorchCache:
         for pool in pools:
             self._reserve(pool, step.cells_needed)
         self._pools[layer_id] = pools
-        # What is not finite would reach rows that do not see it, as 0 times it, and outlive its sequence.
-        for pool, new in zip(pools, (k, v.where(v.isfinite(), 0)), strict=True):
+        # What is not finite would reach rows that do not see it, as 0 times it, and outlive its sequence: values above.
+        for pool, new in zip(pools, rows, strict=True):
             pool.write(step.write_cells, new)
         return pools
 

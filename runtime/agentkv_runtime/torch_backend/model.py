@@ -17,6 +17,7 @@ from agentkv_runtime.hf.latent import absorb_latents
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.positions import position_limit, trained_positions
+from agentkv_runtime.metadata import KvCacheMetadata
 from agentkv_runtime.torch_backend.cache import TorchCache
 
 __all__ = ["TorchModel"]
@@ -48,11 +49,10 @@ class TorchModel:
         load_all(self.model)
         self.model.to(self.device)  # type: ignore[arg-type]  # its wrapper has no types of its own
         with short_windows(self.model):
-            check_in_chunks(self.model, reference_logits(self.model))  # from here on it attends through the cache
+            shapes = check_in_chunks(self.model, reference_logits(self.model))  # now it attends through the cache
         text = self.model.config.get_text_config()
-        self.n_layers: int = text.num_hidden_layers
-        self.n_kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        self.cached = KvCacheMetadata.of_layers(shapes, [0] * len(shapes))
+        """What a cache keeps of a token; windows are the model's own business here."""
         self.vocab_size: int = text.vocab_size
         self.feature_dim: int = len(feature_layers) * text.hidden_size
         self.max_positions = position_limit(text)

@@ -60,7 +60,7 @@ class TorchSession(_core.PythonRunner):
         self.cache = _core.Cells(capacity, max_sequences)
         self.layer = TorchCache(
             self.cache,
-            n_layers=model.n_layers,
+            n_layers=model.cached.n_layers,
             capacity=capacity,
             kv_dtype=kv_dtype,
             min_chunk=min_chunk,

@@ -17,3 +17,12 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3-gqa4-d80": ("phi3", {"heads": 4, "kv_heads": 1, "head_dim": 80, "hidden": 320}),
     "gemma3-gqa2-d64-w8-tied": ("gemma3", {"heads": 4, "kv_heads": 2, "head_dim": 64, "window": 8}),
 }
+
+# What attends otherwise than the models above: see tests/models.py.
+OTHER_ATTENTION: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma2-capped-w8": ("gemma2", {}),
+    "gemma4-shapes-shared-w8": ("gemma4", {}),
+    "granite-sinks-w8": ("granite_swa", {}),
+    "deepseek3-latent": ("deepseek3", {}),
+}
+ALL_CONFIGS = {**CONFIGS, **OTHER_ATTENTION}

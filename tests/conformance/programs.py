@@ -10,7 +10,7 @@ from typing import Any
 from agentkv_runtime import _core
 from agentkv_runtime.torch_backend.session import open_torch_session
 
-from tests.conformance.configs import CONFIGS
+from tests.conformance.configs import ALL_CONFIGS
 from tests.conftest import FolderFactory
 from tests.driver import Driver, native_driver, oracle_driver
 
@@ -28,7 +28,7 @@ class Model:
     @property
     def hf_folder(self) -> Path:
         """The Hugging Face folder."""
-        kind, fields = CONFIGS[self.name]
+        kind, fields = ALL_CONFIGS[self.name]
         return self.hf_folders(kind, **fields)
 
     def driver(self, backend: str, *, trees: bool = False, dtype: str = "fp32", **options: Any) -> Driver:
@@ -46,7 +46,7 @@ class Model:
         from agentkv_runtime.folder import read_model_folder
         from agentkv_runtime.programs import load_folder
 
-        kind, fields = CONFIGS[self.name]
+        kind, fields = ALL_CONFIGS[self.name]
         folder = self.exported_folders(kind, backend=backend, dtype=dtype, **fields)
         return load_folder(read_model_folder(folder), verify=False)
 

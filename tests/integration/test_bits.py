@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from agentkv_runtime import _core
 
-from tests.conformance.configs import CONFIGS
+from tests.conformance.configs import ALL_CONFIGS
 from tests.conftest import FolderFactory
 from tests.driver import Driver, Logits, native_driver
 
@@ -28,18 +28,27 @@ MODELS: dict[str, tuple[str, str]] = {
     "mistral-none": ("mistral-gqa8-d80-w8", "none"),
     "qwen3-8da4w": ("qwen3-gqa4-d128-tied", "8da4w"),
 }
+# What attends otherwise; latents are kept as floats only.
+OTHER_MODELS: dict[str, tuple[str, str]] = {
+    "gemma2-none": ("gemma2-capped-w8", "none"),
+    "gemma4-8da4w": ("gemma4-shapes-shared-w8", "8da4w"),
+    "granite-8da4w": ("granite-sinks-w8", "8da4w"),
+    "deepseek3-none": ("deepseek3-latent", "none"),
+}
 # Half pools on one model, since rounding happens on the way in; integer ones have kernels of their own.
 CASES = [
     *((name, kv_dtype) for name in MODELS for kv_dtype in ("fp32", "int8", "int4")),
     ("llama-none", "fp16"),
     ("llama-8da4w", "bf16"),
+    *((name, "fp16") for name in OTHER_MODELS),
+    *((name, "int8") for name in OTHER_MODELS if "deepseek" not in name),
 ]
 
 
 def model_folder(folders: FolderFactory, name: str) -> Path:
-    """The export of one of MODELS."""
-    config, quant = MODELS[name]
-    kind, fields = CONFIGS[config]
+    """The export of one of MODELS or OTHER_MODELS."""
+    config, quant = {**MODELS, **OTHER_MODELS}[name]
+    kind, fields = ALL_CONFIGS[config]
     return folders(kind, quant=quant, **fields)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import agentkv as kv
 from tests.conftest import FolderFactory
-from tests.integration.test_bits import MODELS, model_folder
+from tests.integration.test_bits import MODELS, OTHER_MODELS, model_folder
 
 VOCAB = 384
 CAPACITY = 4096
@@ -166,6 +166,13 @@ def run(model: Path, kv_dtype: str, files: Path, seeds: range, ways: list[str]) 
 def test_memory_keeps_every_bit(tiny_exported_folder: FolderFactory, tmp_path: Path, kv_dtype: str, way: str) -> None:
     went = run(model_folder(tiny_exported_folder, "llama-8da4w"), kv_dtype, tmp_path, range(3), [way])
     assert went[way] == 3  # it happened in each
+
+
+@pytest.mark.parametrize("model", OTHER_MODELS)
+def test_memory_keeps_every_bit_of_other_attention(
+    tiny_exported_folder: FolderFactory, tmp_path: Path, model: str
+) -> None:
+    run(model_folder(tiny_exported_folder, model), "fp16", tmp_path, range(6), [])
 
 
 @pytest.mark.soak

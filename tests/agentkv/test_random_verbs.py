@@ -15,6 +15,8 @@ import anyio
 import pytest
 
 import agentkv as kv
+from tests.conftest import FolderFactory
+from tests.integration.test_bits import OTHER_MODELS, model_folder
 
 from .random_verbs import VERBS
 from .verb_player import Player
@@ -28,6 +30,8 @@ async def session(folder: Path, files: Path, seed: int, verbs: int, counts: Coun
     """So many verbs on one Context; counts how each ended, and the logits that were compared with a fresh Context's."""
     rng = random.Random(seed)
     kv_dtype = rng.choice(["fp32", "fp16", "int8", "int4"])
+    if "deepseek" in folder.name and kv_dtype.startswith("int"):
+        kv_dtype = "bf16"  # latents are kept as floats
     capacity, retain = rng.choice([60, 150, 400]), rng.choice([None, None, 0, 40])
 
     def fresh() -> AbstractAsyncContextManager[kv.Context]:
@@ -67,6 +71,22 @@ def test_branches_hold_what_the_oracle_says(folder: Path, tmp_path: Path) -> Non
         assert verb == "keep" or counts[f"{verb} done"] > 0, counts
     for outcome in ("full", "failed", "cancelled"):
         assert sum(count for key, count in counts.items() if key.endswith(outcome)) > 3, counts
+
+
+@pytest.mark.parametrize("name", OTHER_MODELS)
+def test_so_they_do_however_a_model_attends(
+    tiny_exported_folder: FolderFactory, tmp_path: Path, name: str
+) -> None:
+    counts = play(model_folder(tiny_exported_folder, name), tmp_path, range(50, 54), 60)
+    assert counts.total() >= 200
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", OTHER_MODELS)
+def test_so_they_do_however_a_model_attends_for_long(
+    tiny_exported_folder: FolderFactory, tmp_path: Path, name: str, soak_count: int
+) -> None:
+    play(model_folder(tiny_exported_folder, name), tmp_path, range(2000, 2000 + soak_count // 100), 500)
 
 
 @pytest.mark.soak

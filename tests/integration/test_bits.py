@@ -30,6 +30,7 @@ MODELS: dict[str, tuple[str, str]] = {
 }
 # What attends otherwise; latents are kept as floats only.
 OTHER_MODELS: dict[str, tuple[str, str]] = {
+    "gemma3-none": ("gemma3-gqa2-d64-w8-tied", "none"),
     "gemma2-none": ("gemma2-capped-w8", "none"),
     "gemma4-8da4w": ("gemma4-shapes-shared-w8", "8da4w"),
     "granite-8da4w": ("granite-sinks-w8", "8da4w"),

@@ -74,9 +74,7 @@ def test_branches_hold_what_the_oracle_says(folder: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", OTHER_MODELS)
-def test_so_they_do_however_a_model_attends(
-    tiny_exported_folder: FolderFactory, tmp_path: Path, name: str
-) -> None:
+def test_so_they_do_however_a_model_attends(tiny_exported_folder: FolderFactory, tmp_path: Path, name: str) -> None:
     counts = play(model_folder(tiny_exported_folder, name), tmp_path, range(50, 54), 60)
     assert counts.total() >= 200
 

@@ -98,13 +98,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "phimoe",
         {"rope_parameters": {**_LONG["rope_parameters"], "short_mscale": 1.1, "long_mscale": 1.3}},
     ),
-    "bert-decoder": ("bert", {"is_decoder": True}),
-    "bert-generation-decoder": ("bert-generation", {"is_decoder": True}),
-    "roberta-decoder": ("roberta", {"is_decoder": True}),
-    "xlm-roberta-decoder": ("xlm-roberta", {"is_decoder": True}),
-    "rembert-decoder": ("rembert", {"is_decoder": True}),
-    "electra-decoder": ("electra", {"is_decoder": True}),
-    "roformer-decoder": ("roformer", {"is_decoder": True}),
+    "bert-encoder": ("bert", {"is_decoder": False}),
+    "roberta-encoder": ("roberta", {"is_decoder": False}),
     **{f"{kind}-sliding": (kind, _SLIDING) for kind in _SLIDING_ON_DEMAND},
 }
 """Configurations that differ in kind from the default ones of their architecture."""
@@ -121,7 +116,13 @@ UNBUILDABLE = {
 """Causal types that no tiny configuration is made of here, and why."""
 
 _BOTH_ATTENTIONS = ["sliding_attention", "full_attention"]
+_DECODERS_ON_DEMAND = (
+    *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert"),
+    *("rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+)
+"""Encoders, unless their configuration says otherwise: as causal language models they are used with `is_decoder`."""
 _OWN: dict[str, dict[str, Any]] = {
+    **{name: {"is_decoder": True} for name in _DECODERS_ON_DEMAND},
     "bamba": {"mamba_d_head": 32, "attn_layer_indices": [1]},
     "cohere_compass_text": {
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in _BOTH_ATTENTIONS}

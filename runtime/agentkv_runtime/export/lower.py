@@ -20,14 +20,14 @@ from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
-from agentkv_runtime.hf.attention import remember_latent
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
 from agentkv_runtime.hf.deferred import loading_as_it_runs
 from agentkv_runtime.hf.features import feature_layers
-from agentkv_runtime.hf.latent import absorb_latents
 from agentkv_runtime.hf.op import update_and_attend
+from agentkv_runtime.hf.own_positions import position_offset
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
+from agentkv_runtime.hf.prepare import prepare
 from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
 from agentkv_runtime.metadata import MAX_HEAD_DIM, KvCacheMetadata, LayerShape
@@ -138,12 +138,12 @@ def lower_model(
     if max_tokens < 2 or max_logits < 2:
         raise ExportError(f"max_tokens and max_logits must be at least 2, not {max_tokens} and {max_logits}")
     config = model.config.get_text_config()
-    max_positions = position_limit(config, max_context)
+    max_positions = position_limit(config, max_context, position_offset(model))
     layers = feature_layers(config.num_hidden_layers) if features else ()
     if model.get_experts_implementation()[""] is not None:
         model.set_experts_implementation("batched_mm")  # the one form that traces to ops with a kernel
     model.requires_grad_(False)  # which programs record
-    absorb_latents(model, remember_latent)
+    prepare(model)
     tell("trying the model")
     reached(Stage.TRYING)
     with _attention_restored(model), ExitStack() as rotated:

@@ -223,7 +223,7 @@ def _same_logits(model: Any, rotation: _Rotation) -> bool:
     """Does the whole model say the same with the stand-ins? It may read more of a rotary embedding than it calls."""
     tokens, position = torch.arange(1, 1 + _PROBE_ROWS), torch.arange(_PROBE_ROWS)
     inputs = {"input_ids": tokens[None], "position_ids": position[None], "use_cache": False}
-    with feeding(position):
+    with feeding(position, attends=False):
         want = model(**inputs).logits
         try:
             with _installed(model, rotation):

@@ -19,6 +19,7 @@ __all__ = [
     "ATTENTION_NAME",
     "Feeding",
     "agentkv_attention",
+    "attends_here",
     "current_position",
     "feeding",
     "layer_sight",
@@ -34,6 +35,8 @@ class Feeding:
 
     position: torch.Tensor
     """`[T]` int64."""
+    attends: bool = True
+    """Do its layers attend through agentkv, or only ask for positions?"""
     layers: set[int] = field(default_factory=set)
     """`layer_idx` of the layers that attended."""
     kept: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
@@ -54,9 +57,9 @@ _feeding: ContextVar[Feeding | None] = ContextVar("agentkv_feeding", default=Non
 
 
 @contextmanager
-def feeding(position: torch.Tensor) -> Iterator[Feeding]:
-    """Tells every attention layer called inside the positions of the rows, `[T]` int64."""
-    forward = Feeding(position)
+def feeding(position: torch.Tensor, attends: bool = True) -> Iterator[Feeding]:
+    """Tells every attention layer called inside the positions of the rows, `[T]` int64; see `Feeding`."""
+    forward = Feeding(position, attends)
     token = _feeding.set(forward)
     try:
         yield forward
@@ -70,11 +73,16 @@ def current_position() -> torch.Tensor | None:
     return None if forward is None else forward.position
 
 
+def attends_here() -> bool:
+    """Is this a forward that attends through agentkv?"""
+    forward = _feeding.get()
+    return forward is not None and forward.attends
+
+
 def remember_latent(module: torch.nn.Module, row: torch.Tensor) -> bool:
     """Keeps what `absorb_latents` hands on for the layer's own attention; False where that is not ours."""
     forward = _feeding.get()
-    config: Any = module.config
-    if forward is None or config._attn_implementation != ATTENTION_NAME:
+    if forward is None or not forward.attends:
         return False
     forward.latents[module] = row
     return True

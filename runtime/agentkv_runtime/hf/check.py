@@ -94,6 +94,13 @@ def check_layers(config: Any, layers: Collection[int]) -> None:
         )
 
 
+def _tokens(model: Any) -> torch.Tensor:
+    """Tokens to try it with; none that it takes for padding, from 1 on."""
+    padding = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
+    tokens = torch.arange(1, 2 + _ROWS, device=model.device)
+    return tokens[tokens != padding][:_ROWS]
+
+
 def reference_logits(model: Any) -> torch.Tensor:
     """What the model by itself says of a few tokens: logits `[8, vocab]`.
 
@@ -101,7 +108,7 @@ def reference_logits(model: Any) -> torch.Tensor:
     """
     name = model.config.model_type
     try:
-        tokens = torch.arange(1, 1 + _ROWS, device=model.device)
+        tokens = _tokens(model)
         logits: torch.Tensor = model(input_ids=tokens[None], use_cache=False).logits[0]
     except Exception as error:  # it wants images, sound, an encoder's states
         raise UnsupportedModelError(f"{name} does not run from tokens alone{blame(error, model)}") from error
@@ -124,13 +131,13 @@ def check_in_chunks(model: Any, want: torch.Tensor) -> list[LayerShape]:
     """
     name = model.config.model_type
     head = model.get_output_embeddings()
-    position = torch.arange(_ROWS, device=model.device)
+    tokens, position = _tokens(model), torch.arange(_ROWS, device=model.device)
     forward = CachedForward(model)
     cache = _OneSequence()
     try:
         with active_cache(cache):
             chunks = [
-                forward(1 + position[rows], position[rows], position[: rows.stop - rows.start])
+                forward(tokens[rows], position[rows], position[: rows.stop - rows.start])
                 for rows in (slice(0, _FIRST), slice(_FIRST, _ROWS))
             ]
     except UnsupportedModelError:

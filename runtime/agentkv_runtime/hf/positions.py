@@ -36,17 +36,22 @@ def long_factors(config: Any, max_context: int | None) -> bool:
     )
 
 
-def position_limit(config: Any, max_context: int | None = None) -> int | None:
+def position_limit(config: Any, max_context: int | None = None, reserved: int = 0) -> int | None:
     """Positions that a model of this text config may be fed; None where its config names no length.
 
-    That is the length it names (of its position table, or that it was trained for). Long-rope models turn all keys
+    That is the length it names (of its position table, or that it was trained for), less the rows of the table that
+    are `reserved` for something else. Long-rope models turn all keys
     anew once the history passes their original context, so they end there; where `max_context` exceeds it they take
     their long factors from the first token on, and end at `max_context`. Below it they end at `max_context`, as every
     model does. Raises ExportError for a `max_context` below 1.
     """
     if max_context is not None and max_context < 1:
         raise ExportError(f"max_context is {max_context}, but a history has at least 1 position")
-    limits = [length for name in _LENGTHS if isinstance(length := getattr(config, name, None), int) and length > 0]
+    limits = [
+        length - reserved
+        for name in _LENGTHS
+        if isinstance(length := getattr(config, name, None), int) and length > reserved
+    ]
     if max_context is not None:
         limits.append(max_context)
     if not long_factors(config, max_context):

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.hf.attention import ATTENTION_NAME, feeding
 from agentkv_runtime.hf.features import ResidualStream
+from agentkv_runtime.hf.own_positions import position_offset
 from agentkv_runtime.hf.temperature import take_temperatures
 
 __all__ = ["CachedForward"]
@@ -56,6 +57,7 @@ class CachedForward(nn.Module):
             raise UnsupportedModelError(f"{type(model).__name__} has no language-model head")
         model.set_attn_implementation(ATTENTION_NAME)
         take_temperatures(model)
+        self._offset = position_offset(model)
         model.set_output_embeddings(_HeadOnRows(head))
         self.model = model.eval()
         self.attended: set[int] = set()
@@ -72,7 +74,7 @@ class CachedForward(nn.Module):
         token = _rows.set(logits_indices)
         try:
             with feeding(position) as forward:
-                out = self.model(input_ids=tokens[None], position_ids=position[None], use_cache=False)
+                out = self.model(input_ids=tokens[None], position_ids=position[None] + self._offset, use_cache=False)
         finally:
             _rows.reset(token)
         self.attended.update(forward.layers)  # tracing would undo an assignment

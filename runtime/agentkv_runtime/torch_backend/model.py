@@ -9,14 +9,15 @@ from typing import Any
 import torch
 import xxhash
 
-from agentkv_runtime.hf.attention import feeding, remember_latent
+from agentkv_runtime.hf.attention import feeding
 from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_windows
 from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.hf.features import ResidualStream
-from agentkv_runtime.hf.latent import absorb_latents
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.hf.op import active_cache
+from agentkv_runtime.hf.own_positions import position_offset
 from agentkv_runtime.hf.positions import position_limit, trained_positions
+from agentkv_runtime.hf.prepare import prepare
 from agentkv_runtime.metadata import KvCacheMetadata
 from agentkv_runtime.torch_backend.cache import TorchCache
 
@@ -45,7 +46,7 @@ class TorchModel:
         if dtype is None and self.device.type == "cpu":
             dtype = torch.float32
         self.model: Any = load_model(folder, dtype).requires_grad_(False)
-        absorb_latents(self.model, remember_latent)
+        prepare(self.model)
         load_all(self.model)
         self.model.to(self.device)  # type: ignore[arg-type]  # its wrapper has no types of its own
         with short_windows(self.model):
@@ -55,7 +56,8 @@ class TorchModel:
         """What a cache keeps of a token; windows are the model's own business here."""
         self.vocab_size: int = text.vocab_size
         self.feature_dim: int = len(feature_layers) * text.hidden_size
-        self.max_positions = position_limit(text)
+        self._offset = position_offset(self.model)
+        self.max_positions = position_limit(text, reserved=self._offset)
         """Positions that a history may have; None where the config names no length."""
         self.trained_positions = trained_positions(text)
         """Of these, what the model was trained on, where its config tells that they are fewer."""
@@ -91,6 +93,8 @@ class TorchModel:
         # An empty selection still needs the layers to run, and not every LM head takes zero rows.
         rows = torch.tensor(list(logits_indices) or [0], dtype=torch.int64, device=self.device)
         with active_cache(cache), feeding(position), cache.step([int(p) for p in positions]):
-            output = self.model(input_ids=ids[None], position_ids=position[None], use_cache=False, logits_to_keep=rows)
+            output = self.model(
+                input_ids=ids[None], position_ids=position[None] + self._offset, use_cache=False, logits_to_keep=rows
+            )
         logits: torch.Tensor = output.logits[0, : len(logits_indices)]
         return logits.float(), None if self._stream is None else self._stream.take()

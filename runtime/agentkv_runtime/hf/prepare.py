@@ -1,0 +1,19 @@
+"""What is put into a model before it runs at all, so that it can attend through a cache later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentkv_runtime.hf.attention import remember_latent
+from agentkv_runtime.hf.latent import absorb_latents
+from agentkv_runtime.hf.own_attention import ask_for_attention
+from agentkv_runtime.hf.own_positions import take_positions
+
+__all__ = ["prepare"]
+
+
+def prepare(model: Any) -> None:
+    """Changes a model in place; by itself it computes what it did, and its weights may be deferred afterwards."""
+    absorb_latents(model, remember_latent)
+    ask_for_attention(model)
+    take_positions(model)

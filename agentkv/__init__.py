@@ -11,4 +11,14 @@ async with kv.Context.open("path/of/a/model/folder") as ctx:
 import lazy_loader
 
 # `import agentkv` reads the list of names in `__init__.pyi` and loads nothing behind them.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("agentkv-sdk")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _load(name)

@@ -50,6 +50,8 @@ from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
 from .output import Constraint, Grammar, JsonSchema, Regex
 
+__version__: str
+
 __all__ = [
     "Agent",
     "AgentKVError",

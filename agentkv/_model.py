@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
 MOST_POSITIONS = 2**31 - 1
+WINDOW_SPARE = 80
+"""Cells of a branch beyond its window and sinks: what has left the window is let go in blocks."""
 QUANTIZATIONS = tuple(dict.fromkeys(quant for backend in BACKENDS.values() for quant in backend.quantizations))
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+\.gguf)?(@[\w./-]+)?")
 MOST_BRANCHES = 256
@@ -77,10 +79,31 @@ class Options:
             object.__setattr__(self, name, value)
         if self.sinks and self.window is None:
             raise InvalidInput(f"sinks is {self.sinks}, but without a window nothing is let go; give a window as well")
+        least = 0 if self.window is None else int(self.window) + int(self.sinks) + WINDOW_SPARE
+        if least > int(self.capacity):
+            raise InvalidInput(
+                f"capacity is {self.capacity}, but a branch under window={self.window} and sinks={self.sinks} takes up to "
+                f"{least} cells; give capacity={least} or more, or a smaller window"
+            )
         if self.quantize_after is not None and self.kv_dtype in QUANTIZED_KV_DTYPES:
             raise InvalidInput(
                 f"quantize_after is {self.quantize_after}, but kv_dtype {self.kv_dtype!r} quantises every position; "
                 "give kv_dtype='fp16', 'bf16' or 'fp32', or leave quantize_after out"
+            )
+
+    def check_rows(self, values_in_keys: bool) -> None:
+        """Raises InvalidInput for rows that the model's layers cannot be kept as."""
+        if not values_in_keys:
+            return
+        if self.kv_dtype in QUANTIZED_KV_DTYPES:
+            raise InvalidInput(
+                f"kv_dtype is {self.kv_dtype!r}, but this model keeps latents, whose values are a part of their keys; "
+                "give kv_dtype='fp16', 'bf16' or 'fp32'"
+            )
+        if self.quantize_after is not None:
+            raise InvalidInput(
+                f"quantize_after is {self.quantize_after}, but latents, which this model keeps, are not quantised; "
+                "leave it out"
             )
 
     def check_backend(self, backend: str) -> None:
@@ -303,6 +326,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
             f"out, or export the model again with --backend {options.backend}"
         )
     options.check_backend(manifest.backend)
+    options.check_rows(any(shape.values_in_keys for shape in manifest.shapes))
     if options.quant not in (None, manifest.quantization):
         raise ModelError(
             f"{options.path} was exported with quantisation {manifest.quantization!r}, not {options.quant!r}; leave "

@@ -10,7 +10,9 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch import fx
 from torch.export import ExportedProgram
 
-__all__ = ["count_calls", "remember_outputs"]
+from agentkv_runtime.errors import UnsupportedModelError
+
+__all__ = ["count_calls", "refuse_lone_numbers", "remember_outputs"]
 
 
 def _calls(program: ExportedProgram) -> Iterator[tuple[fx.Node, LoweredBackendModule]]:
@@ -25,6 +27,17 @@ def count_calls(program: ExportedProgram) -> dict[str, int]:
     for _, delegate in _calls(program):
         calls[delegate.backend_id] = calls.get(delegate.backend_id, 0) + 1
     return calls
+
+
+def refuse_lone_numbers(program: ExportedProgram) -> None:
+    """Raises UnsupportedModelError for a number without dimensions that is computed for XNNPACK, which reads none."""
+    for node, delegate in _calls(program):
+        for arg in node.args[1:]:
+            value = arg.meta.get("val") if isinstance(arg, fx.Node) and arg.op == "call_function" else None
+            if isinstance(value, torch.Tensor) and value.dim() == 0 and delegate.backend_id == "XnnpackBackend":
+                raise UnsupportedModelError(
+                    f"the model computes with a single number ({arg}), which XNNPACK cannot read"
+                )
 
 
 def remember_outputs(program: ExportedProgram) -> None:

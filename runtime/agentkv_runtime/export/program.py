@@ -17,7 +17,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch.export import ExportedProgram
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.delegates import count_calls, remember_outputs
+from agentkv_runtime.export.delegates import count_calls, refuse_lone_numbers, remember_outputs
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
@@ -99,6 +99,7 @@ def _lowered(
     for name in methods:
         lowering.finish(edge.exported_program(name))
         _load_rest(edge.exported_program(name))
+        refuse_lone_numbers(edge.exported_program(name))
         remember_outputs(edge.exported_program(name))
     empty = [name for name, each in awaited.items() if not is_taken(each)]
     if empty:  # ExecuTorch copied them on the way, and packed memory that nobody has written to

@@ -34,7 +34,8 @@ def _side_by_side(rows: Rows) -> torch.Tensor:
 
 
 def _heads(x: torch.Tensor, heads: int) -> Rows:
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    rows: Rows = x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return rows
 
 
 def _scaled_down(layer: Any, query: Rows, key: Rows, value: Rows, *_: Any) -> tuple[Rows, None]:
@@ -58,11 +59,21 @@ def _openai_gpt(layer: Any, query: Rows, key: torch.Tensor, value: Rows, *_: Any
     return [_attended(layer, query, key.transpose(2, 3), value, scale)]
 
 
-def _xglm(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
+def _four_projections(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
+    """Decoders of BART's kind."""
     query, key, value = (
         _heads(projection(hidden_states), layer.num_heads) for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
     )
     return layer.out_proj(_side_by_side(_attended(layer, query, key, value, float(layer.scaling)))), None
+
+
+def _three_projections(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
+    """Decoders of BERT's kind."""
+    query, key, value = (
+        _heads(projection(hidden_states), layer.num_attention_heads)
+        for projection in (layer.query, layer.key, layer.value)
+    )
+    return _side_by_side(_attended(layer, query, key, value, layer.attention_head_size**-0.5)), None
 
 
 def _bloom(layer: Any, hidden_states: torch.Tensor, residual: torch.Tensor, *_: Any, **__: Any) -> Any:
@@ -121,7 +132,11 @@ _OWN: dict[str, tuple[str, Callable[..., Any]]] = {
     "GPTNeoXJapaneseAttention": ("_attn", _gpt_neox_japanese),
     "MptAttention": ("forward", _mpt),
     "Attention": ("_attn", _openai_gpt),
-    "XGLMAttention": ("forward", _xglm),
+    "MegatronBertSelfAttention": ("forward", _three_projections),
+    "MvpAttention": ("forward", _four_projections),
+    "RemBertSelfAttention": ("forward", _three_projections),
+    "TrOCRAttention": ("forward", _four_projections),
+    "XGLMAttention": ("forward", _four_projections),
 }
 """By the layer's class: the method, and what takes its place."""
 _SLOPES: dict[str, Callable[[Any, Any], torch.Tensor]] = {

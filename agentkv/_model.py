@@ -82,8 +82,8 @@ class Options:
         least = 0 if self.window is None else int(self.window) + int(self.sinks) + WINDOW_SPARE
         if least > int(self.capacity):
             raise InvalidInput(
-                f"capacity is {self.capacity}, but a branch under window={self.window} and sinks={self.sinks} takes up to "
-                f"{least} cells; give capacity={least} or more, or a smaller window"
+                f"capacity is {self.capacity}, but a branch under window={self.window} and sinks={self.sinks} takes "
+                f"up to {least} cells; give capacity={least} or more, or a smaller window"
             )
         if self.quantize_after is not None and self.kv_dtype in QUANTIZED_KV_DTYPES:
             raise InvalidInput(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from agentkv_runtime.hf.scoring import Scoring
-from torch.nn import functional
 
 
 class GrowingCache:
@@ -23,11 +22,12 @@ class GrowingCache:
         scoring: Scoring,
         writes: bool,
     ) -> torch.Tensor:
-        assert writes
-        if layer_id in self.layers:
-            before_k, before_v = self.layers[layer_id]
-            k, v = torch.cat((before_k, k), 2), torch.cat((before_v, v), 2)
-        self.layers[layer_id] = (k, v)
-        at = torch.arange(k.shape[2])
-        visible = scoring.visible(position, at)
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scoring.scale, enable_gqa=True)
+        if writes:
+            before = self.layers.get(layer_id)
+            if before is not None:
+                k, v = torch.cat((before[0], k), 2), torch.cat((before[1], v), 2)
+            self.layers[layer_id] = (k, v)
+        keys, values = (each[0].repeat_interleave(q.shape[1] // each.shape[1], 0) for each in self.layers[layer_id])
+        at = torch.arange(keys.shape[1])
+        weights = scoring.weights(q[0] @ keys.mT, position, at, scoring.visible(position, at))
+        return (weights @ values)[None]

@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest soak bench bench-peers asan lint format stub docs install wheel clean
+.PHONY: help demo test pytest ctest soak models bench bench-peers asan lint format stub docs install wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -41,6 +41,10 @@ ctest: $(DONE)/tools ## Builds and runs the C++ tests
 soak: $(DONE)/test-deps $(DONE)/install ## Runs the random tests in large counts, seeded (an hour or so)
 	@echo "==> Running the random tests in large counts"
 	@$(PY) -m pytest -q -s -m soak
+
+models: $(DONE)/test-deps $(DONE)/install ## Exports and runs every architecture of transformers, and writes docs/models.md
+	@echo "==> Exporting and running every architecture"
+	@$(PY) -m tests.architectures.table
 
 asan: $(DONE)/tools ## Builds and runs the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@echo "==> Building the C++ tests with sanitizers"

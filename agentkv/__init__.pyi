@@ -32,7 +32,7 @@ from ._generation import Choice, Generation, Token, TopLogprob, Usage
 from ._loading import Loaded
 from ._mark import Mark
 from ._message import Message, ToolCall
-from ._model import ModelInfo
+from ._model_info import ModelInfo
 from ._sampling import Sampling
 from ._saving import Saved
 from ._stats import Stats

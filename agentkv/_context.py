@@ -19,7 +19,8 @@ from ._inputs import Prompt, checked_bool, checked_count, checked_path
 from ._loading import Loading
 from ._log import log
 from ._loop import StepLoop
-from ._model import MOST_POSITIONS, ModelInfo, OpenEngine, OpenModel, Options, open_model
+from ._model import MOST_POSITIONS, OpenEngine, OpenModel, Options, open_model
+from ._model_info import ModelInfo
 from ._overflow import Overflow, checked_overflow
 from ._overflow_policies import Stop
 from ._reply import ReplyReader

@@ -14,6 +14,7 @@ from agentkv_runtime.backends import BACKENDS, KV_DTYPES, QUANTIZED_KV_DTYPES
 from ._call_format import CallFormat
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from ._inputs import checked_count, checked_word
+from ._model_info import ModelInfo
 from ._shown import shown
 from ._speculation import Speculation, Speculative, checked_strategy
 from ._stats import Snapshot
@@ -113,47 +114,6 @@ class Options:
                 f"quantize_after is {self.quantize_after}, but the cells of backend {backend!r} cannot be quantised "
                 "where they are; leave it out, give kv_dtype='int8', or export the model with --backend cpu"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """Facts of an open model; frozen.
-
-    Attributes:
-        path: the folder that was opened.
-        backend: what runs it: "cpu", "mlx" or "torch".
-        vocab_size: columns of the logits.
-        max_tokens: rows that one forward takes at most; larger steps take several forwards.
-        max_positions: tokens that a branch may hold, because the model knows no later position; None where the model
-            does not say.
-        trained_positions: of these, those that the model was trained on, where its config tells that they are fewer:
-            beyond them it may say worse things. The first branch that gets there is logged as a warning.
-        n_layers, n_kv_heads, head_dim: shape of the cache.
-        quantization: of the weights.
-        kv_dtype: of keys and values in the cache.
-        quantize_after: of all but the newest so many positions of each branch they are held as int8; None: of none.
-        window: no layer looks further back than so many positions; None where one does.
-        sinks: but for the first so many positions, which all of them look at.
-        bit_exact: does a branch's history determine its logits to the bit, whatever runs beside it?
-        fingerprint: SHA-256 of the program; empty where there is none.
-    """
-
-    path: Path
-    backend: str
-    vocab_size: int
-    max_tokens: int
-    max_positions: int | None
-    trained_positions: int | None
-    n_layers: int
-    n_kv_heads: int
-    head_dim: int
-    quantization: str
-    kv_dtype: str
-    quantize_after: int | None
-    window: int | None
-    sinks: int
-    bit_exact: bool
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)

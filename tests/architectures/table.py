@@ -1,4 +1,4 @@
-"""Writes docs/models.md: `python -m tests.architectures.table` exports and runs every architecture, some 20 minutes."""
+"""Writes docs/models.md: `make models` exports and runs every architecture, some 20 minutes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def render(found: Mapping[str, Runs | Refused]) -> str:
         ", one of each kind that the default configuration has): exported for the CPU in fp32, opened, and fed up to"
         f" {HISTORY} tokens in chunks, past every window and original context that its configuration names. The error"
         " is the largest difference from transformers' logits without a cache, relative to the largest logit or 1."
-        " Written by `python -m tests.architectures.table`; `make soak` checks it.",
+        " Families that are encoders unless their configuration says `is_decoder` are tried with it. Written by `make"
+        " models`; `make soak` checks it.",
         "",
         f"## Run: {_types(list(runs))}",
         "",

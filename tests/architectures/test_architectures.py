@@ -34,6 +34,15 @@ def test_the_table_speaks_of_every_architecture() -> None:
         ("qwen3_moe", 96),
         ("afmoe", 96),  # takes views of what attention hands out
         ("llama-dynamic-rope", 48),
+        ("gpt_oss", 96),  # sinks, experts with biases
+        ("deepseek_v2", 96),  # latents, turned by complex numbers
+        ("llama4_text", 96),  # chunks, queries that grow with the position
+        ("gemma3n_text", 96),  # layers that attend to others' keys and values
+        ("mpt", 96),  # ALiBi, in attention of its own
+        ("gptj", 96),
+        ("marian", 96),  # counts positions
+        ("roberta", 95),  # numbers them from behind the padding's
+        ("hrm_text", 96),  # two attentions in a layer
     ],
 )
 def test_it_runs_up_to_its_last_position(name: str, rows: int, tmp_path: Path) -> None:
@@ -46,18 +55,14 @@ def test_it_runs_up_to_its_last_position(name: str, rows: int, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gemma2", "gemma2 attends with capped scores"),
         ("dbrx", r"torch cannot trace dbrx: GuardOnDataDependent.* \(in transformer.blocks.0.ffn.experts\)"),
-        ("falcon-alibi", "falcon has no attention that goes through transformers' attention interface"),
-        ("bart", "bart keeps more between forwards than keys and values, or numbers positions in its own way"),
-        ("roberta-decoder", "roberta computes something else through the cache"),
+        ("diffllama", "it computes with a single number"),
+        ("mamba", "mamba has no attention that goes through transformers' attention interface"),
         ("lfm2", "lfm2: 1 of 2 layers attend through the cache"),
-        ("deepseek_v3", "deepseek_v3: keys have 32 dimensions and values 16"),
-        ("gemma4_text", "gemma4_text: layers differ in"),
+        ("deepseek_v4", "layer 0 of deepseek_v4 is 'heavily_compressed_attention'"),
         ("zamba2", "zamba2"),
-        ("bert", "bert attends with attention that is not causal"),
-        ("granite_swa", "granite_swa attends with sinks"),
-        ("mpt", "mpt has no attention that goes"),
+        ("bert-encoder", "bert attends with attention that is not causal"),
+        ("inkling_text", "inkling_text attends with position biases"),
     ],
 )
 def test_it_is_refused_by_name(name: str, reason: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -103,6 +104,31 @@ struct Layers {
   }
 };
 
+// One input [T, 32] and positions [T], [T, 32] out: attention of 2 heads of 16 over one of K and V, as opcode 5 says
+// it, or as 10 does.
+struct Attention {
+  std::uint32_t opcode = 10, sink_scores = 1, slopes = 0, writes = 1, n_scores = 2;
+  std::int32_t window = 8, chunk = 4, k_dim = 16, v_dim = 16;
+  double cap = 2.5;
+
+  Bytes payload() const {
+    Writer out;
+    out.u32(2);
+    out.u32(0).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(1).u32(1).affine(0, 1);
+    out.u32(1).u32(0).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(0);
+    out.u32(1).u32(n_scores);
+    for (std::uint32_t i = 0; i < n_scores; ++i) out.put(0.5f);
+    out.u32(1);
+    out.u32(opcode).u32(3).u32(1).put(0.25).put(window);
+    if (opcode == 10) out.put(chunk).put(cap).u32(sink_scores).u32(slopes).u32(writes);
+    out.view(0, 0, 2, 16, 0, 16, 32).view(0, 0, 1, k_dim, 0, 0, 32).view(0, 0, 1, v_dim, 0, 0, 32);
+    out.view(1, 0, 2, 16, 0, 16, 32);
+    return out.bytes;
+  }
+};
+
 Blob parse(const Bytes& bytes) { return parse_blob(bytes.data(), bytes.size()); }
 
 void refused(const Bytes& bytes, const std::string& why) {
@@ -185,6 +211,44 @@ void refused_layers(const std::function<void(Layers&)>& change, const std::strin
   refused(with_header(layers.payload()), why);
 }
 
+void refused_attention(const std::function<void(Attention&)>& change, const std::string& why) {
+  Attention attention;
+  change(attention);
+  refused(with_header(attention.payload()), why);
+}
+
+void attention_parses_as_older_programs_say_it_and_as_newer_ones_do() {
+  const Blob blob = parse(with_header(Attention{}.payload()));
+  const auto& op = std::get<UpdateAndAttend>(blob.instructions.at(0));
+  CHECK_EQ(op.layer, 3);
+  CHECK_EQ(op.window, 8);
+  CHECK_EQ(op.chunk, 4);
+  CHECK_EQ(op.cap, 2.5f);
+  CHECK_EQ(op.sink_scores, 1u);
+  CHECK_EQ(op.slopes, 0u);
+  CHECK(op.writes);
+  const Blob old = parse(with_header(Attention{.opcode = 5}.payload()));
+  const auto& plain = std::get<UpdateAndAttend>(old.instructions.at(0));
+  CHECK_EQ(plain.window, 8);
+  CHECK_EQ(plain.chunk, 0);
+  CHECK_EQ(plain.cap, 0.0f);
+  CHECK_EQ(plain.sink_scores, 0u);
+  CHECK(plain.writes);
+}
+
+void attention_that_cannot_be_is_refused() {
+  refused_attention([](Attention& a) { a.window = -1; }, "a negative layer, window or chunk");
+  refused_attention([](Attention& a) { a.chunk = -1; }, "a negative layer, window or chunk");
+  refused_attention([](Attention& a) { a.cap = -1; }, "no positive number");
+  refused_attention([](Attention& a) { a.cap = std::numeric_limits<double>::quiet_NaN(); }, "no positive number");
+  refused_attention([](Attention& a) { a.cap = std::numeric_limits<double>::infinity(); }, "no positive number");
+  refused_attention([](Attention& a) { a.sink_scores = 2; }, "constant 1 does not exist");
+  refused_attention([](Attention& a) { a.slopes = 0xFFFFFFFF; }, "does not exist");
+  refused_attention([](Attention& a) { a.n_scores = 3; }, "another number of heads");
+  refused_attention([](Attention& a) { a.k_dim = 8; }, "do not match");
+  refused_attention([](Attention& a) { a.v_dim = 8; }, "do not match");
+}
+
 void linear_layers_and_gates_parse() {
   const Blob blob = parse(with_header(Layers{}.payload()));
   const auto& linear = std::get<Linear>(blob.instructions.at(0));
@@ -213,6 +277,8 @@ void linear_layers_and_gates_that_cannot_be() {
 }  // namespace
 
 int main() {
+  attention_parses_as_older_programs_say_it_and_as_newer_ones_do();
+  attention_that_cannot_be_is_refused();
   linear_layers_and_gates_parse();
   linear_layers_and_gates_that_cannot_be();
   a_blob_parses();

@@ -74,18 +74,6 @@ def test_bounds_that_no_memory_holds_are_refused() -> None:
     assert "With max_tokens 131072 it would take" in str(e.value)
 
 
-def test_capped_scores_are_refused_by_name() -> None:
-    import transformers
-
-    config = transformers.Gemma2Config(
-        hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
-        head_dim=32, vocab_size=64, pad_token_id=0, bos_token_id=None, eos_token_id=1,
-    )  # fmt: skip
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    with pytest.raises(UnsupportedModelError, match="gemma2 attends with capped scores"):
-        lower_model(model)
-
-
 def test_loading(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
     folder = tiny_hf_folder("llama")
     assert not load_model(folder).training

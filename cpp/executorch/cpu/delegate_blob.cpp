@@ -1,5 +1,6 @@
 #include "executorch/cpu/delegate_blob.h"
 
+#include <cmath>
 #include <string>
 
 #include "core/blob_reader.h"
@@ -126,7 +127,7 @@ class Checker {
     inside(op.v);
     writable(op.dst);
     if (op.layer < 0 || op.window < 0 || op.chunk < 0) damaged("a negative layer, window or chunk");
-    if (!(op.cap >= 0)) damaged("a cap on scores that is no positive number");
+    if (!(op.cap >= 0) || std::isinf(op.cap)) damaged("a cap on scores that is no positive number");
     if (op.q.heads != op.dst.heads || op.k.heads != op.v.heads || op.q.dim != op.k.dim || op.v.dim != op.dst.dim) {
       damaged("attention over tensors that do not match");
     }

@@ -30,14 +30,20 @@ def count_calls(program: ExportedProgram) -> dict[str, int]:
 
 
 def refuse_lone_numbers(program: ExportedProgram) -> None:
-    """Raises UnsupportedModelError for a number without dimensions that is computed for XNNPACK, which reads none."""
+    """Raises UnsupportedModelError for tensors that become a number without dimensions, which XNNPACK cannot read."""
     for node, delegate in _calls(program):
         for arg in node.args[1:]:
-            value = arg.meta.get("val") if isinstance(arg, fx.Node) and arg.op == "call_function" else None
-            if isinstance(value, torch.Tensor) and value.dim() == 0 and delegate.backend_id == "XnnpackBackend":
-                raise UnsupportedModelError(
-                    f"the model computes with a single number ({arg}), which XNNPACK cannot read"
-                )
+            if delegate.backend_id == "XnnpackBackend" and isinstance(arg, fx.Node) and _is_lone(arg):
+                raise UnsupportedModelError(f"it computes with a single number ({arg}), which XNNPACK cannot read")
+
+
+def _is_lone(node: fx.Node) -> bool:
+    dims = [each.meta["val"].dim() for each in (node, *node.all_input_nodes) if _is_tensor(each)]
+    return node.op == "call_function" and dims[:1] == [0] and max(dims) > 0
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def remember_outputs(program: ExportedProgram) -> None:

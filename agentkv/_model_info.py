@@ -1,0 +1,47 @@
+"""What an open model is: `ctx.model_info`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Facts of an open model; frozen.
+
+    Attributes:
+        path: the folder that was opened.
+        backend: what runs it: "cpu", "mlx" or "torch".
+        vocab_size: columns of the logits.
+        max_tokens: rows that one forward takes at most; larger steps take several forwards.
+        max_positions: tokens that a branch may hold, because the model knows no later position; None where the model
+            does not say.
+        trained_positions: of these, those that the model was trained on, where its config tells that they are fewer:
+            beyond them it may say worse things. The first branch that gets there is logged as a warning.
+        n_layers, n_kv_heads, head_dim: shape of the cache.
+        quantization: of the weights.
+        kv_dtype: of keys and values in the cache.
+        quantize_after: of all but the newest so many positions of each branch they are held as int8; None: of none.
+        window: no layer looks further back than so many positions; None where one does.
+        sinks: but for the first so many positions, which all of them look at.
+        bit_exact: does a branch's history determine its logits to the bit, whatever runs beside it?
+        fingerprint: SHA-256 of the program; empty where there is none.
+    """
+
+    path: Path
+    backend: str
+    vocab_size: int
+    max_tokens: int
+    max_positions: int | None
+    trained_positions: int | None
+    n_layers: int
+    n_kv_heads: int
+    head_dim: int
+    quantization: str
+    kv_dtype: str
+    quantize_after: int | None
+    window: int | None
+    sinks: int
+    bit_exact: bool
+    fingerprint: str

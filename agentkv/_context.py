@@ -41,13 +41,12 @@ class Context:
     def __init__(self, loop: StepLoop, model: OpenModel, overflow: Overflow) -> None:
         """Private: use `Context.open`."""
         self._loop = loop
-        self._info = model.info
-        loop.histories.trained_positions = model.info.trained_positions
-        vocab_size = model.info.vocab_size
+        info = self._info = model.info
+        loop.histories.trained_positions = info.trained_positions
         reader = ReplyReader(model.tokenizer, lambda: self._home.format)
-        capacity = loop.snapshot.engine.capacity if model.info.window is None else MOST_POSITIONS
-        encoding = Encoding(model.tokenizer, reader, vocab_size, capacity, model.info.max_positions)
-        self._home = Home(self, loop, encoding, reader, Tokenizer(model.tokenizer, vocab_size), model, overflow)
+        capacity = loop.snapshot.engine.capacity if info.window is None else MOST_POSITIONS
+        encoding = Encoding(model.tokenizer, reader, info.vocab_size, capacity, info.max_positions)
+        self._home = Home(self, loop, encoding, reader, Tokenizer(model.tokenizer, info.vocab_size), model, overflow)
 
     @classmethod
     @asynccontextmanager

@@ -66,6 +66,10 @@ KINDS: dict[str, TinySpec] = {
     "gemma4": TinySpec("gemma4", layers=4, tied=True, window=8),
     "granite_swa": TinySpec("granite_swa", window=8),
     "deepseek3": TinySpec("deepseek3", kv_heads=4),
+    "qwen3_moe": TinySpec("qwen3_moe", intermediate=64),
+    "gpt_oss": TinySpec("gpt_oss", intermediate=64, window=8),
+    "llama4": TinySpec("llama4", window=8),
+    "bloom": TinySpec("bloom", kv_heads=4, tied=True),
 }
 
 
@@ -122,6 +126,40 @@ _BY_MODEL_TYPE: dict[str, tuple[str, Callable[[TinySpec], dict[str, Any]]]] = {
             "first_k_dense_replace": spec.layers,
         },
     ),
+    # Three of eight experts.
+    "qwen3_moe": (
+        "qwen3_moe",
+        lambda spec: {
+            "head_dim": spec.head_dim,
+            "moe_intermediate_size": spec.intermediate,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+        },
+    ),
+    # Experts with biases, whose gate and up lie between each other; sink scores.
+    "gpt_oss": (
+        "gpt_oss",
+        lambda spec: {
+            "head_dim": spec.head_dim,
+            "sliding_window": spec.window,
+            "layer_types": _sliding(spec),
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    # Layers that see one chunk; one expert beside a shared one.
+    "llama4": (
+        "llama4_text",
+        lambda spec: {
+            "head_dim": spec.head_dim,
+            "intermediate_size_mlp": spec.intermediate,
+            "attention_chunk_size": spec.window,
+            "no_rope_layers": [(layer + 1) % 2 for layer in range(spec.layers)],
+            "num_local_experts": 4,
+        },
+    ),
+    # ALiBi.
+    "bloom": ("bloom", lambda spec: {"n_layer": spec.layers, "n_head": spec.heads}),
 }
 
 
@@ -185,7 +223,7 @@ def tiny_model(spec: TinySpec) -> Any:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
-            if "norm" in name:
+            if "norm" in name or ".ln_" in name:
                 # Gemma's norms scale by 1 + weight, the others by weight.
                 weight.copy_(0.1 * noise if spec.kind in ("gemma2", "gemma3") else 1 + 0.1 * noise)
             elif weight.dim() == 1:

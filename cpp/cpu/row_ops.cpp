@@ -91,6 +91,14 @@ void add_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsView& ds
   });
 }
 
+void weighted_sum(const HeadsView& src, const HeadsView& weights, const MutableHeadsView& dst,
+                  const ParallelFor& parallel_for) {
+  const auto sum = kernels().weighted_sum;
+  for_each_row(src.tokens, std::int64_t{src.heads} * src.dim, parallel_for, [&](std::int32_t t) {
+    sum(row_of(src, 0, t), src.head_stride, row_of(weights, 0, t), src.heads, row_of(dst, 0, t), src.dim);
+  });
+}
+
 void gate_rows(Gate gate, const HeadsView& src, const HeadsView* up, const MutableHeadsView& dst,
                const ParallelFor& parallel_for) {
   const auto apply = kernels().gate[static_cast<std::size_t>(gate)];

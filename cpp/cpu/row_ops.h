@@ -9,7 +9,7 @@
 
 namespace agentkv::cpu {
 
-// All of these take views of equal heads, tokens and dim; src and dst may be the same memory.
+// Unless they say otherwise, these take views of equal heads, tokens and dim; src and dst may be the same memory.
 void copy_rows(const HeadsView& src, const MutableHeadsView& dst, const ParallelFor& parallel_for);
 
 // dst = src / sqrt(mean(src^2) + eps) * weight, per head and row. weight [dim].
@@ -27,6 +27,11 @@ void rope(const HeadsView& src, const HeadsView& table, bool interleaved, const 
 
 // dst = a + b.
 void add_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsView& dst, const ParallelFor& parallel_for);
+
+// dst [1, T, dim] = the sum over heads h, in order, of weights[t, h] * src[h, t]. weights [1, T, heads]; dst is not
+// src.
+void weighted_sum(const HeadsView& src, const HeadsView& weights, const MutableHeadsView& dst,
+                  const ParallelFor& parallel_for);
 
 enum class Gate { Silu = 0, TanhGelu = 1 };
 

@@ -425,6 +425,11 @@ def pack_linear(codes: Annotated[NDArray[numpy.int8], dict(shape=(None, None), o
     Weights of a linear layer as the CPU's kernels read them: codes int8 [O, I] of 4 or 8 bits, scales float32 [O, I / group], with 4 bits in groups of 32, 64 or 128, with 8 one for each output. Raises InvalidTensor.
     """
 
+def pack_floats(weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> bytes:
+    """
+    Weights of a linear layer that stay float32, as the CPU's kernels read them: weights float32 [O, I]. Raises InvalidTensor.
+    """
+
 class ModelRunner:
     """One forward over the rows of its cache's open step."""
 

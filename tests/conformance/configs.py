@@ -18,11 +18,15 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3-gqa2-d64-w8-tied": ("gemma3", {"heads": 4, "kv_heads": 2, "head_dim": 64, "window": 8}),
 }
 
-# What attends otherwise than the models above: see tests/models.py.
-OTHER_ATTENTION: dict[str, tuple[str, dict[str, Any]]] = {
+# What attends or feeds forward otherwise than the models above: see tests/models.py.
+OTHER_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2-capped-w8": ("gemma2", {}),
     "gemma4-shapes-shared-w8": ("gemma4", {}),
     "granite-sinks-w8": ("granite_swa", {}),
     "deepseek3-latent": ("deepseek3", {}),
+    "qwen3-experts": ("qwen3_moe", {}),
+    "gptoss-sinks-experts-w8": ("gpt_oss", {}),
+    "llama4-chunks-experts-w8": ("llama4", {}),
+    "bloom-alibi": ("bloom", {}),
 }
-ALL_CONFIGS = {**CONFIGS, **OTHER_ATTENTION}
+ALL_CONFIGS = {**CONFIGS, **OTHER_KINDS}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from agentkv_runtime.backends import BACKENDS
 
-from tests.conformance.configs import CONFIGS, OTHER_ATTENTION
+from tests.conformance.configs import CONFIGS, OTHER_KINDS
 from tests.conformance.programs import Model
 from tests.conformance.scenario import Checked, run_scenario
 from tests.conformance.trees import trees_against_branches
@@ -38,7 +38,7 @@ def test_chunks_forks_rollbacks_holes_and_mixed_steps(model: Model, backend: str
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
-@pytest.mark.parametrize("name", OTHER_ATTENTION)
+@pytest.mark.parametrize("name", OTHER_KINDS)
 def test_other_ways_to_attend(model: Model, backend: str) -> None:
     checked = run_scenario(model.driver(backend, capacity=CAPACITY), Reference(model.hf_folder), 384)
     report(f"{model.name} on {backend}", checked)

@@ -252,9 +252,9 @@ void attention_that_cannot_be_is_refused() {
 void linear_layers_and_gates_parse() {
   const Blob blob = parse(with_header(Layers{}.payload()));
   const auto& linear = std::get<Linear>(blob.instructions.at(0));
-  CHECK(linear.weight == "w");
-  CHECK_EQ(linear.bits, 4);
-  CHECK_EQ(linear.group, 32);
+  CHECK(linear.weight.name == "w");
+  CHECK_EQ(linear.weight.bits, 4);
+  CHECK_EQ(linear.weight.group, 32);
   CHECK_EQ(linear.bias, 1u);
   CHECK_EQ(linear.dst.dim, 32);
   const auto& gated = std::get<Gated>(blob.instructions.at(1));

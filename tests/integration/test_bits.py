@@ -35,6 +35,11 @@ OTHER_MODELS: dict[str, tuple[str, str]] = {
     "gemma4-8da4w": ("gemma4-shapes-shared-w8", "8da4w"),
     "granite-8da4w": ("granite-sinks-w8", "8da4w"),
     "deepseek3-none": ("deepseek3-latent", "none"),
+    "qwen3moe-none": ("qwen3-experts", "none"),
+    "qwen3moe-8da4w": ("qwen3-experts", "8da4w"),
+    "gptoss-8da4w": ("gptoss-sinks-experts-w8", "8da4w"),
+    "llama4-8da8w": ("llama4-chunks-experts-w8", "8da8w"),
+    "bloom-8da4w": ("bloom-alibi", "8da4w"),
 }
 # Half pools on one model, since rounding happens on the way in; integer ones have kernels of their own.
 CASES = [

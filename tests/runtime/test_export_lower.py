@@ -66,12 +66,12 @@ def test_bounds_below_two_are_refused() -> None:
 
 
 def test_bounds_that_no_memory_holds_are_refused() -> None:
-    # A mixture gathers the weights of its two experts for every row: [2 T, 2 x 32, 64] floats.
+    # A mixture's two choices of every row: [T, 2, 2 x 32] floats.
     with pytest.raises(
-        ExportError, match=r"qwen3_moe: with max_tokens 262144 .* (\S*experts\S*) holds a value of 8.0"
+        ExportError, match=r"qwen3_moe: with max_tokens 16777216 .* (\S*experts\S*) holds a value of 8.0"
     ) as e:
-        lower_model(random_model(tiny_config("qwen3_moe")), max_tokens=1 << 18)
-    assert "With max_tokens 131072 it would take" in str(e.value)
+        lower_model(random_model(tiny_config("qwen3_moe")), max_tokens=1 << 24)
+    assert "With max_tokens 8388608 it would take" in str(e.value)
 
 
 def test_loading(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ const KernelTable AGENTKV_TABLE = {
     rms_norm_row,
     rotate_row,
     add_row,
+    weighted_sum_row,
     {gate_row<Silu>, gate_row<TanhGelu>},
 };
 

@@ -105,6 +105,11 @@ AGENTKV_INLINE void finish_outputs(Vec sum, Vec column, const RowCodes& x, int r
   for (int i = 0; i < n; ++i) y[i] = out[i];
 }
 
+// Where a row's outputs go.
+AGENTKV_INLINE float* output_row(const LinearArgs& a, int row) {
+  return a.y + static_cast<std::size_t>(a.order == nullptr ? row : a.order[row]) * a.y_stride;
+}
+
 // The panel's bias, zeros past the last output.
 AGENTKV_INLINE void load_bias(const float* bias, int n, float* out) {
   for (int i = 0; i < kPanel; ++i) out[i] = bias != nullptr && i < n ? bias[i] : 0.0f;

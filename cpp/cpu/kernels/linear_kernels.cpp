@@ -1,4 +1,5 @@
 // Compiled once per instruction set, with AGENTKV_TABLE naming its table; see kernels.cpp.
+#include "cpu/kernels/linear_float.h"
 #include "cpu/kernels/linear_rows.h"
 #include "cpu/kernels/linear_stream.h"
 
@@ -24,6 +25,6 @@ void multiply(const LinearArgs& a) {
 }  // namespace
 
 extern const LinearKernelTable AGENTKV_TABLE;
-const LinearKernelTable AGENTKV_TABLE = {quantize_row, multiply<32>, multiply<64>, multiply<0>};
+const LinearKernelTable AGENTKV_TABLE = {quantize_row, multiply<32>, multiply<64>, multiply<0>, multiply_float};
 
 }  // namespace agentkv::cpu

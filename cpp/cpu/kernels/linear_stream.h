@@ -58,7 +58,7 @@ AGENTKV_INLINE void finish_rows(const Vec (&sum)[kVecs][N], const float* column,
     if (left <= 0) return;
 #pragma GCC unroll 8
     for (int r = 0; r < N; ++r) {
-      float* y = a.y + static_cast<std::size_t>(row + r) * a.y_stride + first + v * kWidth;
+      float* y = output_row(a, row + r) + first + v * kWidth;
       finish_outputs(sum[v][r], load(column + v * kWidth), a.x, row + r, load(bias + v * kWidth), y, left);
     }
   }
@@ -121,25 +121,18 @@ void stream_byte_rows(const LinearArgs& a, const std::byte* panel, int row, int 
 
 using StreamRows = void (*)(const LinearArgs&, const std::byte*, int, int, int, const float*);
 
+constexpr int at_most(int rows) { return rows < kStreamRows ? rows : kStreamRows; }
+
 // By the number of rows, from 1 on.
 template <int kGroup>
-constexpr StreamRows kStreamGroups[8] = {
-    stream_group_rows<kGroup, 1>,
-    stream_group_rows<kGroup, 2>,
-    stream_group_rows<kGroup, 3>,
-    stream_group_rows<kGroup, 4>,
-    stream_group_rows < kGroup,
-    kStreamRows == 8 ? 5 : 4 >,
-    stream_group_rows < kGroup,
-    kStreamRows == 8 ? 6 : 4 >
-    , stream_group_rows < kGroup, kStreamRows == 8 ? 7 : 4 >, stream_group_rows<kGroup, kStreamRows>};
-constexpr StreamRows kStreamBytes[8] = {stream_byte_rows<1>,
-                                        stream_byte_rows<2>,
-                                        stream_byte_rows<3>,
-                                        stream_byte_rows<4>,
-                                        stream_byte_rows < kStreamRows == 8 ? 5 : 4 >,
-                                        stream_byte_rows < kStreamRows == 8 ? 6 : 4 >
-                                        , stream_byte_rows < kStreamRows == 8 ? 7 : 4 >, stream_byte_rows<kStreamRows>};
+constexpr StreamRows kStreamGroups[8] = {stream_group_rows<kGroup, 1>,          stream_group_rows<kGroup, 2>,
+                                         stream_group_rows<kGroup, 3>,          stream_group_rows<kGroup, 4>,
+                                         stream_group_rows<kGroup, at_most(5)>, stream_group_rows<kGroup, at_most(6)>,
+                                         stream_group_rows<kGroup, at_most(7)>, stream_group_rows<kGroup, at_most(8)>};
+constexpr StreamRows kStreamBytes[8] = {stream_byte_rows<1>,          stream_byte_rows<2>,
+                                        stream_byte_rows<3>,          stream_byte_rows<4>,
+                                        stream_byte_rows<at_most(5)>, stream_byte_rows<at_most(6)>,
+                                        stream_byte_rows<at_most(7)>, stream_byte_rows<at_most(8)>};
 
 void stream_panels(const LinearArgs& a, const StreamRows (&kernels)[8]) {
   const std::byte* panel = a.panels;

@@ -10,6 +10,7 @@
 //             codes  [kPanel / 16][kGroup / 8][16][4] bytes: of byte (half, i, n, j) the low four bits are code 8 i + j
 //                    of the group and output 16 half + n, the high four bits code 8 i + 4 + j
 //   8 bits: column [kPanel] float, scales [kPanel] float, codes [K / 4][kPanel][4] bytes, K rounded up to kInputs
+//   floats: [K][kPanel] float
 //
 // column[n] is what a zero of 1 adds to output n: the sum over groups of scale * (sum of codes).
 //
@@ -19,7 +20,9 @@
 //   y      = (sum - zero * column) * scale of x + bias       four operations, each rounded
 // With 4 bits a group has at most 64 inputs, so |dot| <= 2^16, and a bfloat16 has 8 significant bits: the product is
 // exact in float32, and it makes no difference whether a machine fuses it with the addition. With 8 bits there is one
-// group, and the product is rounded once either way.
+// group, and the product is rounded once either way. Floats are not quantised, and rows stay as they are:
+//   y      = (fma chain over k = 0 .. K - 1 of x[k] * W[k], from 0) + bias
+// Where there is no FMA (v2) each step of it is rounded twice.
 #pragma once
 
 #include <cstddef>
@@ -52,9 +55,25 @@ struct LinearArgs {
   RowCodes x;
   int rows;
   const float* bias;  // [outputs], or null
-  float* y;           // [rows][y_stride], 64-byte aligned or not
+  float* y;           // [..][y_stride], 64-byte aligned or not
   std::size_t y_stride;
-  float* scratch;  // [linear_scratch_floats(rows)], 64-byte aligned
+  const std::int32_t* order;  // [rows] which row of y each of these is; null: the same
+  float* scratch;             // [linear_scratch_floats(rows)], 64-byte aligned
+};
+
+// The same with weights that are floats.
+struct FloatLinearArgs {
+  const float* panels;  // 64-byte aligned
+  int inputs;
+  int outputs;
+  const float* x;  // [..][x_stride]
+  std::size_t x_stride;
+  const std::int32_t* x_order;  // [rows] which row of x each of these is
+  int rows;
+  const float* bias;  // [outputs], or null
+  float* y;           // [..][y_stride]
+  std::size_t y_stride;
+  const std::int32_t* order;  // [rows] which row of y each of these is
 };
 
 // The sums of rows and a panel, between two pieces of K.
@@ -70,6 +89,7 @@ struct LinearKernelTable {
   void (*multiply_group32)(const LinearArgs&);
   void (*multiply_group64)(const LinearArgs&);
   void (*multiply_int8)(const LinearArgs&);
+  void (*multiply_float)(const FloatLinearArgs&);
 };
 
 const LinearKernelTable& linear_kernels();

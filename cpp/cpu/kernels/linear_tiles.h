@@ -132,7 +132,7 @@ void add_groups(const std::int8_t* x, std::size_t stride, const Piece& piece, in
 AGENTKV_INLINE void prefetch_outputs(const LinearArgs& a, int first, int row, int end) {
   const int stop = end - row < kRowBlock ? end : row + kRowBlock;
   for (; row < stop; ++row) {
-    const float* y = a.y + static_cast<std::size_t>(row) * a.y_stride + first;
+    const float* y = output_row(a, row) + first;
     __builtin_prefetch(y, 1, 2);
     __builtin_prefetch(y + 16, 1, 2);
     __builtin_prefetch(y + kPanel - 1, 1, 2);
@@ -235,7 +235,7 @@ void tile_panels(const LinearArgs& a) {
       }
       for (int row = begin; row < end; ++row) {
         const float* sums = a.scratch + (row - begin) * kPanel;
-        float* y = a.y + static_cast<std::size_t>(row) * a.y_stride + first;
+        float* y = output_row(a, row) + first;
         for (int j = 0; j < n; j += kWidth) {
           finish_outputs(load(sums + j), load(column + j), a.x, row, load(bias + j), y + j, n - j);
         }

@@ -38,5 +38,13 @@ void add_row(const float* a, const float* b, float* y, int n) {
   for (int i = 0; i < n; ++i) y[i] = a[i] + b[i];
 }
 
+void weighted_sum_row(const float* rows, std::ptrdiff_t stride, const float* weights, int n_rows, float* y, int n) {
+  for (int i = 0; i < n; ++i) y[i] = rows[i] * weights[0];
+  for (int r = 1; r < n_rows; ++r) {
+    rows += stride;
+    for (int i = 0; i < n; ++i) y[i] = y[i] + rows[i] * weights[r];
+  }
+}
+
 }  // namespace
 }  // namespace agentkv::cpu

@@ -22,6 +22,7 @@ int n_panels(const LinearShape& shape) { return (shape.outputs + kPanel - 1) / k
 
 std::size_t bytes_of_panel(const LinearShape& shape) {
   const auto inputs = static_cast<std::size_t>(shape.inputs);
+  if (shape.bits == 32) return kPanel * sizeof(float) * inputs;
   if (shape.bits == 8) return kPanel * (2 * sizeof(float) + (inputs + kInputs - 1) / kInputs * kInputs);
   const auto groups = inputs / static_cast<std::size_t>(kept_group(shape));
   return kPanel * (sizeof(float) + groups * sizeof(std::uint16_t) + inputs / 2);
@@ -97,13 +98,14 @@ void clear_panel(const LinearShape& shape, std::byte* panel) {
 void check_linear_shape(const LinearShape& shape) {
   require<InvalidTensor>(shape.outputs > 0 && shape.inputs > 0, "a weight of ", shape.outputs, " outputs and ",
                          shape.inputs, " inputs: give at least one of each");
-  if (shape.bits == 8) {
-    require<InvalidTensor>(shape.group == shape.inputs, "a group of ", shape.group, " inputs: with 8 bits all ",
-                           shape.inputs, " share a scale");
-    require<InvalidTensor>(shape.inputs <= kMaxByteInputs, shape.inputs, " inputs: at 8 bits at most ", kMaxByteInputs);
+  if (shape.bits == 8 || shape.bits == 32) {
+    require<InvalidTensor>(shape.group == shape.inputs, "a group of ", shape.group, " inputs: with ", shape.bits,
+                           " bits all ", shape.inputs, " share a scale");
+    require<InvalidTensor>(shape.bits == 32 || shape.inputs <= kMaxByteInputs, shape.inputs,
+                           " inputs: at 8 bits at most ", kMaxByteInputs);
     return;
   }
-  require<InvalidTensor>(shape.bits == 4, "weights of ", shape.bits, " bits: 4 and 8 are known");
+  require<InvalidTensor>(shape.bits == 4, "weights of ", shape.bits, " bits: 4, 8 and 32 are known");
   require<InvalidTensor>(shape.group == 32 || shape.group == 64 || shape.group == 128, "a group of ", shape.group,
                          " inputs: with 4 bits 32, 64 or 128 share a scale");
   require<InvalidTensor>(shape.inputs % shape.group == 0, shape.inputs, " inputs do not divide into groups of ",
@@ -119,6 +121,7 @@ void pack_linear(const LinearShape& shape, std::span<const std::int8_t> codes, s
                  std::span<std::byte> out) {
   const std::size_t bytes = packed_linear_bytes(shape);
   const auto outputs = static_cast<std::size_t>(shape.outputs), inputs = static_cast<std::size_t>(shape.inputs);
+  require<InvalidTensor>(shape.bits != 32, "floats have no codes");
   require<InvalidTensor>(codes.size() == outputs * inputs, codes.size(), " codes for a weight of ", outputs * inputs);
   const std::size_t groups = outputs * (inputs / static_cast<std::size_t>(shape.group));
   require<InvalidTensor>(scales.size() == groups, scales.size(), " scales for ", groups, " groups");
@@ -138,6 +141,21 @@ void pack_linear(const LinearShape& shape, std::span<const std::int8_t> codes, s
       const float column = (shape.bits == 8 ? pack_bytes : pack_nibbles)(from, p * kPanel + n, n, panel);
       std::memcpy(panel + static_cast<std::size_t>(n) * sizeof(float), &column, sizeof(column));
     }
+  }
+}
+
+void pack_floats(const LinearShape& shape, std::span<const float> weights, std::span<std::byte> out) {
+  const std::size_t bytes = packed_linear_bytes(shape);
+  const auto outputs = static_cast<std::size_t>(shape.outputs), inputs = static_cast<std::size_t>(shape.inputs);
+  require<InvalidTensor>(shape.bits == 32, "floats for weights of ", shape.bits, " bits");
+  require<InvalidTensor>(weights.size() == outputs * inputs, weights.size(), " floats for a weight of ",
+                         outputs * inputs);
+  require<InvalidTensor>(out.size() == bytes, out.size(), " bytes for a packed weight of ", bytes);
+  auto* panels = reinterpret_cast<float*>(out.data());
+  std::ranges::fill(std::span(panels, bytes / sizeof(float)), 0.0f);
+  for (std::size_t n = 0; n < outputs; ++n) {
+    float* column = panels + n / kPanel * kPanel * inputs + n % kPanel;
+    for (std::size_t k = 0; k < inputs; ++k) column[k * kPanel] = weights[n * inputs + k];
   }
 }
 

@@ -8,11 +8,13 @@
 
 namespace agentkv::cpu {
 
-// W [outputs, inputs] as integers times scales.
+// W [outputs, inputs] as integers times scales, or as float32.
 struct LinearShape {
   int outputs = 0, inputs = 0;
-  int bits = 4;    // 4: codes of [-8, 7]; 8: codes of [-128, 127]
-  int group = 32;  // inputs that share a scale: 32, 64 or 128 with 4 bits, all of them with 8
+  int bits = 4;    // 4: codes of [-8, 7]; 8: codes of [-128, 127]; 32: floats
+  int group = 32;  // inputs that share a scale: 32, 64 or 128 with 4 bits, all of them with 8 and 32
+
+  bool operator==(const LinearShape&) const = default;
 };
 
 // Throws InvalidTensor where no such weight can be kept: inputs must divide into groups, and with 8 bits there are at
@@ -26,6 +28,10 @@ std::size_t packed_linear_bytes(const LinearShape& shape);
 // do not fit it, a code of more than its bits, or a scale that is not finite or of magnitude 2^100 and more.
 void pack_linear(const LinearShape& shape, std::span<const std::int8_t> codes, std::span<const float> scales,
                  std::span<std::byte> out);
+
+// weights [outputs, inputs], row by row, of a shape with 32 bits. Throws InvalidTensor, and writes nothing, where
+// lengths do not fit it.
+void pack_floats(const LinearShape& shape, std::span<const float> weights, std::span<std::byte> out);
 
 // Packed weights, wherever they lie: what a linear layer multiplies with.
 class PackedLinear {

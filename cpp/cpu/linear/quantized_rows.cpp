@@ -1,6 +1,7 @@
 #include "cpu/linear/quantized_rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/errors.h"
 #include "core/message.h"
@@ -18,9 +19,7 @@ T* room(std::vector<T>& buffer, std::size_t n) {
 
 }  // namespace
 
-void QuantizedRows::assign(const float* x, int rows, int inputs, std::size_t stride, const ParallelFor& parallel_for) {
-  require<InvalidTensor>(rows >= 0 && inputs > 0 && stride >= static_cast<std::size_t>(inputs), rows, " rows of ",
-                         inputs, " inputs, ", stride, " apart: give at least one input, and rows that do not overlap");
+void QuantizedRows::make_room(int rows, int inputs) {
   rows_ = rows;
   inputs_ = inputs;
   const auto kept = static_cast<std::size_t>((rows + kRowBlock - 1) / kRowBlock * kRowBlock);
@@ -34,7 +33,26 @@ void QuantizedRows::assign(const float* x, int rows, int inputs, std::size_t str
   view_.totals = view_.sums + kept * view_.sum_stride;
   view_.scales = room(scales_, kept);
   view_.zeros = room(zeros_, kept);
+}
 
+void QuantizedRows::pick(const QuantizedRows& from, std::span<const std::int32_t> rows) {
+  make_room(static_cast<int>(rows.size()), from.inputs_);
+  const RowCodes& source = from.view_;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const auto row = static_cast<std::size_t>(rows[r]);
+    std::memcpy(view_.codes + r * view_.stride, source.codes + row * source.stride, source.stride - 64);
+    std::memcpy(view_.sums + r * view_.sum_stride, source.sums + row * source.sum_stride,
+                source.sum_stride * sizeof(*view_.sums));
+    view_.totals[r] = source.totals[row];
+    view_.scales[r] = source.scales[row];
+    view_.zeros[r] = source.zeros[row];
+  }
+}
+
+void QuantizedRows::assign(const float* x, int rows, int inputs, std::size_t stride, const ParallelFor& parallel_for) {
+  require<InvalidTensor>(rows >= 0 && inputs > 0 && stride >= static_cast<std::size_t>(inputs), rows, " rows of ",
+                         inputs, " inputs, ", stride, " apart: give at least one input, and rows that do not overlap");
+  make_room(rows, inputs);
   const auto quantize = linear_kernels().quantize_row;
   const int per_task = std::max(1, kInputsPerTask / inputs);
   const auto task = [&](std::size_t i) {

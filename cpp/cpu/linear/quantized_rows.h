@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cpu/heads_view.h"
@@ -18,12 +19,17 @@ class QuantizedRows {
   // whose range is below some 2^-92 becomes zeros.
   void assign(const float* x, int rows, int inputs, std::size_t stride, const ParallelFor& parallel_for);
 
+  // Rows of another, of which each may come never or several times.
+  void pick(const QuantizedRows& from, std::span<const std::int32_t> rows);
+
   int rows() const { return rows_; }
   int inputs() const { return inputs_; }
   // As kernels read them.
   const RowCodes& view() const { return view_; }
 
  private:
+  void make_room(int rows, int inputs);
+
   int rows_ = 0, inputs_ = 0;
   RowCodes view_{};
   std::vector<std::int8_t> codes_;

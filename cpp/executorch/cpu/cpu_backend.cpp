@@ -13,6 +13,7 @@
 #include "core/cache_builders.h"
 #include "core/errors.h"
 #include "cpu/kv_cache.h"
+#include "cpu/linear/experts.h"
 #include "cpu/linear/linear.h"
 #include "cpu/row_ops.h"
 #include "executorch/cpu/delegate_blob.h"
@@ -90,6 +91,13 @@ class Call {
     cpu::linear(codes, weights_.of(op), constant(op.bias), y.data, static_cast<std::size_t>(y.token_stride),
                 parallel_for);
   }
+  void operator()(const delegate::ExpertLinear& op) {
+    cpu::expert_linear(read(op.src), integers(op.chosen, op.dst.heads), weights_.of(op), constant(op.bias),
+                       write(op.dst), parallel_for);
+  }
+  void operator()(const delegate::WeightedSum& op) {
+    cpu::weighted_sum(read(op.src), read(op.weights), write(op.dst), parallel_for);
+  }
   void operator()(const delegate::Add& op) { cpu::add_rows(read(op.a), read(op.b), write(op.dst), parallel_for); }
   void operator()(const delegate::Activate& op) {
     cpu::gate_rows(static_cast<cpu::Gate>(op.gate), read(op.src), nullptr, write(op.dst), parallel_for);
@@ -122,7 +130,7 @@ class Call {
                  std::to_string(d) + ", not " + std::to_string(shape[d].at(n_tokens_)));
         }
       }
-      if (blob_.inputs[i].dtype == DType::Float32 && !et::tensor_is_default_dim_order(t)) {
+      if (!et::tensor_is_default_dim_order(t)) {
         refuse("input " + std::to_string(i) + " is not stored in its dimension order");
       }
     }
@@ -164,8 +172,11 @@ class Call {
   std::span<const float> constant(std::uint32_t index) const {
     return index == 0 ? std::span<const float>{} : std::span<const float>(blob_.constants[index - 1]);
   }
-  std::span<const std::int64_t> position(std::uint32_t index) const {
-    return {args_[index]->toTensor().const_data_ptr<std::int64_t>(), static_cast<std::size_t>(n_tokens_)};
+  std::span<const std::int64_t> position(std::uint32_t index) const { return integers(index, 1); }
+  // `width` for each row.
+  std::span<const std::int64_t> integers(std::uint32_t index, std::int32_t width) const {
+    return {args_[index]->toTensor().const_data_ptr<std::int64_t>(),
+            static_cast<std::size_t>(n_tokens_) * static_cast<std::size_t>(width)};
   }
 
   const Blob& blob_;

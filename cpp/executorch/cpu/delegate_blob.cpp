@@ -12,6 +12,7 @@ namespace {
 constexpr char kOwner[] = "attention delegate";
 constexpr char kMagic[] = "AKVD";
 constexpr std::int64_t kMaxTokens = 1 << 24;
+constexpr std::uint32_t kMaxExperts = 1 << 16;
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 32;
 
 [[noreturn]] void damaged(const std::string& what) {
@@ -33,6 +34,12 @@ void read(BlobReader& in, Extent& value) {
 }
 
 void read(BlobReader& in, std::string& value) { value = in.text(); }
+
+void read(BlobReader& in, Weight& weight) {
+  read(in, weight.name);
+  read(in, weight.bits);
+  read(in, weight.group);
+}
 
 void read(BlobReader& in, View& view) {
   read(in, view.place);
@@ -75,17 +82,22 @@ Instruction read_instruction(BlobReader& in) {
       return read_op(in, &Attend::layer, &Attend::position, &Attend::scale, &Attend::window, &Attend::q, &Attend::k,
                      &Attend::v, &Attend::dst);
     case 6:
-      return read_op(in, &Linear::src, &Linear::dst, &Linear::weight, &Linear::bits, &Linear::group, &Linear::bias);
+      return read_op(in, &Linear::src, &Linear::dst, &Linear::weight, &Linear::bias);
     case 7:
       return read_op(in, &Add::a, &Add::b, &Add::dst);
     case 8:
       return read_op(in, &Activate::src, &Activate::dst, &Activate::gate);
+    case 9:
+      return read_op(in, &Gated::src, &Gated::up, &Gated::dst, &Gated::gate);
     case 10:
       return read_op(in, &Attend::layer, &Attend::position, &Attend::scale, &Attend::window, &Attend::chunk,
                      &Attend::cap, &Attend::sink_scores, &Attend::slopes, &Attend::writes, &Attend::q, &Attend::k,
                      &Attend::v, &Attend::dst);
-    case 9:
-      return read_op(in, &Gated::src, &Gated::up, &Gated::dst, &Gated::gate);
+    case 11:
+      return read_op(in, &ExpertLinear::src, &ExpertLinear::dst, &ExpertLinear::experts, &ExpertLinear::chosen,
+                     &ExpertLinear::weight, &ExpertLinear::bias);
+    case 12:
+      return read_op(in, &WeightedSum::src, &WeightedSum::weights, &WeightedSum::dst);
     default:
       throw ProgramError(std::string(kOwner) + ": instruction " + std::to_string(opcode) +
                          ", which this build does not have; install the agentkv that exported the model, or export it "
@@ -141,10 +153,32 @@ class Checker {
     inside(op.src);
     writable(op.dst);
     if (op.src.heads != 1 || op.dst.heads != 1) damaged("a linear layer over heads");
+    if (op.weight.bits == 32) damaged("a linear layer of floats");
     if (overlap(op.src, op.dst)) damaged("a linear layer in place");
     if (op.bias != 0 && constant(op.bias - 1).size() != static_cast<std::size_t>(op.dst.dim)) {
       damaged("a bias of another width");
     }
+  }
+  void operator()(const ExpertLinear& op) const {
+    inside(op.src);
+    writable(op.dst);
+    if (op.src.heads != 1 && op.src.heads != op.dst.heads) damaged("experts over other choices");
+    if (overlap(op.src, op.dst)) damaged("experts in place");
+    slots(op.src);
+    slots(op.dst);
+    per_row(op.chosen, op.dst.heads, "the choice of experts");
+    if (op.experts < 1 || op.experts > kMaxExperts) damaged(std::to_string(op.experts) + " experts");
+    const std::size_t outputs = std::size_t{op.experts} * static_cast<std::size_t>(op.dst.dim);
+    if (op.bias != 0 && constant(op.bias - 1).size() != outputs) damaged("a bias of another width");
+  }
+  void operator()(const WeightedSum& op) const {
+    inside(op.src);
+    inside(op.weights);
+    writable(op.dst);
+    if (op.weights.heads != 1 || op.weights.dim != op.src.heads || op.dst.heads != 1 || op.dst.dim != op.src.dim) {
+      damaged("a weighted sum of another shape");
+    }
+    if (overlap(op.src, op.dst) || overlap(op.weights, op.dst)) damaged("a weighted sum in place");
   }
   void operator()(const Add& op) const {
     same(op.a, op.dst);
@@ -181,11 +215,24 @@ class Checker {
     if (index >= blob_.constants.size()) damaged("constant " + std::to_string(index) + " does not exist");
     return blob_.constants[index];
   }
-  void position(std::uint32_t index) const {
-    if (index >= blob_.inputs.size() || blob_.inputs[index].dtype != DType::Int64) damaged("positions are no input");
+  void position(std::uint32_t index) const { per_row(index, 1, "positions"); }
+  // Integers, `width` for each row.
+  void per_row(std::uint32_t index, std::int32_t width, const std::string& what) const {
+    if (index >= blob_.inputs.size() || blob_.inputs[index].dtype != DType::Int64) damaged(what + " is no input");
     const auto& shape = blob_.inputs[index].shape;
-    if (shape.size() != 1 || shape[0].constant != 0 || shape[0].per_token != 1)
-      damaged("positions are not one per row");
+    std::int64_t rest = 1;
+    for (std::size_t d = 1; d < shape.size(); ++d) rest *= shape[d].per_token == 0 ? shape[d].constant : 0;
+    if (shape.empty() || shape[0].constant != 0 || shape[0].per_token != 1 || rest != width) {
+      damaged(what + " has not " + std::to_string(width) + " for each row");
+    }
+  }
+  // Heads and rows, counted one behind the other, lie at equal distances.
+  static void slots(const View& view) {
+    const std::int64_t stride = view.heads == 1 ? view.token_stride.constant : view.head_stride.constant;
+    if ((view.heads > 1 && view.head_stride.per_token != 0) || stride < view.dim ||
+        view.token_stride.constant != stride * view.heads) {
+      damaged("slots of experts overlap, or lie at unequal distances");
+    }
   }
   std::int64_t floats(const View& view, std::int64_t n_tokens) const {
     if (view.place == Place::Temp) {

@@ -61,13 +61,28 @@ struct UpdateAndAttend {
   bool writes = true;                         // or k and v are those that an earlier instruction wrote for the layer
   View q, k, v, dst;
 };
-// dst = W src + bias: rows are quantised to 8 bits, and W is packed integers (cpu/linear/packed_linear.h), which lie in
-// the program under a name.
+// Packed weights (cpu/linear/packed_linear.h), which lie in the program under a name.
+struct Weight {
+  std::string name;
+  std::int32_t bits = 4, group = 32;
+};
+// dst = W src + bias: rows are quantised to 8 bits, and W is packed integers.
 struct Linear {
   View src, dst;
-  std::string weight;
-  std::int32_t bits = 4, group = 32;
+  Weight weight;
   std::uint32_t bias = 0;  // one more than the index of a constant [dst.dim]; 0: none
+};
+// dst of head i = W[e] src + bias[e], where e is the expert that the row chose i-th. W is packed integers, or floats,
+// one expert behind the other; src has one head for all choices, or as many as dst.
+struct ExpertLinear {
+  View src, dst;
+  std::uint32_t experts = 1, chosen = 0;  // their number; input [T, dst.heads]
+  Weight weight;                          // of each expert
+  std::uint32_t bias = 0;                 // one more than the index of a constant [experts, dst.dim]; 0: none
+};
+// dst = the sum over heads of weights [T, src.heads] times src.
+struct WeightedSum {
+  View src, weights, dst;
 };
 struct Add {
   View a, b, dst;
@@ -82,7 +97,8 @@ struct Gated {
   View src, up, dst;
   std::uint32_t gate = 0;
 };
-using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated>;
+using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated,
+                                 ExpertLinear, WeightedSum>;
 
 struct Value {
   DType dtype = DType::Float32;

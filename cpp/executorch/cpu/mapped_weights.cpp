@@ -26,28 +26,36 @@ void read_ahead(const void* at, std::size_t bytes) {
 }  // namespace
 
 MappedWeights::MappedWeights(const delegate::Blob& blob, const executorch::runtime::NamedDataMap* data) {
+  const auto shape = [](const auto& op) {
+    return cpu::LinearShape{op.dst.dim, op.src.dim, op.weight.bits, op.weight.group};
+  };
   for (const auto& instruction : blob.instructions) {
-    const auto* op = std::get_if<delegate::Linear>(&instruction);
-    if (op == nullptr) continue;
-    const cpu::LinearShape shape{op->dst.dim, op->src.dim, op->bits, op->group};
-    const std::size_t wanted = cpu::packed_linear_bytes(shape);
-    if (const auto known = weights_.find(op->weight); known != weights_.end()) {
-      const auto& has = known->second.packed.shape();
-      require<ProgramError>(has.outputs == shape.outputs && has.inputs == shape.inputs && has.bits == shape.bits &&
-                                has.group == shape.group,
-                            "weight ", op->weight, " is used in two shapes; export the model again");
-      continue;
+    if (const auto* op = std::get_if<delegate::Linear>(&instruction)) find(op->weight, shape(*op), 1, data);
+    if (const auto* op = std::get_if<delegate::ExpertLinear>(&instruction)) {
+      find(op->weight, shape(*op), op->experts, data);
     }
-    require<ProgramError>(data != nullptr, "the program has no weights; export the model again");
-    auto found = data->get_data(op->weight);
-    require<ProgramError>(found.ok(), "the program has no weight ", op->weight, "; export the model again");
-    require<ProgramError>(found->size() == wanted, "weight ", op->weight, " has ", found->size(), " bytes, not ",
-                          wanted, "; export the model again");
-    const std::span bytes(static_cast<const std::byte*>(found->data()), found->size());
-    cpu::PackedLinear packed(shape, bytes);
-    read_ahead(bytes.data(), bytes.size());
-    weights_.try_emplace(op->weight, Weight{std::move(found.get()), packed});
   }
+}
+
+void MappedWeights::find(const delegate::Weight& weight, const cpu::LinearShape& shape, std::size_t experts,
+                         const executorch::runtime::NamedDataMap* data) {
+  const std::size_t each = cpu::packed_linear_bytes(shape), wanted = each * experts;
+  if (const auto known = weights_.find(weight.name); known != weights_.end()) {
+    const auto& packed = known->second.packed;
+    require<ProgramError>(packed.size() == experts && packed[0].shape() == shape, "weight ", weight.name,
+                          " is used in two shapes; export the model again");
+    return;
+  }
+  require<ProgramError>(data != nullptr, "the program has no weights; export the model again");
+  auto found = data->get_data(weight.name);
+  require<ProgramError>(found.ok(), "the program has no weight ", weight.name, "; export the model again");
+  require<ProgramError>(found->size() == wanted, "weight ", weight.name, " has ", found->size(), " bytes, not ", wanted,
+                        "; export the model again");
+  const std::span bytes(static_cast<const std::byte*>(found->data()), found->size());
+  std::vector<cpu::PackedLinear> packed;
+  for (std::size_t e = 0; e < experts; ++e) packed.emplace_back(shape, bytes.subspan(e * each, each));
+  read_ahead(bytes.data(), bytes.size());
+  weights_.try_emplace(weight.name, Mapped{std::move(found.get()), std::move(packed)});
 }
 
 }  // namespace agentkv

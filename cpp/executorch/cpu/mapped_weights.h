@@ -5,7 +5,9 @@
 #include <executorch/runtime/core/named_data_map.h>
 
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "cpu/linear/packed_linear.h"
 #include "executorch/cpu/delegate_blob.h"
@@ -14,18 +16,25 @@ namespace agentkv {
 
 class MappedWeights {
  public:
-  // Finds the weights of all linear layers of the blob. `data` may be null where there are none. Throws ProgramError
-  // for one that the program does not have or that is of another size, and InvalidTensor for shapes that no weight has.
+  // Finds the weights of all linear layers of the blob, experts among them. `data` may be null where there are none.
+  // Throws ProgramError for one that the program does not have or that is of another size, and InvalidTensor for shapes
+  // that no weight has.
   MappedWeights(const delegate::Blob& blob, const executorch::runtime::NamedDataMap* data);
 
-  const cpu::PackedLinear& of(const delegate::Linear& op) const { return weights_.at(op.weight).packed; }
+  const cpu::PackedLinear& of(const delegate::Linear& op) const { return weights_.at(op.weight.name).packed[0]; }
+  std::span<const cpu::PackedLinear> of(const delegate::ExpertLinear& op) const {
+    return weights_.at(op.weight.name).packed;
+  }
 
  private:
-  struct Weight {
+  struct Mapped {
     executorch::runtime::FreeableBuffer bytes;
-    cpu::PackedLinear packed;
+    std::vector<cpu::PackedLinear> packed;  // of each expert
   };
-  std::map<std::string, Weight> weights_;
+  void find(const delegate::Weight& weight, const cpu::LinearShape& shape, std::size_t experts,
+            const executorch::runtime::NamedDataMap* data);
+
+  std::map<std::string, Mapped> weights_;
 };
 
 }  // namespace agentkv

@@ -9,7 +9,7 @@ from agentkv_runtime.errors import ExportError
 
 __all__ = ["check_memory"]
 
-_MOST = 4 << 30  # bytes of one value; ordinary models stay far below, mixtures of experts gather weights per row
+_MOST = 4 << 30  # bytes of one value; models stay far below unless their bounds are strange
 
 
 def _bytes(value: object, bounds: dict[object, int]) -> int:

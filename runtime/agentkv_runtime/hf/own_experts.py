@@ -1,4 +1,4 @@
-"""Mixtures of experts whose own code cannot be traced for any number of rows."""
+"""Mixtures of experts that compute, of all experts, those that a row chose."""
 
 from __future__ import annotations
 
@@ -10,35 +10,104 @@ import torch
 from torch import nn
 
 from agentkv_runtime.hf.attention import attends_here
+from agentkv_runtime.hf.expert_op import expert_linear, weighted_sum
 
-__all__ = ["trace_experts"]
+__all__ = ["expert_parameters", "is_experts", "route_experts"]
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Does the module hold the weights of all its experts as transformers' experts interface has them?"""
+    return hasattr(module, "is_transposed") and hasattr(module, "has_gate")
+
+
+def expert_parameters(module: Any) -> tuple[str, str]:
+    """The names of the module's weights: `[E, O, I]`, or `[E, I, O]` where it `is_transposed`."""
+    return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+
+
+def _layer(module: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    weight = getattr(module, name)
+    if isinstance(weight, nn.Module):  # an exporter's own
+        layer: torch.Tensor = weight(x, chosen)
+        return layer
+    bias = getattr(module, f"{name}_bias") if module.has_bias else None
+    return expert_linear(x, chosen, weight.transpose(1, 2) if module.is_transposed else weight, bias)
+
+
+def _activated(module: Any, x: torch.Tensor) -> torch.Tensor:
+    if not module.has_gate:
+        activated: torch.Tensor = module.act_fn(x)
+        return activated
+    own = getattr(type(module), "_apply_gate", None)
+    if own is not None and own.__name__ != "_default_apply_gate":
+        gated: torch.Tensor = own(module, x)
+        return gated
+    width = x.shape[-1] // 2
+    product: torch.Tensor = module.act_fn(x[..., :width]) * x[..., width:]
+    return product
+
+
+def _run(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """x `[T, H]` or `[T, K, H]`, chosen `[T, K]` -> what each of the chosen makes of its row, `[T, K, H]`."""
+    up, down = expert_parameters(module)
+    x = _layer(module, down, _activated(module, _layer(module, up, x, chosen)), chosen)
+    return module.post_expert_norm(x) if module.has_post_expert_norm else x
+
+
+def _routes_here(module: Any) -> bool:
+    """Does the model attend through a cache, or are its weights an exporter's, which its own code does not know?"""
+    return attends_here() or isinstance(module.down_proj, nn.Module)
+
+
+def _experts(
+    module: Any, original: Callable[..., Any], rows: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    if not _routes_here(module):
+        outcome: torch.Tensor = original(rows, chosen, weights)
+        return outcome
+    return weighted_sum(_run(module, rows, chosen), weights.to(rows.dtype)).to(rows.dtype)
+
+
+_LLAMA4_LAYOUT = {"has_gate": True, "has_bias": False, "has_post_expert_norm": False, "is_transposed": True}
+"""What transformers' interface would say of Llama 4's experts, which do without it."""
 
 
 def _llama4(layer: Any, original: Callable[..., Any], hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every expert sees every row, times its score there, as in transformers: scores of others than the best are 0."""
-    if not attends_here():
+    """Experts see a row times its score."""
+    if not _routes_here(layer.experts):
         outcome: tuple[torch.Tensor, torch.Tensor] = original(hidden_states)
         return outcome
     rows = hidden_states.reshape(-1, layer.hidden_dim)
-    scores, logits = layer.router(rows)
-    shared = layer.shared_expert(rows)
-    return shared + layer.experts(rows[None] * scores.t()[:, :, None]).sum(dim=0), logits
+    _, logits = layer.router(rows)
+    best, chosen = logits.topk(layer.top_k, dim=1)
+    scored = rows.unsqueeze(1) * best.float().sigmoid().to(rows.dtype).unsqueeze(-1)
+    routed = layer.experts(scored, chosen)
+    return layer.shared_expert(rows) + routed, logits
 
 
-def _llama4_experts(layer: Any, original: Callable[..., Any], rows: torch.Tensor) -> torch.Tensor:
-    """rows `[E, T, H]` of each expert, here; side by side as one matrix in the model's own code."""
-    if not attends_here():
+def _llama4_experts(
+    module: Any, original: Callable[..., Any], rows: torch.Tensor, chosen: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The sum over a row's choices; without any, in the model's own code, rows are sorted by expert."""
+    if chosen is None:
         outcome: torch.Tensor = original(rows)
         return outcome
-    gate, up = torch.bmm(rows, layer.gate_up_proj).chunk(2, dim=-1)
-    return torch.bmm(up * layer.act_fn(gate), layer.down_proj)
+    return _run(module, rows, chosen).sum(1)
 
 
-_OWN = {"Llama4TextMoe": _llama4, "Llama4TextExperts": _llama4_experts}
+_OWN: dict[str, Callable[..., Any]] = {"Llama4TextMoe": _llama4, "Llama4TextExperts": _llama4_experts}
 
 
-def trace_experts(model: nn.Module) -> None:
-    """Puts forms that can be traced into a model, in place; by itself it runs as before."""
+def route_experts(model: nn.Module) -> None:
+    """Lets a model's experts run for the rows that chose them where it attends through a cache, in place.
+
+    By itself it runs as before. Once is enough, and twice does no harm.
+    """
     for module in model.modules():
-        if (ours := _OWN.get(type(module).__name__)) is not None:
-            module.forward = partial(ours, module, module.forward)
+        if "forward" in vars(module):
+            continue
+        if type(module).__name__ == "Llama4TextExperts":
+            vars(module).update(_LLAMA4_LAYOUT)
+        own = _OWN.get(type(module).__name__, _experts if is_experts(module) else None)
+        if own is not None:
+            module.forward = partial(own, module, module.forward)

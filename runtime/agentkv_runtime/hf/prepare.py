@@ -7,7 +7,7 @@ from typing import Any
 from agentkv_runtime.hf.attention import remember_latent
 from agentkv_runtime.hf.latent import absorb_latents
 from agentkv_runtime.hf.own_attention import ask_for_attention
-from agentkv_runtime.hf.own_experts import trace_experts
+from agentkv_runtime.hf.own_experts import route_experts
 from agentkv_runtime.hf.own_positions import take_positions
 
 __all__ = ["prepare"]
@@ -18,4 +18,4 @@ def prepare(model: Any) -> None:
     absorb_latents(model, remember_latent)
     ask_for_attention(model)
     take_positions(model)
-    trace_experts(model)
+    route_experts(model)

@@ -23,7 +23,7 @@ namespace {
 void check_shapes() {
   CHECK_THROWS(check_linear_shape({0, 32, 4, 32}), InvalidTensor, "0 outputs");
   CHECK_THROWS(check_linear_shape({8, -32, 4, 32}), InvalidTensor, "-32 inputs");
-  CHECK_THROWS(check_linear_shape({8, 32, 5, 32}), InvalidTensor, "5 bits", "4 and 8");
+  CHECK_THROWS(check_linear_shape({8, 32, 5, 32}), InvalidTensor, "5 bits", "4, 8 and 32");
   CHECK_THROWS(check_linear_shape({8, 32, 4, 16}), InvalidTensor, "group of 16", "32, 64 or 128");
   CHECK_THROWS(check_linear_shape({8, 96, 4, 64}), InvalidTensor, "96 inputs", "groups of 64");
   CHECK_THROWS(check_linear_shape({8, 96, 8, 32}), InvalidTensor, "group of 32", "all 96");

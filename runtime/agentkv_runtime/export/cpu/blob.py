@@ -77,8 +77,9 @@ class Weight:
 
     bits: int
     group: int
-    parts: list[tuple[torch.Tensor, torch.Tensor]]
-    """Codes `[O, I]` int8 and scales `[O, I / group]` float32 of each layer; deferred ones are still to be loaded."""
+    parts: list[tuple[torch.Tensor, ...]]
+    """Codes `[O, I]` int8 and scales `[O, I / group]` float32 of each layer, or `[E, O, I]` and `[E, O, I / group]` of
+    one with experts; at 32 bits one tensor of float32. Deferred ones are still to be loaded."""
     name: str = ""
     """Known once it is packed."""
 
@@ -217,6 +218,29 @@ class Gated(Instruction):
     gate: int
 
 
+@dataclass(frozen=True)
+class ExpertLinear(Instruction):
+    """dst = W[expert] src + bias[expert], for each expert that a row chose."""
+
+    opcode = 11
+    src: View
+    dst: View
+    experts: int
+    chosen: int
+    weight: Weight
+    bias: int
+
+
+@dataclass(frozen=True)
+class WeightedSum(Instruction):
+    """dst = the sum over heads of weights times src."""
+
+    opcode = 12
+    src: View
+    weights: View
+    dst: View
+
+
 def _loaded(tensor: torch.Tensor) -> torch.Tensor:
     return (taken(tensor) if is_deferred(tensor) else tensor).detach()
 
@@ -235,7 +259,7 @@ class Program:
     @property
     def weights(self) -> list[Weight]:
         """Of its linear layers."""
-        return [instruction.weight for instruction in self.instructions if isinstance(instruction, Linear)]
+        return [each.weight for each in self.instructions if isinstance(each, Linear | ExpertLinear)]
 
     def pack(self) -> bytes:
         """Header (magic, version, size and CRC-32 of the payload) and payload."""

@@ -15,11 +15,11 @@ GROUP_SIZE = 32
 
 
 class Codes:
-    """A weight's codes and scales: made when the first of them is asked for, kept until the other was, too."""
+    """Codes and scales of a weight `[..., O, I]`: made when the first of them is asked for, kept until the other was, too."""
 
     def __init__(self, weight: torch.Tensor, bits: int, recipe: Recipe, name: str) -> None:
         self._weight, self._bits, self._recipe, self._name = weight, bits, recipe, name
-        self.group = GROUP_SIZE if bits == 4 else weight.shape[1]
+        self.group = GROUP_SIZE if bits == 4 else weight.shape[-1]
         self._made: Quantized | None = None
         self._left: set[str] = set()
         recipe.bits[name] = bits
@@ -27,10 +27,12 @@ class Codes:
     def take(self, part: str) -> torch.Tensor:
         """The `codes` or the `scales`."""
         if self._made is None or part not in self._left:
-            self._made = quantized_weight(stored(self._weight), self._bits, self.group, self._recipe.scales)
+            rows = stored(self._weight).flatten(0, -2)
+            self._made = quantized_weight(rows, self._bits, self.group, self._recipe.scales)
             self._left = {"codes", "scales"}
             self._recipe.errors[self._name] = self._made.error
-        tensor: torch.Tensor = getattr(self._made, part)
+        made: torch.Tensor = getattr(self._made, part)
+        tensor = made.unflatten(0, self._weight.shape[:-1])
         self._left.remove(part)
         if not self._left:
             self._made = None

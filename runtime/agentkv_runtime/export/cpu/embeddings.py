@@ -1,4 +1,7 @@
-"""Token embeddings in 16, 8 or 4 bits, spelled in ops that the runtime has kernels for."""
+"""Token embeddings in 16, 8 or 4 bits, spelled in ops that the runtime has kernels for.
+
+What they look up is called `weight`: some models ask for its device.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ class TableEmbedding(nn.Module):
 
     def __init__(self, table: torch.Tensor, scale: float) -> None:
         super().__init__()
-        self.table = defer(table.shape, torch.float16, lambda: stored(table))
+        self.weight = defer(table.shape, torch.float16, lambda: stored(table))
         self.scale = scale
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens `[1, T]` -> `[1, T, H]` float32."""
-        rows = functional.embedding(tokens, self.table).float()
+        rows = functional.embedding(tokens, self.weight).float()
         return rows if self.scale == 1.0 else rows * self.scale
 
 
@@ -31,12 +34,12 @@ class CodeEmbedding(nn.Module):
 
     def __init__(self, codes: Codes, shape: torch.Size, scale: float) -> None:
         super().__init__()
-        self.codes = defer(shape, torch.int8, lambda: codes.take("codes"))
+        self.weight = defer(shape, torch.int8, lambda: codes.take("codes"))
         self.scales = defer((shape[0], 1), torch.float32, lambda: codes.take("scales") * scale)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens `[1, T]` -> `[1, T, H]` float32."""
-        return functional.embedding(tokens, self.codes).float() * functional.embedding(tokens, self.scales)
+        return functional.embedding(tokens, self.weight).float() * functional.embedding(tokens, self.scales)
 
 
 def _packed(codes: torch.Tensor) -> torch.Tensor:
@@ -51,13 +54,13 @@ class PackedEmbedding(nn.Module):
     def __init__(self, codes: Codes, shape: torch.Size, scale: float) -> None:
         super().__init__()
         tokens, width = shape
-        self.codes = defer((tokens, width // 2), torch.int8, lambda: _packed(codes.take("codes")))
+        self.weight = defer((tokens, width // 2), torch.int8, lambda: _packed(codes.take("codes")))
         self.scales = defer((tokens, width // GROUP_SIZE), torch.float16, lambda: codes.take("scales"))
         self.scale = scale
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens `[1, T]` -> `[1, T, H]` float32."""
-        pairs = functional.embedding(tokens, self.codes).float()
+        pairs = functional.embedding(tokens, self.weight).float()
         high = torch.floor(pairs * 0.0625)  # there is no shift to share with the rest of the graph
         codes = torch.cat((pairs - high * 16 - 8, high), dim=-1)
         scales = functional.embedding(tokens, self.scales).float() * self.scale

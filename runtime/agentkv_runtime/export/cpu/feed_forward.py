@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.row_ops import Gate, gate
 from agentkv_runtime.hf.deferred import defer, present, stored
 
@@ -105,11 +106,13 @@ def _row_gate(module: nn.Module) -> RowGate | None:
 
 
 @torch.no_grad()
-def replace_gates(model: nn.Module) -> None:
-    """Replaces the activations beside linear layers of the model in place where ours compute the same."""
+def replace_gates(model: nn.Module, quantized: bool) -> None:
+    """Replaces activations of the model in place where ours compute the same: those of experts, and those beside linear
+    layers that are ours because they are quantised."""
+    beside = (nn.Linear, ExpertLinear) if quantized else ExpertLinear
     for parent in list(model.modules()):
         children = list(parent.named_children())
-        if not any(isinstance(child, nn.Linear) for _, child in children):
+        if not any(isinstance(child, beside) for _, child in children):
             continue
         for name, child in children:
             if (own := _row_gate(child)) is not None:

@@ -12,6 +12,7 @@ from agentkv_runtime.export.cpu.packing import name_xnnpack
 from agentkv_runtime.export.cpu.partition import ProgramPartitioner
 from agentkv_runtime.export.cpu.quantize import quantize
 from agentkv_runtime.export.cpu.spell import spell_others
+from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.norms import replace_norms
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import Lowering, Passes
@@ -28,9 +29,9 @@ class _CpuLowering:
         del dtype  # float32, the only one
         quantized = recipe.quant != "none"
         replace_norms(model, row_norms if quantized else linear_norms)
+        own_expert_layers(model)
         replace_feed_forward(model)
-        if quantized:
-            replace_gates(model)
+        replace_gates(model, quantized)
         quantize(model, recipe)
 
     def partitioner(self) -> ProgramPartitioner:

@@ -6,20 +6,26 @@ from executorch.exir.dialects._ops import ops as edge
 from torch import fx
 
 from agentkv_runtime.export import row_ops as _row_ops  # noqa: F401
+from agentkv_runtime.export.cpu import int8_experts as _int8_experts  # noqa: F401
 from agentkv_runtime.export.cpu import int8_linear as _int8_linear  # noqa: F401
-from agentkv_runtime.export.cpu.strided import is_rows
+from agentkv_runtime.export.cpu.strided import is_heads, is_rows
+from agentkv_runtime.hf import expert_op as _expert_op  # noqa: F401
 from agentkv_runtime.hf import op as _op  # noqa: F401  (defines the ops)
 
 __all__ = [
     "ADD",
     "ATTEND",
+    "EXPERTS",
+    "FLOAT_EXPERTS",
     "GATE",
+    "INT8_EXPERTS",
     "LINEAR",
     "MULTIPLY",
     "RMS_NORM",
     "ROPE",
     "ROPE_TABLE",
     "ROW_OPS",
+    "WEIGHTED_SUM",
     "gate_of",
     "group_size",
     "is_sum",
@@ -34,6 +40,10 @@ ROPE = edge.edge.agentkv.rope.default
 ROPE_TABLE = edge.edge.agentkv.rope_table.default
 ROW_OPS = frozenset({RMS_NORM, ROPE, ROPE_TABLE})
 LINEAR = edge.edge.agentkv.int8_linear.default
+FLOAT_EXPERTS = edge.edge.agentkv.expert_linear.default
+INT8_EXPERTS = edge.edge.agentkv.int8_expert_linear.default
+WEIGHTED_SUM = edge.edge.agentkv.weighted_sum.default
+EXPERTS = frozenset({FLOAT_EXPERTS, INT8_EXPERTS, WEIGHTED_SUM})
 GATE = edge.edge.agentkv.gate.default
 ADD = edge.edge.aten.add.Tensor
 MULTIPLY = edge.edge.aten.mul.Tensor
@@ -77,7 +87,7 @@ def gate_of(product: fx.Node) -> fx.Node | None:
     if product.target != MULTIPLY:
         return None
     for factor in product.all_input_nodes:
-        if factor.target == GATE and is_rows(factor) and list(factor.users) == [product]:
+        if factor.target == GATE and is_heads(factor) and list(factor.users) == [product]:
             return factor
     return None
 

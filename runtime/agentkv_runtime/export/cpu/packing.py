@@ -18,7 +18,7 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
-from agentkv_runtime._core import pack_linear
+from agentkv_runtime._core import pack_floats, pack_linear
 from agentkv_runtime.export.cpu.blob import Weight
 from agentkv_runtime.export.progress import Stage, reached
 from agentkv_runtime.export.spill import spilled
@@ -38,8 +38,14 @@ def copied(program: ExportedProgram) -> ExportedProgram:
 
 
 def _packed(weight: Weight) -> bytes:
-    codes, scales = (torch.cat([taken(part[which]).detach() for part in weight.parts]) for which in (0, 1))
-    return pack_linear(codes.numpy(), scales.numpy(), weight.bits)
+    parts = [torch.cat([taken(tensor).detach() for tensor in tensors]) for tensors in zip(*weight.parts, strict=True)]
+    if weight.bits == 32:
+        return b"".join(pack_floats(expert.float().numpy()) for expert in parts[0])
+    codes, scales = (part if part.dim() == 3 else part.unsqueeze(0) for part in parts)
+    packed = [
+        pack_linear(*(each.numpy() for each in expert), weight.bits) for expert in zip(codes, scales, strict=True)
+    ]
+    return packed[0] if len(packed) == 1 else b"".join(packed)
 
 
 def pack_weights(weights: list[Weight]) -> NamedDataStoreOutput:

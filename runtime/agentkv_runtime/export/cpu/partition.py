@@ -16,7 +16,7 @@ from torch._export.utils import get_buffer, get_param, is_buffer, is_param
 from torch.export import ExportedProgram
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
-from agentkv_runtime.export.cpu.nodes import ATTEND, GATE, LINEAR, ROW_OPS, gate_of, is_sum, is_view
+from agentkv_runtime.export.cpu.nodes import ATTEND, EXPERTS, GATE, LINEAR, ROW_OPS, gate_of, is_sum, is_view
 from agentkv_runtime.export.cpu.packing import StreamedXnnpack, copied, pack_weights
 from agentkv_runtime.export.cpu.region import compile_region
 from agentkv_runtime.export.cpu.strided import RegionError
@@ -25,7 +25,7 @@ from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 
-_OWN = ROW_OPS | {LINEAR, GATE}
+_OWN = ROW_OPS | EXPERTS | {LINEAR, GATE}
 """What nobody else computes, beside attention."""
 
 
@@ -70,24 +70,45 @@ def _fits(program: ExportedProgram, region: set[fx.Node]) -> bool:
     return True
 
 
+def _with_views(nodes: Sequence[fx.Node], taken: set[fx.Node]) -> list[fx.Node]:
+    """Those nodes, in order, and the views of floats that only they need."""
+    taken = set(taken)
+    for node in reversed(nodes):
+        if is_view(node) and node.users and all(user in taken for user in node.users):
+            if node.meta["val"].dtype is torch.float32:
+                taken.add(node)
+    return [node for node in nodes if node in taken]
+
+
+def _mixtures(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """What mixtures of experts compute once rows have chosen theirs."""
+    return _with_views(
+        nodes, {node for node in nodes if node.target in EXPERTS or node.target == GATE or gate_of(node)}
+    )
+
+
 def _around_attention(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:
-    """A region for each attention, and the other ops that the delegate alone has, one by one."""
+    """A region for each attention and each mixture of experts, and the other ops that the delegate alone has, one by
+    one."""
     regions: list[set[fx.Node]] = []
     for node in nodes:
         if node.target == ATTEND:
             region = _region_of(node)
             regions.append(region if _fits(program, region) else {node})
     taken = {node for region in regions for node in region}
+    if any(node.target in EXPERTS for node in nodes):
+        rest = [[node] for node in _mixtures(nodes) if node not in taken]
+        mixtures = [set(part) for part in merge_by_level(nodes, regions, rest)]
+        if all(_fits(program, region) for region in mixtures):
+            regions += mixtures
+            taken |= {node for region in mixtures for node in region}
     return regions + [{node} for node in nodes if node.target in _OWN and node not in taken]
 
 
 def _decoder(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """All that the delegate can compute of a program whose linear layers are its own, in order."""
-    taken = {node for node in nodes if node.target in _OWN or node.target == ATTEND or is_sum(node) or gate_of(node)}
-    for node in reversed(nodes):
-        if is_view(node) and node.users and all(user in taken for user in node.users):
-            taken.add(node)
-    return [node for node in nodes if node in taken]
+    ours = {node for node in nodes if node.target in _OWN or node.target == ATTEND or is_sum(node) or gate_of(node)}
+    return _with_views(nodes, ours)
 
 
 def _our_regions(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:

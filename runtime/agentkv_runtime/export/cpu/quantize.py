@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torchao.quantization import IntxUnpackedToInt8Tensor
@@ -9,9 +11,11 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.export.cpu.codes import GROUP_SIZE, Codes
 from agentkv_runtime.export.cpu.embeddings import CodeEmbedding, PackedEmbedding, TableEmbedding
+from agentkv_runtime.export.cpu.int8_experts import int8_expert_linear
 from agentkv_runtime.export.cpu.int8_linear import int8_linear, int8_weight
-from agentkv_runtime.export.cpu.sensitive import layers_at_8_bits
+from agentkv_runtime.export.cpu.sensitive import Layers, layers_at_8_bits
 from agentkv_runtime.export.draft_head import DraftHead
+from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import QuantizationError, Recipe, embedding_scale
 from agentkv_runtime.hf.deferred import defer, present, stored
 
@@ -42,6 +46,24 @@ class QuantizedLinear(nn.Module):
         return out
 
 
+class QuantizedExperts(nn.Module):
+    """Linear layer of all experts over weights that are quantised when somebody asks for them."""
+
+    def __init__(self, experts: ExpertLinear, name: str, bits: int, recipe: Recipe) -> None:
+        super().__init__()
+        self.bits = bits
+        codes = Codes(experts.weight, bits, recipe, name)
+        grouped = (*experts.weight.shape[:2], experts.in_features // codes.group)
+        self.codes = defer(experts.weight.shape, torch.int8, lambda: codes.take("codes"))
+        self.scales = defer(grouped, torch.float32, lambda: codes.take("scales"))
+        self.bias = experts.bias
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """x `[T, I]` or `[T, K, I]`, chosen `[T, K]` int64 -> `[T, K, O]`."""
+        out: torch.Tensor = int8_expert_linear(x, chosen, self.codes, self.scales, self.bias, self.bits)
+        return out
+
+
 def _embedding(model: PreTrainedModel | DraftHead) -> nn.Embedding:
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
@@ -61,7 +83,7 @@ def _shrink_embedding(model: PreTrainedModel | DraftHead, recipe: Recipe) -> Non
     model.set_input_embeddings(kind(Codes(table, recipe.embedding, recipe, "the embedding"), table.shape, scale))
 
 
-def _check(linears: dict[str, nn.Linear], eight: set[str], recipe: Recipe, width: int) -> None:
+def _check(linears: Layers, eight: set[str], recipe: Recipe, width: int) -> None:
     if recipe.embedding == 4 and width % (2 * GROUP_SIZE):
         raise QuantizationError(
             f"an embedding of 4 bits takes rows of a multiple of {2 * GROUP_SIZE}, and these have {width}: keep it at 8"
@@ -82,9 +104,13 @@ def untie(model: PreTrainedModel | DraftHead) -> None:
         head.weight = defer(tied.shape, tied.dtype, lambda: stored(tied))
 
 
+def _is_plain(module: nn.Linear) -> bool:
+    return type(module).forward is nn.Linear.forward
+
+
 @torch.no_grad()
 def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
-    """Quantises every linear layer and the embedding in place, as the recipe says; "none" changes nothing.
+    """Quantises every linear layer, those of experts among them, and the embedding in place, as the recipe says; "none" changes nothing.
 
     Raises QuantizationError naming a layer that does not divide into groups.
     """
@@ -92,14 +118,16 @@ def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
     if recipe.quant == "none":
         return
     modules = model.named_modules(remove_duplicate=False)
-    linears = {
+    linears: Layers = {
         name: module
         for name, module in modules
-        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward  # a router may return more
+        # A router may return more than its product.
+        if isinstance(module, ExpertLinear) or (isinstance(module, nn.Linear) and _is_plain(module))
     }
     eight = layers_at_8_bits(linears, recipe)
     _check(linears, eight, recipe, _embedding(model).embedding_dim)
     _shrink_embedding(model, recipe)
-    for name, linear in linears.items():
+    for name, layer in linears.items():
         owner, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(owner), attribute, QuantizedLinear(linear, name, 8 if name in eight else 4, recipe))
+        kind: Any = QuantizedLinear if isinstance(layer, nn.Linear) else QuantizedExperts
+        setattr(model.get_submodule(owner), attribute, kind(layer, name, 8 if name in eight else 4, recipe))

@@ -18,6 +18,7 @@ from agentkv_runtime.export.cpu.blob import (
     Buffer,
     Copy,
     DType,
+    ExpertLinear,
     Gated,
     Instruction,
     Linear,
@@ -29,16 +30,20 @@ from agentkv_runtime.export.cpu.blob import (
     UpdateAndAttend,
     View,
     Weight,
+    WeightedSum,
 )
 from agentkv_runtime.export.cpu.nodes import (
     ADD,
     ATTEND,
+    FLOAT_EXPERTS,
     GATE,
+    INT8_EXPERTS,
     LINEAR,
     MULTIPLY,
     RMS_NORM,
     ROPE,
     ROPE_TABLE,
+    WEIGHTED_SUM,
     gate_of,
     group_size,
     lone,
@@ -116,9 +121,9 @@ class _Compiler:
         self.program.constants.append(tensors)
         return len(self.program.constants) - 1
 
-    def _position(self, node: Any) -> int:
+    def _integers(self, node: Any) -> int:
         if node not in self.input_index:
-            raise RegionError(f"position {node} must be an input of the region")
+            raise RegionError(f"{node}, positions or choices, must be an input of the region")
         return self.input_index[node]
 
     def _same(self, _: fx.Node, x: fx.Node, *__: object) -> Value:
@@ -177,7 +182,7 @@ class _Compiler:
 
     def _rope_table(self, node: fx.Node, position: fx.Node, inv_freq: fx.Node, scaling: float) -> Value:
         result = self._new(node)
-        self._emit(RopeTable(self._position(position), rows_of(result), self._constant([inv_freq]), float(scaling)))
+        self._emit(RopeTable(self._integers(position), rows_of(result), self._constant([inv_freq]), float(scaling)))
         return result
 
     def _attend(
@@ -203,7 +208,7 @@ class _Compiler:
         self._emit(
             UpdateAndAttend(
                 layer_id=int(layer),
-                position=self._position(position),
+                position=self._integers(position),
                 scale=float(scale),
                 window=int(window),
                 chunk=int(chunk),
@@ -258,6 +263,45 @@ class _Compiler:
             self.values[layer] = whole.narrow(end - width, width)
         return self.values[node]
 
+    def _experts(self, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: Weight, bias: fx.Node | None) -> Value:
+        result = self._new(node)
+        self._emit(
+            ExpertLinear(
+                src=self._rows(x),
+                dst=rows_of(result),
+                experts=int(weight.parts[0][0].shape[0]),
+                chosen=self._integers(chosen),
+                weight=weight,
+                bias=0 if bias is None else 1 + self._constant([bias]),
+            )
+        )
+        return result
+
+    def _float_experts(
+        self, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: fx.Node, bias: fx.Node | None
+    ) -> Value:
+        tensor = self._tensor(weight)
+        return self._experts(node, x, chosen, Weight(32, int(tensor.shape[2]), [(tensor,)]), bias)
+
+    def _int8_experts(
+        self,
+        node: fx.Node,
+        x: fx.Node,
+        chosen: fx.Node,
+        codes: fx.Node,
+        scales: fx.Node,
+        bias: fx.Node | None,
+        bits: int,
+    ) -> Value:
+        parts = self._tensor(codes), self._tensor(scales)
+        group = int(parts[0].shape[2]) // int(parts[1].shape[2])
+        return self._experts(node, x, chosen, Weight(bits, group, [parts]), bias)
+
+    def _weighted_sum(self, node: fx.Node, x: fx.Node, weights: fx.Node) -> Value:
+        result = self._new(node)
+        self._emit(WeightedSum(self._rows(x), self._rows(weights), rows_of(result)))
+        return result
+
     def _bias(self, biases: list[fx.Node | None], widths: list[int]) -> int:
         """One more than the index of the constant, 0 where no layer has a bias."""
         if not any(biases):
@@ -294,6 +338,9 @@ _OPS: dict[object, Callable[..., Value | None]] = {
     ADD: _Compiler._sum,
     GATE: _Compiler._gate,
     MULTIPLY: _Compiler._product,
+    FLOAT_EXPERTS: _Compiler._float_experts,
+    INT8_EXPERTS: _Compiler._int8_experts,
+    WEIGHTED_SUM: _Compiler._weighted_sum,
 }
 _VIEWS: dict[str, Callable[..., Value]] = {
     "aten.alias_copy.default": _Compiler._same,

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 from torch import nn
 
 from agentkv_runtime.export.cpu.codes import GROUP_SIZE
 from agentkv_runtime.export.cpu.scales import quantized_weight
+from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import AUTO, QuantizationError, Recipe
 from agentkv_runtime.hf.deferred import stored
 
-__all__ = ["layers_at_8_bits"]
+__all__ = ["Layers", "layers_at_8_bits"]
+
+Layers: TypeAlias = "dict[str, nn.Linear | ExpertLinear]"
+"""Linear layers of a model by their names."""
 
 _SHARE = 1 / 16  # of all weights, which makes the program a twentieth larger
 _ROWS = 256  # of a weight, by which its error is judged
 
 
-def _error(linear: nn.Linear, recipe: Recipe) -> float:
+def _error(linear: nn.Linear | ExpertLinear, recipe: Recipe) -> float:
     """The relative error of a weight at 4 bits, judged by rows from all over it."""
-    weight = stored(linear.weight)
+    weight = stored(linear.weight).flatten(0, -2)
     rows = weight[:: max(1, weight.shape[0] // _ROWS)]
     return quantized_weight(rows, 4, GROUP_SIZE, recipe.scales).error
 
 
-def _worst(linears: dict[str, nn.Linear], recipe: Recipe) -> set[str]:
+def _worst(linears: Layers, recipe: Recipe) -> set[str]:
     """Those whose errors at 4 bits are worst for their size, as far as they have at most a sixteenth of all weights.
 
     Errors are much alike, and small matrices matter as much as large ones: 8 bits for nano's `v_proj` took 29% of the
@@ -41,7 +46,7 @@ def _worst(linears: dict[str, nn.Linear], recipe: Recipe) -> set[str]:
     return worst
 
 
-def layers_at_8_bits(linears: dict[str, nn.Linear], recipe: Recipe) -> set[str]:
+def layers_at_8_bits(linears: Layers, recipe: Recipe) -> set[str]:
     """The names of those that the recipe keeps at 8 bits, of the model's linear layers by their names.
 
     Raises QuantizationError for a pattern that none matches.

@@ -12,7 +12,7 @@ from torch import fx
 from torch.fx.passes.infra.pass_base import PassResult
 
 from agentkv_runtime.export.cpu.nodes import GATE, LINEAR
-from agentkv_runtime.export.cpu.strided import is_rows
+from agentkv_runtime.export.cpu.strided import is_heads, is_rows
 from agentkv_runtime.export.row_ops import Gate
 
 __all__ = ["spell_others"]
@@ -83,10 +83,12 @@ def _spell_gate(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def spell_others(module: fx.GraphModule) -> PassResult:
-    """A pass over the edge graph: layers and gates over something else than one row of numbers for each token."""
-    spelled = {LINEAR: _spell_linear, GATE: _spell_gate}
+    """A pass over the edge graph: layers and gates over something else than rows of numbers for each token."""
+    ours = {LINEAR: (_spell_linear, is_rows), GATE: (_spell_gate, is_heads)}
     for node in list(module.graph.nodes):
-        if node.target in spelled and not (is_rows(node) and is_rows(node.args[0])):
-            spelled[node.target](module.graph, node)
+        if node.target in ours:
+            spell, fits = ours[node.target]
+            if not (fits(node) and fits(node.args[0])):
+                spell(module.graph, node)
     module.recompile()
     return PassResult(module, True)

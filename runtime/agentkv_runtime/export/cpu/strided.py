@@ -15,7 +15,7 @@ from torch import fx
 
 from agentkv_runtime.export.cpu.blob import Buffer, Extent, View
 
-__all__ = ["SIZES", "RegionError", "Value", "extents_of", "is_rows", "rows_of", "shape_of", "symbols_of"]
+__all__ = ["SIZES", "RegionError", "Value", "extents_of", "is_heads", "is_rows", "rows_of", "shape_of", "symbols_of"]
 
 SIZES = (101, 211)
 """Two values of T that no static size is likely to equal, least of all both."""
@@ -97,11 +97,27 @@ def rows_of(value: Value) -> View:
     )
 
 
-def is_rows(node: fx.Node) -> bool:
-    """Is the node's value float32 `[1, ..., T, width]`: for each token one row of numbers?"""
+def _widths(node: fx.Node) -> list[int | torch.SymInt] | None:
+    """The sizes before the last one that are not 1; None unless the node's value is float32 of 2 or more dimensions."""
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32 or value.dim() < 2:
-        return False
-    *outer, width = value.shape
-    sizes = [size for size in outer if not (isinstance(size, int) and size == 1)]
-    return isinstance(width, int) and len(sizes) == 1 and not isinstance(sizes[0], int) and sizes[0].node.expr.is_symbol
+        return None
+    return [size for size in value.shape[:-1] if not (isinstance(size, int) and size == 1)]
+
+
+def _is_token(size: int | torch.SymInt) -> bool:
+    return not isinstance(size, int) and bool(size.node.expr.is_symbol)
+
+
+def is_rows(node: fx.Node) -> bool:
+    """Is the node's value float32 `[1, ..., T, width]`: for each token one row of numbers?"""
+    sizes = _widths(node)
+    return sizes is not None and len(sizes) == 1 and _is_token(sizes[0]) and isinstance(node.meta["val"].shape[-1], int)
+
+
+def is_heads(node: fx.Node) -> bool:
+    """Is it that, or `[T, heads, width]`: for each token some rows of numbers?"""
+    if is_rows(node):
+        return True
+    sizes = _widths(node)
+    return sizes is not None and len(sizes) == 2 and _is_token(sizes[0]) and isinstance(sizes[1], int)

@@ -116,10 +116,10 @@ async def measure(folders: dict[str, Path], quant: str, rounds: int, tokens: int
         medians = (statistics.median(rates[name]) for name in ("experts", "dense"))
         table.add_row(what, *(f"{each:.1f}" for each in medians), f"{ratio:.2f}")
     console.print(table)
+    bandwidth, megabytes = statistics.median(reading) / 1e9, active_bytes(quant) / 1e6
     console.print(
-        f"A token's {active_bytes(quant) / 1e6:.0f} MB of weights, at the {statistics.median(reading) / 1e9:.1f} GB/s of"
-        f" 2 threads, allow {limit:.1f} tok/s: decoding takes {limit / statistics.median(decode['experts']):.2f} times"
-        " that long"
+        f"A token's {megabytes:.0f} MB of weights, at the {bandwidth:.1f} GB/s that 2 threads read, allow"
+        f" {limit:.1f} tok/s: decoding takes {limit / statistics.median(decode['experts']):.2f} times that long"
     )
 
 

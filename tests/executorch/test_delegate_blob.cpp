@@ -104,6 +104,32 @@ struct Layers {
   }
 };
 
+// One input [T, 32], a choice [T, 2] of 3 experts and weights [T, 2] in, [T, 8] out: experts of [8, 32] into a
+// temporary of two heads, and their weighted sum.
+struct Experts {
+  std::uint32_t experts = 3, chosen = 1, bias = 1, n_bias = 24, dst_place = 2;
+  std::int32_t src_heads = 1, weights_dim = 2, sum_dim = 8;
+  std::int64_t choices = 2, head_stride = 8, token_stride = 16;
+
+  Bytes payload() const {
+    Writer out;
+    out.u32(3);
+    out.u32(0).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(1).u32(2).affine(0, 1).affine(choices, 0);
+    out.u32(0).u32(2).affine(0, 1).affine(2, 0);
+    out.u32(1).u32(0).u32(2).affine(0, 1).affine(8, 0);
+    out.u32(1).put(std::int64_t{32});
+    out.u32(1).u32(n_bias);
+    for (std::uint32_t i = 0; i < n_bias; ++i) out.put(0.5f);
+    out.u32(2);
+    out.u32(11).view(0, 0, src_heads, 32 / src_heads, 0, 32 / src_heads, 32);
+    out.view(dst_place, 0, 2, 8, 0, head_stride, token_stride);
+    out.u32(experts).u32(chosen).u32(1).put('w').u32(4).u32(32).u32(bias);
+    out.u32(12).view(2, 0, 2, 8, 0, 8, 16).view(0, 2, 1, weights_dim, 0, 0, 2).view(1, 0, 1, sum_dim, 0, 0, 8);
+    return out.bytes;
+  }
+};
+
 // One input [T, 32] and positions [T], [T, 32] out: attention of 2 heads of 16 over one of K and V, as opcode 5 says
 // it, or as 10 does.
 struct Attention {
@@ -211,6 +237,12 @@ void refused_layers(const std::function<void(Layers&)>& change, const std::strin
   refused(with_header(layers.payload()), why);
 }
 
+void refused_experts(const std::function<void(Experts&)>& change, const std::string& why) {
+  Experts experts;
+  change(experts);
+  refused(with_header(experts.payload()), why);
+}
+
 void refused_attention(const std::function<void(Attention&)>& change, const std::string& why) {
   Attention attention;
   change(attention);
@@ -267,6 +299,7 @@ void linear_layers_and_gates_parse() {
 void linear_layers_and_gates_that_cannot_be() {
   refused_layers([](Layers& l) { l.src_heads = 2; }, "a linear layer over heads");
   refused_layers([](Layers& l) { l.src_place = 2; }, "a linear layer in place");
+  refused_layers([](Layers& l) { l.bits = 32; }, "a linear layer of floats");
   refused_layers([](Layers& l) { l.n_bias = 31; }, "a bias of another width");
   refused_layers([](Layers& l) { l.bias = 2; }, "constant 1 does not exist");
   refused_layers([](Layers& l) { l.up_dim = 15; }, "differ in shape");
@@ -274,9 +307,40 @@ void linear_layers_and_gates_that_cannot_be() {
   refused_layers([](Layers& l) { l.alone = 2; }, "an unknown gate");
 }
 
+void experts_parse() {
+  const Blob blob = parse(with_header(Experts{}.payload()));
+  const auto& op = std::get<ExpertLinear>(blob.instructions.at(0));
+  CHECK_EQ(op.experts, 3u);
+  CHECK_EQ(op.chosen, 1u);
+  CHECK(op.weight.name == "w");
+  CHECK_EQ(op.dst.heads, 2);
+  CHECK_EQ(op.bias, 1u);
+  CHECK_EQ(std::get<WeightedSum>(blob.instructions.at(1)).weights.dim, 2);
+}
+
+void experts_that_cannot_be_are_refused() {
+  refused_experts([](Experts& e) { e.experts = 0; }, "0 experts");
+  refused_experts([](Experts& e) { e.experts = 0x7FFFFFFF; }, "2147483647 experts");
+  refused_experts([](Experts& e) { e.experts = 4; }, "a bias of another width");
+  refused_experts([](Experts& e) { e.bias = 2; }, "constant 1 does not exist");
+  refused_experts([](Experts& e) { e.chosen = 0; }, "the choice of experts is no input");
+  refused_experts([](Experts& e) { e.chosen = 9; }, "the choice of experts is no input");
+  refused_experts([](Experts& e) { e.choices = 1; }, "has not 2 for each row");
+  refused_experts([](Experts& e) { e.choices = 3; }, "has not 2 for each row");
+  refused_experts([](Experts& e) { e.src_heads = 4; }, "experts over other choices");
+  refused_experts([](Experts& e) { e.dst_place = 0; }, "an input is written");
+  refused_experts([](Experts& e) { e.head_stride = 4; }, "overlap");
+  refused_experts([](Experts& e) { e.token_stride = 20; }, "unequal distances");
+  refused_experts([](Experts& e) { e.token_stride = 17; }, "unequal distances");
+  refused_experts([](Experts& e) { e.weights_dim = 1; }, "a weighted sum of another shape");
+  refused_experts([](Experts& e) { e.sum_dim = 4; }, "a weighted sum of another shape");
+}
+
 }  // namespace
 
 int main() {
+  experts_parse();
+  experts_that_cannot_be_are_refused();
   attention_parses_as_older_programs_say_it_and_as_newer_ones_do();
   attention_that_cannot_be_is_refused();
   linear_layers_and_gates_parse();

@@ -27,7 +27,8 @@ class ExpertLinear(nn.Module):
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """x `[T, I]` or `[T, K, I]`, chosen `[T, K]` int64 -> `[T, K, O]`."""
-        return expert_linear(x, chosen, self.weight, self.bias)
+        out: torch.Tensor = expert_linear(x, chosen, self.weight, self.bias)
+        return out
 
 
 def _upright(weight: nn.Parameter) -> nn.Parameter:

@@ -31,7 +31,8 @@ def _layer(module: Any, name: str, x: torch.Tensor, chosen: torch.Tensor) -> tor
         layer: torch.Tensor = weight(x, chosen)
         return layer
     bias = getattr(module, f"{name}_bias") if module.has_bias else None
-    return expert_linear(x, chosen, weight.transpose(1, 2) if module.is_transposed else weight, bias)
+    out: torch.Tensor = expert_linear(x, chosen, weight.transpose(1, 2) if module.is_transposed else weight, bias)
+    return out
 
 
 def _activated(module: Any, x: torch.Tensor) -> torch.Tensor:
@@ -65,7 +66,8 @@ def _experts(
     if not _routes_here(module):
         outcome: torch.Tensor = original(rows, chosen, weights)
         return outcome
-    return weighted_sum(_run(module, rows, chosen), weights.to(rows.dtype)).to(rows.dtype)
+    summed: torch.Tensor = weighted_sum(_run(module, rows, chosen), weights)
+    return summed.to(rows.dtype)
 
 
 _LLAMA4_LAYOUT = {"has_gate": True, "has_bias": False, "has_post_expert_norm": False, "is_transposed": True}

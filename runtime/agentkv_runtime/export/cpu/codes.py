@@ -15,7 +15,7 @@ GROUP_SIZE = 32
 
 
 class Codes:
-    """Codes and scales of a weight `[..., O, I]`: made when the first of them is asked for, kept until the other was, too."""
+    """Codes and scales of a weight `[..., O, I]`: made when one of them is asked for, kept until the other was, too."""
 
     def __init__(self, weight: torch.Tensor, bits: int, recipe: Recipe, name: str) -> None:
         self._weight, self._bits, self._recipe, self._name = weight, bits, recipe, name
@@ -32,7 +32,7 @@ class Codes:
             self._left = {"codes", "scales"}
             self._recipe.errors[self._name] = self._made.error
         made: torch.Tensor = getattr(self._made, part)
-        tensor = made.unflatten(0, self._weight.shape[:-1])
+        tensor: torch.Tensor = made.unflatten(0, self._weight.shape[:-1])
         self._left.remove(part)
         if not self._left:
             self._made = None

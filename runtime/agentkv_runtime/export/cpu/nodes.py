@@ -102,6 +102,7 @@ def lone(node: fx.Node) -> bool:
 
 
 def group_size(layer: fx.Node) -> int:
-    """Inputs of a quantised linear layer that share a scale."""
-    codes, scales = (node.meta["val"].shape for node in layer.all_input_nodes[1:3])
-    return int(codes[1]) // int(scales[1])
+    """Inputs of a quantised linear layer, of one or of experts, that share a scale."""
+    first = 2 if layer.target == INT8_EXPERTS else 1
+    codes, scales = (node.meta["val"].shape for node in layer.all_input_nodes[first : first + 2])
+    return int(codes[-1]) // int(scales[-1])

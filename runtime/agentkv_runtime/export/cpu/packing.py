@@ -41,10 +41,8 @@ def _packed(weight: Weight) -> bytes:
     parts = [torch.cat([taken(tensor).detach() for tensor in tensors]) for tensors in zip(*weight.parts, strict=True)]
     if weight.bits == 32:
         return b"".join(pack_floats(expert.float().numpy()) for expert in parts[0])
-    codes, scales = (part if part.dim() == 3 else part.unsqueeze(0) for part in parts)
-    packed = [
-        pack_linear(*(each.numpy() for each in expert), weight.bits) for expert in zip(codes, scales, strict=True)
-    ]
+    experts = zip(*(part.numpy() if part.dim() == 3 else part.unsqueeze(0).numpy() for part in parts), strict=True)
+    packed = [pack_linear(codes, scales, weight.bits) for codes, scales in experts]
     return packed[0] if len(packed) == 1 else b"".join(packed)
 
 

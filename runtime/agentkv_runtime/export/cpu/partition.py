@@ -74,9 +74,9 @@ def _with_views(nodes: Sequence[fx.Node], taken: set[fx.Node]) -> list[fx.Node]:
     """Those nodes, in order, and the views of floats that only they need."""
     taken = set(taken)
     for node in reversed(nodes):
-        if is_view(node) and node.users and all(user in taken for user in node.users):
-            if node.meta["val"].dtype is torch.float32:
-                taken.add(node)
+        floats = is_view(node) and node.meta["val"].dtype is torch.float32
+        if floats and node.users and all(user in taken for user in node.users):
+            taken.add(node)
     return [node for node in nodes if node in taken]
 
 

@@ -110,7 +110,7 @@ def _is_plain(module: nn.Linear) -> bool:
 
 @torch.no_grad()
 def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
-    """Quantises every linear layer, those of experts among them, and the embedding in place, as the recipe says; "none" changes nothing.
+    """Quantises every linear layer, also of experts, and the embedding in place; "none" changes nothing.
 
     Raises QuantizationError naming a layer that does not divide into groups.
     """

@@ -98,7 +98,7 @@ class Options:
             return
         if self.kv_dtype in QUANTIZED_KV_DTYPES:
             raise InvalidInput(
-                f"kv_dtype is {self.kv_dtype!r}, but this model keeps latents, whose values are a part of their keys; "
+                f"kv_dtype is {self.kv_dtype!r}, but this model has latent attention or convolutions, whose rows are kept as floats; "
                 "give kv_dtype='fp16', 'bf16' or 'fp32'"
             )
         if self.quantize_after is not None:

@@ -69,6 +69,7 @@ KINDS: dict[str, TinySpec] = {
     "qwen3_moe": TinySpec("qwen3_moe", intermediate=64),
     "gpt_oss": TinySpec("gpt_oss", intermediate=64, window=8),
     "llama4": TinySpec("llama4", window=8),
+    "lfm2": TinySpec("lfm2", layers=3),
     "bloom": TinySpec("bloom", kv_heads=4, tied=True),
 }
 
@@ -156,6 +157,15 @@ _BY_MODEL_TYPE: dict[str, tuple[str, Callable[[TinySpec], dict[str, Any]]]] = {
             "attention_chunk_size": spec.window,
             "no_rope_layers": [(layer + 1) % 2 for layer in range(spec.layers)],
             "num_local_experts": 4,
+        },
+    ),
+    # Convolutions around attention.
+    "lfm2": (
+        "lfm2",
+        lambda spec: {
+            "layer_types": ["conv", "full_attention", "conv"][: spec.layers],
+            "block_auto_adjust_ff_dim": False,
+            "conv_bias": True,
         },
     ),
     # ALiBi.

@@ -41,6 +41,22 @@ std::vector<std::uint8_t> StepPlan::mask(Pos window, Pos sinks, Pos chunk) const
   return out;
 }
 
+std::vector<Cell> StepPlan::recent_cells(Pos count) const {
+  if (count < 1) throw InvalidRange(error_text("the cells of the last ", count, " positions: ask for one at least"));
+  std::vector<Cell> out;
+  out.reserve(positions.size() * static_cast<std::size_t>(count));
+  for (std::int32_t row = 0; row < n_tokens(); ++row) {
+    const auto i = static_cast<std::size_t>(row);
+    for (Pos p = positions[i]; p > positions[i] - count; --p) {
+      const auto held = p > row_limit[i] ? tail(row) : view(row_view[i]);
+      const std::size_t at = p < 0 ? held.size() : find_run(held, p);
+      const bool seen = at < held.size() && held[at].position <= p;
+      out.push_back(seen ? held[at].cell + (p - held[at].position) : -1);
+    }
+  }
+  return out;
+}
+
 std::vector<Pos> StepPlan::cell_positions() const {
   std::vector<Pos> out(static_cast<std::size_t>(read_len), 0);
   for (const auto* held : {&runs, &tails}) {

@@ -48,6 +48,10 @@ struct StepPlan {
   // before the row's chunk of so many positions.
   std::vector<std::uint8_t> mask(Pos window = 0, Pos sinks = 0, Pos chunk = 0) const;
 
+  // [n_tokens, count]: the cells of each row's own position and of the count - 1 before it, the newest first; -1 where
+  // the row sees none. Built when asked for. Throws InvalidRange for a count below 1.
+  std::vector<Cell> recent_cells(Pos count) const;
+
   // The position of what each cell below read_len holds, 0 where nobody looks. Built when asked for.
   std::vector<Pos> cell_positions() const;
 

@@ -172,6 +172,21 @@ void KvCache::attend(const AttendSpec& spec, HeadsView q, const Scoring& scoring
               scratch_);
 }
 
+void KvCache::convolve(const AttendSpec& spec, const Convolution& convolution, MutableHeadsView out) {
+  require<InvalidTensor>(spec.plan != nullptr, "convolve needs the spec that update_and_fetch returned");
+  const LayerShape& shape = layers_[static_cast<std::size_t>(spec.layer)].shape;
+  require<InvalidTensor>(shape.values_in_keys, "a convolution over layer ", spec.layer,
+                         ", which keeps keys and values");
+  check_shape("out", out, shape.n_kv_heads, spec.plan->n_tokens(), shape.k_dim);
+  const auto channels = static_cast<std::size_t>(shape.n_kv_heads) * static_cast<std::size_t>(shape.k_dim);
+  require<InvalidTensor>(
+      convolution.width >= 1 && convolution.weights.size() == channels * static_cast<std::size_t>(convolution.width),
+      convolution.weights.size(), " weights for ", channels, " channels of ", convolution.width);
+  require<InvalidTensor>(convolution.bias.empty() || convolution.bias.size() == channels, "a bias of ",
+                         convolution.bias.size(), " for ", channels, " channels");
+  cpu::convolve(*spec.plan, spec.k, convolution, out, parallel_for_);
+}
+
 const Schedule& KvCache::schedule_for(const StepPlan& plan, const Sight& sight, int group) {
   if (!same_visibility(plan, scheduled_)) {
     scheduled_ = plan;

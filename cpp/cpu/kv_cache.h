@@ -11,6 +11,7 @@
 #include "core/cache.h"
 #include "core/step_plan.h"
 #include "cpu/attention.h"
+#include "cpu/convolution.h"
 #include "cpu/heads_view.h"
 #include "cpu/pool.h"
 #include "cpu/schedule.h"
@@ -66,6 +67,10 @@ class KvCache final : public ByteLayer {
   // where it is narrower than `sight`. Each row's bits depend on its own q and on the K and V at the positions it sees,
   // on nothing else. Throws InvalidTensor.
   void attend(const AttendSpec& spec, HeadsView q, const Scoring& scoring, const Sight& sight, MutableHeadsView out);
+
+  // out [n_kv_heads, T, k_dim]: the convolution of what the layer keeps as keys; such a layer has its values in its
+  // keys. Throws InvalidTensor.
+  void convolve(const AttendSpec& spec, const Convolution& convolution, MutableHeadsView out);
 
   int n_layers() const { return static_cast<int>(layers_.size()); }
 

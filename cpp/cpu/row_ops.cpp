@@ -91,6 +91,14 @@ void add_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsView& ds
   });
 }
 
+void multiply_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsView& dst,
+                   const ParallelFor& parallel_for) {
+  const auto multiply = kernels().multiply;
+  for_each_row(a.tokens, std::int64_t{a.heads} * a.dim, parallel_for, [&](std::int32_t t) {
+    for (std::int32_t h = 0; h < a.heads; ++h) multiply(row_of(a, h, t), row_of(b, h, t), row_of(dst, h, t), a.dim);
+  });
+}
+
 void weighted_sum(const HeadsView& src, const HeadsView& weights, const MutableHeadsView& dst,
                   const ParallelFor& parallel_for) {
   const auto sum = kernels().weighted_sum;

@@ -28,6 +28,10 @@ void rope(const HeadsView& src, const HeadsView& table, bool interleaved, const 
 // dst = a + b.
 void add_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsView& dst, const ParallelFor& parallel_for);
 
+// dst = a * b.
+void multiply_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsView& dst,
+                   const ParallelFor& parallel_for);
+
 // dst [1, T, dim] = the sum over heads h, in order, of weights[t, h] * src[h, t]. weights [1, T, heads]; dst is not
 // src.
 void weighted_sum(const HeadsView& src, const HeadsView& weights, const MutableHeadsView& dst,

@@ -28,5 +28,6 @@ OTHER_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gptoss-sinks-experts-w8": ("gpt_oss", {}),
     "llama4-chunks-experts-w8": ("llama4", {}),
     "bloom-alibi": ("bloom", {}),
+    "lfm2-convolutions": ("lfm2", {}),
 }
 ALL_CONFIGS = {**CONFIGS, **OTHER_KINDS}

@@ -40,6 +40,8 @@ OTHER_MODELS: dict[str, tuple[str, str]] = {
     "gptoss-8da4w": ("gptoss-sinks-experts-w8", "8da4w"),
     "llama4-8da8w": ("llama4-chunks-experts-w8", "8da8w"),
     "bloom-8da4w": ("bloom-alibi", "8da4w"),
+    "lfm2-none": ("lfm2-convolutions", "none"),
+    "lfm2-8da4w": ("lfm2-convolutions", "8da4w"),
 }
 # Half pools on one model, since rounding happens on the way in; integer ones have kernels of their own.
 CASES = [
@@ -47,7 +49,7 @@ CASES = [
     ("llama-none", "fp16"),
     ("llama-8da4w", "bf16"),
     *((name, "fp16") for name in OTHER_MODELS),
-    *((name, "int8") for name in OTHER_MODELS if "deepseek" not in name),
+    *((name, "int8") for name in OTHER_MODELS if not name.startswith(("deepseek", "lfm2"))),
 ]
 
 

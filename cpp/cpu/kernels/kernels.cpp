@@ -45,6 +45,8 @@ const KernelTable AGENTKV_TABLE = {
     rms_norm_row,
     rotate_row,
     add_row,
+    multiply_row,
+    convolve_row,
     weighted_sum_row,
     {gate_row<Silu>, gate_row<TanhGelu>},
 };

@@ -38,6 +38,19 @@ void add_row(const float* a, const float* b, float* y, int n) {
   for (int i = 0; i < n; ++i) y[i] = a[i] + b[i];
 }
 
+void multiply_row(const float* a, const float* b, float* y, int n) {
+  for (int i = 0; i < n; ++i) y[i] = a[i] * b[i];
+}
+
+void convolve_row(const float* const* taps, int width, const float* weight, const float* bias, float* y, int n) {
+  for (int i = 0; i < n; ++i) y[i] = bias == nullptr ? 0.0f : bias[i];
+  for (int j = 0; j < width; ++j) {
+    const float* x = taps[j];
+    if (x == nullptr) continue;
+    for (int i = 0; i < n; ++i) y[i] = y[i] + x[i] * weight[i * width + j];
+  }
+}
+
 void weighted_sum_row(const float* rows, std::ptrdiff_t stride, const float* weights, int n_rows, float* y, int n) {
   for (int i = 0; i < n; ++i) y[i] = rows[i] * weights[0];
   for (int r = 1; r < n_rows; ++r) {

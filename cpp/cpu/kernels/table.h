@@ -79,6 +79,9 @@ struct KernelTable {
   // Turns pairs (i, i + pairs), or (2 i, 2 i + 1) when interleaved, by the angles of cos and sin [pairs].
   void (*rotate)(const float* x, const float* cos, const float* sin, int pairs, bool interleaved, float* y);
   void (*add)(const float* a, const float* b, float* y, int n);
+  void (*multiply)(const float* a, const float* b, float* y, int n);
+  // y[i] = bias[i], then plus taps[j][i] * weight[i * width + j] for j = 0, 1, ...; a tap or the bias may be null.
+  void (*convolve)(const float* const* taps, int width, const float* weight, const float* bias, float* y, int n);
   // y = the sum over r of weights[r] * rows[r], in order; rows at rows + r * stride, y none of them.
   void (*weighted_sum)(const float* rows, std::ptrdiff_t stride, const float* weights, int n_rows, float* y, int n);
   // y = gate(x) * up, or gate(x) where `up` is null, for each Gate.

@@ -83,6 +83,11 @@ class Call {
     const cpu::Scoring scoring{op.scale, op.cap, constant(op.sink_scores), constant(op.slopes)};
     layer.attend(spec, read(op.q), scoring, {.window = op.window, .chunk = op.chunk}, write(op.dst));
   }
+  void operator()(const delegate::Convolve& op) {
+    auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
+    const auto spec = layer.update_and_fetch(op.layer, position(op.position), read(op.src), {});
+    layer.convolve(spec, {op.width, blob_.constants[op.weight], constant(op.bias)}, write(op.dst));
+  }
   void operator()(const delegate::Linear& op) {
     thread_local cpu::QuantizedRows codes;
     const cpu::HeadsView x = read(op.src);
@@ -99,6 +104,9 @@ class Call {
     cpu::weighted_sum(read(op.src), read(op.weights), write(op.dst), parallel_for);
   }
   void operator()(const delegate::Add& op) { cpu::add_rows(read(op.a), read(op.b), write(op.dst), parallel_for); }
+  void operator()(const delegate::Multiply& op) {
+    cpu::multiply_rows(read(op.a), read(op.b), write(op.dst), parallel_for);
+  }
   void operator()(const delegate::Activate& op) {
     cpu::gate_rows(static_cast<cpu::Gate>(op.gate), read(op.src), nullptr, write(op.dst), parallel_for);
   }

@@ -12,6 +12,7 @@ namespace {
 constexpr char kOwner[] = "attention delegate";
 constexpr char kMagic[] = "AKVD";
 constexpr std::int64_t kMaxTokens = 1 << 24;
+constexpr std::int32_t kMaxWidth = 1 << 12;
 constexpr std::uint32_t kMaxExperts = 1 << 16;
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 32;
 
@@ -98,6 +99,11 @@ Instruction read_instruction(BlobReader& in) {
                      &ExpertLinear::weight, &ExpertLinear::bias);
     case 12:
       return read_op(in, &WeightedSum::src, &WeightedSum::weights, &WeightedSum::dst);
+    case 13:
+      return read_op(in, &Convolve::layer, &Convolve::position, &Convolve::width, &Convolve::weight, &Convolve::bias,
+                     &Convolve::src, &Convolve::dst);
+    case 14:
+      return read_op(in, &Multiply::a, &Multiply::b, &Multiply::dst);
     default:
       throw ProgramError(std::string(kOwner) + ": instruction " + std::to_string(opcode) +
                          ", which this build does not have; install the agentkv that exported the model, or export it "
@@ -179,6 +185,22 @@ class Checker {
       damaged("a weighted sum of another shape");
     }
     if (overlap(op.src, op.dst) || overlap(op.weights, op.dst)) damaged("a weighted sum in place");
+  }
+  void operator()(const Convolve& op) const {
+    position(op.position);
+    same(op.src, op.dst);
+    writable(op.dst);
+    if (op.layer < 0 || op.width < 1 || op.width > kMaxWidth) damaged("a negative layer, or a convolution of no width");
+    const auto channels = static_cast<std::size_t>(op.src.heads) * static_cast<std::size_t>(op.src.dim);
+    if (constant(op.weight).size() != channels * static_cast<std::size_t>(op.width) ||
+        (op.bias != 0 && constant(op.bias - 1).size() != channels)) {
+      damaged("a convolution of other channels");
+    }
+  }
+  void operator()(const Multiply& op) const {
+    same(op.a, op.dst);
+    same(op.b, op.dst);
+    writable(op.dst);
   }
   void operator()(const Add& op) const {
     same(op.a, op.dst);

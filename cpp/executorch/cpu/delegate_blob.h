@@ -61,6 +61,14 @@ struct UpdateAndAttend {
   bool writes = true;                         // or k and v are those that an earlier instruction wrote for the layer
   View q, k, v, dst;
 };
+// dst = each channel's weights times its last `width` inputs, which the cache keeps as the layer's keys.
+struct Convolve {
+  std::int32_t layer = 0;
+  std::uint32_t position = 0;  // input
+  std::int32_t width = 1;
+  std::uint32_t weight = 0, bias = 0;  // constant [heads * dim, width]; one more than the index of one [heads * dim]
+  View src, dst;
+};
 // Packed weights (cpu/linear/packed_linear.h), which lie in the program under a name.
 struct Weight {
   std::string name;
@@ -84,6 +92,9 @@ struct ExpertLinear {
 struct WeightedSum {
   View src, weights, dst;
 };
+struct Multiply {
+  View a, b, dst;
+};
 struct Add {
   View a, b, dst;
 };
@@ -98,7 +109,7 @@ struct Gated {
   std::uint32_t gate = 0;
 };
 using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated,
-                                 ExpertLinear, WeightedSum>;
+                                 ExpertLinear, WeightedSum, Convolve, Multiply>;
 
 struct Value {
   DType dtype = DType::Float32;

@@ -22,6 +22,7 @@ from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
+from agentkv_runtime.hf.convolution import conv_shape, short_conv
 from agentkv_runtime.hf.deferred import loading_as_it_runs
 from agentkv_runtime.hf.features import feature_layers
 from agentkv_runtime.hf.op import update_and_attend
@@ -51,6 +52,9 @@ def _metadata(program: ExportedProgram, name: str) -> KvCacheMetadata:
     shapes: dict[int, LayerShape] = {}
     windows: dict[int, int] = {}
     for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is short_conv:
+            x, weight, _, _, layer = node.args
+            shapes[layer], windows[layer] = conv_shape(x.meta["val"].shape[2]), int(weight.meta["val"].shape[2])
         if node.op != "call_function" or node.target is not update_and_attend:
             continue
         args: Any = (*node.args, 0, 0)

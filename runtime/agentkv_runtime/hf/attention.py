@@ -20,6 +20,7 @@ __all__ = [
     "Feeding",
     "agentkv_attention",
     "attends_here",
+    "convolving",
     "current_position",
     "feeding",
     "layer_sight",
@@ -49,8 +50,12 @@ class Feeding:
         for index, (each_key, each_value) in enumerate(self.kept):
             if each_key is key and each_value is value:
                 return index, False
+        return self.new_layer(key, value), True
+
+    def new_layer(self, key: torch.Tensor, value: torch.Tensor) -> int:
+        """The cache's layer for what no layer before has written."""
         self.kept.append((key, value))
-        return len(self.kept) - 1, True
+        return len(self.kept) - 1
 
 
 _feeding: ContextVar[Feeding | None] = ContextVar("agentkv_feeding", default=None)
@@ -77,6 +82,14 @@ def attends_here() -> bool:
     """Is this a forward that attends through agentkv?"""
     forward = _feeding.get()
     return forward is not None and forward.attends
+
+
+def convolving(layer_idx: int, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The positions of the rows, and the cache's layer for the input x of a convolution in layer `layer_idx`."""
+    forward = _feeding.get()
+    assert forward is not None, "convolutions go through the cache inside feeding(position)"
+    forward.layers.add(layer_idx)
+    return forward.position, forward.new_layer(x, x)
 
 
 def remember_latent(module: torch.nn.Module, row: torch.Tensor) -> bool:

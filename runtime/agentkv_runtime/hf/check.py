@@ -10,6 +10,7 @@ import torch
 
 from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.hf.blame import blame
+from agentkv_runtime.hf.convolution import conv_shape, sum_of_taps
 from agentkv_runtime.hf.latent import is_start
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.scoring import Scoring
@@ -30,12 +31,8 @@ class _OneSequence:
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.latents: set[int] = set()
-
-    def shape(self, layer: int) -> LayerShape:
-        """What a layer keeps of a token."""
-        k, v = self.layers[layer]
-        return LayerShape(k.shape[1], k.shape[3], v.shape[3], layer in self.latents)
+        self.shapes: dict[int, LayerShape] = {}
+        """What each layer keeps of a token."""
 
     def attend(
         self,
@@ -47,9 +44,8 @@ class _OneSequence:
         scoring: Scoring,
         writes: bool,
     ) -> torch.Tensor:
-        if is_start(v, k):
-            self.latents.add(layer_id)
         if writes:
+            self.shapes[layer_id] = LayerShape(k.shape[1], k.shape[3], v.shape[3], is_start(v, k))
             before = self.layers.get(layer_id)
             if before is not None:
                 k, v = torch.cat((before[0], k), 2), torch.cat((before[1], v), 2)
@@ -59,6 +55,21 @@ class _OneSequence:
         seen = torch.arange(k.shape[1], device=k.device)
         weights = scoring.weights(q[0] @ k.transpose(1, 2), position, seen, scoring.visible(position, seen))
         return (weights @ v)[None]
+
+    def convolve(
+        self,
+        layer_id: int,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        position: torch.Tensor,
+    ) -> torch.Tensor:
+        self.shapes[layer_id] = conv_shape(x.shape[2])
+        before = self.layers.get(layer_id)
+        rows = x if before is None else torch.cat((before[0], x), 1)
+        self.layers[layer_id] = (rows, rows)
+        padded = torch.nn.functional.pad(rows[0], (0, 0, weight.shape[2], 0))
+        return sum_of_taps(lambda j: padded[position + weight.shape[2] - j], weight, bias)[None]
 
 
 @contextmanager
@@ -159,4 +170,4 @@ def check_in_chunks(model: Any, want: torch.Tensor) -> list[LayerShape]:
             f"{name} keeps more between forwards than keys and values, or numbers positions in its own way: fed in"
             f" two chunks, its logits differ by {off[_FIRST:].max():.1e} of the largest one"
         )
-    return [cache.shape(layer) for layer in range(len(cache.layers))]
+    return [cache.shapes[layer] for layer in range(len(cache.layers))]

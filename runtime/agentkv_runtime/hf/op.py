@@ -15,7 +15,7 @@ import torch
 
 from agentkv_runtime.hf.scoring import Scoring
 
-__all__ = ["AttendingCache", "NoActiveCacheError", "active_cache", "update_and_attend"]
+__all__ = ["AttendingCache", "NoActiveCacheError", "active", "active_cache", "update_and_attend"]
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 _LIBRARY.define(
@@ -45,6 +45,20 @@ class AttendingCache(Protocol):
         """
         ...
 
+    def convolve(
+        self,
+        layer_id: int,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        position: torch.Tensor,
+    ) -> torch.Tensor:
+        """Writes x `[1, T, C]`; each row's convolution with the inputs of the positions before it, `[1, T, C]`.
+
+        weight `[C, 1, W]`, bias `[C]`.
+        """
+        ...
+
 
 class NoActiveCacheError(RuntimeError):
     """The op ran eagerly outside `active_cache`."""
@@ -61,6 +75,14 @@ def active_cache(cache: AttendingCache) -> Iterator[AttendingCache]:
         yield cache
     finally:
         _active.reset(token)
+
+
+def active(op: str) -> AttendingCache:
+    """The cache that eager calls work on. Raises NoActiveCacheError where there is none."""
+    cache = _active.get()
+    if cache is None:
+        raise NoActiveCacheError(f"agentkv::{op} ran without a cache: wrap the call in active_cache(cache)")
+    return cache
 
 
 def _check(
@@ -124,11 +146,8 @@ def _eager(
     writes: bool = True,
 ) -> torch.Tensor:
     _check(q, k, v, position, window, chunk, cap, (sink_scores, slopes))
-    cache = _active.get()
-    if cache is None:
-        raise NoActiveCacheError("agentkv::update_and_attend ran without a cache: wrap the call in active_cache(cache)")
     scoring = Scoring(scale, window, chunk, cap, sink_scores, slopes)
-    return cache.attend(layer_id, q, k, v, position, scoring, writes).to(out_dtype)
+    return active("update_and_attend").attend(layer_id, q, k, v, position, scoring, writes).to(out_dtype)
 
 
 def _fake(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentkv_runtime.hf.attention import remember_latent
+from agentkv_runtime.hf.convolution import convolve_here
 from agentkv_runtime.hf.latent import absorb_latents
 from agentkv_runtime.hf.own_attention import ask_for_attention
 from agentkv_runtime.hf.own_experts import route_experts
@@ -17,5 +18,6 @@ def prepare(model: Any) -> None:
     """Changes a model in place; by itself it computes what it did, and its weights may be deferred afterwards."""
     absorb_latents(model, remember_latent)
     ask_for_attention(model)
+    convolve_here(model)
     take_positions(model)
     route_experts(model)

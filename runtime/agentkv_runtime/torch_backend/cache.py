@@ -16,6 +16,7 @@ import torch
 
 from agentkv_runtime._core import CacheFull, Cells, InvalidRange, InvalidTensor, StepPlan
 from agentkv_runtime.backends import BACKENDS
+from agentkv_runtime.hf.convolution import as_heads, sum_of_taps
 from agentkv_runtime.hf.latent import is_start
 from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.torch_backend.pool import Pool
@@ -121,7 +122,10 @@ class TorchCache:
         group = q.shape[1] // kv_heads
         if q.shape[1] != group * kv_heads or q.shape[2] != rows or q.shape[3] != dim:
             raise InvalidTensor(f"q {tuple(q.shape)} does not fit k {tuple(k.shape)}")
-        pools = self._write(layer_id, k, v, step) if writes else self._pools[layer_id]
+        if writes and v.shape[:3] != k.shape[:3]:
+            raise InvalidTensor(f"v {tuple(v.shape)} does not fit k {tuple(k.shape)}")
+        written = (k,) if is_start(v, k) else (k, v)
+        pools = self._write(layer_id, written, step) if writes else self._pools[layer_id]
         if pools is None:
             raise InvalidTensor(f"layer {layer_id} attends to what no layer wrote")
         keys, values = pools[0].read(step.read_len), pools[-1].read(step.read_len)
@@ -134,6 +138,29 @@ class TorchCache:
             products, position.to(self.device), step.seen, step.mask(window, sinks, scoring.chunk)
         ).reshape(kv_heads, group * rows, -1)
         return self.rows.turn_back(weights @ values[..., : v.shape[3]]).reshape(1, q.shape[1], rows, -1).to(q.dtype)
+
+    def convolve(
+        self,
+        layer_id: int,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        position: torch.Tensor,
+    ) -> torch.Tensor:
+        """Writes x `[1, T, C]`; each row's convolution with what its sequence has before it, `[1, T, C]` float32.
+
+        weight `[C, 1, W]`, bias `[C]`. Raises InvalidTensor for shapes that do not fit.
+        """
+        step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
+        (pool,) = self._write(layer_id, (as_heads(x),), step)
+        rows = pool.read(step.read_len).transpose(0, 1).flatten(1)
+        visible, position = step.mask(weight.shape[2], 0, 0), position.to(self.device)
+
+        def tap(j: int) -> torch.Tensor:
+            at = visible & (step.seen == (position - j).unsqueeze(1))
+            return at.float() @ rows
+
+        return sum_of_taps(tap, weight.float(), None if bias is None else bias.float())[None]
 
     @torch.inference_mode()
     def update_and_attend(
@@ -229,18 +256,16 @@ class TorchCache:
             if not 0 <= index(cell) < end:
                 raise InvalidRange(f"cell {cell} is out of range [0, {end})")
 
-    def _write(self, layer_id: int, k: torch.Tensor, v: torch.Tensor, step: _Step) -> tuple[Pool, ...]:
+    def _write(self, layer_id: int, written: tuple[torch.Tensor, ...], step: _Step) -> tuple[Pool, ...]:
+        """Writes rows `[1, H, T, D]`: keys and values, or keys alone."""
         if not 0 <= layer_id < len(self._pools):
             raise InvalidTensor(f"layer {layer_id} is outside [0, {len(self._pools)})")
-        if k.shape[2] != len(step.write_cells) or v.shape[:3] != k.shape[:3]:
-            raise InvalidTensor(
-                f"k {tuple(k.shape)} and v {tuple(v.shape)} do not fit a step of {len(step.write_cells)} rows"
-            )
+        if written[0].shape[2] != len(step.write_cells):
+            raise InvalidTensor(f"k {tuple(written[0].shape)} does not fit a step of {len(step.write_cells)} rows")
         held = self._pools[layer_id]
-        latent = is_start(v, k)
-        if latent and isinstance(self.rows, CodeRows):
+        if len(written) == 1 and isinstance(self.rows, CodeRows):
             raise InvalidTensor(f"layer {layer_id} has its values in its keys, which are not kept as codes")
-        rows = (k.where(k.isfinite(), 0),) if latent else (k, v.where(v.isfinite(), 0))
+        rows = (*written[:-1], written[-1].where(written[-1].isfinite(), 0))
         pools = held or tuple(map(self._pool, rows))
         for name, pool, new in zip("kv", pools, rows, strict=False):
             if (pool.heads, pool.dim) != (new.shape[1], new.shape[3]):

@@ -241,6 +241,30 @@ class WeightedSum(Instruction):
     dst: View
 
 
+@dataclass(frozen=True)
+class Convolve(Instruction):
+    """dst = each channel's weights times its last `width` inputs; the cache keeps them as the layer's keys."""
+
+    opcode = 13
+    layer_id: int
+    position: int
+    width: int
+    weight: int
+    bias: int
+    src: View
+    dst: View
+
+
+@dataclass(frozen=True)
+class Multiply(Instruction):
+    """dst = a * b."""
+
+    opcode = 14
+    a: View
+    b: View
+    dst: View
+
+
 def _loaded(tensor: torch.Tensor) -> torch.Tensor:
     return (taken(tensor) if is_deferred(tensor) else tensor).detach()
 

@@ -9,12 +9,14 @@ from agentkv_runtime.export import row_ops as _row_ops  # noqa: F401
 from agentkv_runtime.export.cpu import int8_experts as _int8_experts  # noqa: F401
 from agentkv_runtime.export.cpu import int8_linear as _int8_linear  # noqa: F401
 from agentkv_runtime.export.cpu.strided import is_heads, is_rows
+from agentkv_runtime.hf import convolution as _convolution  # noqa: F401
 from agentkv_runtime.hf import expert_op as _expert_op  # noqa: F401
 from agentkv_runtime.hf import op as _op  # noqa: F401  (defines the ops)
 
 __all__ = [
     "ADD",
     "ATTEND",
+    "CONVOLVE",
     "EXPERTS",
     "FLOAT_EXPERTS",
     "GATE",
@@ -28,6 +30,7 @@ __all__ = [
     "WEIGHTED_SUM",
     "gate_of",
     "group_size",
+    "is_product",
     "is_sum",
     "is_view",
     "lone",
@@ -39,6 +42,7 @@ RMS_NORM = edge.edge.agentkv.rms_norm.default
 ROPE = edge.edge.agentkv.rope.default
 ROPE_TABLE = edge.edge.agentkv.rope_table.default
 ROW_OPS = frozenset({RMS_NORM, ROPE, ROPE_TABLE})
+CONVOLVE = edge.edge.agentkv.short_conv.default
 LINEAR = edge.edge.agentkv.int8_linear.default
 FLOAT_EXPERTS = edge.edge.agentkv.expert_linear.default
 INT8_EXPERTS = edge.edge.agentkv.int8_expert_linear.default
@@ -76,8 +80,11 @@ def is_view(node: fx.Node) -> bool:
 
 def is_sum(node: fx.Node) -> bool:
     """Does the node add rows to rows?"""
-    if node.target != ADD or len(node.all_input_nodes) != 2 or node.kwargs.get("alpha", 1) != 1:
-        return False
+    plain = node.target == ADD and len(node.all_input_nodes) == 2 and node.kwargs.get("alpha", 1) == 1
+    return bool(plain) and _elementwise(node)
+
+
+def _elementwise(node: fx.Node) -> bool:
     shapes = [each.meta["val"].shape for each in (node, *node.all_input_nodes)]
     return shapes[0] == shapes[1] == shapes[2] and all(is_rows(each) for each in node.all_input_nodes)
 
@@ -90,6 +97,11 @@ def gate_of(product: fx.Node) -> fx.Node | None:
         if factor.target == GATE and is_heads(factor) and list(factor.users) == [product]:
             return factor
     return None
+
+
+def is_product(node: fx.Node) -> bool:
+    """Does the node multiply rows by rows?"""
+    return node.target == MULTIPLY and len(node.all_input_nodes) == 2 and _elementwise(node)
 
 
 def lone(node: fx.Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -16,7 +16,18 @@ from torch._export.utils import get_buffer, get_param, is_buffer, is_param
 from torch.export import ExportedProgram
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
-from agentkv_runtime.export.cpu.nodes import ATTEND, EXPERTS, GATE, LINEAR, ROW_OPS, gate_of, is_sum, is_view
+from agentkv_runtime.export.cpu.nodes import (
+    ATTEND,
+    CONVOLVE,
+    EXPERTS,
+    GATE,
+    LINEAR,
+    ROW_OPS,
+    gate_of,
+    is_product,
+    is_sum,
+    is_view,
+)
 from agentkv_runtime.export.cpu.packing import StreamedXnnpack, copied, pack_weights
 from agentkv_runtime.export.cpu.region import compile_region
 from agentkv_runtime.export.cpu.strided import RegionError
@@ -25,7 +36,7 @@ from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 
-_OWN = ROW_OPS | EXPERTS | {LINEAR, GATE}
+_OWN = ROW_OPS | EXPERTS | {LINEAR, GATE, CONVOLVE}
 """What nobody else computes, beside attention."""
 
 
@@ -105,10 +116,20 @@ def _around_attention(program: ExportedProgram, nodes: Sequence[fx.Node]) -> lis
     return regions + [{node} for node in nodes if node.target in _OWN and node not in taken]
 
 
+def _around(node: fx.Node) -> Iterator[fx.Node]:
+    """What a node takes, behind views, and what takes it."""
+    for source in node.all_input_nodes:
+        while is_view(source):
+            source = source.all_input_nodes[0]
+        yield source
+    yield from node.users
+
+
 def _decoder(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """All that the delegate can compute of a program whose linear layers are its own, in order."""
     ours = {node for node in nodes if node.target in _OWN or node.target == ATTEND or is_sum(node) or gate_of(node)}
-    return _with_views(nodes, ours)
+    between = {node for node in nodes if is_product(node) and any(near in ours for near in _around(node))}
+    return _with_views(nodes, ours | between)
 
 
 def _our_regions(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:

@@ -15,10 +15,12 @@ from torch import fx
 from agentkv_runtime.export.cpu.blob import (
     Activate,
     Add,
+    Convolve,
     Copy,
     ExpertLinear,
     Gated,
     Linear,
+    Multiply,
     Program,
     RmsNorm,
     Rope,
@@ -31,6 +33,7 @@ from agentkv_runtime.export.cpu.compiler import Compiler
 from agentkv_runtime.export.cpu.nodes import (
     ADD,
     ATTEND,
+    CONVOLVE,
     FLOAT_EXPERTS,
     GATE,
     INT8_EXPERTS,
@@ -45,6 +48,7 @@ from agentkv_runtime.export.cpu.nodes import (
     name_of,
 )
 from agentkv_runtime.export.cpu.strided import RegionError, Value, rows_of, shape_of, symbols_of
+from agentkv_runtime.hf.convolution import conv_shape
 
 __all__ = ["compile_region"]
 
@@ -165,7 +169,9 @@ def _gate(c: Compiler, node: fx.Node, x: fx.Node, kind: int) -> Value | None:
 def _product(c: Compiler, node: fx.Node, a: fx.Node, b: fx.Node) -> Value:
     gate = gate_of(node)
     if gate is None or gate not in c.members:
-        raise RegionError(f"{node} is no product with a gate")
+        result = c.result(node, a)
+        c.emit(Multiply(c.rows(a), c.rows(b), rows_of(result)))
+        return result
     x, kind = gate.args
     up = b if gate is a else a
     result = c.result(node, x)  # type: ignore[arg-type]
@@ -225,6 +231,29 @@ def _int8_experts(
     return _experts(c, node, x, chosen, Weight(bits, group_size(node), [c.tensors(codes, scales)]), bias)
 
 
+def _convolve(
+    c: Compiler, node: fx.Node, x: fx.Node, weight: fx.Node, bias: fx.Node | None, position: fx.Node, layer: int
+) -> Value:
+    result = c.new(node)
+    shape = conv_shape(int(node.meta["val"].shape[2]))
+
+    cut = [shape.n_kv_heads, shape.k_dim]
+    values = (value.map(lambda tensor, _: tensor.unflatten(2, cut).transpose(1, 2)) for value in (c.values[x], result))
+    source, target = (rows_of(value) for value in values)
+    c.emit(
+        Convolve(
+            layer_id=int(layer),
+            position=c.integers(position),
+            width=int(weight.meta["val"].shape[2]),
+            weight=c.constant_index([weight]),
+            bias=0 if bias is None else 1 + c.constant_index([bias]),
+            src=source,
+            dst=target,
+        )
+    )
+    return result
+
+
 def _weighted_sum(c: Compiler, node: fx.Node, x: fx.Node, weights: fx.Node) -> Value:
     result = c.new(node)
     c.emit(WeightedSum(c.rows(x), c.rows(weights), rows_of(result)))
@@ -247,6 +276,7 @@ _OPS: dict[object, Callable[..., Value | None]] = {
     ADD: _sum,
     GATE: _gate,
     MULTIPLY: _product,
+    CONVOLVE: _convolve,
     FLOAT_EXPERTS: _float_experts,
     INT8_EXPERTS: _int8_experts,
     WEIGHTED_SUM: _weighted_sum,

@@ -1,0 +1,116 @@
+"""Short causal convolutions over the tokens of a branch: `agentkv::short_conv` (LFM2, 2025).
+
+What a row needs of the tokens before it are their inputs: the cache keeps them as it keeps keys, in a layer that looks
+back so far. So forks, rollbacks and whatever else branches do find them where they find keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentkv_runtime.hf.attention import attends_here, convolving
+from agentkv_runtime.hf.deferred import load_all
+from agentkv_runtime.hf.op import active
+from agentkv_runtime.metadata import MAX_HEAD_DIM, LayerShape
+
+__all__ = ["as_heads", "conv_shape", "convolve_here", "short_conv", "sum_of_taps"]
+
+_LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
+
+
+def conv_shape(channels: int) -> LayerShape:
+    """What the cache keeps of a token for a convolution: its input, cut into rows of equal width.
+
+    Raises ValueError for a number of channels that 8 does not divide.
+    """
+    if channels % 8:
+        raise ValueError(f"a convolution of {channels} channels: 8 must divide them")
+    heads = next(n for n in range(1, channels) if channels % (8 * n) == 0 and channels // n <= MAX_HEAD_DIM)
+    return LayerShape(heads, channels // heads, channels // heads, True)
+
+
+def as_heads(x: torch.Tensor) -> torch.Tensor:
+    """x `[1, T, C]` as the cache keeps it, `[1, heads, T, C / heads]`."""
+    shape = conv_shape(x.shape[2])
+    heads: torch.Tensor = x.unflatten(2, (shape.n_kv_heads, shape.k_dim))
+    return heads.transpose(1, 2)
+
+
+def sum_of_taps(tap: Callable[[int], torch.Tensor], weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The convolution of `tap(j)` `[T, C]`, each row's input j positions before it, or zeros; weight `[C, 1, W]`."""
+    width = weight.shape[2]
+    out = tap(width - 1) * weight[:, 0, 0]
+    for j in reversed(range(width - 1)):
+        out = out + tap(j) * weight[:, 0, width - 1 - j]
+    total: torch.Tensor = out if bias is None else out + bias
+    return total
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, position: torch.Tensor) -> None:
+    torch._check(
+        x.dim() == 3 and x.shape[0] == 1 and weight.dim() == 3 and weight.shape[:2] == (x.shape[2], 1),
+        lambda: f"short_conv takes x [1, T, C] and weight [C, 1, W], not {tuple(x.shape)} and {tuple(weight.shape)}",
+    )
+    torch._check(
+        bias is None or bias.shape == weight.shape[:1],
+        lambda: f"short_conv takes bias [C], not {None if bias is None else tuple(bias.shape)}",
+    )
+    torch._check(
+        position.dim() == 1 and position.dtype == torch.int64 and position.shape[0] == x.shape[1],
+        lambda: f"position must be int64, one for each row, not {position.dtype} {tuple(position.shape)}",
+    )
+
+
+def _eager(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, position: torch.Tensor, layer_id: int
+) -> torch.Tensor:
+    _check(x, weight, bias, position)
+    return active("short_conv").convolve(layer_id, x, weight, bias, position).to(x.dtype)
+
+
+def _fake(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, position: torch.Tensor, layer_id: int
+) -> torch.Tensor:
+    del layer_id
+    _check(x, weight, bias, position)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+_LIBRARY.define("short_conv(Tensor x, Tensor weight, Tensor? bias, Tensor position, int layer_id) -> Tensor")
+_LIBRARY.impl("short_conv", _eager, "CompositeExplicitAutograd")
+torch.library.register_fake("agentkv::short_conv", _fake, lib=_LIBRARY)
+
+# x [1, T, C], weight [C, 1, W], bias [C], position [T] int64 -> [1, T, C]: each channel's weights times its last W
+# inputs, the newest last, as far as the row's sequence has them.
+short_conv = torch.ops.agentkv.short_conv.default
+
+
+def _lfm2(layer: Any, original: Callable[..., Any], hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    if not attends_here():
+        outcome: torch.Tensor = original(hidden_states, **kwargs)
+        return outcome
+    width = hidden_states.shape[-1]
+    projected = layer.in_proj(hidden_states)
+    before, after, x = (projected[..., i * width : (i + 1) * width] for i in range(3))
+    gated = before * x
+    position, cache_layer = convolving(layer.layer_idx, gated)
+    rows = short_conv(gated, layer.conv.weight, layer.conv.bias, position, cache_layer)
+    out: torch.Tensor = layer.out_proj(after * rows)
+    return out
+
+
+_OWN: dict[str, Callable[..., Any]] = {"Lfm2ShortConv": _lfm2, "Lfm2MoeShortConv": _lfm2}
+
+
+def convolve_here(model: nn.Module) -> None:
+    """Lets a model's convolutions find the inputs of earlier tokens in the cache, in place; by itself it runs as
+    before."""
+    for module in model.modules():
+        if (own := _OWN.get(type(module).__name__)) is not None:
+            load_all(module.conv)  # type: ignore[arg-type]  # small, and read without being called
+            module.forward = partial(own, module, module.forward)

@@ -98,13 +98,28 @@ class Options:
             return
         if self.kv_dtype in QUANTIZED_KV_DTYPES:
             raise InvalidInput(
-                f"kv_dtype is {self.kv_dtype!r}, but this model has latent attention or convolutions, whose rows are kept as floats; "
-                "give kv_dtype='fp16', 'bf16' or 'fp32'"
+                f"kv_dtype is {self.kv_dtype!r}, but this model has latent attention or convolutions, "
+                "whose rows are kept as floats; give kv_dtype='fp16', 'bf16' or 'fp32'"
             )
         if self.quantize_after is not None:
             raise InvalidInput(
                 f"quantize_after is {self.quantize_after}, but latents, which this model keeps, are not quantised; "
                 "leave it out"
+            )
+
+    def check_states(self, linear: bool) -> None:
+        """Raises InvalidInput for what a model with layers of linear attention cannot do."""
+        if not linear:
+            return
+        if self.window is not None:
+            raise InvalidInput(
+                f"window is {self.window}, but this model has layers of linear attention, whose states hold all that "
+                "came before; leave window out"
+            )
+        if self.quantize_after is not None:
+            raise InvalidInput(
+                f"quantize_after is {self.quantize_after}, but the layers of linear attention of this model are not "
+                "quantised; leave it out, or give kv_dtype='int8' for its other layers"
             )
 
     def check_backend(self, backend: str) -> None:
@@ -184,7 +199,9 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
         sinks=window.sinks,
         reach=window.reach,
         quantize_after=-1 if options.quantize_after is None else options.quantize_after,
-        layer_windows=window.groups if info.backend == "cpu" else (),  # the others' cells are whole
+        # The others' cells are whole.
+        layer_windows=window.groups if info.backend == "cpu" else (),
+        unsaved_groups=window.unsaved if info.backend == "cpu" else 0,
     )
     target = DraftTarget(
         path=info.path,
@@ -287,6 +304,8 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         )
     options.check_backend(manifest.backend)
     options.check_rows(any(shape.values_in_keys for shape in manifest.shapes))
+    linear = [shape.linear for shape in manifest.shapes]
+    options.check_states(any(linear))
     if options.quant not in (None, manifest.quantization):
         raise ModelError(
             f"{options.path} was exported with quantisation {manifest.quantization!r}, not {options.quant!r}; leave "
@@ -302,7 +321,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         window=options.window or 0,
         sinks=options.sinks,
     )
-    window = window_of(manifest.windows or (0,) * manifest.n_layers, options.window, options.sinks)
+    window = window_of(manifest.windows or (0,) * manifest.n_layers, options.window, options.sinks, linear)
     info = ModelInfo(
         path=options.path,
         backend=manifest.backend,

@@ -54,6 +54,9 @@ struct LayerShape {
   // Values are the first v_dim numbers of keys, and kept with them: the latent of multi-head latent attention
   // (DeepSeek-V2, 2024).
   bool values_in_keys = false;
+  // Keys and values of linear attention, which go into a state [n_kv_heads, k_dim, v_dim]: of a cell they are kept as
+  // far as its layer's window.
+  bool linear = false;
 
   bool operator==(const LayerShape&) const = default;
 };

@@ -50,7 +50,15 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
 std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> shapes, KvDtype dtype) const {
   std::vector<Layer> layers;
   for (const LayerShape& shape : shapes) {
-    Layer& layer = layers.emplace_back(Layer{shape, {}});
+    Layer& layer = layers.emplace_back(Layer{shape, {}, {}});
+    if (shape.linear) {
+      layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim + kDecayFloats, KvDtype::Fp32, capacity_, min_chunk_);
+      layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, KvDtype::Fp32, capacity_, min_chunk_);
+      const auto floats = std::size_t{1} * static_cast<std::size_t>(shape.n_kv_heads) *
+                          static_cast<std::size_t>(shape.k_dim) * static_cast<std::size_t>(shape.v_dim);
+      layer.states = std::make_unique<States>(floats, capacity_);
+      continue;
+    }
     layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim, dtype, capacity_, min_chunk_);
     if (!shape.values_in_keys) layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, dtype, capacity_, min_chunk_);
   }
@@ -59,8 +67,9 @@ std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> sha
 
 Cell KvCache::Layer::cells() const { return std::min(k().cells(), v().cells()); }
 
-bool KvCache::values_in_keys() const {
-  return std::any_of(layers_.begin(), layers_.end(), [](const Layer& layer) { return layer.shape.values_in_keys; });
+bool KvCache::only_keys_and_values() const {
+  return std::none_of(layers_.begin(), layers_.end(),
+                      [](const Layer& layer) { return layer.shape.values_in_keys || layer.shape.linear; });
 }
 
 std::size_t KvCache::bytes() const {
@@ -68,6 +77,7 @@ std::size_t KvCache::bytes() const {
   for (const auto* layers : {&layers_, &codes_}) {
     for (const Layer& layer : *layers) {
       for (const Pool& pool : layer.pools) total += pool.bytes();
+      if (layer.states) total += layer.states->bytes();
     }
   }
   return total;
@@ -77,6 +87,7 @@ void KvCache::shrink(Cell cells) noexcept {
   for (auto* layers : {&layers_, &codes_}) {
     for (Layer& layer : *layers) {
       for (Pool& pool : layer.pools) pool.shrink(cells);
+      for (Cell cell = cells; layer.states && cell < capacity_; ++cell) layer.states->drop(cell);
     }
   }
   count_cells();
@@ -107,14 +118,8 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   check_shape("k", k, l.shape.n_kv_heads, tokens, l.shape.k_dim);
   if (!l.shape.values_in_keys) check_shape("v", v, l.shape.n_kv_heads, tokens, l.shape.v_dim);
 
-  const StepPlan& plan = planner_->plan(position, layer);
+  const StepPlan& plan = begin_write(l, layer, position);
   require<InvalidTensor>(plan.n_tokens() == tokens, "the plan has ", plan.n_tokens(), " rows; k and v have ", tokens);
-  Cell needed = plan.read_len;
-  for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
-  grow(needed);
-  set_quantized(plan.write_cells, false);
-  set_whole(plan.write_cells);
-  for (Pool& pool : l.pools) pool.will_write(plan.write_cells);
   // Few rows are not worth waking threads for.
   constexpr std::int64_t tokens_per_task = 64;
   const auto chunks = static_cast<std::size_t>((tokens + tokens_per_task - 1) / tokens_per_task);
@@ -132,6 +137,33 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
     parallel_for_(chunks, store);
   }
   return spec_of(layer, plan);
+}
+
+const StepPlan& KvCache::begin_write(Layer& layer, int index, std::span<const std::int64_t> position) {
+  const StepPlan& plan = planner_->plan(position, index);
+  Cell needed = plan.read_len;
+  for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
+  grow(needed);
+  set_quantized(plan.write_cells, false);
+  set_whole(plan.write_cells);
+  for (Pool& pool : layer.pools) pool.will_write(plan.write_cells);
+  if (layer.states) std::ranges::for_each(plan.write_cells, [&](Cell cell) { layer.states->drop(cell); });
+  return plan;
+}
+
+void KvCache::attend_linear(int layer, std::span<const std::int64_t> position, const LinearAttentionArgs& args) {
+  require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
+  Layer& l = layers_[static_cast<std::size_t>(layer)];
+  require<InvalidTensor>(l.states != nullptr, "linear attention of layer ", layer, ", which keeps no states");
+  const auto tokens = static_cast<std::int64_t>(position.size());
+  check_shape("q", args.q, l.shape.n_kv_heads, tokens, l.shape.k_dim);
+  check_shape("k", args.k, l.shape.n_kv_heads, tokens, l.shape.k_dim);
+  check_shape("v", args.v, l.shape.n_kv_heads, tokens, l.shape.v_dim);
+  check_shape("out", args.out, l.shape.n_kv_heads, tokens, l.shape.v_dim);
+  check_shape("decay", args.decay, 1, tokens, l.shape.n_kv_heads);
+  if (args.beta.data != nullptr) check_shape("beta", args.beta, 1, tokens, l.shape.n_kv_heads);
+  const StepPlan& plan = begin_write(l, layer, position);
+  linear_attention(plan, l.k(), l.v(), *l.states, args, parallel_for_);
 }
 
 AttendSpec KvCache::fetch(int layer, std::span<const std::int64_t> position) {

@@ -13,8 +13,10 @@
 #include "cpu/attention.h"
 #include "cpu/convolution.h"
 #include "cpu/heads_view.h"
+#include "cpu/linear_attention.h"
 #include "cpu/pool.h"
 #include "cpu/schedule.h"
+#include "cpu/states.h"
 
 namespace agentkv::cpu {
 
@@ -72,12 +74,17 @@ class KvCache final : public ByteLayer {
   // keys. Throws InvalidTensor.
   void convolve(const AttendSpec& spec, const Convolution& convolution, MutableHeadsView out);
 
+  // Linear attention of a layer of that kind; see linear_attention.h. Throws InvalidTensor for shapes that do not fit,
+  // and what that throws; before anything changes but the memory for its rows.
+  void attend_linear(int layer, std::span<const std::int64_t> position, const LinearAttentionArgs& args);
+
   int n_layers() const { return static_cast<int>(layers_.size()); }
 
  private:
   struct Layer {
     LayerShape shape;
-    std::vector<Pool> pools;  // K, and V unless it is in K
+    std::vector<Pool> pools;         // K, and V unless it is in K
+    std::unique_ptr<States> states;  // of linear attention
 
     Pool& k() { return pools.front(); }
     Pool& v() { return pools.back(); }
@@ -103,7 +110,9 @@ class KvCache final : public ByteLayer {
   void set_whole(std::span<const Cell> cells);
   std::vector<Layer> make_layers(std::span<const LayerShape> shapes, KvDtype dtype) const;
   AttendSpec spec_of(int layer, const StepPlan& plan) const;
-  bool values_in_keys() const;
+  bool only_keys_and_values() const;
+  // Memory for the step's cells, which hold nothing from now on.
+  const StepPlan& begin_write(Layer& layer, int index, std::span<const std::int64_t> position);
   void discard_rows(std::span<const Cell> cells);
   template <class Unused>
   void discard_unused(Layer& layer, std::span<const Cell> cells, Unused&& unused);

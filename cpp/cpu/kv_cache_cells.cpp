@@ -30,6 +30,7 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
         dst.push_back(to[i]);
       }
       for (Pool& pool : layers[at].pools) pool.move(src.data(), dst.data(), src.size());
+      if (layers[at].states) layers[at].states->move(src.data(), dst.data(), src.size());
     }
   };
   const auto highest = std::max_element(to[1].begin(), to[1].end());
@@ -99,6 +100,7 @@ void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte
   set_whole(cells);
   for (Layer& layer : layers_) {
     for (Pool& pool : layer.pools) pool.will_write(cells);
+    if (layer.states) std::ranges::for_each(cells, [&](Cell cell) { layer.states->drop(cell); });
   }
   for (const Cell cell : cells) {
     for (Layer& layer : layers_) {
@@ -117,6 +119,9 @@ Cell KvCache::map_cells(Cell first, Cell count, const FileLanes& file) {
   for (Cell cell = first; cell < first + count; ++cell) {
     set_quantized({&cell, 1}, false);
     set_whole({&cell, 1});
+  }
+  for (Layer& layer : layers_) {
+    for (Cell cell = first; layer.states && cell < first + count; ++cell) layer.states->drop(cell);
   }
   Cell mapped = count;
   auto offsets = file.offsets;
@@ -159,7 +164,7 @@ std::size_t KvCache::mapped_bytes() const {
 
 void KvCache::to_quantized(std::span<const Cell> cells) {
   require<InvalidRange>(!has_scales(dtype_), "cells of a cache that is quantised as a whole cannot be quantised again");
-  require<InvalidRange>(!values_in_keys(), "cells whose values are a part of their keys cannot be quantised");
+  require<InvalidRange>(only_keys_and_values(), "cells of latents, convolutions or linear attention stay as they are");
   check_cells(cells, allocated_, cells.size() * cell_bytes());
   std::vector<Cell> wanted;
   for (const Cell cell : cells) {
@@ -219,6 +224,11 @@ void KvCache::set_whole(std::span<const Cell> cells) {
 void KvCache::discard_rows(std::span<const Cell> cells) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     discard_unused(layers_[i], cells, [&](Cell cell) { return is_quantized(cell) || !has_rows(i, cell); });
+    if (layers_[i].states) {
+      for (const Cell cell : cells) {
+        if (!has_rows(i, cell)) layers_[i].states->drop(cell);
+      }
+    }
     if (codes_.empty() || groups_[i] == kNoGroup) continue;
     discard_unused(codes_[i], cells, [&](Cell cell) { return !has_rows(i, cell); });
   }

@@ -53,6 +53,9 @@ class Pool {
   void read_as(const Pool& other, Cell cell, std::byte* out) const;
   void restore(Cell cell, const std::byte* in);
 
+  // One head's row of a cell that has memory.
+  std::byte* row(int head, Cell cell) { return planes_.front().row(head, cell); }
+
   bool is_mapped(Cell cell) const { return planes_.front().is_mapped(cell); }
   Cell cells() const;  // that have memory
   std::size_t cell_bytes() const;

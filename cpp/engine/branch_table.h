@@ -114,6 +114,7 @@ class BranchTable {
   std::optional<SeqId> borrow(const Branch& branch);
   void give_back(SeqId seq);
 
+  std::uint8_t unsaved_groups() const { return window_.unsaved; }
   std::size_t groups() const { return window_.groups.size(); }  // of layers, some of which have windows
   TreeSeqCache& cache() { return *cache_; }
   Cell free_cells() const { return cache_->capacity() - cache_->used(); }

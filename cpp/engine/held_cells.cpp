@@ -160,7 +160,9 @@ std::vector<Cell> HeldCells::cells(HoldId id, Pos first, Pos count) const {
 std::vector<std::uint8_t> HeldCells::lacks(HoldId id, Pos first, Pos count) const {
   std::vector<std::uint8_t> out;
   const auto of = branches_.cache().lacks();
-  for (const Cell cell : cells(id, first, count)) out.push_back(of[static_cast<std::size_t>(cell)]);
+  for (const Cell cell : cells(id, first, count)) {
+    out.push_back(std::max(of[static_cast<std::size_t>(cell)], branches_.unsaved_groups()));
+  }
   return out;
 }
 

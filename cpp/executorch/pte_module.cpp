@@ -146,7 +146,8 @@ std::vector<std::int64_t> PteModule::read_ints(const std::string& method) {
   return values;
 }
 
-// Four integers a layer: K/V heads, the width of keys, that of values, and whether values are in keys.
+// Four integers a layer: K/V heads, the width of keys, that of values, and what they are: 1, values are in keys; 2,
+// they are of linear attention.
 void PteModule::read_shapes(const std::vector<std::int64_t>& values) {
   constexpr std::int64_t most = 1 << 16;
   if (values.size() != 4 * static_cast<std::size_t>(architecture_.n_layers)) {
@@ -158,7 +159,7 @@ void PteModule::read_shapes(const std::vector<std::int64_t>& values) {
       if (values[j] < 1 || values[j] > most) fail("a layer shape of " + std::to_string(values[j]) + " is impossible");
     }
     architecture_.shapes.push_back({static_cast<int>(values[i]), static_cast<int>(values[i + 1]),
-                                    static_cast<int>(values[i + 2]), values[i + 3] != 0});
+                                    static_cast<int>(values[i + 2]), values[i + 3] == 1, values[i + 3] == 2});
   }
 }
 
@@ -179,15 +180,15 @@ void PteModule::read_architecture() {
     return static_cast<std::int32_t>(values[0]);
   };
   architecture_.schema_version = read_one("schema_version", 0, INT32_MAX);
-  if (architecture_.schema_version != kSchemaVersion && architecture_.schema_version != kShapesVersion) {
+  if (architecture_.schema_version < kSchemaVersion || architecture_.schema_version > kStatesVersion) {
     fail("its cache schema has version " + std::to_string(architecture_.schema_version) + " and this runtime reads " +
-         std::to_string(kSchemaVersion) + " and " + std::to_string(kShapesVersion) +
+         std::to_string(kSchemaVersion) + " to " + std::to_string(kStatesVersion) +
          ". Install the agentkv that exported it, or export the model again");
   }
   architecture_.n_layers = read_one("n_layers", 1, 1 << 16);
   architecture_.n_kv_heads = read_one("n_kv_heads", 1, 1 << 16);
   architecture_.head_dim = read_one("head_dim", 1, 1 << 16);
-  if (architecture_.schema_version == kShapesVersion) read_shapes(read_ints("kv_cache.shapes"));
+  if (architecture_.schema_version >= kShapesVersion) read_shapes(read_ints("kv_cache.shapes"));
   if (!names->contains("kv_cache.windows")) return;
   for (const std::int64_t window : read_ints("kv_cache.windows")) {
     if (window < 0 || window > INT32_MAX) fail("its sliding window " + std::to_string(window) + " is impossible");

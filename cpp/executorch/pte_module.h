@@ -62,6 +62,7 @@ class PteModule {
  public:
   static constexpr std::int32_t kSchemaVersion = 1;
   static constexpr std::int32_t kShapesVersion = 2;  // of programs whose layers differ in shape
+  static constexpr std::int32_t kStatesVersion = 3;  // of those with layers of linear attention
 
   // Reads what can be known without loading a method. Throws ProgramError naming the file, what is wrong with it and
   // what to do, as everything below does.

@@ -12,6 +12,7 @@ __all__ = [
     "MAX_HEAD_DIM",
     "SCHEMA_VERSION",
     "SHAPES_VERSION",
+    "STATES_VERSION",
     "KvCacheMetadata",
     "LayerShape",
     "read_kv_cache_metadata",
@@ -21,6 +22,8 @@ __all__ = [
 SCHEMA_VERSION = 1
 SHAPES_VERSION = 2
 """Of programs whose layers differ in shape, or keep something else than keys and values of one width."""
+STATES_VERSION = 3
+"""Of programs with layers of linear attention."""
 MAX_HEAD_DIM = 1024
 _PREFIX = "kv_cache."
 _COUNTS = ("n_layers", "n_kv_heads", "head_dim")
@@ -36,6 +39,19 @@ class LayerShape(NamedTuple):
     v_dim: int
     values_in_keys: bool = False
     """Values are the first `v_dim` numbers of keys and kept with them, as in latent attention (DeepSeek-V2, 2024)."""
+    linear: bool = False
+    """Of linear attention: keys and values are kept for a block of 64 tokens or two, and at its end a state
+    `[n_kv_heads, k_dim, v_dim]`, all in float32."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a state, where there are some."""
+        return 4 * self.n_kv_heads * self.k_dim * self.v_dim if self.linear else 0
+
+    @property
+    def kind(self) -> int:
+        """As the program's constants have it."""
+        return 2 if self.linear else int(self.values_in_keys)
 
 
 def _row_bytes(dim: int, kv_dtype: str, backend: str) -> int:
@@ -68,7 +84,7 @@ class KvCacheMetadata:
         """The metadata of a cache whose layers have these shapes and windows. `n_kv_heads` and `head_dim` are those of
         the largest layer where they differ."""
         largest = max(shapes, key=lambda shape: shape.n_kv_heads * shape.k_dim)
-        plain = all(shape == (largest.n_kv_heads, largest.k_dim, largest.k_dim, False) for shape in shapes)
+        plain = all(shape == (largest.n_kv_heads, largest.k_dim, largest.k_dim, False, False) for shape in shapes)
         return cls(
             len(shapes),
             largest.n_kv_heads,
@@ -80,7 +96,7 @@ class KvCacheMetadata:
     @property
     def schema_version(self) -> int:
         """The oldest version of the schema that can say this."""
-        return SHAPES_VERSION if self.shapes else SCHEMA_VERSION
+        return _version_of(self.shapes)
 
     def kv_bytes_per_token(self, kv_dtype: str, backend: str = "cpu") -> int:
         """Bytes that one cached token takes over all layers, K and V. Raises ValueError for dtypes that do not fit.
@@ -90,11 +106,19 @@ class KvCacheMetadata:
         """
         total = 0
         for shape in self.shapes or (LayerShape(self.n_kv_heads, self.head_dim, self.head_dim),) * self.n_layers:
+            if shape.linear:  # of few tokens
+                continue
             if shape.values_in_keys and kv_dtype in _CODE_BITS:
                 raise ValueError(f"rows whose values are a part of their keys are not kept as {kv_dtype}")
             dims = (shape.k_dim,) if shape.values_in_keys else (shape.k_dim, shape.v_dim)
             total += shape.n_kv_heads * sum(_row_bytes(dim, kv_dtype, backend) for dim in dims)
         return total
+
+
+def _version_of(shapes: Sequence[LayerShape]) -> int:
+    if any(shape.linear for shape in shapes):
+        return STATES_VERSION
+    return SHAPES_VERSION if shapes else SCHEMA_VERSION
 
 
 def write_kv_cache_metadata(
@@ -119,12 +143,12 @@ def write_kv_cache_metadata(
         raise ValueError(f"{len(windows)} windows for {n_layers} layers; give one per layer")
     if shapes and len(shapes) != n_layers:
         raise ValueError(f"{len(shapes)} shapes for {n_layers} layers; give one per layer")
-    constants: dict[str, int | list[int]] = {_PREFIX + "schema_version": SHAPES_VERSION if shapes else SCHEMA_VERSION}
+    constants: dict[str, int | list[int]] = {_PREFIX + "schema_version": _version_of(shapes)}
     constants |= {_PREFIX + name: value for name, value in counts.items()}
     if any(windows):
         constants[_PREFIX + "windows"] = list(windows)
     if shapes:
-        constants[_PREFIX + "shapes"] = [int(number) for shape in shapes for number in shape]
+        constants[_PREFIX + "shapes"] = [number for shape in shapes for number in (*shape[:3], shape.kind)]
     return constants
 
 
@@ -136,9 +160,9 @@ def read_kv_cache_metadata(constants: Mapping[str, object]) -> KvCacheMetadata:
     version = constants.get(_PREFIX + "schema_version")
     if version is None:
         raise UnknownSchemaError("no kv_cache.schema_version: agentkv did not export this program")
-    if version not in (SCHEMA_VERSION, SHAPES_VERSION):
+    if version not in (SCHEMA_VERSION, SHAPES_VERSION, STATES_VERSION):
         raise UnknownSchemaError(
-            f"cache schema version {version!r}; this runtime reads {SCHEMA_VERSION} and {SHAPES_VERSION}. Install the"
+            f"cache schema version {version!r}; this runtime reads {SCHEMA_VERSION} to {STATES_VERSION}. Install the"
             " agentkv that exported the program, or export the model again"
         )
     counts: dict[str, int] = {}
@@ -152,7 +176,7 @@ def read_kv_cache_metadata(constants: Mapping[str, object]) -> KvCacheMetadata:
         raise UnknownSchemaError(f"{_PREFIX}windows must be integers of at least 0, not {windows!r}")
     if windows and len(windows) != counts["n_layers"]:
         raise UnknownSchemaError(f"{len(windows)} windows for {counts['n_layers']} layers")
-    shapes = _read_shapes(constants, counts["n_layers"]) if version == SHAPES_VERSION else ()
+    shapes = _read_shapes(constants, counts["n_layers"]) if version != SCHEMA_VERSION else ()
     return KvCacheMetadata(**counts, windows=tuple(windows), shapes=shapes)
 
 
@@ -163,6 +187,6 @@ def _read_shapes(constants: Mapping[str, object], n_layers: int) -> tuple[LayerS
     if len(numbers) != 4 * n_layers:
         raise UnknownSchemaError(f"{len(numbers)} numbers of shapes for {n_layers} layers, which take 4 each")
     return tuple(
-        LayerShape(heads, k_dim, v_dim, bool(values_in_keys))
-        for heads, k_dim, v_dim, values_in_keys in zip(*[iter(numbers)] * 4, strict=True)
+        LayerShape(heads, k_dim, v_dim, kind == 1, kind == 2)
+        for heads, k_dim, v_dim, kind in zip(*[iter(numbers)] * 4, strict=True)
     )

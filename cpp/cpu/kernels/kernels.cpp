@@ -2,6 +2,7 @@
 // the linker could otherwise pick a copy that needs newer instructions for the whole program.
 #include "cpu/kernels/gates.h"
 #include "cpu/kernels/packed.h"
+#include "cpu/kernels/recurrence.h"
 #include "cpu/kernels/row_ops.h"
 #include "cpu/kernels/state.h"
 #include "cpu/kernels/stream.h"
@@ -47,6 +48,8 @@ const KernelTable AGENTKV_TABLE = {
     add_row,
     multiply_row,
     convolve_row,
+    dot_row,
+    add_weighted_rows,
     weighted_sum_row,
     {gate_row<Silu>, gate_row<TanhGelu>},
 };

@@ -82,6 +82,9 @@ struct KernelTable {
   void (*multiply)(const float* a, const float* b, float* y, int n);
   // y[i] = bias[i], then plus taps[j][i] * weight[i * width + j] for j = 0, 1, ...; a tap or the bias may be null.
   void (*convolve)(const float* const* taps, int width, const float* weight, const float* bias, float* y, int n);
+  float (*dot)(const float* a, const float* b, int n);
+  // y += the sum over r of weights[r] * rows[r], in order.
+  void (*add_weighted)(const float* const* rows, const float* weights, int n_rows, float* y, int n);
   // y = the sum over r of weights[r] * rows[r], in order; rows at rows + r * stride, y none of them.
   void (*weighted_sum)(const float* rows, std::ptrdiff_t stride, const float* weights, int n_rows, float* y, int n);
   // y = gate(x) * up, or gate(x) where `up` is null, for each Gate.

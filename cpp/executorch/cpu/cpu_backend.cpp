@@ -88,6 +88,12 @@ class Call {
     const auto spec = layer.update_and_fetch(op.layer, position(op.position), read(op.src), {});
     layer.convolve(spec, {op.width, blob_.constants[op.weight], constant(op.bias)}, write(op.dst));
   }
+  void operator()(const delegate::LinearAttend& op) {
+    auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
+    layer.attend_linear(op.layer, position(op.position),
+                        {read(op.q), read(op.k), read(op.v), read(op.decay),
+                         op.corrects ? read(op.beta) : cpu::HeadsView{}, write(op.dst)});
+  }
   void operator()(const delegate::Linear& op) {
     thread_local cpu::QuantizedRows codes;
     const cpu::HeadsView x = read(op.src);

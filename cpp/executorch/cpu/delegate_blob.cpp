@@ -104,6 +104,9 @@ Instruction read_instruction(BlobReader& in) {
                      &Convolve::src, &Convolve::dst);
     case 14:
       return read_op(in, &Multiply::a, &Multiply::b, &Multiply::dst);
+    case 15:
+      return read_op(in, &LinearAttend::layer, &LinearAttend::position, &LinearAttend::corrects, &LinearAttend::q,
+                     &LinearAttend::k, &LinearAttend::v, &LinearAttend::decay, &LinearAttend::beta, &LinearAttend::dst);
     default:
       throw ProgramError(std::string(kOwner) + ": instruction " + std::to_string(opcode) +
                          ", which this build does not have; install the agentkv that exported the model, or export it "
@@ -195,6 +198,21 @@ class Checker {
     if (constant(op.weight).size() != channels * static_cast<std::size_t>(op.width) ||
         (op.bias != 0 && constant(op.bias - 1).size() != channels)) {
       damaged("a convolution of other channels");
+    }
+  }
+  void operator()(const LinearAttend& op) const {
+    position(op.position);
+    for (const View* view : {&op.q, &op.k, &op.v, &op.decay, &op.beta}) inside(*view);
+    writable(op.dst);
+    if (op.layer < 0) damaged("a negative layer");
+    same(op.q, op.k);
+    same(op.v, op.dst);
+    same(op.decay, op.beta);
+    if (op.q.heads != op.v.heads || op.decay.heads != 1 || op.decay.dim != op.v.heads) {
+      damaged("linear attention over tensors that do not match");
+    }
+    for (const View* view : {&op.q, &op.k, &op.v, &op.decay, &op.beta}) {
+      if (overlap(*view, op.dst)) damaged("linear attention in place");
     }
   }
   void operator()(const Multiply& op) const {

@@ -92,6 +92,13 @@ struct ExpertLinear {
 struct WeightedSum {
   View src, weights, dst;
 };
+// dst = linear attention (cpu/linear_attention.h); decay and beta [T, heads], beta only where it `corrects`.
+struct LinearAttend {
+  std::int32_t layer = 0;
+  std::uint32_t position = 0;  // input
+  bool corrects = false;
+  View q, k, v, decay, beta, dst;
+};
 struct Multiply {
   View a, b, dst;
 };
@@ -109,7 +116,7 @@ struct Gated {
   std::uint32_t gate = 0;
 };
 using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated,
-                                 ExpertLinear, WeightedSum, Convolve, Multiply>;
+                                 ExpertLinear, WeightedSum, Convolve, Multiply, LinearAttend>;
 
 struct Value {
   DType dtype = DType::Float32;

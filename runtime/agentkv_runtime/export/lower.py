@@ -25,6 +25,7 @@ from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_lo
 from agentkv_runtime.hf.convolution import conv_shape, short_conv
 from agentkv_runtime.hf.deferred import loading_as_it_runs
 from agentkv_runtime.hf.features import feature_layers
+from agentkv_runtime.hf.linear_attention import STATE_WINDOW, linear_attention
 from agentkv_runtime.hf.op import update_and_attend
 from agentkv_runtime.hf.own_positions import position_offset
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
@@ -55,6 +56,10 @@ def _metadata(program: ExportedProgram, name: str) -> KvCacheMetadata:
         if node.op == "call_function" and node.target is short_conv:
             x, weight, _, _, layer = node.args
             shapes[layer], windows[layer] = conv_shape(x.meta["val"].shape[2]), int(weight.meta["val"].shape[2])
+        if node.op == "call_function" and node.target is linear_attention:
+            _, k, v, *_, layer = node.args
+            k_dim, (*_, heads, v_dim) = k.meta["val"].shape[3], v.meta["val"].shape
+            shapes[layer], windows[layer] = LayerShape(heads, k_dim, v_dim, linear=True), STATE_WINDOW
         if node.op != "call_function" or node.target is not update_and_attend:
             continue
         args: Any = (*node.args, 0, 0)

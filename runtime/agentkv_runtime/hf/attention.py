@@ -20,10 +20,11 @@ __all__ = [
     "Feeding",
     "agentkv_attention",
     "attends_here",
-    "convolving",
     "current_position",
     "feeding",
     "layer_sight",
+    "mixing",
+    "mixing_layer",
     "remember_latent",
 ]
 
@@ -44,6 +45,8 @@ class Feeding:
     """Keys and values of each layer of the cache so far: attentions get one each, in the order in which they run."""
     latents: dict[torch.nn.Module, torch.Tensor] = field(default_factory=dict)
     """Rows that layers of latent attention hand on to their own attention."""
+    mixer: Any = None
+    """The layer that mixes tokens by something else than attention, while it runs."""
 
     def cache_layer(self, key: torch.Tensor, value: torch.Tensor) -> tuple[int, bool]:
         """The cache's layer for these keys and values, and whether they are new: layers may attend to another's."""
@@ -84,12 +87,22 @@ def attends_here() -> bool:
     return forward is not None and forward.attends
 
 
-def convolving(layer_idx: int, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The positions of the rows, and the cache's layer for the input x of a convolution in layer `layer_idx`."""
+@contextmanager
+def mixing_layer(mixer: Any) -> Iterator[None]:
+    """Inside, this layer of the model mixes tokens by something else than attention."""
     forward = _feeding.get()
-    assert forward is not None, "convolutions go through the cache inside feeding(position)"
-    forward.layers.add(layer_idx)
-    return forward.position, forward.new_layer(x, x)
+    if forward is not None and forward.attends:
+        forward.mixer = mixer
+        forward.layers.add(mixer.layer_idx)
+    yield
+
+
+def mixing(rows: torch.Tensor) -> tuple[Any, torch.Tensor, int]:
+    """The layer that mixes, the positions of the rows, and the cache's layer for what is kept of these, which no layer
+    before has written."""
+    forward = _feeding.get()
+    assert forward is not None, "mixers go through the cache inside feeding(position)"
+    return forward.mixer, forward.position, forward.new_layer(rows, rows)
 
 
 def remember_latent(module: torch.nn.Module, row: torch.Tensor) -> bool:
@@ -107,14 +120,14 @@ def layer_sight(config: PretrainedConfig, layer_idx: int, sliding_window: int | 
     layer_type = layer_types[layer_idx] if layer_types else None
     if layer_type == "chunked_attention":
         return 0, int(config.attention_chunk_size)
-    if layer_type not in (None, "full_attention", "sliding_attention"):
+    if layer_type not in (None, "full_attention", "sliding_attention", "hybrid"):  # hybrid: beside another mixer
         raise UnsupportedModelError(
             f"layer {layer_idx} of {config.model_type} is {layer_type!r}: only full, sliding and chunked attention are"
             " supported"
         )
-    if sliding_window is None and layer_type != "full_attention":  # not every model hands its window on
+    if sliding_window is None and layer_type not in ("full_attention", "hybrid"):  # not every model hands its window on
         sliding_window = getattr(config, "sliding_window", None)
-    if layer_type == "full_attention":
+    if layer_type in ("full_attention", "hybrid"):
         return 0, 0
     return int(sliding_window or 0), 0
 

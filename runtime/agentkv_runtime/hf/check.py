@@ -23,6 +23,7 @@ _ROWS = 8
 _FIRST = 5  # rows of the first of two chunks
 _TOLERANCE = 1e-3  # of the largest logit, or 1: rounding is far below, and what this is for far above
 _ROUNDINGS = 16  # and in half precision, roundings of it
+_STATELESS = ("mlp", "moe")  # types of layers that keep nothing of a token
 _WINDOW = 3  # what sliding windows are while the model is tried, for its few tokens to pass them
 
 
@@ -71,6 +72,31 @@ class _OneSequence:
         padded = torch.nn.functional.pad(rows[0], (0, 0, weight.shape[2], 0))
         return sum_of_taps(lambda j: padded[position + weight.shape[2] - j], weight, bias)[None]
 
+    def attend_linear(
+        self,
+        layer_id: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        decay: torch.Tensor,
+        beta: torch.Tensor | None,
+        position: torch.Tensor,
+    ) -> torch.Tensor:
+        del position
+        self.shapes[layer_id] = LayerShape(v.shape[2], k.shape[3], v.shape[3], linear=True)
+        held = self.layers.get(layer_id)
+        state = held[0] if held else q.new_zeros(v.shape[2], k.shape[3], v.shape[3])
+        out = []
+        for t in range(q.shape[1]):
+            state = state * decay[0, t].exp()[:, None, None]
+            u = v[0, t]
+            if beta is not None:
+                u = beta[0, t, :, None] * (u - torch.einsum("hkv,hk->hv", state, k[0, t]))
+            state = state + k[0, t, :, :, None] * u[:, None]
+            out.append(torch.einsum("hkv,hk->hv", state, q[0, t]))
+        self.layers[layer_id] = (state, state)
+        return torch.stack(out)[None]
+
 
 @contextmanager
 def short_windows(model: Any) -> Iterator[None]:
@@ -98,7 +124,8 @@ def check_layers(config: Any, layers: Collection[int]) -> None:
         raise UnsupportedModelError(
             f"{name} has no attention that goes through transformers' attention interface: it computes its own, or none"
         )
-    if sorted(layers) != list(range(count)):
+    types = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or [""] * count
+    if {layer for layer in range(count) if types[layer] not in _STATELESS} - set(layers):
         raise UnsupportedModelError(
             f"{name}: {len(layers)} of {count} layers attend through the cache; the others keep state that agentkv"
             " does not hold"

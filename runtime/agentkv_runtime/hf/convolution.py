@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from agentkv_runtime.hf.attention import attends_here, convolving
+from agentkv_runtime.hf.attention import attends_here, mixing, mixing_layer
 from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.hf.op import active
 from agentkv_runtime.metadata import MAX_HEAD_DIM, LayerShape
@@ -98,7 +98,8 @@ def _lfm2(layer: Any, original: Callable[..., Any], hidden_states: torch.Tensor,
     projected = layer.in_proj(hidden_states)
     before, after, x = (projected[..., i * width : (i + 1) * width] for i in range(3))
     gated = before * x
-    position, cache_layer = convolving(layer.layer_idx, gated)
+    with mixing_layer(layer):
+        _, position, cache_layer = mixing(gated)
     rows = short_conv(gated, layer.conv.weight, layer.conv.bias, position, cache_layer)
     out: torch.Tensor = layer.out_proj(after * rows)
     return out

@@ -59,6 +59,20 @@ class AttendingCache(Protocol):
         """
         ...
 
+    def attend_linear(
+        self,
+        layer_id: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        decay: torch.Tensor,
+        beta: torch.Tensor | None,
+        position: torch.Tensor,
+    ) -> torch.Tensor:
+        """Linear attention (hf/linear_attention.py) of q and k `[1, T, H, K]`, v `[1, T, H, V]`, decay and beta
+        `[1, T, H]` with the state behind the positions before: `[1, T, H, V]`."""
+        ...
+
 
 class NoActiveCacheError(RuntimeError):
     """The op ran eagerly outside `active_cache`."""

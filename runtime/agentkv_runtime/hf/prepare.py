@@ -7,6 +7,7 @@ from typing import Any
 from agentkv_runtime.hf.attention import remember_latent
 from agentkv_runtime.hf.convolution import convolve_here
 from agentkv_runtime.hf.latent import absorb_latents
+from agentkv_runtime.hf.mixers import mix_here
 from agentkv_runtime.hf.own_attention import ask_for_attention
 from agentkv_runtime.hf.own_experts import route_experts
 from agentkv_runtime.hf.own_positions import take_positions
@@ -19,5 +20,6 @@ def prepare(model: Any) -> None:
     absorb_latents(model, remember_latent)
     ask_for_attention(model)
     convolve_here(model)
+    mix_here(model)
     take_positions(model)
     route_experts(model)

@@ -20,7 +20,7 @@ from agentkv_runtime.hf.convolution import as_heads, sum_of_taps
 from agentkv_runtime.hf.latent import is_start
 from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.torch_backend.pool import Pool
-from agentkv_runtime.torch_backend.rows import CodeRows, rows_of
+from agentkv_runtime.torch_backend.rows import CodeRows, FloatRows, Rows, rows_of
 
 __all__ = ["TorchCache"]
 
@@ -52,6 +52,12 @@ class _Step:
         if self._seen is None:
             self._seen = torch.as_tensor(self.plan.cell_positions).to(self._device)
         return self._seen
+
+
+def _linear_rows(k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What linear attention keeps, `[1, H, T, K + 1]`, keys with their decays, and `[1, H, T, V]`."""
+    keys = torch.cat((k, decay.unsqueeze(-1)), -1)
+    return keys.transpose(1, 2), v.transpose(1, 2)
 
 
 class TorchCache:
@@ -162,6 +168,37 @@ class TorchCache:
 
         return sum_of_taps(tap, weight.float(), None if bias is None else bias.float())[None]
 
+    def attend_linear(
+        self,
+        layer_id: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        decay: torch.Tensor,
+        beta: torch.Tensor | None,
+        position: torch.Tensor,
+    ) -> torch.Tensor:
+        """Linear attention of q and k `[1, T, H, K]`, v `[1, T, H, V]`, decay and beta `[1, T, H]`: `[1, T, H, V]`.
+
+        Every position keeps its key, its decay and what it adds, in float32; a row adds up what it sees.
+        """
+        step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
+        pools = self._write(layer_id, _linear_rows(k, v, decay), step, FloatRows(torch.float32))
+        visible, out = step.mask(0, 0, 0), []
+        for t in range(q.shape[1]):
+            own = step.write_cells[t : t + 1]
+            cells = visible[t].nonzero()[:, 0]
+            cells = cells[step.seen[cells].argsort()]
+            keys, added = pools[0].read(step.read_len)[:, cells], pools[1].read(step.read_len)[:, cells]
+            fades = (keys[..., -1].sum(1, keepdim=True) - keys[..., -1].cumsum(1)).exp()
+            keys = keys[..., :-1]
+            if beta is not None:
+                known = torch.einsum("hn,hnk,hk,hnv->hv", fades[:, :-1], keys[:, :-1], k[0, t], added[:, :-1])
+                added[:, -1] = beta[0, t, :, None] * (v[0, t] - known)
+                pools[1].write(own, added[None, :, -1:])
+            out.append(torch.einsum("hn,hnk,hk,hnv->hv", fades, keys, q[0, t], added))
+        return torch.stack(out)[None]
+
     @torch.inference_mode()
     def update_and_attend(
         self,
@@ -256,7 +293,9 @@ class TorchCache:
             if not 0 <= index(cell) < end:
                 raise InvalidRange(f"cell {cell} is out of range [0, {end})")
 
-    def _write(self, layer_id: int, written: tuple[torch.Tensor, ...], step: _Step) -> tuple[Pool, ...]:
+    def _write(
+        self, layer_id: int, written: tuple[torch.Tensor, ...], step: _Step, kept: Rows | None = None
+    ) -> tuple[Pool, ...]:
         """Writes rows `[1, H, T, D]`: keys and values, or keys alone."""
         if not 0 <= layer_id < len(self._pools):
             raise InvalidTensor(f"layer {layer_id} is outside [0, {len(self._pools)})")
@@ -266,7 +305,7 @@ class TorchCache:
         if len(written) == 1 and isinstance(self.rows, CodeRows):
             raise InvalidTensor(f"layer {layer_id} has its values in its keys, which are not kept as codes")
         rows = (*written[:-1], written[-1].where(written[-1].isfinite(), 0))
-        pools = held or tuple(map(self._pool, rows))
+        pools = held or tuple(Pool(kept or self.rows, each.shape[1], each.shape[3], self.device) for each in rows)
         for name, pool, new in zip("kv", pools, rows, strict=False):
             if (pool.heads, pool.dim) != (new.shape[1], new.shape[3]):
                 raise InvalidTensor(
@@ -279,9 +318,6 @@ class TorchCache:
         for pool, new in zip(pools, rows, strict=True):
             pool.write(step.write_cells, new)
         return pools
-
-    def _pool(self, rows: torch.Tensor) -> Pool:
-        return Pool(self.rows, rows.shape[1], rows.shape[3], self.device)
 
     def _reserve(self, pool: Pool, cells: int) -> None:
         if cells <= pool.cells:

@@ -256,6 +256,22 @@ class Convolve(Instruction):
 
 
 @dataclass(frozen=True)
+class LinearAttend(Instruction):
+    """dst = what the states of linear attention make of q; decay and beta `[T, heads]`."""
+
+    opcode = 15
+    layer_id: int
+    position: int
+    corrects: bool
+    q: View
+    k: View
+    v: View
+    decay: View
+    beta: View
+    dst: View
+
+
+@dataclass(frozen=True)
 class Multiply(Instruction):
     """dst = a * b."""
 

@@ -11,6 +11,7 @@ from agentkv_runtime.export.cpu import int8_linear as _int8_linear  # noqa: F401
 from agentkv_runtime.export.cpu.strided import is_heads, is_rows
 from agentkv_runtime.hf import convolution as _convolution  # noqa: F401
 from agentkv_runtime.hf import expert_op as _expert_op  # noqa: F401
+from agentkv_runtime.hf import linear_attention as _linear_attention  # noqa: F401
 from agentkv_runtime.hf import op as _op  # noqa: F401  (defines the ops)
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "GATE",
     "INT8_EXPERTS",
     "LINEAR",
+    "LINEAR_ATTEND",
     "MULTIPLY",
     "RMS_NORM",
     "ROPE",
@@ -43,6 +45,7 @@ ROPE = edge.edge.agentkv.rope.default
 ROPE_TABLE = edge.edge.agentkv.rope_table.default
 ROW_OPS = frozenset({RMS_NORM, ROPE, ROPE_TABLE})
 CONVOLVE = edge.edge.agentkv.short_conv.default
+LINEAR_ATTEND = edge.edge.agentkv.linear_attention.default
 LINEAR = edge.edge.agentkv.int8_linear.default
 FLOAT_EXPERTS = edge.edge.agentkv.expert_linear.default
 INT8_EXPERTS = edge.edge.agentkv.int8_expert_linear.default

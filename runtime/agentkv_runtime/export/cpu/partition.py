@@ -22,6 +22,7 @@ from agentkv_runtime.export.cpu.nodes import (
     EXPERTS,
     GATE,
     LINEAR,
+    LINEAR_ATTEND,
     ROW_OPS,
     gate_of,
     is_product,
@@ -36,7 +37,7 @@ from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 
-_OWN = ROW_OPS | EXPERTS | {LINEAR, GATE, CONVOLVE}
+_OWN = ROW_OPS | EXPERTS | {LINEAR, GATE, CONVOLVE, LINEAR_ATTEND}
 """What nobody else computes, beside attention."""
 
 

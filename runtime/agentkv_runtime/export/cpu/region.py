@@ -20,6 +20,7 @@ from agentkv_runtime.export.cpu.blob import (
     ExpertLinear,
     Gated,
     Linear,
+    LinearAttend,
     Multiply,
     Program,
     RmsNorm,
@@ -38,6 +39,7 @@ from agentkv_runtime.export.cpu.nodes import (
     GATE,
     INT8_EXPERTS,
     LINEAR,
+    LINEAR_ATTEND,
     MULTIPLY,
     RMS_NORM,
     ROPE,
@@ -254,6 +256,34 @@ def _convolve(
     return result
 
 
+def _linear_attend(
+    c: Compiler,
+    node: fx.Node,
+    q: fx.Node,
+    k: fx.Node,
+    v: fx.Node,
+    decay: fx.Node,
+    beta: fx.Node | None,
+    position: fx.Node,
+    layer: int,
+) -> Value:
+    result = c.new(node)
+    c.emit(
+        LinearAttend(
+            layer_id=int(layer),
+            position=c.integers(position),
+            corrects=beta is not None,
+            q=c.rows(q),
+            k=c.rows(k),
+            v=c.rows(v),
+            decay=c.rows(decay),
+            beta=c.rows(decay if beta is None else beta),
+            dst=rows_of(result),
+        )
+    )
+    return result
+
+
 def _weighted_sum(c: Compiler, node: fx.Node, x: fx.Node, weights: fx.Node) -> Value:
     result = c.new(node)
     c.emit(WeightedSum(c.rows(x), c.rows(weights), rows_of(result)))
@@ -277,6 +307,7 @@ _OPS: dict[object, Callable[..., Value | None]] = {
     GATE: _gate,
     MULTIPLY: _product,
     CONVOLVE: _convolve,
+    LINEAR_ATTEND: _linear_attend,
     FLOAT_EXPERTS: _float_experts,
     INT8_EXPERTS: _int8_experts,
     WEIGHTED_SUM: _weighted_sum,

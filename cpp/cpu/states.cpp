@@ -1,0 +1,35 @@
+#include "cpu/states.h"
+
+#include <new>
+#include <utility>
+
+#include "core/errors.h"
+
+namespace agentkv::cpu {
+
+void States::add(Cell cell) {
+  try {
+    of_cell_[static_cast<std::size_t>(cell)] = std::make_unique_for_overwrite<float[]>(floats_);
+  } catch (const std::bad_alloc&) {
+    throw OutOfMemory("no memory for the state of a layer of linear attention");
+  }
+  ++count_;
+}
+
+void States::drop(Cell cell) noexcept {
+  auto& state = of_cell_[static_cast<std::size_t>(cell)];
+  count_ -= state != nullptr;
+  state.reset();
+}
+
+void States::move(const Cell* src, const Cell* dst, std::size_t n) {
+  std::vector<std::unique_ptr<float[]>> taken;
+  taken.reserve(n);
+  for (std::size_t i = 0; i < n; ++i) taken.push_back(std::move(of_cell_[static_cast<std::size_t>(src[i])]));
+  for (std::size_t i = 0; i < n; ++i) {
+    drop(dst[i]);
+    of_cell_[static_cast<std::size_t>(dst[i])] = std::move(taken[i]);
+  }
+}
+
+}  // namespace agentkv::cpu

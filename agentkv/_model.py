@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.backends import BACKENDS, KV_DTYPES, QUANTIZED_KV_DTYPES
+from agentkv_runtime.metadata import Kept
 
 from ._call_format import CallFormat
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
@@ -92,13 +93,13 @@ class Options:
                 "give kv_dtype='fp16', 'bf16' or 'fp32', or leave quantize_after out"
             )
 
-    def check_rows(self, values_in_keys: bool) -> None:
+    def check_rows(self, latent: bool) -> None:
         """Raises InvalidInput for rows that the model's layers cannot be kept as."""
-        if not values_in_keys:
+        if not latent:
             return
         if self.kv_dtype in QUANTIZED_KV_DTYPES:
             raise InvalidInput(
-                f"kv_dtype is {self.kv_dtype!r}, but this model has latent attention or convolutions, "
+                f"kv_dtype is {self.kv_dtype!r}, but this model has latent attention, "
                 "whose rows are kept as floats; give kv_dtype='fp16', 'bf16' or 'fp32'"
             )
         if self.quantize_after is not None:
@@ -303,8 +304,8 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
             f"out, or export the model again with --backend {options.backend}"
         )
     options.check_backend(manifest.backend)
-    options.check_rows(any(shape.values_in_keys for shape in manifest.shapes))
-    linear = [shape.linear for shape in manifest.shapes]
+    options.check_rows(any(shape.kept == Kept.LATENT for shape in manifest.shapes))
+    linear = [shape.kept == Kept.LINEAR for shape in manifest.shapes]
     options.check_states(any(linear))
     if options.quant not in (None, manifest.quantization):
         raise ModelError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
 from agentkv_runtime.manifest import DType, FeatureInfo, Manifest, Quantization, Scales
-from agentkv_runtime.metadata import LayerShape
+from agentkv_runtime.metadata import Kept, LayerShape
 from rich.table import Table
 
 from agentkv._bench.command import bench
@@ -259,8 +259,14 @@ def _heads_text(facts: Manifest) -> str:
 
 
 def _rows_text(shape: LayerShape) -> str:
-    if shape.values_in_keys:
+    if shape.kept == Kept.LATENT:
         return f"{shape.n_kv_heads} of {shape.k_dim}, values among them"
+    if shape.kept == Kept.INPUTS:
+        return f"a convolution of {shape.n_kv_heads * shape.k_dim} channels"
+    if shape.kept == Kept.LINEAR:
+        return (
+            f"states of {shape.n_kv_heads} times {shape.k_dim} by {shape.v_dim} ({shape.state_bytes / 1024:,.0f} KiB)"
+        )
     widths = str(shape.k_dim) if shape.k_dim == shape.v_dim else f"{shape.k_dim} and {shape.v_dim}"
     return f"{shape.n_kv_heads} of {widths}"
 

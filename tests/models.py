@@ -70,6 +70,9 @@ KINDS: dict[str, TinySpec] = {
     "gpt_oss": TinySpec("gpt_oss", intermediate=64, window=8),
     "llama4": TinySpec("llama4", window=8),
     "lfm2": TinySpec("lfm2", layers=3),
+    "qwen3_next": TinySpec("qwen3_next", layers=3, intermediate=64),
+    "bamba": TinySpec("bamba"),
+    "mamba2": TinySpec("mamba2"),
     "bloom": TinySpec("bloom", kv_heads=4, tied=True),
 }
 
@@ -167,6 +170,38 @@ _BY_MODEL_TYPE: dict[str, tuple[str, Callable[[TinySpec], dict[str, Any]]]] = {
             "block_auto_adjust_ff_dim": False,
             "conv_bias": True,
         },
+    ),
+    # Gated delta rule, and experts.
+    "qwen3_next": (
+        "qwen3_next",
+        lambda spec: {
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"][: spec.layers],
+            "head_dim": spec.head_dim,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": spec.intermediate,
+            "shared_expert_intermediate_size": spec.intermediate,
+        },
+    ),
+    # Mamba-2 beside attention.
+    "bamba": (
+        "bamba",
+        lambda spec: {
+            "attn_layer_indices": [1],
+            "mamba_n_heads": 4,
+            "mamba_d_head": 2 * spec.hidden // 4,
+            "mamba_d_state": 16,
+            "mamba_n_groups": 1,
+        },
+    ),
+    # Mamba-2 alone.
+    "mamba2": (
+        "mamba2",
+        lambda spec: {"num_heads": 4, "head_dim": 2 * spec.hidden // 4, "state_size": 16, "n_groups": 2},
     ),
     # ALiBi.
     "bloom": ("bloom", lambda spec: {"n_layer": spec.layers, "n_head": spec.heads}),

@@ -36,8 +36,7 @@ nb::dict metadata(const ExecuTorchProgram& program) {
   if (!model.shapes.empty()) {
     nb::list shapes;
     for (const LayerShape& shape : model.shapes) {
-      for (const int number :
-           {shape.n_kv_heads, shape.k_dim, shape.v_dim, shape.linear ? 2 : int{shape.values_in_keys}}) {
+      for (const int number : {shape.n_kv_heads, shape.k_dim, shape.v_dim, static_cast<int>(shape.kept)}) {
         shapes.append(number);
       }
     }

@@ -32,8 +32,7 @@ void CacheConfig::check() const {
   for (const LayerShape& each : shapes) {
     require<InvalidTensor>(each.n_kv_heads >= 1 && each.k_dim >= 1 && each.v_dim >= 1, "a layer of ", each.n_kv_heads,
                            " heads of ", each.k_dim, " and ", each.v_dim, " numbers; at least 1");
-    require<InvalidTensor>(!each.values_in_keys || !each.linear, "a layer of linear attention with values in its keys");
-    require<InvalidTensor>(!each.values_in_keys || each.v_dim <= each.k_dim, "values of ", each.v_dim,
+    require<InvalidTensor>(each.has_values() || each.v_dim <= each.k_dim, "values of ", each.v_dim,
                            " numbers within keys of ", each.k_dim);
   }
   const std::pair<const char*, int> counts[] = {{"n_layers", n_layers},

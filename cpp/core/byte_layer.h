@@ -46,17 +46,26 @@ inline Sight narrower(Sight layer, Sight cache) {
   return by_cache ? Sight{cache.window, cache.sinks, layer.chunk} : layer;
 }
 
+enum class Kept : std::uint8_t {
+  KeysAndValues = 0,
+  // Values are the first v_dim numbers of keys, and kept with them: the latent of multi-head latent attention
+  // (DeepSeek-V2, 2024).
+  Latent = 1,
+  // Keys and values of linear attention, as far as the layer's window, and states [n_kv_heads, k_dim, v_dim]; float32.
+  Linear = 2,
+  // What a convolution has as its input, as keys alone; float32.
+  Inputs = 3,
+};
+
 // What one layer keeps of a token.
 struct LayerShape {
   int n_kv_heads = 0;
   int k_dim = 0;
   int v_dim = 0;
-  // Values are the first v_dim numbers of keys, and kept with them: the latent of multi-head latent attention
-  // (DeepSeek-V2, 2024).
-  bool values_in_keys = false;
-  // Keys and values of linear attention, which go into a state [n_kv_heads, k_dim, v_dim]: of a cell they are kept as
-  // far as its layer's window.
-  bool linear = false;
+  Kept kept = Kept::KeysAndValues;
+
+  bool has_values() const { return kept == Kept::KeysAndValues || kept == Kept::Linear; }
+  bool in_float32() const { return kept == Kept::Linear || kept == Kept::Inputs; }
 
   bool operator==(const LayerShape&) const = default;
 };

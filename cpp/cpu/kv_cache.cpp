@@ -33,8 +33,9 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       require<InvalidTensor>(dim <= kMaxHeadDim && dim % 8 == 0, "head_dim is ", dim, "; a multiple of 8 up to ",
                              kMaxHeadDim);
     }
-    require<InvalidTensor>(!shape.values_in_keys || !has_scales(dtype_), "layers whose values are a part of their keys",
-                           " are kept as fp32, fp16 or bf16, not ", config.kv_dtype);
+    require<InvalidTensor>(shape.kept != Kept::Latent || !has_scales(dtype_),
+                           "layers whose values are a part of their keys", " are kept as fp32, fp16 or bf16, not ",
+                           config.kv_dtype);
   }
   require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
   if (!parallel_for_) {
@@ -51,7 +52,7 @@ std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> sha
   std::vector<Layer> layers;
   for (const LayerShape& shape : shapes) {
     Layer& layer = layers.emplace_back(Layer{shape, {}, {}});
-    if (shape.linear) {
+    if (shape.kept == Kept::Linear) {
       layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim + kDecayFloats, KvDtype::Fp32, capacity_, min_chunk_);
       layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, KvDtype::Fp32, capacity_, min_chunk_);
       const auto floats = std::size_t{1} * static_cast<std::size_t>(shape.n_kv_heads) *
@@ -59,8 +60,9 @@ std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> sha
       layer.states = std::make_unique<States>(floats, capacity_);
       continue;
     }
-    layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim, dtype, capacity_, min_chunk_);
-    if (!shape.values_in_keys) layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, dtype, capacity_, min_chunk_);
+    const KvDtype kept = shape.in_float32() ? KvDtype::Fp32 : dtype;
+    layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim, kept, capacity_, min_chunk_);
+    if (shape.has_values()) layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, dtype, capacity_, min_chunk_);
   }
   return layers;
 }
@@ -69,7 +71,7 @@ Cell KvCache::Layer::cells() const { return std::min(k().cells(), v().cells()); 
 
 bool KvCache::only_keys_and_values() const {
   return std::none_of(layers_.begin(), layers_.end(),
-                      [](const Layer& layer) { return layer.shape.values_in_keys || layer.shape.linear; });
+                      [](const Layer& layer) { return layer.shape.kept != Kept::KeysAndValues; });
 }
 
 std::size_t KvCache::bytes() const {
@@ -116,7 +118,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   const auto tokens = static_cast<std::int64_t>(position.size());
   Layer& l = layers_[static_cast<std::size_t>(layer)];
   check_shape("k", k, l.shape.n_kv_heads, tokens, l.shape.k_dim);
-  if (!l.shape.values_in_keys) check_shape("v", v, l.shape.n_kv_heads, tokens, l.shape.v_dim);
+  if (l.shape.has_values()) check_shape("v", v, l.shape.n_kv_heads, tokens, l.shape.v_dim);
 
   const StepPlan& plan = begin_write(l, layer, position);
   require<InvalidTensor>(plan.n_tokens() == tokens, "the plan has ", plan.n_tokens(), " rows; k and v have ", tokens);
@@ -128,7 +130,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
     for (std::int64_t t = begin; t < std::min(tokens, begin + tokens_per_task); ++t) {
       const Cell cell = plan.write_cells[static_cast<std::size_t>(t)];
       l.k().write(k, static_cast<std::int32_t>(t), cell);
-      if (!l.shape.values_in_keys) l.v().write(v, static_cast<std::int32_t>(t), cell);
+      if (l.shape.has_values()) l.v().write(v, static_cast<std::int32_t>(t), cell);
     }
   };
   if (chunks == 1) {
@@ -207,7 +209,7 @@ void KvCache::attend(const AttendSpec& spec, HeadsView q, const Scoring& scoring
 void KvCache::convolve(const AttendSpec& spec, const Convolution& convolution, MutableHeadsView out) {
   require<InvalidTensor>(spec.plan != nullptr, "convolve needs the spec that update_and_fetch returned");
   const LayerShape& shape = layers_[static_cast<std::size_t>(spec.layer)].shape;
-  require<InvalidTensor>(shape.values_in_keys, "a convolution over layer ", spec.layer,
+  require<InvalidTensor>(shape.kept == Kept::Inputs, "a convolution over layer ", spec.layer,
                          ", which keeps keys and values");
   check_shape("out", out, shape.n_kv_heads, spec.plan->n_tokens(), shape.k_dim);
   const auto channels = static_cast<std::size_t>(shape.n_kv_heads) * static_cast<std::size_t>(shape.k_dim);

@@ -217,6 +217,10 @@ Branch& BranchTable::restore(const StoredBranch& stored, SeqId held, LogitsRow n
   try {
     if (cached > 0) cache_->seq_map(held, branch.seq, stored.rows);
     branch.n_cached = static_cast<Pos>(cached);
+    if (window_.unsaved > 0 && covered(branch) < branch.n_cached) {  // states are computed anew
+      cut(branch, covered(branch));
+      branch.next_logits.reset();
+    }
     require<InvalidRange>(covered(branch) == branch.n_cached, "no row for position ", covered(branch), " of ", cached);
   } catch (...) {
     close(branch);

@@ -146,8 +146,7 @@ std::vector<std::int64_t> PteModule::read_ints(const std::string& method) {
   return values;
 }
 
-// Four integers a layer: K/V heads, the width of keys, that of values, and what they are: 1, values are in keys; 2,
-// they are of linear attention.
+// Four integers a layer: K/V heads, the width of keys, that of values, and what it keeps (Kept).
 void PteModule::read_shapes(const std::vector<std::int64_t>& values) {
   constexpr std::int64_t most = 1 << 16;
   if (values.size() != 4 * static_cast<std::size_t>(architecture_.n_layers)) {
@@ -158,8 +157,9 @@ void PteModule::read_shapes(const std::vector<std::int64_t>& values) {
     for (std::size_t j = i; j < i + 3; ++j) {
       if (values[j] < 1 || values[j] > most) fail("a layer shape of " + std::to_string(values[j]) + " is impossible");
     }
+    if (values[i + 3] < 0 || values[i + 3] > 3) fail("a layer that keeps " + std::to_string(values[i + 3]));
     architecture_.shapes.push_back({static_cast<int>(values[i]), static_cast<int>(values[i + 1]),
-                                    static_cast<int>(values[i + 2]), values[i + 3] == 1, values[i + 3] == 2});
+                                    static_cast<int>(values[i + 2]), static_cast<Kept>(values[i + 3])});
   }
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 from agentkv_runtime.errors import UnknownSchemaError
@@ -13,6 +14,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "SHAPES_VERSION",
     "STATES_VERSION",
+    "Kept",
     "KvCacheMetadata",
     "LayerShape",
     "read_kv_cache_metadata",
@@ -23,12 +25,25 @@ SCHEMA_VERSION = 1
 SHAPES_VERSION = 2
 """Of programs whose layers differ in shape, or keep something else than keys and values of one width."""
 STATES_VERSION = 3
-"""Of programs with layers of linear attention."""
+"""Of programs with layers of linear attention or convolutions."""
 MAX_HEAD_DIM = 1024
 _PREFIX = "kv_cache."
 _COUNTS = ("n_layers", "n_kv_heads", "head_dim")
 _FLOAT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 _CODE_BITS = {"int8": 8, "int4": 4}
+
+
+class Kept(IntEnum):
+    """What a layer keeps of a token."""
+
+    KEYS_AND_VALUES = 0
+    LATENT = 1
+    """Values are the first `v_dim` numbers of keys and kept with them, as in latent attention (DeepSeek-V2, 2024)."""
+    LINEAR = 2
+    """Keys and values of linear attention, for a block of 64 tokens or two, and at its end a state `[n_kv_heads, k_dim,
+    v_dim]`; all in float32."""
+    INPUTS = 3
+    """What a convolution has as its input, as keys alone, in float32 and for few tokens."""
 
 
 class LayerShape(NamedTuple):
@@ -37,21 +52,13 @@ class LayerShape(NamedTuple):
     n_kv_heads: int
     k_dim: int
     v_dim: int
-    values_in_keys: bool = False
-    """Values are the first `v_dim` numbers of keys and kept with them, as in latent attention (DeepSeek-V2, 2024)."""
-    linear: bool = False
-    """Of linear attention: keys and values are kept for a block of 64 tokens or two, and at its end a state
-    `[n_kv_heads, k_dim, v_dim]`, all in float32."""
+    kept: int = Kept.KEYS_AND_VALUES
+    """One of `Kept`."""
 
     @property
     def state_bytes(self) -> int:
         """Of a state, where there are some."""
-        return 4 * self.n_kv_heads * self.k_dim * self.v_dim if self.linear else 0
-
-    @property
-    def kind(self) -> int:
-        """As the program's constants have it."""
-        return 2 if self.linear else int(self.values_in_keys)
+        return 4 * self.n_kv_heads * self.k_dim * self.v_dim if self.kept == Kept.LINEAR else 0
 
 
 def _row_bytes(dim: int, kv_dtype: str, backend: str) -> int:
@@ -84,7 +91,8 @@ class KvCacheMetadata:
         """The metadata of a cache whose layers have these shapes and windows. `n_kv_heads` and `head_dim` are those of
         the largest layer where they differ."""
         largest = max(shapes, key=lambda shape: shape.n_kv_heads * shape.k_dim)
-        plain = all(shape == (largest.n_kv_heads, largest.k_dim, largest.k_dim, False, False) for shape in shapes)
+        like_largest = LayerShape(largest.n_kv_heads, largest.k_dim, largest.k_dim)
+        plain = all(shape == like_largest for shape in shapes)
         return cls(
             len(shapes),
             largest.n_kv_heads,
@@ -106,17 +114,17 @@ class KvCacheMetadata:
         """
         total = 0
         for shape in self.shapes or (LayerShape(self.n_kv_heads, self.head_dim, self.head_dim),) * self.n_layers:
-            if shape.linear:  # of few tokens
+            if shape.kept in (Kept.LINEAR, Kept.INPUTS):  # of few tokens
                 continue
-            if shape.values_in_keys and kv_dtype in _CODE_BITS:
+            if shape.kept == Kept.LATENT and kv_dtype in _CODE_BITS:
                 raise ValueError(f"rows whose values are a part of their keys are not kept as {kv_dtype}")
-            dims = (shape.k_dim,) if shape.values_in_keys else (shape.k_dim, shape.v_dim)
+            dims = (shape.k_dim,) if shape.kept == Kept.LATENT else (shape.k_dim, shape.v_dim)
             total += shape.n_kv_heads * sum(_row_bytes(dim, kv_dtype, backend) for dim in dims)
         return total
 
 
 def _version_of(shapes: Sequence[LayerShape]) -> int:
-    if any(shape.linear for shape in shapes):
+    if any(shape.kept in (Kept.LINEAR, Kept.INPUTS) for shape in shapes):
         return STATES_VERSION
     return SHAPES_VERSION if shapes else SCHEMA_VERSION
 
@@ -148,7 +156,7 @@ def write_kv_cache_metadata(
     if any(windows):
         constants[_PREFIX + "windows"] = list(windows)
     if shapes:
-        constants[_PREFIX + "shapes"] = [number for shape in shapes for number in (*shape[:3], shape.kind)]
+        constants[_PREFIX + "shapes"] = [int(number) for shape in shapes for number in shape]
     return constants
 
 
@@ -186,7 +194,9 @@ def _read_shapes(constants: Mapping[str, object], n_layers: int) -> tuple[LayerS
         raise UnknownSchemaError(f"{_PREFIX}shapes must be integers of at least 0, not {numbers!r}")
     if len(numbers) != 4 * n_layers:
         raise UnknownSchemaError(f"{len(numbers)} numbers of shapes for {n_layers} layers, which take 4 each")
+    if any(kept not in list(Kept) for kept in numbers[3::4]):
+        raise UnknownSchemaError(f"{_PREFIX}shapes name something that no layer keeps: {numbers!r}")
     return tuple(
-        LayerShape(heads, k_dim, v_dim, kind == 1, kind == 2)
-        for heads, k_dim, v_dim, kind in zip(*[iter(numbers)] * 4, strict=True)
+        LayerShape(heads, k_dim, v_dim, Kept(kept))
+        for heads, k_dim, v_dim, kept in zip(*[iter(numbers)] * 4, strict=True)
     )

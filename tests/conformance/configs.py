@@ -29,5 +29,8 @@ OTHER_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama4-chunks-experts-w8": ("llama4", {}),
     "bloom-alibi": ("bloom", {}),
     "lfm2-convolutions": ("lfm2", {}),
+    "qwen3next-delta-rule": ("qwen3_next", {}),
+    "bamba-mamba2-attention": ("bamba", {}),
+    "mamba2-alone": ("mamba2", {}),
 }
 ALL_CONFIGS = {**CONFIGS, **OTHER_KINDS}

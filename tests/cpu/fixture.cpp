@@ -75,7 +75,8 @@ Filled::Filled(const Shape& shape, Cell cells, ParallelFor parallel_for, unsigne
             config.n_layers = 1;
             config.n_kv_heads = shape.n_kv_heads;
             config.head_dim = shape.head_dim;
-            config.shapes = {{shape.n_kv_heads, shape.head_dim, shape.width_of_v(), shape.values_in_keys}};
+            config.shapes = {{shape.n_kv_heads, shape.head_dim, shape.width_of_v(),
+                              shape.values_in_keys ? Kept::Latent : Kept::KeysAndValues}};
             config.capacity = cells;
             config.min_chunk = 16;
             config.kv_dtype = shape.dtype;

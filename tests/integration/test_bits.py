@@ -42,6 +42,10 @@ OTHER_MODELS: dict[str, tuple[str, str]] = {
     "bloom-8da4w": ("bloom-alibi", "8da4w"),
     "lfm2-none": ("lfm2-convolutions", "none"),
     "lfm2-8da4w": ("lfm2-convolutions", "8da4w"),
+    "qwen3next-none": ("qwen3next-delta-rule", "none"),
+    "qwen3next-8da4w": ("qwen3next-delta-rule", "8da4w"),
+    "bamba-8da8w": ("bamba-mamba2-attention", "8da8w"),
+    "mamba2-none": ("mamba2-alone", "none"),
 }
 # Half pools on one model, since rounding happens on the way in; integer ones have kernels of their own.
 CASES = [
@@ -49,7 +53,7 @@ CASES = [
     ("llama-none", "fp16"),
     ("llama-8da4w", "bf16"),
     *((name, "fp16") for name in OTHER_MODELS),
-    *((name, "int8") for name in OTHER_MODELS if not name.startswith(("deepseek", "lfm2"))),
+    *((name, "int8") for name in OTHER_MODELS if "deepseek" not in name),
 ]
 
 

@@ -32,7 +32,7 @@ from agentkv_runtime.hf.positions import long_factors, position_limit, trained_p
 from agentkv_runtime.hf.prepare import prepare
 from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
-from agentkv_runtime.metadata import MAX_HEAD_DIM, KvCacheMetadata, LayerShape
+from agentkv_runtime.metadata import MAX_HEAD_DIM, Kept, KvCacheMetadata, LayerShape
 
 __all__ = ["LoweredModel", "lower_model"]
 
@@ -59,13 +59,14 @@ def _metadata(program: ExportedProgram, name: str) -> KvCacheMetadata:
         if node.op == "call_function" and node.target is linear_attention:
             _, k, v, *_, layer = node.args
             k_dim, (*_, heads, v_dim) = k.meta["val"].shape[3], v.meta["val"].shape
-            shapes[layer], windows[layer] = LayerShape(heads, k_dim, v_dim, linear=True), STATE_WINDOW
+            shapes[layer], windows[layer] = LayerShape(heads, k_dim, v_dim, Kept.LINEAR), STATE_WINDOW
         if node.op != "call_function" or node.target is not update_and_attend:
             continue
         args: Any = (*node.args, 0, 0)
         (_, k, v, _, layer), (window, chunk) = args[:5], args[7:9]
         k_shape, v_shape = k.meta["val"].shape, v.meta["val"].shape
-        shape = LayerShape(int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), _is_start(v, k))
+        kept = Kept.LATENT if _is_start(v, k) else Kept.KEYS_AND_VALUES
+        shape = LayerShape(int(k_shape[1]), int(k_shape[3]), int(v_shape[3]), kept)
         for dim in (shape.k_dim, shape.v_dim):
             if dim % 8 or dim > MAX_HEAD_DIM:
                 raise UnsupportedModelError(f"{name}: head_dim {dim} is no multiple of 8 up to {MAX_HEAD_DIM}")

@@ -15,7 +15,7 @@ from agentkv_runtime.hf.latent import is_start
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.hf.wrapper import CachedForward
-from agentkv_runtime.metadata import LayerShape
+from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["check_in_chunks", "check_layers", "reference_logits", "short_windows"]
 
@@ -46,7 +46,8 @@ class _OneSequence:
         writes: bool,
     ) -> torch.Tensor:
         if writes:
-            self.shapes[layer_id] = LayerShape(k.shape[1], k.shape[3], v.shape[3], is_start(v, k))
+            kept = Kept.LATENT if is_start(v, k) else Kept.KEYS_AND_VALUES
+            self.shapes[layer_id] = LayerShape(k.shape[1], k.shape[3], v.shape[3], kept)
             before = self.layers.get(layer_id)
             if before is not None:
                 k, v = torch.cat((before[0], k), 2), torch.cat((before[1], v), 2)
@@ -83,7 +84,7 @@ class _OneSequence:
         position: torch.Tensor,
     ) -> torch.Tensor:
         del position
-        self.shapes[layer_id] = LayerShape(v.shape[2], k.shape[3], v.shape[3], linear=True)
+        self.shapes[layer_id] = LayerShape(v.shape[2], k.shape[3], v.shape[3], Kept.LINEAR)
         held = self.layers.get(layer_id)
         state = held[0] if held else q.new_zeros(v.shape[2], k.shape[3], v.shape[3])
         out = []

@@ -16,7 +16,7 @@ from torch import nn
 from agentkv_runtime.hf.attention import attends_here, mixing, mixing_layer
 from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.hf.op import active
-from agentkv_runtime.metadata import MAX_HEAD_DIM, LayerShape
+from agentkv_runtime.metadata import MAX_HEAD_DIM, Kept, LayerShape
 
 __all__ = ["as_heads", "conv_shape", "convolve_here", "short_conv", "sum_of_taps"]
 
@@ -31,7 +31,7 @@ def conv_shape(channels: int) -> LayerShape:
     if channels % 8:
         raise ValueError(f"a convolution of {channels} channels: 8 must divide them")
     heads = next(n for n in range(1, channels) if channels % (8 * n) == 0 and channels // n <= MAX_HEAD_DIM)
-    return LayerShape(heads, channels // heads, channels // heads, True)
+    return LayerShape(heads, channels // heads, channels // heads, Kept.INPUTS)
 
 
 def as_heads(x: torch.Tensor) -> torch.Tensor:

@@ -190,7 +190,8 @@ class TorchCache:
             cells = visible[t].nonzero()[:, 0]
             cells = cells[step.seen[cells].argsort()]
             keys, added = pools[0].read(step.read_len)[:, cells], pools[1].read(step.read_len)[:, cells]
-            fades = (keys[..., -1].sum(1, keepdim=True) - keys[..., -1].cumsum(1)).exp()
+            since = torch.nn.functional.pad(keys[:, 1:, -1], (0, 1)).flip(1).cumsum(1).flip(1)
+            fades = since.exp()
             keys = keys[..., :-1]
             if beta is not None:
                 known = torch.einsum("hn,hnk,hk,hnv->hv", fades[:, :-1], keys[:, :-1], k[0, t], added[:, :-1])

@@ -88,8 +88,12 @@ def is_sum(node: fx.Node) -> bool:
 
 
 def _elementwise(node: fx.Node) -> bool:
-    shapes = [each.meta["val"].shape for each in (node, *node.all_input_nodes)]
-    return shapes[0] == shapes[1] == shapes[2] and all(is_rows(each) for each in node.all_input_nodes)
+    """Do a node and what it takes have the same rows? Asked without comparing sizes, which would settle symbols."""
+    shapes = [
+        [size if isinstance(size, int) else size.node.expr for size in each.meta["val"].shape]
+        for each in (node, *node.all_input_nodes)
+    ]
+    return all(shape == shapes[0] for shape in shapes) and all(is_rows(each) for each in node.all_input_nodes)
 
 
 def gate_of(product: fx.Node) -> fx.Node | None:

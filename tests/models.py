@@ -269,8 +269,9 @@ def tiny_model(spec: TinySpec) -> Any:
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
             if "norm" in name or ".ln_" in name:
-                # Gemma's norms scale by 1 + weight, the others by weight.
-                weight.copy_(0.1 * noise if spec.kind in ("gemma2", "gemma3") else 1 + 0.1 * noise)
+                # Gemma's and Qwen3-Next's norms scale by 1 + weight, the others by weight.
+                centred = spec.kind in ("gemma2", "gemma3", "qwen3_next") and "linear_attn" not in name
+                weight.copy_(0.1 * noise if centred else 1 + 0.1 * noise)
             elif weight.dim() == 1:
                 weight.copy_(0.1 * noise)
             elif "lm_head" in name or ("embed" in name and spec.tied):

@@ -127,6 +127,7 @@ class BranchTable {
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
   void discard_old(const Branch& branch, std::size_t group);
+  void cut_to_states(Branch& branch);
   void cut(Branch& branch, Pos length);  // what it has in the cache, of less than that
   Coverage coverage(const Branch& branch) const;
   Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most

@@ -20,12 +20,13 @@ NEVER = 2**40  # forwards
 class Player(Verbs):
     """One verb after another."""
 
+    verbs = VERBS  # by how often
     played = 0
     last = ""  # what the last one was, and how it ended
 
     async def turn(self) -> str:
         """One verb, which may be made to fail or be cancelled; then everything is checked. Says how it ended."""
-        (name,) = self.rng.choices(list(VERBS), list(VERBS.values()))
+        (name,) = self.rng.choices(list(self.verbs), list(self.verbs.values()))
         self.fails, cancels = self.rng.random() < 0.1, self.rng.random() < 0.2
         if self.fails:
             await fail_at(self.ctx, self.rng.randrange(2), self.rng.choice([0, 0, 1, 3]))

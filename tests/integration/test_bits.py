@@ -43,7 +43,7 @@ OTHER_MODELS: dict[str, tuple[str, str]] = {
     "lfm2-none": ("lfm2-convolutions", "none"),
     "lfm2-8da4w": ("lfm2-convolutions", "8da4w"),
     "qwen3next-none": ("qwen3next-delta-rule", "none"),
-    "qwen3next-8da4w": ("qwen3next-delta-rule", "8da4w"),
+    "qwen3next-8da8w": ("qwen3next-delta-rule", "8da8w"),
     "bamba-8da8w": ("bamba-mamba2-attention", "8da8w"),
     "mamba2-none": ("mamba2-alone", "none"),
 }

@@ -56,6 +56,9 @@ def logits_of(lowered: LoweredModel, folder: Path, tokens: torch.Tensor) -> np.n
         ("gemma3_text", "8da8w", {"AgentKVCPU": 2, "XnnpackBackend": 1}),  # gelu by tanh, scaled embedding
         ("gpt2", "8da8w", None),  # LayerNorm is XNNPACK's
         ("qwen3_moe", "8da8w", None),  # experts are
+        ("qwen3_next", "8da8w", None),
+        ("bamba", "8da8w", None),
+        ("lfm2", "8da8w", None),
         ("cohere", "8da8w", None),  # attention and feed-forward side by side
     ],
 )

@@ -130,6 +130,35 @@ struct Experts {
   }
 };
 
+// One input [T, 32] and positions [T], [T, 32] out: a convolution of 2 heads of 16, the same times itself, and linear
+// attention of 2 heads, keys of 4 and values of 8, whose decay and beta are the first numbers of a row.
+struct Mixers {
+  std::uint32_t weight = 0, bias = 2, n_weights = 96, corrects = 1;
+  std::int32_t width = 3, layer = 0, dst_dim = 16, k_heads = 2, decay_dim = 2;
+  std::uint32_t out_place = 1;
+
+  Bytes payload() const {
+    Writer out;
+    out.u32(2);
+    out.u32(0).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(1).u32(1).affine(0, 1);
+    out.u32(1).u32(0).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(0);
+    out.u32(2).u32(n_weights);
+    for (std::uint32_t i = 0; i < n_weights; ++i) out.put(0.5f);
+    out.u32(32);
+    for (int i = 0; i < 32; ++i) out.put(0.5f);
+    out.u32(3);
+    out.u32(13).put(layer).u32(1).put(width).u32(weight).u32(bias);
+    out.view(0, 0, 2, 16, 0, 16, 32).view(1, 0, 2, dst_dim, 0, 16, 32);
+    out.u32(14).view(0, 0, 1, 32, 0, 0, 32).view(0, 0, 1, 32, 0, 0, 32).view(1, 0, 1, 32, 0, 0, 32);
+    out.u32(15).u32(3).u32(1).u32(corrects);
+    out.view(0, 0, k_heads, 4, 0, 4, 32).view(0, 0, k_heads, 4, 8, 4, 32).view(0, 0, 2, 8, 16, 8, 32);
+    out.view(0, 0, 1, decay_dim, 0, 0, 32).view(0, 0, 1, decay_dim, 2, 0, 32).view(out_place, 0, 2, 8, 0, 8, 32);
+    return out.bytes;
+  }
+};
+
 // One input [T, 32] and positions [T], [T, 32] out: attention of 2 heads of 16 over one of K and V, as opcode 5 says
 // it, or as 10 does.
 struct Attention {
@@ -243,6 +272,12 @@ void refused_experts(const std::function<void(Experts&)>& change, const std::str
   refused(with_header(experts.payload()), why);
 }
 
+void refused_mixers(const std::function<void(Mixers&)>& change, const std::string& why) {
+  Mixers mixers;
+  change(mixers);
+  refused(with_header(mixers.payload()), why);
+}
+
 void refused_attention(const std::function<void(Attention&)>& change, const std::string& why) {
   Attention attention;
   change(attention);
@@ -336,9 +371,35 @@ void experts_that_cannot_be_are_refused() {
   refused_experts([](Experts& e) { e.sum_dim = 4; }, "a weighted sum of another shape");
 }
 
+void mixers_parse() {
+  const Blob blob = parse(with_header(Mixers{}.payload()));
+  const auto& convolve = std::get<Convolve>(blob.instructions.at(0));
+  CHECK_EQ(convolve.width, 3);
+  CHECK_EQ(convolve.bias, 2u);
+  CHECK(std::holds_alternative<Multiply>(blob.instructions.at(1)));
+  const auto& linear = std::get<LinearAttend>(blob.instructions.at(2));
+  CHECK_EQ(linear.layer, 3);
+  CHECK(linear.corrects);
+  CHECK_EQ(linear.v.offset.at(1), 16);
+}
+
+void mixers_that_cannot_be_are_refused() {
+  refused_mixers([](Mixers& m) { m.layer = -1; }, "a negative layer");
+  refused_mixers([](Mixers& m) { m.width = 0; }, "a convolution of no width");
+  refused_mixers([](Mixers& m) { m.width = 4; }, "a convolution of other channels");
+  refused_mixers([](Mixers& m) { m.bias = 1; }, "a convolution of other channels");
+  refused_mixers([](Mixers& m) { m.weight = 2; }, "constant 2 does not exist");
+  refused_mixers([](Mixers& m) { m.dst_dim = 8; }, "differ in shape");
+  refused_mixers([](Mixers& m) { m.k_heads = 1; }, "do not match");
+  refused_mixers([](Mixers& m) { m.decay_dim = 1; }, "do not match");
+  refused_mixers([](Mixers& m) { m.out_place = 0; }, "an input is written");
+}
+
 }  // namespace
 
 int main() {
+  mixers_parse();
+  mixers_that_cannot_be_are_refused();
   experts_parse();
   experts_that_cannot_be_are_refused();
   attention_parses_as_older_programs_say_it_and_as_newer_ones_do();

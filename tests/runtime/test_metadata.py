@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.errors import UnknownSchemaError
-from agentkv_runtime.metadata import KvCacheMetadata, LayerShape, read_kv_cache_metadata, write_kv_cache_metadata
+from agentkv_runtime.metadata import Kept, KvCacheMetadata, LayerShape, read_kv_cache_metadata, write_kv_cache_metadata
 
 SHAPE = {"n_layers": 2, "n_kv_heads": 3, "head_dim": 16}
 
@@ -35,7 +35,8 @@ def test_impossible_facts_are_not_written(bad: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kv_cache.schema_version": 3}, "version 3; this runtime reads 1 and 2"),
+        ({"kv_cache.schema_version": 4}, "version 4; this runtime reads 1 to 3"),
+        ({"kv_cache.schema_version": 3, "kv_cache.shapes": [1, 8, 8, 4] * 2}, "something that no layer keeps"),
         ({"kv_cache.schema_version": None}, "did not export"),
         ({"kv_cache.n_layers": None}, "n_layers"),
         ({"kv_cache.head_dim": "16"}, "head_dim"),
@@ -89,3 +90,12 @@ def test_bytes_per_token() -> None:
     assert KvCacheMetadata(1, 1, 128).kv_bytes_per_token("int8", "mlx") == 2 * (128 + 2 * 4)
     with pytest.raises(ValueError, match="head_dim that 32 divides on MLX, not 16"):
         metadata.kv_bytes_per_token("int8", "mlx")
+
+
+def test_states_and_inputs_are_kept_for_few_tokens() -> None:
+    shapes = [LayerShape(4, 16, 32, Kept.LINEAR), LayerShape(1, 96, 96, Kept.INPUTS), LayerShape(2, 16, 16)]
+    metadata = KvCacheMetadata.of_layers(shapes, [65, 4, 0])
+    assert metadata.schema_version == 3
+    assert read_kv_cache_metadata(write_kv_cache_metadata(**vars(metadata))) == metadata
+    assert metadata.kv_bytes_per_token("int8") == 2 * 2 * (16 + 4)
+    assert [shape.state_bytes for shape in shapes] == [4 * 4 * 16 * 32, 0, 0]

@@ -158,7 +158,7 @@ class TorchCache:
         weight `[C, 1, W]`, bias `[C]`. Raises InvalidTensor for shapes that do not fit.
         """
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
-        (pool,) = self._write(layer_id, (as_heads(x),), step)
+        (pool,) = self._write(layer_id, (as_heads(x),), step, FloatRows(torch.float32))
         rows = pool.read(step.read_len).transpose(0, 1).flatten(1)
         visible, position = step.mask(weight.shape[2], 0, 0), position.to(self.device)
 
@@ -303,7 +303,7 @@ class TorchCache:
         if written[0].shape[2] != len(step.write_cells):
             raise InvalidTensor(f"k {tuple(written[0].shape)} does not fit a step of {len(step.write_cells)} rows")
         held = self._pools[layer_id]
-        if len(written) == 1 and isinstance(self.rows, CodeRows):
+        if len(written) == 1 and isinstance(kept or self.rows, CodeRows):
             raise InvalidTensor(f"layer {layer_id} has its values in its keys, which are not kept as codes")
         rows = (*written[:-1], written[-1].where(written[-1].isfinite(), 0))
         pools = held or tuple(Pool(kept or self.rows, each.shape[1], each.shape[3], self.device) for each in rows)

@@ -135,6 +135,7 @@ _UNARY = {
     "silu": Opcode.SILU,
     "reciprocal": Opcode.RECIPROCAL,
     "erf": Opcode.ERF,
+    "floor": Opcode.FLOOR,
 }
 _BINARY = {
     "mul.Tensor": Opcode.MUL,
@@ -179,6 +180,7 @@ ELEMENTWISE: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | N
     "aten.pow.Tensor_Scalar": _pow,
     "aten.where.self": _where,
     "aten.clamp.default": _clamp,
+    "aten.clamp.Tensor": _clamp,
     "aten.softmax.int": _softmax,
     "aten._softmax.default": _softmax,
     "aten._to_copy.default": _cast,

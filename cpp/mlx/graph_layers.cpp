@@ -50,18 +50,23 @@ void check_attention(const Instruction& instruction, const GraphBlob& blob) {
       blob.inputs[position].sizes.size() != 1) {
     refuse("positions are no int64 input of one dimension");
   }
-  if (instruction.ints[0] < 0 || instruction.ints[1] < 0) refuse("a negative layer or window");
-  narrow(instruction.ints[0]);
-  narrow(instruction.ints[1]);
+  for (const std::size_t i : {0u, 1u, 3u}) {
+    if (narrow(instruction.integer_or_0(i)) < 0) refuse("a negative layer, window or chunk");
+  }
   dtype_of(instruction.ints[2]);
 }
 
 mx::array update_and_attend(const Call& call) {
+  KvCache& cache = call.frame.cache;
   const int layer = narrow(call.integer(0));
-  const auto spec = call.frame.cache.update_and_fetch(layer, call.frame.host_ints(call.instruction.args[3]),
-                                                      call.arg(1), call.arg(2));
-  const mx::array out = call.frame.cache.attend(spec, call.arg(0), call.number(0), narrow(call.integer(1)));
-  return mx::astype(out, dtype_of(call.integer(2)));
+  const auto position = call.frame.host_ints(call.instruction.args[3]);
+  const bool writes = call.instruction.integer_or_0(4) == 0;
+  const auto spec =
+      writes ? cache.update_and_fetch(layer, position, call.arg(1), call.arg(2)) : cache.fetch(layer, position);
+  const bool capped = call.instruction.floats.size() > 1;
+  const Scoring scoring{call.number(0), capped ? call.number(1) : 0.0f, call.optional(4), call.optional(5)};
+  const Sight sight{.window = narrow(call.integer(1)), .chunk = narrow(call.instruction.integer_or_0(3))};
+  return mx::astype(cache.attend(spec, call.arg(0), scoring, sight), dtype_of(call.integer(2)));
 }
 
 mx::array softmax(const Call& call) {
@@ -72,7 +77,7 @@ const Op kOps[] = {
     {5, "RMS_NORM", {1, 2}, {}, 1, rms_norm},
     {6, "LAYER_NORM", {1, 3}, {}, 1, layer_norm},
     {7, "ROPE", 3, 1, 1, rope},
-    {8, "UPDATE_AND_ATTEND", 4, 3, 1, update_and_attend, check_attention},
+    {8, "UPDATE_AND_ATTEND", {4, 6}, {3, 5}, {1, 2}, update_and_attend, check_attention},
     {10, "SOFTMAX", 1, 1, {}, softmax},
 };
 

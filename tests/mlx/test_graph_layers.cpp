@@ -151,6 +151,36 @@ void a_failure_between_layers_leaves_the_cache_usable() {
   CHECK(want == got);
 }
 
+// Layer 0, capped, with sinks and slopes; layer 1 attends to what layer 0 wrote, by chunks.
+GraphWriter shared_layers(bool written_out) {
+  GraphWriter graph;
+  const auto q = graph.input(kF32, {1, kHeads, -1, kDim});
+  const auto k = graph.input(kF32, {1, kKvHeads, -1, kDim});
+  const auto position = graph.input(kI64, {-1});
+  const auto sinks = graph.constant("sinks", kF32, {kHeads}), slopes = graph.constant("slopes", kF32, {kHeads});
+  const auto first = graph.op(8, {q, k, k, position, sinks, slopes}, {0, 0, kF32}, {0.25, 2});
+  const auto second = written_out ? graph.op(8, {first, k, k, position}, {1, 0, kF32, 4, 0}, {0.25})
+                                  : graph.op(8, {first, k, k, position}, {0, 0, kF32, 4, 1}, {0.25});
+  return graph.output(second, kF32, {1, kHeads, -1, kDim});
+}
+
+void layers_attend_to_what_others_wrote() {
+  const auto constants = [] {
+    return Rig::Constants{{"sinks", mx::array({1.0f, 0.0f, -1.0f, 2.0f})}, {"slopes", mx::full({kHeads}, 0.5f)}};
+  };
+  Rig shared(shared_layers(false), constants), apart(shared_layers(true), constants);
+  for (const auto& [first, n] : {std::pair{0, 6}, {6, 1}, {7, 3}}) {
+    const Step step(first, n);
+    const Floats got = step.run(shared);
+    CHECK(got == step.run(apart));
+    CHECK(std::ranges::any_of(got, [&](float x) { return x != got[0]; }));
+  }
+  GraphWriter graph;
+  const auto q = graph.input(kF32, {1, kHeads, -1, kDim}), position = graph.input(kI64, {-1});
+  graph.output(graph.op(8, {q, q, q, position}, {0, 0, kF32, -4, 0}, {0.25}), kF32, {1, kHeads, -1, kDim});
+  CHECK_THROWS(Rig{graph}, agentkv::ProgramError, "a negative layer, window or chunk");
+}
+
 void attention_refuses_what_does_not_fit() {
   Rig rig(two_layers());
   rig.cache.cells->begin_step(std::vector<SeqId>(2, 0));
@@ -168,6 +198,7 @@ int main() {
   rope_refuses_what_does_not_fit();
   steps_attend_to_what_earlier_steps_wrote();
   a_failure_between_layers_leaves_the_cache_usable();
+  layers_attend_to_what_others_wrote();
   attention_refuses_what_does_not_fit();
   return 0;
 }

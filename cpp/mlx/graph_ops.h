@@ -97,8 +97,8 @@ int axis_of(const mx::array& x, std::int64_t axis);
 // What layers ask of their arguments, as std::invalid_argument; MLX would promote or broadcast what does not fit.
 void check_vector(const std::optional<mx::array>& x, int size, const char* name);
 void check_floats(const mx::array& x);
-// Throws std::invalid_argument unless argument `i` holds indices 0 <= index < bound: MLX would read foreign memory.
-void check_indices(const Call& call, std::size_t i, std::int64_t bound);
+// Throws std::invalid_argument unless argument `i` holds indices least <= index < bound: MLX would read foreign memory.
+void check_indices(const Call& call, std::size_t i, std::int64_t bound, std::int64_t least = 0);
 // Indices as int32, lazily brought within [0, bound): what routers compute in every layer is not worth a wait. Throws
 // std::invalid_argument for what is no integer.
 mx::array within(const mx::array& indices, int bound);

@@ -36,6 +36,8 @@ void computed_indices_are_checked_too() {
   graph.output(graph.op(18, {table, doubled}, {0}), kF32, {-1, 2});
   Rig rig(graph, small_table);
   check_near(rig.run({rows(Ints{1, 0})}), {4, 5, 0, 1});
+  check_near(rig.run({rows(Ints{-1, 0})}), {2, 3, 0, 1});  // from the end
+  CHECK_THROWS(rig.run({rows(Ints{-2})}), InvalidTensor, "(TAKE", "index -4 is outside the 3 rows");
   CHECK_THROWS(rig.run({rows(Ints{1, 2})}), InvalidTensor, "(TAKE", "index 4 is outside the 3 rows");
 }
 

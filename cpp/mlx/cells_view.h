@@ -23,8 +23,12 @@ struct CellsView {
 
   // [1, n_kv_heads, len, head_dim] of the given floating dtype; codes are multiplied out.
   mx::array dense(mx::Dtype dtype) const;
+  // The same without codes.
+  CellsView unpacked(mx::Dtype dtype) const { return {dense(dtype), std::nullopt}; }
   // The cells [first, len) of it, without a copy.
   CellsView from(int first) const;
+  // The first `dim` numbers of each row, where there are no codes.
+  CellsView first_numbers(int dim) const;
 };
 
 }  // namespace agentkv::mlx

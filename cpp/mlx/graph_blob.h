@@ -35,6 +35,8 @@ struct Instruction {
   std::vector<double> floats;
 
   bool has(std::size_t arg) const { return arg < args.size() && args[arg] != kAbsent; }
+  // Of a list whose end may be left out.
+  std::int64_t integer_or_0(std::size_t i) const { return i < ints.size() ? ints[i] : 0; }
 };
 
 struct GraphOutput {

@@ -82,6 +82,7 @@ const Op kOps[] = {
     {34, "RECIPROCAL", 1, {}, {}, unary<mx::reciprocal>},
     {35, "ERF", 1, {}, {}, unary<mx::erf>},
     {36, "LOGICAL_NOT", 1, {}, {}, unary<mx::logical_not>},
+    {37, "FLOOR", 1, {}, {}, unary<mx::floor>},
     {40, "ADD", 2, {}, {}, binary<mx::add>},
     {41, "SUB", 2, {}, {}, binary<mx::subtract>},
     {42, "MUL", 2, {}, {}, binary<mx::multiply>},

@@ -1,4 +1,4 @@
-// The operations that a decoder's layers are made of.
+// Norms, rotation and attention.
 #include <mlx/fast.h>
 #include <mlx/ops.h>
 
@@ -7,72 +7,6 @@
 
 namespace agentkv::mlx {
 namespace {
-
-// MLX would promote or broadcast what does not fit.
-void check_vector(const std::optional<mx::array>& x, int size, const char* name) {
-  if (x && (x->ndim() != 1 || x->shape(0) != size)) refuse("its ", name, " does not have ", size, " elements");
-}
-
-void check_floats(const mx::array& x) {
-  if (x.ndim() < 1 || !mx::issubdtype(x.dtype(), mx::floating)) refuse("rows that are no floats");
-}
-
-mx::array linear(const Call& call) {
-  const mx::array &x = call.arg(0), &weight = call.arg(1);
-  const auto bias = call.optional(2);
-  check_floats(x);
-  if (weight.ndim() != 2 || weight.shape(1) != x.shape(-1) || weight.dtype() != x.dtype()) {
-    refuse("a weight that does not fit its rows");
-  }
-  check_vector(bias, weight.shape(0), "bias");
-  const mx::array transposed = mx::transpose(weight);
-  return bias ? mx::addmm(*bias, x, transposed) : mx::matmul(x, transposed);
-}
-
-void check_affine(const Instruction& instruction, const GraphBlob&) {
-  const std::int64_t group = instruction.ints[0], bits = instruction.ints[1];
-  if (group != 32 && group != 64 && group != 128) refuse("groups of ", group);
-  if (bits != 4 && bits != 8) refuse(bits, " bits");
-}
-
-// packed [O, I * bits / 32] uint32, scales and biases [O, I / group]. Returns I.
-int check_packed(const Call& call, const mx::array& packed, const mx::array& scales, const mx::array& biases) {
-  if (packed.ndim() != 2 || scales.ndim() != 2 || packed.dtype() != mx::uint32 || scales.shape() != biases.shape() ||
-      scales.dtype() != biases.dtype() || scales.shape(0) != packed.shape(0)) {
-    refuse("packed weights, scales and biases that do not fit each other");
-  }
-  const std::int64_t columns = packed.shape(1) * (32 / call.integer(1));
-  if (columns != scales.shape(1) * call.integer(0)) {
-    refuse(columns, " packed columns for ", scales.shape(1), " groups of ", call.integer(0));
-  }
-  return narrow(columns);
-}
-
-mx::array affine_linear(const Call& call) {
-  const mx::array &x = call.arg(0), &packed = call.arg(1), &scales = call.arg(2), &biases = call.arg(3);
-  const auto bias = call.optional(4);
-  check_floats(x);
-  if (check_packed(call, packed, scales, biases) != x.shape(-1)) refuse("a weight that does not fit its rows");
-  check_vector(bias, packed.shape(0), "bias");
-  const int group = narrow(call.integer(0)), bits = narrow(call.integer(1));
-  const mx::array product = mx::quantized_matmul(x, packed, scales, biases, /*transpose=*/true, group, bits);
-  return bias ? mx::add(product, *bias) : product;
-}
-
-mx::array embedding(const Call& call) {
-  const mx::array& table = call.arg(0);
-  if (table.ndim() != 2) refuse("a table that is no matrix");
-  check_indices(call, 1, table.shape(0));
-  return mx::take(table, call.arg(1), 0);
-}
-
-mx::array affine_embedding(const Call& call) {
-  const mx::array &packed = call.arg(0), &scales = call.arg(1), &biases = call.arg(2), &indices = call.arg(3);
-  check_packed(call, packed, scales, biases);
-  check_indices(call, 3, packed.shape(0));
-  return mx::dequantize(mx::take(packed, indices, 0), mx::take(scales, indices, 0), mx::take(biases, indices, 0),
-                        narrow(call.integer(0)), narrow(call.integer(1)));
-}
 
 mx::array rms_norm(const Call& call) {
   const auto weight = call.optional(1);
@@ -116,23 +50,23 @@ void check_attention(const Instruction& instruction, const GraphBlob& blob) {
       blob.inputs[position].sizes.size() != 1) {
     refuse("positions are no int64 input of one dimension");
   }
-  if (instruction.ints[0] < 0 || instruction.ints[1] < 0) refuse("a negative layer or window");
-  narrow(instruction.ints[0]);
-  narrow(instruction.ints[1]);
+  for (const std::size_t i : {0u, 1u, 3u}) {
+    if (narrow(instruction.integer_or_0(i)) < 0) refuse("a negative layer, window or chunk");
+  }
   dtype_of(instruction.ints[2]);
 }
 
 mx::array update_and_attend(const Call& call) {
+  KvCache& cache = call.frame.cache;
   const int layer = narrow(call.integer(0));
-  const auto spec = call.frame.cache.update_and_fetch(layer, call.frame.host_ints(call.instruction.args[3]),
-                                                      call.arg(1), call.arg(2));
-  const mx::array out = call.frame.cache.attend(spec, call.arg(0), call.number(0), narrow(call.integer(1)));
-  return mx::astype(out, dtype_of(call.integer(2)));
-}
-
-mx::array matmul(const Call& call) {
-  if (call.arg(0).dtype() != call.arg(1).dtype()) refuse("two dtypes");
-  return mx::matmul(call.arg(0), call.arg(1));
+  const auto position = call.frame.host_ints(call.instruction.args[3]);
+  const bool writes = call.instruction.integer_or_0(4) == 0;
+  const auto spec =
+      writes ? cache.update_and_fetch(layer, position, call.arg(1), call.arg(2)) : cache.fetch(layer, position);
+  const bool capped = call.instruction.floats.size() > 1;
+  const Scoring scoring{call.number(0), capped ? call.number(1) : 0.0f, call.optional(4), call.optional(5)};
+  const Sight sight{.window = narrow(call.integer(1)), .chunk = narrow(call.instruction.integer_or_0(3))};
+  return mx::astype(cache.attend(spec, call.arg(0), scoring, sight), dtype_of(call.integer(2)));
 }
 
 mx::array softmax(const Call& call) {
@@ -140,15 +74,10 @@ mx::array softmax(const Call& call) {
 }
 
 const Op kOps[] = {
-    {1, "LINEAR", {2, 3}, {}, {}, linear},
-    {2, "AFFINE_LINEAR", {4, 5}, 2, {}, affine_linear, check_affine},
-    {3, "EMBEDDING", 2, {}, {}, embedding},
-    {4, "AFFINE_EMBEDDING", 4, 2, {}, affine_embedding, check_affine},
     {5, "RMS_NORM", {1, 2}, {}, 1, rms_norm},
     {6, "LAYER_NORM", {1, 3}, {}, 1, layer_norm},
     {7, "ROPE", 3, 1, 1, rope},
-    {8, "UPDATE_AND_ATTEND", 4, 3, 1, update_and_attend, check_attention},
-    {9, "MATMUL", 2, {}, {}, matmul},
+    {8, "UPDATE_AND_ATTEND", {4, 6}, {3, 5}, {1, 2}, update_and_attend, check_attention},
     {10, "SOFTMAX", 1, 1, {}, softmax},
 };
 

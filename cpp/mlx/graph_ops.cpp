@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint32_t kOpcodes = 128;
 
-void check_range(std::int64_t index, std::int64_t bound) {
-  if (index < 0 || index >= bound) refuse("index ", index, " is outside the ", bound, " rows");
+void check_range(std::int64_t index, std::int64_t least, std::int64_t bound) {
+  if (index < least || index >= bound) refuse("index ", index, " is outside the ", bound, " rows");
 }
 
 }  // namespace
@@ -19,7 +19,7 @@ void check_range(std::int64_t index, std::int64_t bound) {
 const Op* find_op(std::uint32_t opcode) {
   static const auto table = [] {
     std::array<const Op*, kOpcodes> ops{};
-    for (const auto group : {layer_ops(), shape_ops(), elementwise_ops()}) {
+    for (const auto group : {product_ops(), layer_ops(), choice_ops(), shape_ops(), elementwise_ops()}) {
       for (const Op& op : group) ops.at(op.opcode) = &op;
     }
     return ops;
@@ -56,16 +56,29 @@ int axis_of(const mx::array& x, std::int64_t axis) {
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
-void check_indices(const Call& call, std::size_t i, std::int64_t bound) {
+void check_vector(const std::optional<mx::array>& x, int size, const char* name) {
+  if (x && (x->ndim() != 1 || x->shape(0) != size)) refuse("its ", name, " does not have ", size, " elements");
+}
+
+void check_floats(const mx::array& x) {
+  if (x.ndim() < 1 || !mx::issubdtype(x.dtype(), mx::floating)) refuse("rows that are no floats");
+}
+
+void check_indices(const Call& call, std::size_t i, std::int64_t bound, std::int64_t least) {
   const mx::array& indices = call.arg(i);
   if (!mx::issubdtype(indices.dtype(), mx::integer)) refuse("indices that are no integers");
   if (indices.size() == 0) return;
   const auto known = call.frame.host_ints(call.instruction.args[i]);
-  for (const std::int64_t index : known) check_range(index, bound);
+  for (const std::int64_t index : known) check_range(index, least, bound);
   if (!known.empty()) return;
   // Computed by the graph, which decoders hardly ever do: worth a wait for their values.
-  check_range(mx::astype(mx::min(indices), mx::int64).item<std::int64_t>(), bound);
-  check_range(mx::astype(mx::max(indices), mx::int64).item<std::int64_t>(), bound);
+  check_range(mx::astype(mx::min(indices), mx::int64).item<std::int64_t>(), least, bound);
+  check_range(mx::astype(mx::max(indices), mx::int64).item<std::int64_t>(), least, bound);
+}
+
+mx::array within(const mx::array& indices, int bound) {
+  if (!mx::issubdtype(indices.dtype(), mx::integer)) refuse("indices that are no integers");
+  return mx::clip(mx::astype(indices, mx::int32), mx::array(0), mx::array(bound - 1));
 }
 
 mx::array in_float32(const mx::array& x, mx::array (*f)(const mx::array&)) {

@@ -80,7 +80,9 @@ struct Op {
 const Op* find_op(std::uint32_t opcode);
 
 // The groups that make up the table.
+std::span<const Op> product_ops();
 std::span<const Op> layer_ops();
+std::span<const Op> choice_ops();
 std::span<const Op> shape_ops();
 std::span<const Op> elementwise_ops();
 
@@ -92,8 +94,14 @@ template <class... Parts>
 int narrow(std::int64_t value);
 // `axis` counted from the front; throws std::invalid_argument when `x` has no such dimension.
 int axis_of(const mx::array& x, std::int64_t axis);
-// Throws std::invalid_argument unless argument `i` holds indices 0 <= index < bound: MLX would read foreign memory.
-void check_indices(const Call& call, std::size_t i, std::int64_t bound);
+// What layers ask of their arguments, as std::invalid_argument; MLX would promote or broadcast what does not fit.
+void check_vector(const std::optional<mx::array>& x, int size, const char* name);
+void check_floats(const mx::array& x);
+// Throws std::invalid_argument unless argument `i` holds indices least <= index < bound: MLX would read foreign memory.
+void check_indices(const Call& call, std::size_t i, std::int64_t bound, std::int64_t least = 0);
+// Indices as int32, lazily brought within [0, bound): what routers compute in every layer is not worth a wait. Throws
+// std::invalid_argument for what is no integer.
+mx::array within(const mx::array& indices, int bound);
 // f over float32, back in x's dtype: for what loses too much in half precision.
 mx::array in_float32(const mx::array& x, mx::array (*f)(const mx::array&));
 

@@ -105,7 +105,8 @@ mx::array broadcast(const Call& call) {
 
 mx::array take(const Call& call) {
   const int axis = axis_of(call.arg(0), call.integer(0));
-  check_indices(call, 1, call.arg(0).shape(axis));
+  const int size = call.arg(0).shape(axis);
+  check_indices(call, 1, size, -size);  // as torch has it, negative ones count from the end
   return mx::take(call.arg(0), call.arg(1), axis);
 }
 

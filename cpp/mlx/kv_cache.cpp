@@ -33,15 +33,14 @@ void check_on_owner(const char* verb) {
   if (!is_owner()) throw InvalidStep(error_text(verb, " was called off the thread that owns MLX"));
 }
 
-std::unique_ptr<Pool> make_pool(const CacheConfig& config) {
-  const std::string name = config.kv_dtype;
-  if (name == "int8") return std::make_unique<QuantPool>(config.n_kv_heads, config.head_dim, 8);
-  if (name == "int4") return std::make_unique<QuantPool>(config.n_kv_heads, config.head_dim, 4);
-  const auto fp = [&](mx::Dtype dtype) { return std::make_unique<FPPool>(config.n_kv_heads, config.head_dim, dtype); };
-  if (name == "fp32") return fp(mx::float32);
-  if (name == "fp16") return fp(mx::float16);
-  if (name == "bf16") return fp(mx::bfloat16);
-  throw InvalidTensor(error_text("kv_dtype '", name, "' is not one of fp32, fp16, bf16, int8, int4"));
+std::unique_ptr<Pool> make_pool(const std::string& kv_dtype, int n_kv_heads, int dim) {
+  if (kv_dtype == "int8") return std::make_unique<QuantPool>(n_kv_heads, dim, 8);
+  if (kv_dtype == "int4") return std::make_unique<QuantPool>(n_kv_heads, dim, 4);
+  const auto fp = [&](mx::Dtype dtype) { return std::make_unique<FPPool>(n_kv_heads, dim, dtype); };
+  if (kv_dtype == "fp32") return fp(mx::float32);
+  if (kv_dtype == "fp16") return fp(mx::float16);
+  if (kv_dtype == "bf16") return fp(mx::bfloat16);
+  throw InvalidTensor(error_text("kv_dtype '", kv_dtype, "' is not one of fp32, fp16, bf16, int8, int4"));
 }
 
 // Stores rows where the plan says: cells that follow each other in one piece.
@@ -60,25 +59,39 @@ Visibility visibility_of(const StepPlan& plan) {
   return plan.n_tokens() == 1 ? Visibility::None : Visibility::Causal;
 }
 
-// Whether a window hides anything from a row that sees every position up to its own.
-bool hides(const StepPlan& plan, Pos window, Pos sinks) {
-  return window > 0 && plan.positions.back() - window >= sinks;
+// Whether anything is hidden from a row that sees every position up to its own.
+bool hides(const StepPlan& plan, const Sight& sight) {
+  const Pos last = plan.positions.back();
+  return (sight.window > 0 && last - sight.window >= sight.sinks) || (sight.chunk > 0 && last >= sight.chunk);
+}
+
+// A NaN or infinity in V would reach rows that do not see it, as 0 times it, and outlive its sequence. In K it does
+// not.
+mx::array without_infinities(const mx::array& v) {
+  const mx::array finite = mx::less(mx::abs(v), mx::array(std::numeric_limits<float>::infinity(), v.dtype()));
+  return mx::where(finite, v, mx::array(0.0f, v.dtype()));
 }
 
 }  // namespace
 
 KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner)
-    : n_kv_heads_(config.n_kv_heads),
-      head_dim_(config.head_dim),
-      capacity_(config.capacity),
+    : capacity_(config.capacity),
       min_chunk_(config.min_chunk),
       sight_{.window = config.window, .sinks = config.sinks},
       planner_(std::move(planner)) {
   config.check();
-  require<InvalidTensor>(config.shapes.empty(), "MLX keeps layers of one shape only");
   require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
+  const bool codes = config.kv_dtype == "int8" || config.kv_dtype == "int4";
   on_owner([&] {
-    for (int i = 0; i < config.n_layers; ++i) layers_.push_back({make_pool(config), make_pool(config)});
+    for (int i = 0; i < config.n_layers; ++i) {
+      const LayerShape shape = config.shape(i);
+      require<InvalidTensor>(!shape.values_in_keys || !codes, "layers whose values are a part of their keys are kept",
+                             " as fp32, fp16 or bf16, not ", config.kv_dtype);
+      Layer& layer = layers_.emplace_back(Layer{shape, {}});
+      layer.pools.push_back(make_pool(config.kv_dtype, shape.n_kv_heads, shape.k_dim));
+      if (shape.values_in_keys) continue;
+      layer.pools.push_back(make_pool(config.kv_dtype, shape.n_kv_heads, shape.v_dim));
+    }
   });
 }
 
@@ -95,141 +108,98 @@ KvCache::~KvCache() {
   }
 }
 
-void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
-  on_owner([=, this] {
-    for (const Layer& layer : layers_) {
-      if (layer.v->cells() > 0) check_moves(src, dst, n, layer.v->cells());
-    }
-    const auto count = static_cast<int>(n);
-    if (count == 0) return;
-    const mx::array from(src, {count}, mx::int32), to(dst, {count}, mx::int32);
-    try {
-      for (const Layer& layer : layers_) {
-        if (layer.v->cells() == 0) continue;
-        layer.k->gather_into(from, to);
-        layer.v->gather_into(from, to);
-      }
-      settle();
-    } catch (...) {
-      abandon();
-      throw;
-    }
-  });
-}
-
-std::size_t KvCache::cell_bytes() const { return layers_.size() * 2 * layers_.front().k->cell_bytes(); }
-
-std::vector<CellArray> KvCache::cell_arrays() const {
-  std::vector<CellArray> arrays;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const std::string layer = "layers." + std::to_string(i);
-    layers_[i].k->describe(layer + ".k", arrays);
-    layers_[i].v->describe(layer + ".v", arrays);
-  }
-  return arrays;
-}
-
-void KvCache::read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const {
-  on_owner([&] {
-    Cell end = capacity_;
-    for (const Layer& layer : layers_) end = std::min(end, layer.v->cells());
-    check_cells(cells, end, bytes.size());
-    if (cells.empty()) return;
-    const mx::array index(cells.data(), {static_cast<int>(cells.size())}, mx::int32);
-    const std::size_t step = layers_.front().k->cell_bytes();
-    std::byte* out = bytes.data();
-    for (const Layer& layer : layers_) {
-      layer.k->read_bytes(index, out, cell_bytes());
-      layer.v->read_bytes(index, out + step, cell_bytes());
-      out += 2 * step;
-    }
-  });
-}
-
-void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) {
-  on_owner([&] {
-    check_cells(cells, capacity_, bytes.size());
-    if (cells.empty()) return;
-    const mx::array index(cells.data(), {static_cast<int>(cells.size())}, mx::int32);
-    const std::size_t step = layers_.front().k->cell_bytes();
-    const std::byte* in = bytes.data();
-    try {
-      for (Layer& layer : layers_) {
-        reserve(layer, *std::max_element(cells.begin(), cells.end()) + 1);
-        layer.k->restore(index, in, cell_bytes());
-        layer.v->restore(index, in + step, cell_bytes());
-        in += 2 * step;
-      }
-      settle();
-    } catch (...) {
-      abandon();
-      throw;
-    }
-  });
-}
-
 void KvCache::reserve(Layer& layer, Cell cells) {
-  if (cells <= layer.v->cells()) return;  // which grows last
-  layer.k->ensure(cells, min_chunk_, capacity_);
-  layer.v->ensure(cells, min_chunk_, capacity_);
+  if (cells <= layer.v().cells()) return;  // which grows last
+  for (const auto& pool : layer.pools) pool->ensure(cells, min_chunk_, capacity_);
   count_bytes();
+}
+
+KvCache::Layer& KvCache::layer_at(int layer) {
+  require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
+  return layers_[static_cast<std::size_t>(layer)];
 }
 
 AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> position, const mx::array& k,
                                      const mx::array& v) {
   check_on_owner("update_and_fetch");
-  require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
-  const mx::Shape expected = {1, n_kv_heads_, static_cast<int>(position.size()), head_dim_};
-  check_rows("k", k, expected);
-  check_rows("v", v, expected);
+  Layer& held = layer_at(layer);
+  const LayerShape& shape = held.shape;
+  const auto tokens = static_cast<int>(position.size());
+  check_rows("k", k, {1, shape.n_kv_heads, tokens, shape.k_dim});
+  if (!shape.values_in_keys) check_rows("v", v, {1, shape.n_kv_heads, tokens, shape.v_dim});
 
   const StepPlan& plan = planner_->plan(position, layer);
   require<InvalidTensor>(plan.positions.size() == position.size(), "the plan has ", plan.n_tokens(),
                          " rows; k and v have ", position.size());
   Cell needed = plan.read_len;
   for (const Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
-  Layer& pools = layers_[static_cast<std::size_t>(layer)];
-  reserve(pools, needed);
-  Pool &keys = *pools.k, &values = *pools.v;
-
-  write(keys, plan, k);
-  // A NaN or infinity in V would reach rows that do not see it, as 0 times it, and outlive its sequence. In K it does
-  // not. Both are false here.
-  const mx::array finite = mx::less(mx::abs(v), mx::array(std::numeric_limits<float>::infinity(), v.dtype()));
-  write(values, plan, mx::where(finite, v, mx::array(0.0f, v.dtype())));
-  return {keys.read(plan.read_len), values.read(plan.read_len), visibility_of(plan), &plan};
+  reserve(held, needed);
+  if (shape.values_in_keys) {
+    write(held.k(), plan, without_infinities(k));
+  } else {
+    write(held.k(), plan, k);
+    write(held.v(), plan, without_infinities(v));
+  }
+  return spec_of(layer, plan);
 }
 
-mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, float scale, Pos window, Pos sinks) {
-  check_on_owner("attend");
-  const StepPlan& plan = *spec.plan;
-  const int heads = q.ndim() == 4 ? q.shape(1) : 0;
-  require<InvalidTensor>(heads >= n_kv_heads_ && heads % n_kv_heads_ == 0, "q is ", shown(q.shape()),
-                         "; its heads are not a multiple of ", n_kv_heads_);
-  check_rows("q", q, {1, heads, plan.n_tokens(), head_dim_});
-  require<InvalidTensor>(window >= 0 && sinks >= 0, "window and sinks are ", window, " and ", sinks,
-                         "; neither may be negative");
+AttendSpec KvCache::fetch(int layer, std::span<const std::int64_t> position) {
+  check_on_owner("fetch");
+  Layer& held = layer_at(layer);
+  const StepPlan& plan = planner_->plan(position, layer);
+  reserve(held, plan.read_len);
+  return spec_of(layer, plan);
+}
 
-  const Sight sight = narrower({.window = window, .sinks = sinks}, sight_);
-  const Visibility visibility = hides(plan, sight.window, sight.sinks) ? Visibility::Explicit : spec.visibility;
+AttendSpec KvCache::spec_of(int layer, const StepPlan& plan) const {
+  const Layer& held = layers_[static_cast<std::size_t>(layer)];
+  const CellsView k = held.k().read(plan.read_len);
+  const CellsView v = held.shape.values_in_keys ? k.first_numbers(held.shape.v_dim) : held.v().read(plan.read_len);
+  return {layer, k, v, visibility_of(plan), &plan};
+}
+
+void KvCache::check_scoring(const AttendSpec& spec, const mx::array& q, const Scoring& scoring,
+                            const Sight& sight) const {
+  const LayerShape& shape = layers_[static_cast<std::size_t>(spec.layer)].shape;
+  const int heads = q.ndim() == 4 ? q.shape(1) : 0;
+  require<InvalidTensor>(heads >= shape.n_kv_heads && heads % shape.n_kv_heads == 0, "q is ", shown(q.shape()),
+                         "; its heads are not a multiple of ", shape.n_kv_heads);
+  check_rows("q", q, {1, heads, spec.plan->n_tokens(), shape.k_dim});
+  require<InvalidTensor>(sight.window >= 0 && sight.sinks >= 0 && sight.chunk >= 0, "window, sinks and chunk are ",
+                         sight.window, ", ", sight.sinks, " and ", sight.chunk, "; none may be negative");
+  require<InvalidTensor>(scoring.cap >= 0, "a cap of ", scoring.cap, " on scores; it may not be negative");
+  if (scoring.sink_scores) check_rows("sink_scores", *scoring.sink_scores, {heads});
+  if (scoring.slopes) check_rows("slopes", *scoring.slopes, {heads});
+}
+
+mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, const Scoring& scoring, const Sight& sight) {
+  check_on_owner("attend");
+  check_scoring(spec, q, scoring, sight);
+  const StepPlan& plan = *spec.plan;
+  const Sight narrow = narrower(sight, sight_);
+  const Visibility visibility = hides(plan, narrow) ? Visibility::Explicit : spec.visibility;
   // Of the two ways to attend over codes, the one with the smaller intermediate: scores, or K and V multiplied out.
-  const bool packed = spec.k.affine && heads * plan.n_tokens() <= 2 * n_kv_heads_ * head_dim_;
-  if (visibility == Visibility::None || (visibility == Visibility::Causal && !packed)) {
-    return packed ? packed_attention(q, spec.k, spec.v, scale, std::nullopt)
-                  : attention(q, spec.k, spec.v, scale, visibility, std::nullopt);
-  }
-  const VisibleCells& visible = visible_for(plan, sight.window, sight.sinks);
+  const bool packed = spec.k.affine && q.shape(1) * plan.n_tokens() <= 2 * spec.k.values.shape(1) * q.shape(3);
+  const bool fused = scoring.is_fused() && !packed;
+  if (fused && visibility != Visibility::Explicit)
+    return attention(q, spec.k, spec.v, scoring, visibility, std::nullopt);
+
+  const VisibleCells all;
+  const VisibleCells& visible = visibility == Visibility::None ? all : visible_for(plan, narrow);
   const CellsView k = spec.k.from(visible.first), v = spec.v.from(visible.first);
-  if (packed) return packed_attention(q, k, v, scale, visible.mask);
-  return attention(q, k, v, scale, visible.mask ? Visibility::Explicit : Visibility::None, visible.mask);
+  if (fused) {
+    return attention(q, k, v, scoring, visible.mask ? Visibility::Explicit : Visibility::None, visible.mask);
+  }
+  const auto apart = scoring.slopes ? std::optional(distances(plan, visible.first)) : std::nullopt;
+  if (packed) return composed_attention(q, k, v, scoring, visible.mask, apart);
+  return composed_attention(q, k.unpacked(mx::float32), v.unpacked(mx::float32), scoring, visible.mask, apart);
 }
 
 void KvCache::settle() {
   check_on_owner("settle");
   std::vector<mx::array> pending;
   for (const Layer& layer : layers_) {
-    layer.k->collect_pending(pending);
-    layer.v->collect_pending(pending);
+    for (const auto& pool : layer.pools) pool->collect_pending(pending);
   }
   if (pending.empty()) return;
   try {
@@ -243,21 +213,20 @@ void KvCache::settle() {
 void KvCache::abandon() {
   check_on_owner("abandon");
   for (const Layer& layer : layers_) {
-    layer.k->drop_pending();
-    layer.v->drop_pending();
+    for (const auto& pool : layer.pools) pool->drop_pending();
   }
   mx::synchronize();  // what was begun before the failure may still run
 }
 
-const VisibleCells& KvCache::visible_for(const StepPlan& plan, Pos window, Pos sinks) {
+const VisibleCells& KvCache::visible_for(const StepPlan& plan, const Sight& sight) {
   if (plan != visible_plan_) {
     visible_.clear();
     visible_plan_ = plan;
   }
   for (const KeptVisible& kept : visible_) {
-    if (kept.window == window && kept.sinks == sinks) return kept.visible;
+    if (kept.sight == sight) return kept.visible;
   }
-  visible_.push_back({window, sinks, visible_cells(plan, window, sinks)});
+  visible_.push_back({sight, visible_cells(plan, sight)});
   return visible_.back().visible;
 }
 
@@ -265,8 +234,8 @@ void KvCache::count_bytes() {
   std::size_t bytes = 0;
   Cell cells = 0;
   for (const Layer& layer : layers_) {
-    bytes += layer.k->bytes() + layer.v->bytes();
-    cells = std::max(cells, layer.v->cells());
+    for (const auto& pool : layer.pools) bytes += pool->bytes();
+    cells = std::max(cells, layer.v().cells());
   }
   bytes_ = bytes;
   allocated_cells_ = cells;

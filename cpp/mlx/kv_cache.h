@@ -23,6 +23,7 @@ namespace agentkv::mlx {
 
 // What a layer's attention reads. To be dropped before the next step: a view that lives makes the next write a copy.
 struct AttendSpec {
+  int layer;
   CellsView k, v;
   Visibility visibility;
   const StepPlan* plan;
@@ -30,8 +31,8 @@ struct AttendSpec {
 
 class KvCache final : public ByteLayer {
  public:
-  // n_layers, n_kv_heads, head_dim, capacity and min_chunk at least 1; kv_dtype fp32, fp16, bf16, or int8 or int4 where
-  // 32 divides head_dim. Throws InvalidTensor otherwise. Allocates nothing before the first update.
+  // Counts at least 1; kv_dtype fp32, fp16, bf16, or int8 or int4 where 32 divides the widths of rows and no layer has
+  // its values in its keys. Throws InvalidTensor otherwise. Allocates nothing before the first update.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner);
   ~KvCache() override;
 
@@ -50,16 +51,18 @@ class KvCache final : public ByteLayer {
 
   // The rest is called on the owner (InvalidStep elsewhere), between forwards or within one.
 
-  // Stores this step's K and V of one layer into the cells that the plan gives them: [1, n_kv_heads, T, head_dim] with
-  // T == position.size(), of any floating dtype, lazy or not. Throws InvalidTensor before anything changes when a
-  // shape, a dtype or the layer does not fit.
+  // Stores this step's K [1, n_kv_heads, T, k_dim] and V [1, n_kv_heads, T, v_dim] of one layer, T == position.size(),
+  // into the cells that the plan gives them; of any floating dtype, lazy or not. V is not looked at where values are in
+  // keys. Throws InvalidTensor before anything changes when a shape, a dtype or the layer does not fit.
   AttendSpec update_and_fetch(int layer, std::span<const std::int64_t> position, const mx::array& k,
                               const mx::array& v);
+  // The same of a layer that this step has written already.
+  AttendSpec fetch(int layer, std::span<const std::int64_t> position);
 
-  // softmax(scale * q K^T) V over the cells that each row sees, lazy, of q's shape and dtype. q: [1, n_heads, T,
-  // head_dim], n_heads a multiple of n_kv_heads. window > 0 hides positions <= position - window, except those below
-  // `sinks`.
-  mx::array attend(const AttendSpec& spec, const mx::array& q, float scale, Pos window, Pos sinks = 0);
+  // softmax(scores) V over the cells that each row sees, scores as `scoring` makes them of q K^T; lazy, [1, n_heads, T,
+  // v_dim] of q's dtype. q: [1, n_heads, T, k_dim], n_heads a multiple of n_kv_heads. The cache's own window holds
+  // where it is narrower than `sight`. Throws InvalidTensor.
+  mx::array attend(const AttendSpec& spec, const mx::array& q, const Scoring& scoring, const Sight& sight = {});
 
   // Evaluates what was written: called at the end of every forward. Throws what the evaluation throws, after abandon().
   void settle();
@@ -72,19 +75,24 @@ class KvCache final : public ByteLayer {
 
  private:
   struct Layer {
-    std::unique_ptr<Pool> k, v;
+    LayerShape shape;
+    std::vector<std::unique_ptr<Pool>> pools;  // K, and V unless it is in K
+
+    Pool& k() const { return *pools.front(); }
+    Pool& v() const { return *pools.back(); }
   };
-  // Serves every layer of a step that has the same window.
+  // Serves every layer of a step that looks as far back.
   struct KeptVisible {
-    Pos window, sinks;
+    Sight sight;
     VisibleCells visible;
   };
-  const VisibleCells& visible_for(const StepPlan& plan, Pos window, Pos sinks);
+  Layer& layer_at(int layer);
+  AttendSpec spec_of(int layer, const StepPlan& plan) const;
+  void check_scoring(const AttendSpec& spec, const mx::array& q, const Scoring& scoring, const Sight& sight) const;
+  const VisibleCells& visible_for(const StepPlan& plan, const Sight& sight);
   void reserve(Layer& layer, Cell cells);
   void count_bytes();
 
-  int n_kv_heads_;
-  int head_dim_;
   Cell capacity_;
   Cell min_chunk_;
   Sight sight_;  // of every layer, at most

@@ -1,5 +1,7 @@
 #include "mlx/visible_cells.h"
 
+#include <mlx/ops.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -19,8 +21,8 @@ std::size_t first_shown(const std::vector<std::uint8_t>& mask, std::size_t width
 
 }  // namespace
 
-VisibleCells visible_cells(const StepPlan& plan, Pos window, Pos sinks) {
-  const std::vector<std::uint8_t> all = plan.mask(window, sinks);
+VisibleCells visible_cells(const StepPlan& plan, const Sight& sight) {
+  const std::vector<std::uint8_t> all = plan.mask(sight.window, sight.sinks, sight.chunk);
   const auto width = static_cast<std::size_t>(plan.read_len);
   const std::size_t first = first_shown(all, width);
   std::vector<std::uint8_t> kept;
@@ -34,6 +36,12 @@ VisibleCells visible_cells(const StepPlan& plan, Pos window, Pos sinks) {
     visible.mask = mx::array(kept.begin(), {plan.n_tokens(), plan.read_len - visible.first}, mx::bool_);
   }
   return visible;
+}
+
+mx::array distances(const StepPlan& plan, Cell first) {
+  const std::vector<Pos> positions = plan.cell_positions();
+  const mx::array seen(positions.begin() + first, {1, plan.read_len - first}, mx::float32);
+  return mx::subtract(seen, mx::array(plan.positions.begin(), {plan.n_tokens(), 1}, mx::float32));
 }
 
 }  // namespace agentkv::mlx

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "core/byte_layer.h"
 #include "core/step_plan.h"
 
 namespace agentkv::mlx {
@@ -16,7 +17,11 @@ struct VisibleCells {
   std::optional<mx::array> mask;  // bool [T, read_len - first]; none where every row sees all of those cells
 };
 
-// For a layer with that window, see StepPlan::mask.
-VisibleCells visible_cells(const StepPlan& plan, Pos window, Pos sinks);
+// For a layer that looks so far back, see StepPlan::mask.
+VisibleCells visible_cells(const StepPlan& plan, const Sight& sight);
+
+// Of the cells from `first` on, the position of what each holds less that of each row: float32 [T, read_len - first],
+// lazy. What it says of cells that a row does not see means nothing.
+mx::array distances(const StepPlan& plan, Cell first);
 
 }  // namespace agentkv::mlx

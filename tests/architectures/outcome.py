@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from agentkv_runtime.backends import load_backend
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.programs import load_program
@@ -62,14 +63,15 @@ def outcome(
     reference = copy.deepcopy(model)
     vocab = model.config.get_text_config().vocab_size
     try:
-        lowered = lower_model(model, max_tokens=HISTORY, max_logits=HISTORY, max_context=max_context)
+        lowered = lower_model(model, backend=backend, max_tokens=HISTORY, max_logits=HISTORY, max_context=max_context)
     except ExportError as error:
         return Refused(str(error))
     rows = min(HISTORY, lowered.max_positions or HISTORY)
     tokens = torch.randint(1, vocab, (rows,), generator=torch.Generator().manual_seed(2))
     want = reference(tokens[None], use_cache=False).logits[0].numpy()
     lowered.write(folder / "model.pte")
-    driver = native_driver(load_program(folder / "model.pte"), capacity=2 * HISTORY)
+    program = load_program(folder / "model.pte", load_backend(backend))
+    driver = native_driver(program, capacity=2 * HISTORY)
     got = driver.feed(0, tokens.tolist(), _CHUNKS)
     error = float(np.abs(got - want).max() / max(1.0, np.abs(want).max()))
     return Runs(error, rows, lowered.max_positions)

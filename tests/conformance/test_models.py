@@ -37,7 +37,7 @@ def test_chunks_forks_rollbacks_holes_and_mixed_steps(model: Model, backend: str
     assert checked.worst <= TOLERANCE
 
 
-@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", OTHER_KINDS)
 def test_other_ways_to_attend(model: Model, backend: str) -> None:
     checked = run_scenario(model.driver(backend, capacity=CAPACITY), Reference(model.hf_folder), 384)

@@ -94,7 +94,7 @@ void what_does_not_fit_together_is_refused() {
   refused([](Example& e) { e.weight_sizes = Sizes(9, 1); }, "a value of 9 dimensions");
   refused([](Example& e) { e.position = 0; }, "(UPDATE_AND_ATTEND): positions are no int64 input");
   refused([](Example& e) { e.position = 5; }, "positions are no int64 input");
-  refused([](Example& e) { e.attend_ints = {-1, 0, 0}; }, "a negative layer or window");
+  refused([](Example& e) { e.attend_ints = {-1, 0, 0}; }, "a negative layer, window or chunk");
   refused([](Example& e) { e.attend_ints = {0, 0, 9}; }, "an unknown dtype 9");
   Bytes longer = Example{}.writer().payload();
   longer.push_back(0);

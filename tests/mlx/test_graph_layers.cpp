@@ -1,4 +1,4 @@
-// Embeddings, packed weights, rotary positions and attention over a cache.
+// Rotary positions and attention over a cache.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -16,87 +16,6 @@ using namespace agentkv::testing;
 using Doubles = std::vector<double>;
 
 constexpr int kHeads = 4, kKvHeads = 2, kDim = 16;
-
-GraphWriter lookup(std::uint32_t index_dtype = kI64) {
-  GraphWriter graph;
-  const auto indices = graph.input(index_dtype, {-1});
-  const auto table = graph.constant("table", kF32, {3, 2});
-  return graph.output(graph.op(3, {table, indices}), kF32, {-1, 2});
-}
-
-Rig::Constants small_table() { return {{"table", mx::array({0, 1, 2, 3, 4, 5}, {3, 2}, mx::float32)}}; }
-
-void embeddings_read_inside_their_table() {
-  Rig rig(lookup(), small_table);
-  check_near(rig.run({rows(Ints{2, 0, 2})}), {4, 5, 0, 1, 4, 5});
-  CHECK_THROWS(rig.run({rows(Ints{0, 3})}), InvalidTensor, "(EMBEDDING", "index 3 is outside the 3 rows");
-  CHECK_THROWS(rig.run({rows(Ints{-1})}), InvalidTensor, "index -1 is outside the 3 rows");
-  Rig by_floats(lookup(kF32), small_table);
-  CHECK_THROWS(by_floats.run({rows(Floats{0}, {1})}), InvalidTensor, "indices that are no integers");
-}
-
-void computed_indices_are_checked_too() {
-  GraphWriter graph;
-  const auto indices = graph.input(kI64, {-1});
-  const auto table = graph.constant("table", kF32, {3, 2});
-  const auto doubled = graph.op(40, {indices, indices});
-  graph.output(graph.op(18, {table, doubled}, {0}), kF32, {-1, 2});
-  Rig rig(graph, small_table);
-  check_near(rig.run({rows(Ints{1, 0})}), {4, 5, 0, 1});
-  CHECK_THROWS(rig.run({rows(Ints{1, 2})}), InvalidTensor, "(TAKE", "index 4 is outside the 3 rows");
-}
-
-// A matrix of 5 x 64 in groups of 32: packed by MLX, multiplied out by MLX, used by the graph.
-void packed_weights_stand_for_what_they_unpack_to() {
-  for (const int bits : {4, 8}) {
-    const int columns = 64 * bits / 32;
-    GraphWriter graph;
-    const auto x = graph.input(kF32, {-1, 64}), indices = graph.input(kI64, {-1});
-    const auto packed = graph.constant("q", kU32, {5, columns});
-    const auto scales = graph.constant("s", kF32, {5, 2}), biases = graph.constant("z", kF32, {5, 2});
-    const auto bias = graph.constant("b", kF32, {5}), dense = graph.constant("w", kF32, {5, 64});
-    const auto got = graph.op(2, {x, packed, scales, biases, bias}, {32, bits});
-    const auto want = graph.op(1, {x, dense, bias});
-    const auto rows_got = graph.op(4, {packed, scales, biases, indices}, {32, bits});
-    const auto rows_want = graph.op(3, {dense, indices});
-    const auto worst = graph.op(72, {graph.op(21, {graph.op(41, {got, want})})}, {0, 0, 1});
-    const auto worst_row = graph.op(72, {graph.op(21, {graph.op(41, {rows_got, rows_want})})}, {0, 0, 1});
-    graph.output(graph.op(45, {worst, worst_row}), kF32, {});
-    Rig rig(graph, [&] {
-      const Floats values = noise(5 * 64, 3);
-      const auto parts = mx::quantize(mx::array(values.data(), {5, 64}, mx::float32), 32, bits);
-      return Rig::Constants{{"q", parts[0]},
-                            {"s", parts[1]},
-                            {"z", parts[2]},
-                            {"b", mx::full({5}, 0.5f)},
-                            {"w", mx::dequantize(parts[0], parts[1], parts[2], 32, bits)}};
-    });
-    check_near(rig.run({rows(noise(128), {2, 64}), rows(Ints{4, 0, 1})}), {0}, 1e-4);
-  }
-}
-
-void packed_weights_that_do_not_fit_are_refused() {
-  const auto run = [](int columns, int groups, int width, int bias) {
-    GraphWriter graph;
-    const auto x = graph.input(kF32, {-1, -1});
-    const auto packed = graph.constant("q", kU32, {5, columns});
-    const auto scales = graph.constant("s", kF32, {5, groups}), biases = graph.constant("z", kF32, {5, groups});
-    const auto shift = graph.constant("b", kF32, {bias});
-    graph.output(graph.op(2, {x, packed, scales, biases, shift}, {32, 8}), kF32, {-1, -1});
-    return Rig(graph,
-               [&] {
-                 return Rig::Constants{{"q", mx::zeros({5, columns}, mx::uint32)},
-                                       {"s", mx::zeros({5, groups})},
-                                       {"z", mx::zeros({5, groups})},
-                                       {"b", mx::zeros({bias})}};
-               })
-        .run({rows(Floats(static_cast<std::size_t>(width)), {1, width})});
-  };
-  CHECK_EQ(run(16, 2, 64, 5).size(), 5u);
-  CHECK_THROWS(run(16, 3, 64, 5), InvalidTensor, "AFFINE_LINEAR", "64 packed columns for 3 groups of 32");
-  CHECK_THROWS(run(16, 2, 32, 5), InvalidTensor, "does not fit its rows");
-  CHECK_THROWS(run(16, 2, 64, 1), InvalidTensor, "its bias does not have 5 elements");
-}
 
 // x [1, 2, T, 16] turned as RoPE is written down.
 Doubles turned(const Floats& x, const Ints& position, const Floats& inv_freq, bool interleaved, double scaling) {
@@ -232,6 +151,36 @@ void a_failure_between_layers_leaves_the_cache_usable() {
   CHECK(want == got);
 }
 
+// Layer 0, capped, with sinks and slopes; layer 1 attends to what layer 0 wrote, by chunks.
+GraphWriter shared_layers(bool written_out) {
+  GraphWriter graph;
+  const auto q = graph.input(kF32, {1, kHeads, -1, kDim});
+  const auto k = graph.input(kF32, {1, kKvHeads, -1, kDim});
+  const auto position = graph.input(kI64, {-1});
+  const auto sinks = graph.constant("sinks", kF32, {kHeads}), slopes = graph.constant("slopes", kF32, {kHeads});
+  const auto first = graph.op(8, {q, k, k, position, sinks, slopes}, {0, 0, kF32}, {0.25, 2});
+  const auto second = written_out ? graph.op(8, {first, k, k, position}, {1, 0, kF32, 4, 0}, {0.25})
+                                  : graph.op(8, {first, k, k, position}, {0, 0, kF32, 4, 1}, {0.25});
+  return graph.output(second, kF32, {1, kHeads, -1, kDim});
+}
+
+void layers_attend_to_what_others_wrote() {
+  const auto constants = [] {
+    return Rig::Constants{{"sinks", mx::array({1.0f, 0.0f, -1.0f, 2.0f})}, {"slopes", mx::full({kHeads}, 0.5f)}};
+  };
+  Rig shared(shared_layers(false), constants), apart(shared_layers(true), constants);
+  for (const auto& [first, n] : {std::pair{0, 6}, {6, 1}, {7, 3}}) {
+    const Step step(first, n);
+    const Floats got = step.run(shared);
+    CHECK(got == step.run(apart));
+    CHECK(std::ranges::any_of(got, [&](float x) { return x != got[0]; }));
+  }
+  GraphWriter graph;
+  const auto q = graph.input(kF32, {1, kHeads, -1, kDim}), position = graph.input(kI64, {-1});
+  graph.output(graph.op(8, {q, q, q, position}, {0, 0, kF32, -4, 0}, {0.25}), kF32, {1, kHeads, -1, kDim});
+  CHECK_THROWS(Rig{graph}, agentkv::ProgramError, "a negative layer, window or chunk");
+}
+
 void attention_refuses_what_does_not_fit() {
   Rig rig(two_layers());
   rig.cache.cells->begin_step(std::vector<SeqId>(2, 0));
@@ -245,14 +194,11 @@ void attention_refuses_what_does_not_fit() {
 }  // namespace
 
 int main() {
-  embeddings_read_inside_their_table();
-  computed_indices_are_checked_too();
-  packed_weights_stand_for_what_they_unpack_to();
-  packed_weights_that_do_not_fit_are_refused();
   rope_turns_each_row_by_its_own_position();
   rope_refuses_what_does_not_fit();
   steps_attend_to_what_earlier_steps_wrote();
   a_failure_between_layers_leaves_the_cache_usable();
+  layers_attend_to_what_others_wrote();
   attention_refuses_what_does_not_fit();
   return 0;
 }

@@ -36,6 +36,73 @@ void test_attention() {
   }
 }
 
+// Steps that take every path through attention; returns the largest error.
+float walk(const CacheConfig& config, const Way& way) {
+  Rig rig(config);
+  float worst = rig.step(std::vector<SeqId>(37, 0), way);
+  for (int rows = 1; rows < 4; ++rows) worst = std::max(worst, rig.step(std::vector<SeqId>(rows, 0), way));
+  for (SeqId child = 1; child < 4; ++child) rig.cells->seq_cp(0, child);
+  worst = std::max(worst, rig.step({0, 1, 2, 3}, way));
+  rig.cells->seq_rm(1, 20);
+  rig.cells->seq_rm(2);
+  worst = std::max(worst, rig.step({3, 1, 1, 5, 0}, way));
+  return std::max(worst, rig.step(std::vector<SeqId>(30, 5), way));
+}
+
+const std::vector<float> kSinkScores = {0.5f, -2, 3, 0, 1, 7}, kSlopes = {0.5f, 0.25f, 0.125f, 1, 0.0625f, 0.7f};
+
+void test_scores() {
+  const Way ways[] = {
+      {.cap = 2},
+      {.sink_scores = kSinkScores},
+      {.slopes = kSlopes},
+      {.cap = 2, .sink_scores = kSinkScores, .slopes = kSlopes},
+      {.sight = {.window = 8}, .sink_scores = kSinkScores},
+      {.sight = {.window = 9, .sinks = 2}, .slopes = kSlopes},
+      {.sight = {.chunk = 16}},
+      {.sight = {.chunk = 16}, .cap = 2},
+      {.sight = {.window = 8, .sinks = 3, .chunk = 16}},
+  };
+  for (const char* dtype : kDtypes) {
+    for (Way way : ways) {
+      CHECK(walk(config(dtype), way) < 1e-5f);
+      way.dtype = mx::float16;
+      CHECK(walk(config(dtype), way) < 1e-2f);
+    }
+  }
+}
+
+void test_shapes() {
+  const std::vector<LayerShape> shapes[] = {
+      {{2, 32, 64}, {3, 64, 32}},
+      {{1, 96, 160}, {6, 32, 32}},
+      {{1, 1024, 1024}, {1, 512, 512}},
+  };
+  for (const auto& each : shapes) {
+    for (const char* dtype : kDtypes) {
+      CacheConfig c = config(dtype);
+      c.shapes = each;
+      CHECK(walk(c, {}) < 1e-4f);
+      CHECK(walk(c, {.sight = {.window = 8}, .cap = 2, .sink_scores = kSinkScores}) < 1e-4f);
+    }
+  }
+}
+
+void test_values_in_keys() {
+  for (const char* dtype : {"fp32", "fp16", "bf16"}) {
+    CacheConfig c = config(dtype);
+    c.shapes = {{1, 48, 32, true}, {2, 64, 64, true}};
+    CHECK(walk(c, {}) < 1e-5f);
+    CHECK(walk(c, {.cap = 2}) < 1e-5f);
+    const KvCache cache(c, std::make_shared<Cells>(8));
+    const auto arrays = cache.cell_arrays();
+    CHECK_EQ(arrays.size(), 2u);
+    CHECK_EQ(arrays[0].name, "layers.0.k");
+    CHECK_EQ(arrays[1].name, "layers.1.k");
+    CHECK_EQ(cache.cell_bytes(), (48u + 2 * 64u) * (c.kv_dtype == "fp32" ? 4u : 2u));
+  }
+}
+
 void test_narrow_activations() {
   for (const char* dtype : kDtypes) {
     Rig rig(dtype);
@@ -58,6 +125,9 @@ void test_refusals() {
   refused([](CacheConfig& c) { c.min_chunk = 0; }, "min_chunk");
   refused([](CacheConfig& c) { c.kv_dtype = "int3"; }, "int3");
   refused([](CacheConfig& c) { c.head_dim = 40, c.kv_dtype = "int4"; }, "40");
+  refused([](CacheConfig& c) { c.shapes = {{2, 32, 32}}; }, "1 shapes for 2 layers");
+  refused([](CacheConfig& c) { c.shapes = {{2, 32, 40}, {2, 32, 32}}, c.kv_dtype = "int8"; }, "40");
+  refused([](CacheConfig& c) { c.shapes = {{2, 64, 32, true}, {2, 32, 32}}, c.kv_dtype = "int8"; }, "not int8");
 
   Rig rig("fp32");
   const mx::array good = heads_of(kKvHeads, 2, 1);
@@ -77,11 +147,18 @@ void test_refusals() {
   CHECK_EQ(rig.cache.bytes(), 0u);
   {
     const AttendSpec spec = update(0, good, good);
-    const auto attend = [&](const mx::array& q, Pos window) { return rig.cache.attend(spec, q, kScale, window); };
+    const auto attend = [&](const mx::array& q, Pos window) {
+      return rig.cache.attend(spec, q, {.scale = kScale}, {.window = window});
+    };
     CHECK_THROWS(attend(heads_of(3, 2, 1), 0), InvalidTensor, "[1, 3, 2, 32]", "multiple of 2");
     CHECK_THROWS(attend(heads_of(4, 3, 1), 0), InvalidTensor, "q is [1, 4, 3, 32]");
     CHECK_THROWS(attend(heads_of(4, 2, 1, 16), 0), InvalidTensor, "q is [1, 4, 2, 16]");
     CHECK_THROWS(attend(heads_of(4, 2, 1), -1), InvalidTensor, "-1");
+    const auto scored = [&](const Scoring& scoring) { return rig.cache.attend(spec, heads_of(4, 2, 1), scoring); };
+    CHECK_THROWS(scored({.cap = -1}), InvalidTensor, "a cap of -1");
+    CHECK_THROWS(scored({.sink_scores = mx::zeros({3})}), InvalidTensor, "sink_scores is [3]; expected [4]");
+    CHECK_THROWS(scored({.slopes = mx::zeros({4}, mx::int32)}), InvalidTensor, "slopes", "floating");
+    CHECK_THROWS(rig.cache.fetch(2, position), InvalidTensor, "layer 2");
   }
   rig.cache.settle();
   rig.cells->abort_step();
@@ -121,6 +198,9 @@ void test_builders() {
 int main() {
   on_owner([] {
     test_attention();
+    test_scores();
+    test_shapes();
+    test_values_in_keys();
     test_narrow_activations();
     test_refusals();
     test_growth_peak();

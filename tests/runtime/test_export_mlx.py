@@ -63,6 +63,27 @@ def test_a_program_is_one_delegate_and_a_layer_few_operations(name: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("kind", "args", "ints", "floats"),
+    [
+        ("llama", {4}, {3}, {1}),  # as programs always were
+        ("gemma2", {4}, {3}, {2}),  # caps
+        ("gpt_oss", {6}, {3}, {1}),  # sink scores
+        ("bloom", {6}, {3}, {1}),  # slopes
+        ("llama4", {4}, {3, 5}, {1}),  # chunks
+        ("gemma4", {4}, {3, 5}, {1}),  # another layer's keys and values
+    ],
+)
+def test_attention_says_only_what_is_not_plain(kind: str, args: set[int], ints: set[int], floats: set[int]) -> None:
+    graph = graph_of(lowered(tiny_model(tiny_spec(kind))))
+    attends = [i for i in graph.instructions if i.opcode is Opcode.UPDATE_AND_ATTEND]
+    assert {len(i.args) for i in attends} == args
+    assert {len(i.ints) for i in attends} == ints
+    assert {len(i.floats) for i in attends} == floats
+    assert any(i.ints[4:] == (1,) for i in attends) == (kind == "gemma4")
+    assert any(i.ints[3:4] == (8,) for i in attends) == (kind == "llama4")
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "phi3-long-rope",

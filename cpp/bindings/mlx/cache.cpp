@@ -29,7 +29,8 @@ mx::array with_batch(const Heads& a) {
 mx::array attended(KvCache& cache, int layer, const Positions& positions, const Heads& q, const Heads& k,
                    const Heads& v, float scale, Pos window, Pos sinks) {
   const auto spec = cache.update_and_fetch(layer, {positions.data(), positions.size()}, with_batch(k), with_batch(v));
-  mx::array out = mx::contiguous(cache.attend(spec, with_batch(q), scale, window, sinks));
+  mx::array out =
+      mx::contiguous(cache.attend(spec, with_batch(q), {.scale = scale}, {.window = window, .sinks = sinks}));
   out.eval();
   return out;
 }

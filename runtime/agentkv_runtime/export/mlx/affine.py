@@ -12,7 +12,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-__all__ = ["AffineWeight", "affine_dequantize", "affine_embedding", "affine_linear", "affine_quantize", "group_size"]
+__all__ = [
+    "AffineWeight",
+    "affine_dequantize",
+    "affine_embedding",
+    "affine_linear",
+    "affine_quantize",
+    "check_affine",
+    "group_size",
+]
 
 _GROUP_SIZES = (64, 32)
 _ROWS_AT_ONCE = 8192
@@ -22,7 +30,7 @@ _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 @dataclass(frozen=True)
 class AffineWeight:
-    """A matrix `[O, I]`: packed `[O, I bits / 32]` uint32, scales and biases `[O, I / group]` in the model's dtype."""
+    """Rows `[..., I]`: packed `[..., I bits / 32]` uint32, scales and biases `[..., I / group]` in a model's dtype."""
 
     packed: nn.Parameter
     scales: nn.Parameter
@@ -37,10 +45,12 @@ def group_size(width: int) -> int | None:
 
 
 def affine_quantize(weight: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> AffineWeight:
-    """Quantises weight `[O, I]` float32. Scales and biases are rounded to `dtype` first and q chosen for those."""
-    pieces = [_quantize_rows(rows, bits, group, dtype) for rows in weight.detach().split(_ROWS_AT_ONCE)]
+    """Quantises weight `[..., I]` float32. Scales and biases are rounded to `dtype` first and q chosen for those."""
+    every = weight.detach().flatten(0, -2)
+    pieces = [_quantize_rows(rows, bits, group, dtype) for rows in every.split(_ROWS_AT_ONCE)]
     packed, scales, biases = (
-        nn.Parameter(torch.cat(parts), requires_grad=False) for parts in zip(*pieces, strict=True)
+        nn.Parameter(torch.cat(parts).unflatten(0, weight.shape[:-1]), requires_grad=False)
+        for parts in zip(*pieces, strict=True)
     )
     return AffineWeight(packed, scales, biases, group, bits)
 
@@ -73,11 +83,11 @@ def affine_dequantize(
     return weight.flatten(-2)
 
 
-def _check(packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group: int, bits: int) -> int:
-    """The width of the rows of a matrix whose parts fit each other."""
+def check_affine(packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group: int, bits: int) -> int:
+    """The width of quantised rows; an error where their parts do not fit each other."""
     width = packed.shape[-1] * 32 // bits
     torch._check(
-        packed.dim() == 2 and scales.shape == biases.shape == (packed.shape[0], width // group),
+        scales.shape == biases.shape == (*packed.shape[:-1], width // group),
         lambda: (
             f"{tuple(packed.shape)} words of {bits}-bit codes in groups of {group} do not go with scales"
             f" {tuple(scales.shape)} and biases {tuple(biases.shape)}"
@@ -98,6 +108,11 @@ def _linear(
     return functional.linear(x, affine_dequantize(packed, scales, biases, group, bits), bias)
 
 
+def _check_matrix(packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group: int, bits: int) -> int:
+    torch._check(packed.dim() == 2, lambda: f"a matrix has two dimensions, not {packed.dim()}")
+    return check_affine(packed, scales, biases, group, bits)
+
+
 def _linear_fake(
     x: torch.Tensor,
     packed: torch.Tensor,
@@ -107,7 +122,7 @@ def _linear_fake(
     group: int,
     bits: int,
 ) -> torch.Tensor:
-    width = _check(packed, scales, biases, group, bits)
+    width = _check_matrix(packed, scales, biases, group, bits)
     torch._check(x.shape[-1] == width, lambda: f"rows of {x.shape[-1]} meet a matrix whose rows have {width}")
     return x.new_empty((*x.shape[:-1], packed.shape[0]))
 
@@ -122,7 +137,7 @@ def _embedding(
 def _embedding_fake(
     packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, indices: torch.Tensor, group: int, bits: int
 ) -> torch.Tensor:
-    return scales.new_empty((*indices.shape, _check(packed, scales, biases, group, bits)))
+    return scales.new_empty((*indices.shape, _check_matrix(packed, scales, biases, group, bits)))
 
 
 for _schema, _kernel, _fake in (

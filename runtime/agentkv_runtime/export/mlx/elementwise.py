@@ -43,6 +43,12 @@ def _logical_not(b: GraphBuilder, node: fx.Node) -> Value:
     return b.emit(Opcode.LOGICAL_NOT, (b.operand(node.args[0], torch.bool),), dtype=torch.bool)
 
 
+def _bitwise_not(b: GraphBuilder, node: fx.Node) -> Value:
+    if node.meta["val"].dtype != torch.bool:
+        raise refusal(node, "it turns the bits of integers")
+    return _logical_not(b, node)
+
+
 def _binary(opcode: Opcode, b: GraphBuilder, node: fx.Node) -> Value:
     dtype = node.meta["val"].dtype
     return b.emit(opcode, [b.operand(arg, dtype) for arg in node.args[:2]], dtype=dtype)
@@ -120,6 +126,14 @@ def _full(b: GraphBuilder, node: fx.Node) -> Value:
     return b.emit(Opcode.BROADCAST, (value,), sizes, dtype=dtype) if sizes else value
 
 
+def _full_like(b: GraphBuilder, node: fx.Node) -> Value:
+    like, number = node.args[:2]
+    dtype = node.meta["val"].dtype
+    x, value = b.operand(like, _meta(like).dtype), b.operand(number, dtype)
+    everywhere = b.emit(Opcode.EQ, (x, x), dtype=torch.bool)  # its values do not matter, its sizes do
+    return b.emit(Opcode.WHERE, (everywhere, value, value), dtype=dtype)
+
+
 _UNARY = {
     "neg": Opcode.NEG,
     "abs": Opcode.ABS,
@@ -135,6 +149,7 @@ _UNARY = {
     "silu": Opcode.SILU,
     "reciprocal": Opcode.RECIPROCAL,
     "erf": Opcode.ERF,
+    "floor": Opcode.FLOOR,
 }
 _BINARY = {
     "mul.Tensor": Opcode.MUL,
@@ -176,13 +191,16 @@ ELEMENTWISE: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | N
     "aten.log1p.default": _log1p,
     "aten.expm1.default": _expm1,
     "aten.logical_not.default": _logical_not,
+    "aten.bitwise_not.default": _bitwise_not,
     "aten.pow.Tensor_Scalar": _pow,
     "aten.where.self": _where,
     "aten.clamp.default": _clamp,
+    "aten.clamp.Tensor": _clamp,
     "aten.softmax.int": _softmax,
     "aten._softmax.default": _softmax,
     "aten._to_copy.default": _cast,
     "dim_order_ops._to_dim_order_copy.default": _cast,
     "aten.scalar_tensor.default": _scalar_tensor,
     "aten.full.default": _full,
+    "aten.full_like.default": _full_like,
 }

@@ -49,7 +49,8 @@ class Opcode(IntEnum):
     RMS_NORM = 5  # x, weight?; ; eps
     LAYER_NORM = 6  # x, weight?, bias?; ; eps
     ROPE = 7  # x [1, H, T, D], position [T], inv_freq [F]; interleaved; scaling
-    UPDATE_AND_ATTEND = 8  # q, k, v, position; layer, window, dtype; scale
+    # q, k, v, position, sink scores?, slopes?; layer, window, dtype, chunk?, is k and v another's?; scale, cap?
+    UPDATE_AND_ATTEND = 8
     MATMUL = 9  # a, b
     SOFTMAX = 10  # x; axis
     CAST = 11  # x; dtype
@@ -77,6 +78,7 @@ class Opcode(IntEnum):
     RECIPROCAL = 34
     ERF = 35
     LOGICAL_NOT = 36
+    FLOOR = 37
     ADD = 40
     SUB = 41
     MUL = 42
@@ -95,6 +97,11 @@ class Opcode(IntEnum):
     SUM = 71
     MAX = 72
     MIN = 73
+    EXPERT_LINEAR = 80  # x [T, I] or [T, K, I], chosen [T, K], w [E, O, I], bias [E, O]?
+    AFFINE_EXPERT_LINEAR = 81  # x, chosen, packed, scales, biases, bias?; group, bits
+    TOP_K = 82  # x; axis, k, largest: indices
+    TAKE_ALONG = 83  # x, indices; axis
+    PUT_ALONG = 84  # x, indices, values; axis
 
 
 DTYPES = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,11 @@ from agentkv_runtime.export.mlx.graph import DTYPES, Opcode
 __all__ = ["LAYERS"]
 
 _ROPE_TABLE = "agentkv.rope_table.default"
+_ATTEND_DEFAULTS = (0, 0, 0.0, None, None, True)
+"""Of update_and_attend: window, chunk, cap, sink_scores, slopes, writes."""
 
 
-def _optional(b: GraphBuilder, args: tuple[Any, ...], index: int) -> Value | None:
+def _optional(b: GraphBuilder, args: Sequence[Any], index: int) -> Value | None:
     return b.value(args[index]) if len(args) > index and args[index] is not None else None
 
 
@@ -111,21 +113,18 @@ def _rope(b: GraphBuilder, node: fx.Node) -> Value:
 
 
 def _update_and_attend(b: GraphBuilder, node: fx.Node) -> Value:
-    args: Any = node.args
-    for name, value in zip(("chunked attention", "capped scores", "sink scores", "ALiBi"), args[8:12], strict=False):
-        if value:
-            raise refusal(node, f"{name} is not computed on MLX")
-    if False in args[12:]:
-        raise refusal(node, "layers that attend to another's keys and values do not run on MLX")
-    args = (*args, 0)[:8]
-    position = b.value(args[3])
-    if not b.is_input(position):
+    given: Any = node.args
+    args: list[Any] = [*given, *_ATTEND_DEFAULTS[len(given) - 7 :]]
+    q, k, v, position, layer, scale, out_dtype, window, chunk, cap, sink_scores, slopes, writes = args
+    if not b.is_input(b.value(position)):
         raise refusal(node, "its positions are computed, not given")
-    layer, scale, out_dtype, window = args[4:]
-    qkv = (b.value(arg) for arg in args[:3])
-    return b.emit(
-        Opcode.UPDATE_AND_ATTEND, (*qkv, position), (layer, window, DTYPES[out_dtype]), (scale,), dtype=out_dtype
-    )
+    values: list[Value | None] = [b.value(arg) for arg in (q, k, v, position)]
+    if sink_scores is not None or slopes is not None:
+        values += [_optional(b, args, 10), _optional(b, args, 11)]
+    ints = [layer, window, DTYPES[out_dtype]]
+    if chunk or not writes:
+        ints += [chunk, int(not writes)]
+    return b.emit(Opcode.UPDATE_AND_ATTEND, values, ints, (scale, cap) if cap else (scale,), dtype=out_dtype)
 
 
 LAYERS: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | None]] = {

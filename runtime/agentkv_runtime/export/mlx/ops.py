@@ -3,6 +3,9 @@
 aten.linear, mm, bmm, matmul, addmm           LINEAR, MATMUL (+ ADD)
 aten.embedding, index_select, index.Tensor    EMBEDDING, TAKE
 agentkv.affine_linear, affine_embedding       AFFINE_LINEAR, AFFINE_EMBEDDING
+agentkv.expert_linear, affine_expert_linear   EXPERT_LINEAR, AFFINE_EXPERT_LINEAR
+agentkv.weighted_sum                          RESHAPE, MUL, SUM
+topk, max.dim, gather, scatter                TOP_K, TAKE_ALONG, PUT_ALONG
 agentkv.rms_norm, aten.layer_norm             RMS_NORM, LAYER_NORM
 agentkv.rope of agentkv.rope_table            ROPE: MLX has no table of angles, it takes positions and frequencies
 agentkv.update_and_attend                     UPDATE_AND_ATTEND
@@ -22,6 +25,7 @@ from torch import fx
 
 from agentkv_runtime.export.mlx.builder import GraphBuilder, Value
 from agentkv_runtime.export.mlx.elementwise import ELEMENTWISE
+from agentkv_runtime.export.mlx.experts import EXPERTS
 from agentkv_runtime.export.mlx.layers import LAYERS
 from agentkv_runtime.export.mlx.shapes import SHAPES
 
@@ -29,6 +33,7 @@ __all__ = ["HANDLERS", "name_of"]
 
 HANDLERS: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | None]] = {
     **LAYERS,
+    **EXPERTS,
     **ELEMENTWISE,
     **SHAPES,
 }

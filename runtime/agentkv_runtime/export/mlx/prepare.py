@@ -1,4 +1,4 @@
-"""Rewrites a model for MLX: norms that are one operation, quantised weights, one dtype."""
+"""Rewrites a model for MLX: norms that are one operation, experts' weights as layers, quantised weights, one dtype."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.mlx.quantize import quantize_affine
 from agentkv_runtime.export.norms import RmsNorm, replace_norms
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
@@ -52,6 +53,7 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> None:
 def prepare(model: Any, quant: Quantization, dtype: DType) -> None:
     """Rewrites a float32 model in place. Raises QuantizationError naming a layer that does not fit `quant`."""
     replace_norms(model, _norms)
+    own_expert_layers(model)
     if quant != "none":
         quantize_affine(model, _BITS[quant], TORCH_DTYPES[dtype])
     _cast(model, TORCH_DTYPES[dtype])

@@ -1,4 +1,4 @@
-"""Quantises a model's linear layers and its token embedding for MLX."""
+"""Quantises a model's linear layers, those of experts among them, and its token embedding for MLX."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.mlx.affine import (
     AffineWeight,
     affine_embedding,
@@ -14,9 +15,10 @@ from agentkv_runtime.export.mlx.affine import (
     affine_quantize,
     group_size,
 )
+from agentkv_runtime.export.mlx.affine_experts import affine_expert_linear
 from agentkv_runtime.export.quantization import QuantizationError, embedding_scale
 
-__all__ = ["AffineEmbedding", "AffineLinear", "quantize_affine"]
+__all__ = ["AffineEmbedding", "AffineExperts", "AffineLinear", "quantize_affine"]
 
 
 class _AffineModule(nn.Module):
@@ -41,6 +43,21 @@ class AffineLinear(_AffineModule):
         return out
 
 
+class AffineExperts(_AffineModule):
+    """Linear layer of all experts over quantised weights."""
+
+    def __init__(self, weight: AffineWeight, bias: torch.Tensor | None) -> None:
+        super().__init__(weight)
+        self.bias = None if bias is None else nn.Buffer(bias.detach().clone())
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """x `[T, I]` or `[T, K, I]`, chosen `[T, K]` int64 -> `[T, K, O]`."""
+        out: torch.Tensor = affine_expert_linear(
+            x, chosen, self.packed, self.scales, self.biases, self.bias, self.group, self.bits
+        )
+        return out
+
+
 class AffineEmbedding(_AffineModule):
     """Token embedding over a quantised table."""
 
@@ -54,6 +71,11 @@ class AffineEmbedding(_AffineModule):
         return rows if self.scale == 1.0 else rows * self.scale
 
 
+def _is_plain(module: nn.Module) -> bool:
+    """Is it a linear layer with nothing but its product? A router may return more."""
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+
+
 @torch.no_grad()
 def quantize_affine(model: Any, bits: int, dtype: torch.dtype) -> None:
     """Replaces every linear layer and the token embedding of a float32 model in place; a tied head shares its bytes.
@@ -63,22 +85,24 @@ def quantize_affine(model: Any, bits: int, dtype: torch.dtype) -> None:
     # By the weight itself, which tied layers share.
     quantized: dict[torch.Tensor, AffineWeight] = {}
 
-    def weight_of(module: nn.Linear | nn.Embedding, name: str) -> AffineWeight:
-        if module.weight not in quantized:
-            width = module.weight.shape[1]
+    def weight_of(weight: torch.Tensor, name: str) -> AffineWeight:
+        if weight not in quantized:
+            width = weight.shape[-1]
             group = group_size(width)
             if group is None:
                 raise QuantizationError(
                     f"affine{bits} groups 64 or 32 weights, but the rows of {name} have {width}: use none"
                 )
-            quantized[module.weight] = affine_quantize(module.weight, bits, group, dtype)
-        return quantized[module.weight]
+            quantized[weight] = affine_quantize(weight, bits, group, dtype)
+        return quantized[weight]
 
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
         raise QuantizationError(f"cannot quantise a token embedding of type {type(embedding).__name__}")
-    model.set_input_embeddings(AffineEmbedding(weight_of(embedding, "the embedding"), embedding_scale(embedding)))
+    table = weight_of(embedding.weight, "the embedding")
+    model.set_input_embeddings(AffineEmbedding(table, embedding_scale(embedding)))
     for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(parent, name, AffineLinear(weight_of(child, f"{path}.{name}".lstrip(".")), child.bias))
+            if _is_plain(child) or isinstance(child, ExpertLinear):
+                kind = AffineExperts if isinstance(child, ExpertLinear) else AffineLinear
+                setattr(parent, name, kind(weight_of(child.weight, f"{path}.{name}".lstrip(".")), child.bias))

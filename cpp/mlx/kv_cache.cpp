@@ -85,11 +85,11 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
   on_owner([&] {
     for (int i = 0; i < config.n_layers; ++i) {
       const LayerShape shape = config.shape(i);
-      require<InvalidTensor>(!shape.values_in_keys || !codes, "layers whose values are a part of their keys are kept",
+      require<InvalidTensor>(shape.has_values() || !codes, "layers whose values are a part of their keys are kept",
                              " as fp32, fp16 or bf16, not ", config.kv_dtype);
       Layer& layer = layers_.emplace_back(Layer{shape, {}});
       layer.pools.push_back(make_pool(config.kv_dtype, shape.n_kv_heads, shape.k_dim));
-      if (shape.values_in_keys) continue;
+      if (!shape.has_values()) continue;
       layer.pools.push_back(make_pool(config.kv_dtype, shape.n_kv_heads, shape.v_dim));
     }
   });
@@ -126,7 +126,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   const LayerShape& shape = held.shape;
   const auto tokens = static_cast<int>(position.size());
   check_rows("k", k, {1, shape.n_kv_heads, tokens, shape.k_dim});
-  if (!shape.values_in_keys) check_rows("v", v, {1, shape.n_kv_heads, tokens, shape.v_dim});
+  if (shape.has_values()) check_rows("v", v, {1, shape.n_kv_heads, tokens, shape.v_dim});
 
   const StepPlan& plan = planner_->plan(position, layer);
   require<InvalidTensor>(plan.positions.size() == position.size(), "the plan has ", plan.n_tokens(),
@@ -134,7 +134,7 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   Cell needed = plan.read_len;
   for (const Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   reserve(held, needed);
-  if (shape.values_in_keys) {
+  if (!shape.has_values()) {
     write(held.k(), plan, without_infinities(k));
   } else {
     write(held.k(), plan, k);
@@ -154,7 +154,7 @@ AttendSpec KvCache::fetch(int layer, std::span<const std::int64_t> position) {
 AttendSpec KvCache::spec_of(int layer, const StepPlan& plan) const {
   const Layer& held = layers_[static_cast<std::size_t>(layer)];
   const CellsView k = held.k().read(plan.read_len);
-  const CellsView v = held.shape.values_in_keys ? k.first_numbers(held.shape.v_dim) : held.v().read(plan.read_len);
+  const CellsView v = !held.shape.has_values() ? k.first_numbers(held.shape.v_dim) : held.v().read(plan.read_len);
   return {layer, k, v, visibility_of(plan), &plan};
 }
 

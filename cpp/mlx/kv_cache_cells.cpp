@@ -48,7 +48,7 @@ std::vector<CellArray> KvCache::cell_arrays() const {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i);
     layers_[i].k().describe(layer + ".k", arrays);
-    if (!layers_[i].shape.values_in_keys) layers_[i].v().describe(layer + ".v", arrays);
+    if (layers_[i].shape.has_values()) layers_[i].v().describe(layer + ".v", arrays);
   }
   return arrays;
 }

@@ -53,6 +53,21 @@ def test_it_runs_up_to_its_last_position(name: str, rows: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "deepseek_v3",  # latents, experts in groups
+        "gemma4_text",  # layers of several shapes, which attend to others' keys and values
+        "falcon",  # indexes heads from the end
+        "mpt",  # ALiBi
+    ],
+)
+def test_it_runs_on_mlx(name: str, tmp_path: Path) -> None:
+    found = outcome(random_model(tiny_config(name)), tmp_path, backend="mlx")
+    assert isinstance(found, Runs), found
+    assert found.error < TOLERANCE
+
+
+@pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("dbrx", r"torch cannot trace dbrx: GuardOnDataDependent.* \(in transformer.blocks.0.ffn.experts\)"),

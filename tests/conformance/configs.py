@@ -33,4 +33,6 @@ OTHER_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "bamba-mamba2-attention": ("bamba", {}),
     "mamba2-alone": ("mamba2", {}),
 }
+# What MLX refuses by name: convolutions and linear attention.
+WITHOUT_MLX = ("lfm2-convolutions", "qwen3next-delta-rule", "bamba-mamba2-attention", "mamba2-alone")
 ALL_CONFIGS = {**CONFIGS, **OTHER_KINDS}

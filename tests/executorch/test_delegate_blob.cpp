@@ -57,12 +57,12 @@ Bytes with_header(const Bytes& payload, std::uint32_t version = kBlobVersion) {
 struct Example {
   std::int32_t heads = 2, dim = 16;
   std::uint32_t place = 2, dst = 0, weight = 0, opcode = 2, n_weights = 16, dtype = 0, copy_to = 1, count = 2;
-  std::int64_t offset = 0, head_stride = 16, token_stride = 32, temp = 32;
+  std::int64_t offset = 0, head_stride = 16, token_stride = 32, temp = 32, grows = 0;
 
   Bytes payload() const {
     Writer out;
     out.u32(2);
-    out.u32(dtype).u32(2).affine(0, 1).affine(32, 0);
+    out.u32(dtype).u32(2).affine(0, 1).affine(32, grows);
     out.u32(1).u32(1).affine(0, 1);
     out.u32(1).u32(0).u32(2).affine(0, 1).affine(32, 0);
     out.u32(1).put(temp);
@@ -241,6 +241,9 @@ void what_would_leave_its_buffer_is_refused() {
   refused([](Example& e) { e.head_stride = 17; }, "beyond its buffer");
   refused([](Example& e) { e.token_stride = 33; }, "beyond its buffer");
   refused([](Example& e) { e.temp = 31; }, "beyond its buffer");
+  refused([](Example& e) { e.head_stride = std::int64_t{1} << 32; }, "beyond its buffer");
+  refused([](Example& e) { e.heads = 1 << 20, e.head_stride = std::int64_t{1} << 32; }, "beyond its buffer");
+  refused([](Example& e) { e.grows = 1; }, "two dimensions grow");
   refused([](Example& e) { e.offset = -1; }, "negative");
   refused([](Example& e) { e.token_stride = -32; }, "negative");
   refused([](Example& e) { e.heads = 0; }, "empty or huge view");

@@ -63,7 +63,7 @@ void test_failures() {
 // Keys that hold the values, too, are kept without what is not finite.
 void test_nan_in_latents_reaches_nobody() {
   CacheConfig latents = config("fp32");
-  latents.shapes = {{1, 48, 32, true}, {1, 48, 32, true}};
+  latents.shapes = {{1, 48, 32, Kept::Latent}, {1, 48, 32, Kept::Latent}};
   Rig rig(latents);
   rig.step({0, 0, 0, 0});
   rig.cells->seq_cp(0, 1);

@@ -91,7 +91,7 @@ void test_shapes() {
 void test_values_in_keys() {
   for (const char* dtype : {"fp32", "fp16", "bf16"}) {
     CacheConfig c = config(dtype);
-    c.shapes = {{1, 48, 32, true}, {2, 64, 64, true}};
+    c.shapes = {{1, 48, 32, Kept::Latent}, {2, 64, 64, Kept::Latent}};
     CHECK(walk(c, {}) < 1e-5f);
     CHECK(walk(c, {.cap = 2}) < 1e-5f);
     const KvCache cache(c, std::make_shared<Cells>(8));
@@ -127,7 +127,7 @@ void test_refusals() {
   refused([](CacheConfig& c) { c.head_dim = 40, c.kv_dtype = "int4"; }, "40");
   refused([](CacheConfig& c) { c.shapes = {{2, 32, 32}}; }, "1 shapes for 2 layers");
   refused([](CacheConfig& c) { c.shapes = {{2, 32, 40}, {2, 32, 32}}, c.kv_dtype = "int8"; }, "40");
-  refused([](CacheConfig& c) { c.shapes = {{2, 64, 32, true}, {2, 32, 32}}, c.kv_dtype = "int8"; }, "not int8");
+  refused([](CacheConfig& c) { c.shapes = {{2, 64, 32, Kept::Latent}, {2, 32, 32}}, c.kv_dtype = "int8"; }, "not int8");
 
   Rig rig("fp32");
   const mx::array good = heads_of(kKvHeads, 2, 1);

@@ -22,7 +22,8 @@ T* room(std::vector<T>& buffer, std::size_t n) {
 void QuantizedRows::make_room(int rows, int inputs) {
   rows_ = rows;
   inputs_ = inputs;
-  const auto kept = static_cast<std::size_t>((rows + kRowBlock - 1) / kRowBlock * kRowBlock);
+  // Kernels may begin at any row (those of an expert), and read a block from there.
+  const auto kept = static_cast<std::size_t>(rows + kRowBlock);
   const auto padded = static_cast<std::size_t>((inputs + kInputs - 1) / kInputs * kInputs);
   // A line more: rows a power of two apart would share the same few lines of a cache.
   view_.stride = padded + 64;

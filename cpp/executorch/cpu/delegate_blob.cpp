@@ -56,7 +56,13 @@ std::vector<Value> read_values(BlobReader& in) {
     value.dtype = static_cast<DType>(in.read<std::uint32_t>());
     if (value.dtype != DType::Float32 && value.dtype != DType::Int64) damaged("an unknown dtype");
     value.shape.resize(in.count());
-    for (auto& size : value.shape) read(in, size);
+    int growing = 0;
+    for (auto& size : value.shape) {
+      read(in, size);
+      growing += size.per_token != 0;
+    }
+    // So that sizes are linear in the number of rows, as views are.
+    if (growing > 1) damaged("a value of which two dimensions grow with the rows");
   }
   return values;
 }
@@ -299,8 +305,12 @@ class Checker {
       const std::int64_t offset = view.offset.at(n_tokens), head = view.head_stride.at(n_tokens);
       const std::int64_t row = view.token_stride.constant;
       if (offset < 0 || head < 0 || row < 0) damaged("a negative stride");
+      const std::int64_t room = floats(view, n_tokens);
+      if (head > room || row > room || offset > room) damaged("a view beyond its buffer");
+      if (view.heads > 1 && head > room / (view.heads - 1)) damaged("a view beyond its buffer");
+      if (n_tokens > 1 && row > room / (n_tokens - 1)) damaged("a view beyond its buffer");
       const std::int64_t end = offset + (view.heads - 1) * head + (n_tokens - 1) * row + view.dim;
-      if (end > floats(view, n_tokens)) damaged("a view beyond its buffer");
+      if (end > room) damaged("a view beyond its buffer");
     }
   }
 

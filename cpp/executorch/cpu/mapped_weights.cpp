@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <variant>
@@ -39,7 +40,10 @@ MappedWeights::MappedWeights(const delegate::Blob& blob, const executorch::runti
 
 void MappedWeights::find(const delegate::Weight& weight, const cpu::LinearShape& shape, std::size_t experts,
                          const executorch::runtime::NamedDataMap* data) {
-  const std::size_t each = cpu::packed_linear_bytes(shape), wanted = each * experts;
+  const std::size_t each = cpu::packed_linear_bytes(shape);
+  require<ProgramError>(each <= std::numeric_limits<std::size_t>::max() / experts, "weight ", weight.name, " of ",
+                        experts, " experts is larger than memory can be; export the model again");
+  const std::size_t wanted = each * experts;
   if (const auto known = weights_.find(weight.name); known != weights_.end()) {
     const auto& packed = known->second.packed;
     require<ProgramError>(packed.size() == experts && packed[0].shape() == shape, "weight ", weight.name,

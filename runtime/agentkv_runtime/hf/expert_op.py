@@ -24,6 +24,7 @@ def check_experts(
         chosen.dim() == 2 and chosen.dtype == torch.int64,
         lambda: f"expert_linear takes the choice of experts [T, K] int64, not {tuple(chosen.shape)} {chosen.dtype}",
     )
+    torch._check(chosen.shape[1] > 0, lambda: "each row chooses one expert at least (num_experts_per_tok is 0)")
     torch._check(
         weight.dim() == 3 and x.dim() in (2, 3) and x.shape[-1] == weight.shape[2] and x.shape[0] == chosen.shape[0],
         lambda: (

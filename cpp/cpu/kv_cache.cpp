@@ -121,7 +121,6 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   if (l.shape.has_values()) check_shape("v", v, l.shape.n_kv_heads, tokens, l.shape.v_dim);
 
   const StepPlan& plan = begin_write(l, layer, position);
-  require<InvalidTensor>(plan.n_tokens() == tokens, "the plan has ", plan.n_tokens(), " rows; k and v have ", tokens);
   // Few rows are not worth waking threads for.
   constexpr std::int64_t tokens_per_task = 64;
   const auto chunks = static_cast<std::size_t>((tokens + tokens_per_task - 1) / tokens_per_task);
@@ -143,6 +142,8 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
 
 const StepPlan& KvCache::begin_write(Layer& layer, int index, std::span<const std::int64_t> position) {
   const StepPlan& plan = planner_->plan(position, index);
+  require<InvalidTensor>(plan.n_tokens() == std::ssize(position), "the plan has ", plan.n_tokens(),
+                         " rows; k and v have ", position.size());
   Cell needed = plan.read_len;
   for (Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
   grow(needed);

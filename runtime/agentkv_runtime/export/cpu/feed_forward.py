@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from inspect import signature
 
 import torch
 from torch import nn
@@ -75,7 +76,7 @@ def _split(module: nn.Module) -> SplitMlp | None:
     activation = getattr(module, "activation_fn", None) or getattr(module, "act_fn", None)
     if not (isinstance(gate_up, nn.Linear) and isinstance(down, nn.Linear) and isinstance(activation, nn.Module)):
         return None
-    if gate_up.out_features != 2 * down.in_features:
+    if gate_up.out_features != 2 * down.in_features or len(signature(module.forward).parameters) > 1:
         return None
     split = SplitMlp(gate_up, down, activation)
     x = torch.randn((1, 2, gate_up.in_features), generator=torch.Generator().manual_seed(0))

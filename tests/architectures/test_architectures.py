@@ -72,10 +72,10 @@ def test_it_runs_on_mlx(name: str, tmp_path: Path) -> None:
     [
         ("dbrx", r"torch cannot trace dbrx: GuardOnDataDependent.* \(in transformer.blocks.0.ffn.experts\)"),
         ("diffllama", "it computes with a single number"),
-        ("mamba", "mamba has no attention that goes through transformers' attention interface"),
-        ("lfm2", "lfm2: 1 of 2 layers attend through the cache"),
+        ("mamba", "mamba keeps more between forwards than keys and values"),
+        ("minimax", "minimax: 1 of 2 layers attend through the cache"),
         ("deepseek_v4", "layer 0 of deepseek_v4 is 'heavily_compressed_attention'"),
-        ("zamba2", "zamba2"),
+        ("recurrent_gemma", "recurrent_gemma has no attention that goes through"),
         ("bert-encoder", "bert attends with attention that is not causal"),
         ("inkling_text", "inkling_text attends with position biases"),
     ],

@@ -16,7 +16,6 @@ from agentkv_runtime.export.cpu.blob import (
     Activate,
     Add,
     Convolve,
-    Copy,
     ExpertLinear,
     Gated,
     Linear,
@@ -49,7 +48,8 @@ from agentkv_runtime.export.cpu.nodes import (
     group_size,
     name_of,
 )
-from agentkv_runtime.export.cpu.strided import RegionError, Value, rows_of, shape_of, symbols_of
+from agentkv_runtime.export.cpu.strided import RegionError, Value, rows_of, symbols_of
+from agentkv_runtime.export.cpu.view_ops import VIEWS
 from agentkv_runtime.hf.convolution import conv_shape
 
 __all__ = ["compile_region"]
@@ -58,41 +58,6 @@ __all__ = ["compile_region"]
 def _layer_key(layer: fx.Node) -> object:
     """Equal for linear layers that can be one product."""
     return layer.args[0], layer.args[5], group_size(layer)
-
-
-def _same(c: Compiler, _: fx.Node, x: fx.Node, *__: object) -> Value:
-    return c.values[x]
-
-
-def _permute(c: Compiler, _: fx.Node, x: fx.Node, dims: list[int]) -> Value:
-    return c.values[x].map(lambda tensor, _: tensor.permute(dims))
-
-
-def _transpose(c: Compiler, _: fx.Node, x: fx.Node, a: int, b: int) -> Value:
-    return c.values[x].map(lambda tensor, _: tensor.transpose(a, b))
-
-
-def _reshape(c: Compiler, node: fx.Node, x: fx.Node, *_: object) -> Value:
-    source = c.values[x]
-    try:
-        return source.map(lambda tensor, which: tensor.view(shape_of(node, which)))
-    except RuntimeError:
-        flat = c.new(node)
-        dense = source.map(lambda tensor, which: flat.at[which].view(tensor.shape))
-        c.emit(Copy(rows_of(source), rows_of(Value(flat.buffer, dense.at))))
-        return flat
-
-
-def _slice(
-    c: Compiler, node: fx.Node, x: fx.Node, dim: int = 0, start: Any = None, end: object = None, step: int = 1
-) -> Value:
-    del end
-    start = start or 0
-    if step != 1 or not isinstance(start, int):
-        raise RegionError(f"{node} slices with a step or from a symbol")
-    return c.values[x].map(
-        lambda tensor, which: tensor.narrow(dim, start % max(tensor.shape[dim], 1), shape_of(node, which)[dim])
-    )
 
 
 def _norm(c: Compiler, node: fx.Node, x: fx.Node, weight: fx.Node, eps: float) -> Value:
@@ -312,21 +277,10 @@ _OPS: dict[object, Callable[..., Value | None]] = {
     INT8_EXPERTS: _int8_experts,
     WEIGHTED_SUM: _weighted_sum,
 }
-_VIEWS: dict[str, Callable[..., Value]] = {
-    "aten.alias_copy.default": _same,
-    "aten.clone.default": _same,
-    "aten.permute_copy.default": _permute,
-    "aten.slice_copy.Tensor": _slice,
-    "aten.squeeze_copy.dims": _reshape,
-    "aten.transpose_copy.int": _transpose,
-    "aten.unsqueeze_copy.default": _reshape,
-    "aten.view_copy.default": _reshape,
-    "dim_order_ops._clone_dim_order.default": _same,
-}
 
 
 def _add(c: Compiler, node: fx.Node) -> None:
-    compile_ = _OPS.get(node.target) or _VIEWS.get(name_of(node))
+    compile_ = _OPS.get(node.target) or VIEWS.get(name_of(node))
     if compile_ is None:
         raise RegionError(f"{node} is not an op of the delegate")
     result = compile_(c, node, *node.args)

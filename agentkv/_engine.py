@@ -262,6 +262,19 @@ class CellStore(Protocol):
     def write_cells(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
         """What read_cells gave, back into these cells."""
 
+    @property
+    def state_arrays(self) -> Sequence[tuple[str, str, Sequence[int], int | None]]:
+        """The same of a state, which some cells have beside that; empty where no layer keeps states."""
+
+    def with_states(self, cells: Sequence[int]) -> Sequence[int]:
+        """Which of these cells, by their index, have states."""
+
+    def read_states(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """uint8 [n, bytes of a state], of cells that have one."""
+
+    def write_states(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        """What read_states gave becomes the states of these cells."""
+
     def map_cells(self, first: int, count: int, file: int, offsets: Sequence[int]) -> int:
         """These cells become those of an open file, head by head of each array; returns how many are pages of it."""
 

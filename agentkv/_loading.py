@@ -20,6 +20,7 @@ from ._saving import SLICE_BYTES, Progress, reporting, write_rows
 from ._sharing import map_rows
 from ._snapshot import BranchState, CellArray, ModelKey, cell_arrays
 from ._snapshot_file import SnapshotFile
+from ._states import write_states
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Hold, StoredBranch
@@ -105,6 +106,8 @@ class Loading:
 
     async def _filled(self, file: SnapshotFile, arrays: list[CellArray]) -> dict[str, Branch]:
         align = alignment(arrays) if self._shared else 0
+        kept = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.state_arrays)))
+        states = await in_thread(self._loop, partial(file.states, kept))
         hold: Hold = await self._loop.run(
             Call(lambda engine: engine.reserve(file.rows, align), lambda worker, hold: worker.engine.release(hold.id))
         )
@@ -114,6 +117,9 @@ class Loading:
                 mapped = await map_rows(self._loop, file, hold.id, arrays, self._progress)
             if mapped is None:
                 await self._copy(file, hold, arrays)
+            for some in states.slices():
+                read = await in_thread(self._loop, partial(file.next_states, len(some), states))
+                await self._loop.run(CellCall(partial(write_states, hold.id, some, read)))
             stored = await in_thread(self._loop, lambda: [self._stored(state) for state in file.branches.values()])
             return await self._entered(file, hold, stored, mapped or 0)
         except InvalidInput as error:  # what the file says cannot be

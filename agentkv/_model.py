@@ -202,7 +202,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
         quantize_after=-1 if options.quantize_after is None else options.quantize_after,
         # The others' cells are whole.
         layer_windows=window.groups if info.backend == "cpu" else (),
-        unsaved_groups=window.unsaved if info.backend == "cpu" else 0,
+        states=window.states,
     )
     target = DraftTarget(
         path=info.path,
@@ -305,7 +305,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         )
     options.check_backend(manifest.backend)
     options.check_rows(any(shape.kept == Kept.LATENT for shape in manifest.shapes))
-    linear = [shape.kept == Kept.LINEAR for shape in manifest.shapes]
+    linear = [shape.kept.has_states for shape in manifest.shapes]
     options.check_states(any(linear))
     if options.quant not in (None, manifest.quantization):
         raise ModelError(

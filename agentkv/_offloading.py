@@ -19,6 +19,7 @@ from ._in_thread import in_thread
 from ._lacking import Lacks, packed, unpacked
 from ._saving import SLICE_BYTES, read_rows, write_rows
 from ._snapshot import CellArray, cell_arrays
+from ._states import States, read_states, states_of, write_states
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Hold
@@ -109,6 +110,7 @@ class Aside:
         self._away = False  # by what the engine did
         self._arrays: list[CellArray] = []
         self._lacks: Lacks = np.zeros(0, np.uint8)  # of the rows
+        self._states = States((), np.zeros(0, np.int32))
         self._step = 1
         self._store: Store | None = None
 
@@ -144,6 +146,9 @@ class Aside:
                     lacks = self._lacks[first : first + self._step]
                     rows = unpacked(await in_thread(self._loop, partial(store.get, index)), self._arrays, lacks)
                     await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
+                for index, some in enumerate(self._states.slices(), start=-(-len(self._lacks) // self._step)):
+                    states = await in_thread(self._loop, partial(store.get, index))
+                    await self._loop.run(CellCall(partial(write_states, hold.id, some, states)))
                 await self._loop.run(Call(partial(self._bring_back, hold.id), told=lambda _: self._back()))
             except OSError as error:
                 raise self._failed("read", error) from error
@@ -159,6 +164,10 @@ class Aside:
             lacks = self._lacks[first : first + self._step]
             rows = await self._loop.run(CellCall(partial(read_rows, hold.id, first, len(lacks))))
             await in_thread(self._loop, partial(store.put, packed(rows, self._arrays, lacks)))
+        self._states = await self._loop.run(CellCall(partial(states_of, hold.id, hold.rows)))
+        for some in self._states.slices():
+            states = await self._loop.run(CellCall(partial(read_states, hold.id, some)))
+            await in_thread(self._loop, partial(store.put, states))
 
     def _set_aside(self, hold: int, engine: StepEngine) -> None:
         engine.set_aside(self._branch, hold)

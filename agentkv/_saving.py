@@ -18,7 +18,8 @@ from ._lacking import Lacks
 from ._lanes import PAGE, Lanes, lanes_of
 from ._shown import shown
 from ._snapshot import BranchState, CellArray, cell_arrays
-from ._snapshot_file import append_cells, append_padding, begin_file
+from ._snapshot_file import append_cells, append_padding, append_states, begin_file
+from ._states import States, read_states, states_of
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Hold, StoredBranch
@@ -90,6 +91,7 @@ class Taken:
     arrays: Sequence[CellArray]
     lanes: Lanes | None  # what the arrays are then
     lacks: Lacks  # of the rows
+    states: States
 
 
 class Saving:
@@ -132,9 +134,10 @@ class Saving:
         arrays = cell_arrays(cells.cell_arrays)
         hold, images = engine.hold(self._ids)
         lacks = engine.held_lacks(hold.id, 0, hold.rows)
+        states = states_of(hold.id, hold.rows, engine, cells)
         if self._shareable:
-            return Taken(hold, images, lanes_of(arrays), Lanes(hold.rows, PAGE), lacks)
-        return Taken(hold, images, arrays, None, lacks)
+            return Taken(hold, images, lanes_of(arrays), Lanes(hold.rows, PAGE), lacks, states)
+        return Taken(hold, images, arrays, None, lacks, states)
 
     def _told(self, taken: Taken) -> None:
         """On the event loop, which knows now what the engine did until then."""
@@ -164,13 +167,17 @@ class Saving:
             self._progress(writer.written, writer.nbytes)
         if taken.lanes is not None:
             await in_thread(self._loop, partial(append_padding, writer, taken.lanes, taken.arrays))
+        for some in taken.states.slices():
+            read = await self._loop.run(CellCall(partial(read_states, taken.hold.id, some)))
+            await in_thread(self._loop, partial(append_states, writer, taken.states, read))
+            self._progress(writer.written, writer.nbytes)
         await in_thread(self._loop, writer.finish)
         self._progress(writer.nbytes, writer.nbytes)
         return Saved(self._path, writer.nbytes, rows)
 
     def _begin(self, taken: Taken) -> TensorWriter:
         key = self._home.model_key()
-        self._writer = begin_file(self._path, key, taken.arrays, taken.lacks, self._states, taken.lanes)
+        self._writer = begin_file(self._path, key, taken.arrays, taken.lacks, self._states, taken.lanes, taken.states)
         if self._given_up:
             self._writer.discard()
         return self._writer

@@ -32,8 +32,11 @@ from ._snapshot import (
     ModelKey,
     SavedBranch,
 )
+from ._states import States, stateless
 
 DTYPES = {"I32": np.int32, "F32": np.float32, "U8": np.uint8}
+STATE_ROWS = "states.rows"
+_STATES = "states.of."
 Tensors = dict[str, npt.NDArray[Any]]
 
 
@@ -44,8 +47,9 @@ def begin_file(
     lacks: Lacks,
     branches: Mapping[str, BranchState],
     lanes: Lanes | None,
+    states: States,
 ) -> TensorWriter:
-    """A file that lacks nothing but its cells: of arrays, or with `lanes`, of lanes.
+    """A file that lacks nothing but its cells, of arrays or with `lanes` of lanes, and its states.
 
     Raises OSError; InvalidInput for what no file can hold.
     """
@@ -54,12 +58,15 @@ def begin_file(
     if lacks.any():
         tensors[LACKS] = lacks
         metadata["version"] = LACKING_VERSION
+    if states.arrays:
+        tensors[STATE_ROWS] = states.rows
     specs = [_spec(name, array) for name, array in tensors.items()]
+    behind = [_state_spec(array, len(states.rows)) for array in states.arrays]
     if lanes is None:
         cells = [array.of(int(held(array, lacks).sum())) for array in arrays]
-        writer = TensorWriter(path, [*specs, *cells], metadata)
+        writer = TensorWriter(path, [*specs, *cells, *behind], metadata)
     else:
-        writer = TensorWriter(path, [*map(lanes.tensor, arrays), *specs], metadata, align=lanes.page)
+        writer = TensorWriter(path, [*map(lanes.tensor, arrays), *specs, *behind], metadata, align=lanes.page)
     try:
         for name, array in tensors.items():
             writer.append(name, array.view(np.uint8))
@@ -73,6 +80,12 @@ def append_cells(writer: TensorWriter, arrays: Sequence[CellArray], rows: Bytes,
     """The next cells, uint8 [n, bytes of a cell], but for what they lack. Raises OSError."""
     for array in arrays:
         writer.append(f"cells.{array.spec.name}", rows[held(array, lacks), array.begin : array.end])
+
+
+def append_states(writer: TensorWriter, states: States, some: Bytes) -> None:
+    """The next states, uint8 [n, bytes of a state]. Raises OSError."""
+    for array in states.arrays:
+        writer.append(_STATES + array.spec.name, some[:, array.begin : array.end])
 
 
 def append_padding(writer: TensorWriter, lanes: Lanes, arrays: Sequence[CellArray]) -> None:
@@ -113,6 +126,10 @@ def _tensors(branches: Mapping[str, BranchState]) -> Tensors:
             "fewer branches in one file"
         )
     return {DOCUMENT: np.frombuffer(text, np.uint8), **tensors}
+
+
+def _state_spec(array: CellArray, rows: int) -> TensorSpec:
+    return TensorSpec(_STATES + array.spec.name, array.spec.dtype, (rows, *array.spec.shape))
 
 
 def _spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
@@ -215,6 +232,36 @@ class SnapshotFile:
                     out[here, array.begin : array.end] = part.reshape(-1, array.nbytes)
                 if self._lanes is not None and self._taken == self.rows and self._lanes.padding(array):
                     self._file.take(name, self._lanes.padding(array))
+        except TensorFileError as error:
+            raise SnapshotError(f"{error}; save the branches again") from error
+        return out
+
+    def states(self, arrays: Sequence[CellArray]) -> States:
+        """Which of its rows have states of these arrays. Raises SnapshotError unless all have that should."""
+        if not arrays:
+            return States((), np.zeros(0, np.int32))
+        try:
+            rows = self._array(STATE_ROWS, "I32", (-1,))
+        except TensorFileError as error:
+            raise SnapshotError(f"{error}; save the branches again") from error
+        states = States(arrays, rows)
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.rows or len(set(rows.tolist())) < len(rows)):
+            raise self.damaged("it has states of rows that are not there")
+        for array in arrays:
+            if self._file.tensors.get(_STATES + array.spec.name) != _state_spec(array, len(rows)):
+                raise self.damaged(f"it has no good states of {array.spec.name}")
+        missing = stateless(states, self.lacks, list(self.branches.values()))
+        if missing is not None:
+            raise self.damaged(f"its row {missing} has no state")
+        return states
+
+    def next_states(self, count: int, states: States) -> Bytes:
+        """The next states, uint8 [count, bytes of a state]; checked with the last of them. Raises SnapshotError."""
+        out = np.empty((count, states.arrays[-1].end), np.uint8)
+        try:
+            for array in states.arrays:
+                part = self._file.take(_STATES + array.spec.name, count * array.nbytes)
+                out[:, array.begin : array.end] = part.reshape(-1, array.nbytes)
         except TensorFileError as error:
             raise SnapshotError(f"{error}; save the branches again") from error
         return out

@@ -17,8 +17,8 @@ class Window(NamedTuple):
     sinks: int = 0
     reach: int = 0
     groups: tuple[int, ...] = ()
-    unsaved: int = 0
-    """The first so many groups have layers with states, which are not saved."""
+    states: bool = False
+    """Some layers keep states, which hold all that came before."""
 
 
 def window_of(own: Sequence[int], window: int | None, sinks: int, linear: Sequence[bool] = ()) -> Window:
@@ -29,6 +29,5 @@ def window_of(own: Sequence[int], window: int | None, sinks: int, linear: Sequen
     seen = [min(size or window, window) if window else size for size in own]
     if not all(seen) or any(linear):
         groups = tuple(sorted({size for size in seen if size}))
-        states = [size for size, has_states in zip(seen, linear, strict=False) if has_states]
-        return Window(groups=groups, unsaved=groups.index(max(states)) + 1 if states else 0)
+        return Window(groups=groups, states=any(linear))
     return Window(max(seen), sinks if window else 0, sum(size - 1 for size in seen))

@@ -263,10 +263,9 @@ def _rows_text(shape: LayerShape) -> str:
         return f"{shape.n_kv_heads} of {shape.k_dim}, values among them"
     if shape.kept == Kept.INPUTS:
         return f"a convolution of {shape.n_kv_heads * shape.k_dim} channels"
-    if shape.kept == Kept.LINEAR:
-        return (
-            f"states of {shape.n_kv_heads} times {shape.k_dim} by {shape.v_dim} ({shape.state_bytes / 1024:,.0f} KiB)"
-        )
+    if shape.kept.has_states:
+        states = shape.n_kv_heads * shape.v_heads
+        return f"states of {states} times {shape.k_dim} by {shape.v_dim} ({shape.state_bytes / 1024:,.0f} KiB)"
     widths = str(shape.k_dim) if shape.k_dim == shape.v_dim else f"{shape.k_dim} and {shape.v_dim}"
     return f"{shape.n_kv_heads} of {widths}"
 

@@ -49,9 +49,9 @@ std::shared_ptr<Layer> make_layer(std::shared_ptr<Cells> cells, int n_layers, in
 
 using CellArrayTuple = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::optional<int>>;
 
-inline std::vector<CellArrayTuple> arrays_of(const ByteLayer& layer) {
+inline std::vector<CellArrayTuple> tuples_of(const std::vector<CellArray>& described) {
   std::vector<CellArrayTuple> arrays;
-  for (const CellArray& array : layer.cell_arrays()) {
+  for (const CellArray& array : described) {
     const auto group = array.group == kNoGroup ? std::nullopt : std::optional<int>(array.group);
     arrays.emplace_back(array.name, array.dtype, array.shape, group);
   }
@@ -69,17 +69,71 @@ OutHeads filled(std::size_t heads, std::size_t tokens, std::size_t dim, Fill&& f
   return array_of<float>(std::move(data), heads, tokens, dim);
 }
 
+inline std::size_t bytes_of(const std::vector<CellArray>& arrays) {
+  std::size_t total = 0;
+  for (const CellArray& array : arrays) {
+    std::size_t numbers = 1;
+    for (const std::int64_t size : array.shape) numbers *= static_cast<std::size_t>(size);
+    total += numbers * sizeof(float);
+  }
+  return total;
+}
+
+// States that cells have, of anything that has a byte layer.
+template <class Class, class LayerOf>
+void def_states(Class& holder, LayerOf layer_of) {
+  using namespace nb::literals;
+  using Holder = typename Class::Type;
+  holder
+      .def_prop_ro(
+          "state_arrays", [=](Holder& self) { return tuples_of(layer_of(self).state_arrays()); },
+          "(name, dtype, shape, group) of what a state's bytes are, as cell_arrays; empty where no layer keeps states.")
+      .def(
+          "with_states",
+          [=](Holder& self, const std::vector<Cell>& cells) {
+            std::vector<std::int32_t> having;
+            for (std::size_t i = 0; i < cells.size(); ++i) {
+              if (layer_of(self).has_state(cells[i])) having.push_back(static_cast<std::int32_t>(i));
+            }
+            return having;
+          },
+          "cells"_a, "Which of these cells, by their index, have states.")
+      .def(
+          "read_states",
+          [=](Holder& self, const std::vector<Cell>& cells) {
+            const ByteLayer& layer = layer_of(self);
+            const std::size_t each = bytes_of(layer.state_arrays());
+            std::vector<std::byte> bytes(cells.size() * each);
+            {
+              nb::gil_scoped_release release;
+              layer.read_states(cells, bytes);
+            }
+            return array_of<std::uint8_t>(std::move(bytes), cells.size(), each);
+          },
+          "cells"_a, "uint8 [n, bytes of a state]: those of these cells. Raises InvalidRange for one that has none.")
+      .def(
+          "write_states",
+          [=](Holder& self, const std::vector<Cell>& cells, const CellBytes& bytes) {
+            nb::gil_scoped_release release;
+            layer_of(self).write_states(cells, {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+          },
+          "cells"_a, "bytes"_a.noconvert(),
+          "What read_states gave becomes the states of these cells, which have memory. Raises InvalidRange, "
+          "OutOfMemory.");
+}
+
 // What whole cells hold, of anything that has a byte layer.
 template <class Class, class LayerOf>
 void def_cells(Class& holder, LayerOf layer_of) {
   using namespace nb::literals;
   using Holder = typename Class::Type;
+  def_states(holder, layer_of);
   holder
       .def_prop_ro(
           "cell_bytes", [=](Holder& self) { return layer_of(self).cell_bytes(); },
           "Bytes that K and V of one cell take, all layers.")
       .def_prop_ro(
-          "cell_arrays", [=](Holder& self) { return arrays_of(layer_of(self)); },
+          "cell_arrays", [=](Holder& self) { return tuples_of(layer_of(self).cell_arrays()); },
           "(name, dtype, shape, group) of what those bytes are, in their order: `layers.0.k`, as safetensors calls the "
           "dtype, [n_kv_heads, numbers], and the group of layers without which cells may be, or None.")
       .def(

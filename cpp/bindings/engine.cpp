@@ -207,26 +207,26 @@ void bind_engine(nb::module_& m) {
       [](Engine* self, std::shared_ptr<ModelRunner> runner, std::shared_ptr<TreeSeqCache> cache,
          nb::sequence token_bytes, nb::iterable eos_ids, nb::iterable special_ids, std::int32_t max_batch_tokens,
          std::int32_t max_branches, std::int32_t max_positions, Cell retain, Pos window, Pos sinks, Pos reach,
-         Pos quantize_after, std::vector<Pos> layer_windows, std::uint8_t unsaved_groups) {
+         Pos quantize_after, std::vector<Pos> layer_windows, bool states) {
         Vocabulary vocabulary = vocabulary_of(*runner, token_bytes, eos_ids, special_ids);
         const EngineConfig config{.max_batch_tokens = max_batch_tokens,
                                   .max_branches = max_branches,
                                   .retain = retain,
                                   .max_positions = max_positions,
-                                  .window = {window, sinks, reach, std::move(layer_windows), unsaved_groups},
+                                  .window = {window, sinks, reach, std::move(layer_windows), states},
                                   .quantize_after = quantize_after};
         new (self) Engine(std::move(runner), std::move(cache), std::move(vocabulary), config);
       },
       "runner"_a, "cache"_a, nb::kw_only(), "token_bytes"_a, "eos_ids"_a, "special_ids"_a, "max_batch_tokens"_a = 512,
       "max_branches"_a = kDefaultMaxSequences, "max_positions"_a = 0, "retain"_a = 0, "window"_a = 0, "sinks"_a = 0,
-      "reach"_a = 0, "quantize_after"_a = -1, "layer_windows"_a = std::vector<Pos>(), "unsaved_groups"_a = 0,
+      "reach"_a = 0, "quantize_after"_a = -1, "layer_windows"_a = std::vector<Pos>(), "states"_a = false,
       nb::sig("def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: "
               "collections.abc.Sequence[bytes], "
               "eos_ids: collections.abc.Iterable[int], special_ids: collections.abc.Iterable[int], "
               "max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0, window: "
               "int = 0, "
               "sinks: int = 0, reach: int = 0, quantize_after: int = -1, layer_windows: "
-              "collections.abc.Sequence[int] = [], unsaved_groups: int = 0) -> None"),
+              "collections.abc.Sequence[int] = [], states: bool = False) -> None"),
       "token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. "
       "max_branches: live branches; the cache must have as many sequences, and those it has more let select score more "
       "choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that "
@@ -236,8 +236,8 @@ void bind_engine(nb::module_& m) {
       "window. reach: so many positions before it, over all layers, make the keys and values of a position. "
       "quantize_after: cells of all but so many newest positions are held in fewer bits, where the cache can; -1: none "
       "are. layer_windows: of the layers that have one, each size once and the shortest first, where other layers look "
-      "at everything: what is behind them leaves these layers. unsaved_groups: the first so many of these windows are "
-      "of layers with states, which are not saved: what is brought back is computed anew. Raises InvalidEngine.");
+      "at everything: what is behind them leaves these layers. states: some layers "
+      "keep states, which hold all that came before: nothing can be forgotten. Raises InvalidEngine.");
   bind_verbs(engine);
   bind_jobs(engine);
   bind_stored_verbs(engine);

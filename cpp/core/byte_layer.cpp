@@ -30,8 +30,9 @@ void CacheConfig::check() const {
   require<InvalidTensor>(shapes.empty() || std::ssize(shapes) == n_layers, shapes.size(), " shapes for ", n_layers,
                          " layers");
   for (const LayerShape& each : shapes) {
-    require<InvalidTensor>(each.n_kv_heads >= 1 && each.k_dim >= 1 && each.v_dim >= 1, "a layer of ", each.n_kv_heads,
-                           " heads of ", each.k_dim, " and ", each.v_dim, " numbers; at least 1");
+    require<InvalidTensor>(each.n_kv_heads >= 1 && each.k_dim >= 1 && each.v_dim >= 1 && each.v_heads >= 1,
+                           "a layer of ", each.n_kv_heads, " heads of ", each.k_dim, " and ", each.v_heads, " of ",
+                           each.v_dim, " numbers; at least 1");
     require<InvalidTensor>(each.has_values() || each.v_dim <= each.k_dim, "values of ", each.v_dim,
                            " numbers within keys of ", each.k_dim);
   }
@@ -51,6 +52,14 @@ Cell ByteLayer::map_cells(Cell, Cell, const FileLanes&) {
   throw InvalidRange(error_text("files cannot be mapped into the cells of ", backend_id()));
 }
 
+void ByteLayer::read_states(std::span<const Cell>, std::span<std::byte>) const {
+  throw InvalidRange(error_text("cells of ", backend_id(), " have no states"));
+}
+
+void ByteLayer::write_states(std::span<const Cell>, std::span<const std::byte>) {
+  throw InvalidRange(error_text("cells of ", backend_id(), " have no states"));
+}
+
 void ByteLayer::check_moves(const Cell* src, const Cell* dst, std::size_t n, Cell end) {
   for (std::size_t i = 0; i < n; ++i) {
     require<InvalidRange>(src[i] >= 0 && src[i] < end && dst[i] >= 0 && dst[i] < end, "cannot move cell ", src[i],
@@ -59,10 +68,14 @@ void ByteLayer::check_moves(const Cell* src, const Cell* dst, std::size_t n, Cel
 }
 
 void ByteLayer::check_cells(std::span<const Cell> cells, Cell end, std::size_t n_bytes) const {
+  check_cells(cells, end, n_bytes, cell_bytes());
+}
+
+void ByteLayer::check_cells(std::span<const Cell> cells, Cell end, std::size_t n_bytes, std::size_t each) {
   for (const Cell cell : cells) {
     require<InvalidRange>(cell >= 0 && cell < end, "cell ", cell, " is out of range [0, ", end, ")");
   }
-  const std::size_t needed = cells.size() * cell_bytes();
+  const std::size_t needed = cells.size() * each;
   require<InvalidRange>(n_bytes == needed, n_bytes, " bytes for ", cells.size(), " cells; they take ", needed);
 }
 

@@ -51,11 +51,17 @@ enum class Kept : std::uint8_t {
   // Values are the first v_dim numbers of keys, and kept with them: the latent of multi-head latent attention
   // (DeepSeek-V2, 2024).
   Latent = 1,
-  // Keys and values of linear attention, as far as the layer's window, and states [n_kv_heads, k_dim, v_dim]; float32.
+  // Keys and values of linear attention, as far as the layer's window, and states [n_kv_heads v_heads, k_dim, v_dim];
+  // float32. What fades is a head of values.
   Linear = 2,
   // What a convolution has as its input, as keys alone; float32.
   Inputs = 3,
+  // As Linear, but each number of a key fades by itself.
+  GatedLinear = 4,
+  // What a selective scan of v_dim channels adds to its states [k_dim, v_dim], as far as the layer's window; float32.
+  Scan = 5,
 };
+inline constexpr int kMostKept = 5;
 
 // What one layer keeps of a token.
 struct LayerShape {
@@ -63,9 +69,17 @@ struct LayerShape {
   int k_dim = 0;
   int v_dim = 0;
   Kept kept = Kept::KeysAndValues;
+  int v_heads = 1;  // heads of values for each of keys, in linear attention
 
-  bool has_values() const { return kept == Kept::KeysAndValues || kept == Kept::Linear; }
-  bool in_float32() const { return kept == Kept::Linear || kept == Kept::Inputs; }
+  bool has_values() const { return kept != Kept::Latent && kept != Kept::Inputs; }
+  bool has_states() const { return kept == Kept::Linear || kept == Kept::GatedLinear || kept == Kept::Scan; }
+  bool in_float32() const { return has_states() || kept == Kept::Inputs; }
+  // Numbers of one state; 0 where there are none.
+  std::size_t state_floats() const {
+    if (!has_states()) return 0;
+    return static_cast<std::size_t>(n_kv_heads) * static_cast<std::size_t>(v_heads) * static_cast<std::size_t>(k_dim) *
+           static_cast<std::size_t>(v_dim);
+  }
 
   bool operator==(const LayerShape&) const = default;
 };
@@ -131,11 +145,18 @@ class AGENTKV_API ByteLayer {
   // InvalidRange, before anything changes, for cells outside the capacity, for lanes that are not this layer's or not
   // in the file, and by a layer whose cells files cannot be mapped into.
   virtual Cell map_cells(Cell first, Cell count, const FileLanes& file);
+  // States, which layers have at some of their cells: all that a cell has, in the order of state_arrays(). Throw as
+  // read_cells and write_cells do, reading also for a cell that has none.
+  virtual std::vector<CellArray> state_arrays() const { return {}; }
+  virtual bool has_state(Cell) const { return false; }
+  virtual void read_states(std::span<const Cell> cells, std::span<std::byte> bytes) const;
+  virtual void write_states(std::span<const Cell> cells, std::span<const std::byte> bytes);
   virtual std::size_t mapped_bytes() const { return 0; }  // K and V bytes that are pages of files, beside bytes()
 
  protected:
-  // What read_cells and write_cells check: cells in [0, end), and room for each.
+  // What read_cells and write_cells check: cells in [0, end), and room for each, or for so many bytes each.
   void check_cells(std::span<const Cell> cells, Cell end, std::size_t n_bytes) const;
+  static void check_cells(std::span<const Cell> cells, Cell end, std::size_t n_bytes, std::size_t each);
   // What move_cells checks: cells in [0, end).
   static void check_moves(const Cell* src, const Cell* dst, std::size_t n, Cell end);
 };

@@ -29,6 +29,11 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
   std::vector<LayerShape> shapes;
   for (int i = 0; i < config.n_layers; ++i) shapes.push_back(config.shape(i));
   for (const LayerShape& shape : shapes) {
+    if (shape.has_states()) {
+      const double floats = double{1} * shape.n_kv_heads * shape.v_heads * shape.k_dim * shape.v_dim;
+      require<InvalidTensor>(floats <= 1 << 28, "a state of ", floats, " numbers; at most ", 1 << 28);
+      continue;
+    }
     for (const int dim : {shape.k_dim, shape.v_dim}) {
       require<InvalidTensor>(dim <= kMaxHeadDim && dim % 8 == 0, "head_dim is ", dim, "; a multiple of 8 up to ",
                              kMaxHeadDim);
@@ -52,12 +57,14 @@ std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> sha
   std::vector<Layer> layers;
   for (const LayerShape& shape : shapes) {
     Layer& layer = layers.emplace_back(Layer{shape, {}, {}});
-    if (shape.kept == Kept::Linear) {
-      layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim + kDecayFloats, KvDtype::Fp32, capacity_, min_chunk_);
-      layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, KvDtype::Fp32, capacity_, min_chunk_);
-      const auto floats = std::size_t{1} * static_cast<std::size_t>(shape.n_kv_heads) *
-                          static_cast<std::size_t>(shape.k_dim) * static_cast<std::size_t>(shape.v_dim);
-      layer.states = std::make_unique<States>(floats, capacity_);
+    if (shape.has_states()) {
+      const bool scan = shape.kept == Kept::Scan;
+      const auto add = [&](int heads, int floats) {
+        layer.pools.emplace_back(heads, (floats + 7) / 8 * 8, KvDtype::Fp32, capacity_, min_chunk_);
+      };
+      add(shape.n_kv_heads, scan ? shape.k_dim : linear_key_floats(shape));
+      add(scan ? 1 : shape.n_kv_heads * shape.v_heads, scan ? 2 * shape.v_dim : shape.v_dim);
+      layer.states = std::make_unique<States>(shape.state_floats(), capacity_);
       continue;
     }
     const KvDtype kept = shape.in_float32() ? KvDtype::Fp32 : dtype;
@@ -154,19 +161,49 @@ const StepPlan& KvCache::begin_write(Layer& layer, int index, std::span<const st
   return plan;
 }
 
-void KvCache::attend_linear(int layer, std::span<const std::int64_t> position, const LinearAttentionArgs& args) {
+BlockRows KvCache::begin_blocks(Layer& layer, int index, std::span<const std::int64_t> position) {
+  const StepPlan& plan = begin_write(layer, index, position);
+  if (recent_.empty() || !same_visibility(plan, recent_plan_)) {
+    recent_ = plan.recent_cells(kSeen);
+    recent_plan_ = plan;
+  }
+  return {plan, recent_};
+}
+
+KvCache::Layer& KvCache::stateful(int layer, std::initializer_list<Kept> kept) {
   require<InvalidTensor>(layer >= 0 && layer < n_layers(), "layer ", layer, " of a cache of ", n_layers(), " layers");
   Layer& l = layers_[static_cast<std::size_t>(layer)];
-  require<InvalidTensor>(l.states != nullptr, "linear attention of layer ", layer, ", which keeps no states");
+  require<InvalidTensor>(std::ranges::find(kept, l.shape.kept) != kept.end(), "layer ", layer,
+                         " keeps no states of this kind");
+  return l;
+}
+
+void KvCache::attend_linear(int layer, std::span<const std::int64_t> position, const LinearAttentionArgs& args) {
+  Layer& l = stateful(layer, {Kept::Linear, Kept::GatedLinear});
   const auto tokens = static_cast<std::int64_t>(position.size());
-  check_shape("q", args.q, l.shape.n_kv_heads, tokens, l.shape.k_dim);
-  check_shape("k", args.k, l.shape.n_kv_heads, tokens, l.shape.k_dim);
-  check_shape("v", args.v, l.shape.n_kv_heads, tokens, l.shape.v_dim);
-  check_shape("out", args.out, l.shape.n_kv_heads, tokens, l.shape.v_dim);
-  check_shape("decay", args.decay, 1, tokens, l.shape.n_kv_heads);
-  if (args.beta.data != nullptr) check_shape("beta", args.beta, 1, tokens, l.shape.n_kv_heads);
-  const StepPlan& plan = begin_write(l, layer, position);
-  linear_attention(plan, l.k(), l.v(), *l.states, args, parallel_for_);
+  const LayerShape& shape = l.shape;
+  const int heads = shape.n_kv_heads * shape.v_heads;
+  check_shape("q", args.q, shape.n_kv_heads, tokens, shape.k_dim);
+  check_shape("k", args.k, shape.n_kv_heads, tokens, shape.k_dim);
+  check_shape("v", args.v, heads, tokens, shape.v_dim);
+  check_shape("out", args.out, heads, tokens, shape.v_dim);
+  if (shape.kept == Kept::GatedLinear) check_shape("decay", args.decay, heads, tokens, shape.k_dim);
+  if (shape.kept == Kept::Linear) check_shape("decay", args.decay, 1, tokens, heads);
+  if (args.beta.data != nullptr) check_shape("beta", args.beta, 1, tokens, heads);
+  require<InvalidTensor>(args.skip.empty() || std::ssize(args.skip) == heads, args.skip.size(), " skips for ", heads,
+                         " heads");
+  linear_attention(begin_blocks(l, layer, position), shape, l.k(), l.v(), *l.states, args, parallel_for_);
+}
+
+void KvCache::scan(int layer, std::span<const std::int64_t> position, const ScanArgs& args) {
+  Layer& l = stateful(layer, {Kept::Scan});
+  const auto tokens = static_cast<std::int64_t>(position.size());
+  for (const HeadsView* view : {&args.x, &args.decay}) check_shape("x or decay", *view, 1, tokens, l.shape.v_dim);
+  for (const HeadsView* view : {&args.b, &args.c}) check_shape("b or c", *view, 1, tokens, l.shape.k_dim);
+  check_shape("out", args.out, 1, tokens, l.shape.v_dim);
+  require<InvalidTensor>(args.rates.size() == l.shape.state_floats(), args.rates.size(), " rates for ",
+                         l.shape.state_floats());
+  selective_scan(begin_blocks(l, layer, position), l.shape, l.k(), l.v(), *l.states, args, parallel_for_);
 }
 
 AttendSpec KvCache::fetch(int layer, std::span<const std::int64_t> position) {

@@ -16,6 +16,7 @@
 #include "cpu/linear_attention.h"
 #include "cpu/pool.h"
 #include "cpu/schedule.h"
+#include "cpu/selective_scan.h"
 #include "cpu/states.h"
 
 namespace agentkv::cpu {
@@ -32,9 +33,9 @@ struct AttendSpec {
 // Not thread-safe: one thread calls it, and it spreads its own work over the ParallelFor it was given.
 class KvCache final : public ByteLayer {
  public:
-  // Counts at least 1; widths of rows multiples of 8 up to 1024; kv_dtype fp32, fp16, bf16, int8 or int4, and where
-  // layers have their values in their keys one of floats. Throws InvalidTensor otherwise. Reserves addresses for the
-  // capacity, and takes memory as cells are first written.
+  // Counts at least 1; widths of keys and values multiples of 8 up to 1024; kv_dtype fp32, fp16, bf16, int8 or int4,
+  // and where layers have their values in their keys one of floats; a state of at most 2^28 numbers. Throws
+  // InvalidTensor otherwise. Reserves addresses for the capacity, and takes memory as cells are first written.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for);
 
   KvCache(const KvCache&) = delete;
@@ -56,6 +57,10 @@ class KvCache final : public ByteLayer {
   void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
   Cell map_cells(Cell first, Cell count, const FileLanes& file) override;
   std::size_t mapped_bytes() const override;
+  std::vector<CellArray> state_arrays() const override;
+  bool has_state(Cell cell) const override;
+  void read_states(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
+  void write_states(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
 
   // Stores this step's K [n_kv_heads, T, k_dim] and V [n_kv_heads, T, v_dim] of one layer, T == position.size(), into
   // the cells that the plan gives them; V is not looked at where values are in keys. Throws InvalidTensor before
@@ -77,6 +82,8 @@ class KvCache final : public ByteLayer {
   // Linear attention of a layer of that kind; see linear_attention.h. Throws InvalidTensor for shapes that do not fit,
   // and what that throws; before anything changes but the memory for its rows.
   void attend_linear(int layer, std::span<const std::int64_t> position, const LinearAttentionArgs& args);
+  // The same of a selective scan.
+  void scan(int layer, std::span<const std::int64_t> position, const ScanArgs& args);
 
   int n_layers() const { return static_cast<int>(layers_.size()); }
 
@@ -84,7 +91,7 @@ class KvCache final : public ByteLayer {
   struct Layer {
     LayerShape shape;
     std::vector<Pool> pools;         // K, and V unless it is in K
-    std::unique_ptr<States> states;  // of linear attention
+    std::unique_ptr<States> states;  // of layers that have some
 
     Pool& k() { return pools.front(); }
     Pool& v() { return pools.back(); }
@@ -113,6 +120,10 @@ class KvCache final : public ByteLayer {
   bool only_keys_and_values() const;
   // Memory for the step's cells, which hold nothing from now on.
   const StepPlan& begin_write(Layer& layer, int index, std::span<const std::int64_t> position);
+  // The same, of a layer that keeps states.
+  BlockRows begin_blocks(Layer& layer, int index, std::span<const std::int64_t> position);
+  Layer& stateful(int layer, std::initializer_list<Kept> kept);
+  std::size_t state_bytes() const;  // of one cell, all layers
   void discard_rows(std::span<const Cell> cells);
   template <class Unused>
   void discard_unused(Layer& layer, std::span<const Cell> cells, Unused&& unused);
@@ -131,6 +142,8 @@ class KvCache final : public ByteLayer {
   std::vector<unsigned char> quantized_;  // [capacity] whether a cell is; as `codes_`
   std::vector<std::uint8_t> groups_;      // [n_layers] the group of each layer
   std::vector<std::uint8_t> lacks_;  // [capacity] of how many groups a cell has no rows; empty until there are some
+  std::vector<Cell> recent_;         // BlockRows::recent
+  StepPlan recent_plan_;             // what it was made for
   StepPlan scheduled_;               // what schedules_ were made for
   std::vector<KeptSchedule> schedules_;
   AttentionScratch scratch_;

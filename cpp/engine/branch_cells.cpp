@@ -142,8 +142,8 @@ void BranchTable::forget(Branch& branch, Pos first, Pos last, bool for_room) {
   require<InvalidRange>(0 <= first && first <= last && last < branch.length(), "forgetting positions [", first, ", ",
                         last, ") of branch ", branch.id, ", which has ", branch.length(),
                         " tokens; all but the last can be forgotten");
-  require<InvalidRange>(window_.unsaved == 0,
-                        "forgetting positions of a model with layers of linear attention, whose "
+  require<InvalidRange>(!window_.states,
+                        "forgetting positions of a model with layers whose "
                         "states hold all that came before: roll the branch back instead");
   if (first == last) return;
   for (const Forgotten& gone : branch.forgotten) {

@@ -217,18 +217,12 @@ Branch& BranchTable::restore(const StoredBranch& stored, SeqId held, LogitsRow n
   try {
     if (cached > 0) cache_->seq_map(held, branch.seq, stored.rows);
     branch.n_cached = static_cast<Pos>(cached);
-    cut_to_states(branch);
     require<InvalidRange>(covered(branch) == branch.n_cached, "no row for position ", covered(branch), " of ", cached);
   } catch (...) {
     close(branch);
     throw;
   }
   return branch;
-}
-
-// Of a branch that came back: what was not saved is computed anew from the last position before which it is there.
-void BranchTable::cut_to_states(Branch& branch) {
-  if (window_.unsaved > 0) cut(branch, covered(branch));
 }
 
 void BranchTable::set_aside(Branch& branch, std::vector<Piece> rows) {
@@ -249,7 +243,6 @@ void BranchTable::bring_back(Branch& branch, SeqId held) {
     branch.n_cached = rows.back().to + rows.back().length;
   }
   branch.aside.reset();
-  cut_to_states(branch);
 }
 
 void BranchTable::tell(Branch& branch) {

@@ -114,7 +114,6 @@ class BranchTable {
   std::optional<SeqId> borrow(const Branch& branch);
   void give_back(SeqId seq);
 
-  std::uint8_t unsaved_groups() const { return window_.unsaved; }
   std::size_t groups() const { return window_.groups.size(); }  // of layers, some of which have windows
   TreeSeqCache& cache() { return *cache_; }
   Cell free_cells() const { return cache_->capacity() - cache_->used(); }
@@ -127,7 +126,6 @@ class BranchTable {
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
   void share(const Branch& src, Branch& dst, Pos length);
   void discard_old(const Branch& branch, std::size_t group);
-  void cut_to_states(Branch& branch);
   void cut(Branch& branch, Pos length);  // what it has in the cache, of less than that
   Coverage coverage(const Branch& branch) const;
   Pos lendable(const Branch& branch, Pos length) const;  // how many tokens those that begin alike can have, at most

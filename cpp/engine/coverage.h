@@ -18,8 +18,7 @@ struct Window {
   Pos reach = 0;   // K and V of a position are a function of so many positions before it, over all layers
   // In some layers, where others look at everything: their windows, the shortest first, one for each group of layers.
   std::vector<Pos> groups;
-  // The first so many of these groups keep what files and stores do not: of cells that come back they lack it.
-  std::uint8_t unsaved = 0;
+  bool states = false;  // some layers keep states, which hold all that came before
 };
 
 // What the cache has of a branch's history.

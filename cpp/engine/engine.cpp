@@ -35,10 +35,6 @@ EngineConfig checked_config(EngineConfig config) {
                          " positions and ", window.sinks, " sinks that reaches ", window.reach,
                          " back, but none may be below 0");
   Pos shortest = 0;
-  require<InvalidEngine>(window.unsaved <= window.groups.size(), int{window.unsaved},
-                         " groups of layers that are not "
-                         "saved, of ",
-                         window.groups.size());
   for (const Pos size : window.groups) {
     require<InvalidEngine>(size > shortest && window.length == 0 && window.groups.size() < kNoGroup,
                            "windows of some layers are above 0, in order, and none of all layers beside them");

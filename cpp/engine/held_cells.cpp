@@ -161,7 +161,7 @@ std::vector<std::uint8_t> HeldCells::lacks(HoldId id, Pos first, Pos count) cons
   std::vector<std::uint8_t> out;
   const auto of = branches_.cache().lacks();
   for (const Cell cell : cells(id, first, count)) {
-    out.push_back(std::max(of[static_cast<std::size_t>(cell)], branches_.unsaved_groups()));
+    out.push_back(of[static_cast<std::size_t>(cell)]);
   }
   return out;
 }

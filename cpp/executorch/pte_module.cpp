@@ -146,20 +146,24 @@ std::vector<std::int64_t> PteModule::read_ints(const std::string& method) {
   return values;
 }
 
-// Four integers a layer: K/V heads, the width of keys, that of values, and what it keeps (Kept).
+// Four integers a layer: K/V heads, the width of keys, that of values, and what it keeps (Kept); five where there are
+// states: heads of values for each of keys.
 void PteModule::read_shapes(const std::vector<std::int64_t>& values) {
   constexpr std::int64_t most = 1 << 16;
-  if (values.size() != 4 * static_cast<std::size_t>(architecture_.n_layers)) {
+  const std::size_t width = architecture_.schema_version >= kStatesVersion ? 5 : 4;
+  if (values.size() != width * static_cast<std::size_t>(architecture_.n_layers)) {
     fail("its constant kv_cache.shapes has " + std::to_string(values.size()) + " integers for " +
          std::to_string(architecture_.n_layers) + " layers. " + kReexport);
   }
-  for (std::size_t i = 0; i < values.size(); i += 4) {
-    for (std::size_t j = i; j < i + 3; ++j) {
+  for (std::size_t i = 0; i < values.size(); i += width) {
+    for (std::size_t j = i; j < i + width; ++j) {
+      if (j == i + 3) continue;
       if (values[j] < 1 || values[j] > most) fail("a layer shape of " + std::to_string(values[j]) + " is impossible");
     }
-    if (values[i + 3] < 0 || values[i + 3] > 3) fail("a layer that keeps " + std::to_string(values[i + 3]));
+    if (values[i + 3] < 0 || values[i + 3] > kMostKept) fail("a layer that keeps " + std::to_string(values[i + 3]));
     architecture_.shapes.push_back({static_cast<int>(values[i]), static_cast<int>(values[i + 1]),
-                                    static_cast<int>(values[i + 2]), static_cast<Kept>(values[i + 3])});
+                                    static_cast<int>(values[i + 2]), static_cast<Kept>(values[i + 3]),
+                                    width == 5 ? static_cast<int>(values[i + 4]) : 1});
   }
 }
 

@@ -40,10 +40,19 @@ class Kept(IntEnum):
     LATENT = 1
     """Values are the first `v_dim` numbers of keys and kept with them, as in latent attention (DeepSeek-V2, 2024)."""
     LINEAR = 2
-    """Keys and values of linear attention, for a block of 64 tokens or two, and at its end a state `[n_kv_heads, k_dim,
-    v_dim]`; all in float32."""
+    """Keys and values of linear attention, for a block of 64 tokens or two, and at its end a state `[n_kv_heads v_heads,
+    k_dim, v_dim]`; all in float32."""
     INPUTS = 3
     """What a convolution has as its input, as keys alone, in float32 and for few tokens."""
+    GATED_LINEAR = 4
+    """As LINEAR, but each number of a key fades by itself."""
+    SCAN = 5
+    """What a selective scan of `v_dim` channels adds to its states `[k_dim, v_dim]`; as LINEAR."""
+
+    @property
+    def has_states(self) -> bool:
+        """Does such a layer carry a state from token to token?"""
+        return self in (Kept.LINEAR, Kept.GATED_LINEAR, Kept.SCAN)
 
 
 class LayerShape(NamedTuple):
@@ -52,13 +61,14 @@ class LayerShape(NamedTuple):
     n_kv_heads: int
     k_dim: int
     v_dim: int
-    kept: int = Kept.KEYS_AND_VALUES
-    """One of `Kept`."""
+    kept: Kept = Kept.KEYS_AND_VALUES
+    v_heads: int = 1
+    """Heads of values for each of keys, in linear attention."""
 
     @property
     def state_bytes(self) -> int:
         """Of a state, where there are some."""
-        return 4 * self.n_kv_heads * self.k_dim * self.v_dim if self.kept == Kept.LINEAR else 0
+        return 4 * self.n_kv_heads * self.v_heads * self.k_dim * self.v_dim if self.kept.has_states else 0
 
 
 def _row_bytes(dim: int, kv_dtype: str, backend: str) -> int:
@@ -114,7 +124,7 @@ class KvCacheMetadata:
         """
         total = 0
         for shape in self.shapes or (LayerShape(self.n_kv_heads, self.head_dim, self.head_dim),) * self.n_layers:
-            if shape.kept in (Kept.LINEAR, Kept.INPUTS):  # of few tokens
+            if shape.kept.has_states or shape.kept == Kept.INPUTS:  # of few tokens
                 continue
             if shape.kept == Kept.LATENT and kv_dtype in _CODE_BITS:
                 raise ValueError(f"rows whose values are a part of their keys are not kept as {kv_dtype}")
@@ -124,7 +134,7 @@ class KvCacheMetadata:
 
 
 def _version_of(shapes: Sequence[LayerShape]) -> int:
-    if any(shape.kept in (Kept.LINEAR, Kept.INPUTS) for shape in shapes):
+    if any(shape.kept.has_states or shape.kept == Kept.INPUTS for shape in shapes):
         return STATES_VERSION
     return SHAPES_VERSION if shapes else SCHEMA_VERSION
 
@@ -156,7 +166,8 @@ def write_kv_cache_metadata(
     if any(windows):
         constants[_PREFIX + "windows"] = list(windows)
     if shapes:
-        constants[_PREFIX + "shapes"] = [int(number) for shape in shapes for number in shape]
+        width = _numbers_of_a_shape(_version_of(shapes))
+        constants[_PREFIX + "shapes"] = [int(number) for shape in shapes for number in shape[:width]]
     return constants
 
 
@@ -184,19 +195,24 @@ def read_kv_cache_metadata(constants: Mapping[str, object]) -> KvCacheMetadata:
         raise UnknownSchemaError(f"{_PREFIX}windows must be integers of at least 0, not {windows!r}")
     if windows and len(windows) != counts["n_layers"]:
         raise UnknownSchemaError(f"{len(windows)} windows for {counts['n_layers']} layers")
-    shapes = _read_shapes(constants, counts["n_layers"]) if version != SCHEMA_VERSION else ()
+    shapes = _read_shapes(constants, counts["n_layers"], version) if version != SCHEMA_VERSION else ()
     return KvCacheMetadata(**counts, windows=tuple(windows), shapes=shapes)
 
 
-def _read_shapes(constants: Mapping[str, object], n_layers: int) -> tuple[LayerShape, ...]:
+def _numbers_of_a_shape(version: int) -> int:
+    return 5 if version == STATES_VERSION else 4
+
+
+def _read_shapes(constants: Mapping[str, object], n_layers: int, version: int) -> tuple[LayerShape, ...]:
     numbers = constants.get(_PREFIX + "shapes", ())
     if not isinstance(numbers, Sequence) or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise UnknownSchemaError(f"{_PREFIX}shapes must be integers of at least 0, not {numbers!r}")
-    if len(numbers) != 4 * n_layers:
-        raise UnknownSchemaError(f"{len(numbers)} numbers of shapes for {n_layers} layers, which take 4 each")
-    if any(kept not in list(Kept) for kept in numbers[3::4]):
+    width = _numbers_of_a_shape(version)
+    if len(numbers) != width * n_layers:
+        raise UnknownSchemaError(f"{len(numbers)} numbers of shapes for {n_layers} layers, which take {width} each")
+    if any(kept not in list(Kept) for kept in numbers[3::width]):
         raise UnknownSchemaError(f"{_PREFIX}shapes name something that no layer keeps: {numbers!r}")
     return tuple(
-        LayerShape(heads, k_dim, v_dim, Kept(kept))
-        for heads, k_dim, v_dim, kept in zip(*[iter(numbers)] * 4, strict=True)
+        LayerShape(heads, k_dim, v_dim, Kept(kept), *v_heads)
+        for heads, k_dim, v_dim, kept, *v_heads in zip(*[iter(numbers)] * width, strict=True)
     )

@@ -17,46 +17,65 @@ using namespace agentkv::cpu;
 
 namespace {
 
-constexpr int kHeads = 3, kKeys = 24, kValues = 40;
+constexpr int kKeyHeads = 2, kShared = 3, kHeads = kKeyHeads * kShared, kKeys = 24, kValues = 40;
 constexpr Pos kLength = 200;
+
+// What a layer of linear attention is like.
+struct Kind {
+  bool corrects = false;
+  bool by_number = false;  // each number of a key fades by itself
+  bool skips = false;
+
+  int key_heads() const { return by_number ? kHeads : kKeyHeads; }
+  int shared() const { return by_number ? 1 : kShared; }
+  int decays() const { return by_number ? kKeys : 1; }
+};
+constexpr Kind kMamba2{false, false, true}, kDelta{true, false, false}, kKimi{true, true, false};
 
 // What a token brings to each head.
 struct Inputs {
   std::vector<float> q, k, v, decay, beta;  // [T, heads, ...]
 
-  explicit Inputs(Pos length, unsigned seed) {
+  Inputs(Pos length, unsigned seed, Kind kind) {
     std::minstd_rand rng(seed);
     std::normal_distribution<float> normal(0, 1);
     std::uniform_real_distribution<float> unit(0, 1);
     const auto fill = [&](std::vector<float>& x, int width, auto draw) {
-      x.resize(static_cast<std::size_t>(length * kHeads * width));
+      x.resize(static_cast<std::size_t>(length * width));
       for (float& value : x) value = draw();
     };
-    fill(q, kKeys, [&] { return normal(rng) * 0.3f; });
-    fill(k, kKeys, [&] { return normal(rng) * 0.2f; });
-    fill(v, kValues, [&] { return normal(rng); });
-    fill(decay, 1, [&] { return -0.2f * unit(rng); });
-    fill(beta, 1, [&] { return unit(rng); });
+    fill(q, kind.key_heads() * kKeys, [&] { return normal(rng) * 0.3f; });
+    fill(k, kind.key_heads() * kKeys, [&] { return normal(rng) * 0.2f; });
+    fill(v, kHeads * kValues, [&] { return normal(rng); });
+    fill(decay, kHeads * kind.decays(), [&] { return -0.2f * unit(rng); });
+    fill(beta, kHeads, [&] { return unit(rng); });
   }
 };
 
+float skip_of(int head) { return 0.5f - 0.25f * static_cast<float>(head); }
+
 // Every row by the recurrence, in float64: [T, heads, values].
-std::vector<double> recurrence(const Inputs& x, Pos length, bool corrects) {
+std::vector<double> recurrence(const Inputs& x, Pos length, Kind kind) {
   std::vector<double> out;
   std::vector<double> state(kHeads * kKeys * kValues, 0.0);
   for (Pos t = 0; t < length; ++t) {
     for (int h = 0; h < kHeads; ++h) {
       const std::size_t row = static_cast<std::size_t>(t * kHeads + h);
-      const float *q = x.q.data() + row * kKeys, *k = x.k.data() + row * kKeys, *v = x.v.data() + row * kValues;
+      const std::size_t key_row = static_cast<std::size_t>(t * kind.key_heads() + h / kind.shared());
+      const float *q = x.q.data() + key_row * kKeys, *k = x.k.data() + key_row * kKeys;
+      const float *v = x.v.data() + row * kValues,
+                  *decay = x.decay.data() + row * static_cast<std::size_t>(kind.decays());
       double* s = state.data() + h * kKeys * kValues;
-      for (int i = 0; i < kKeys * kValues; ++i) s[i] *= std::exp(double{x.decay[row]});
+      for (int i = 0; i < kKeys * kValues; ++i) {
+        s[i] *= std::exp(double{decay[kind.by_number ? i / kValues : 0]});
+      }
       for (int d = 0; d < kValues; ++d) {
         double known = 0, y = 0;
         for (int i = 0; i < kKeys; ++i) known += k[i] * s[i * kValues + d];
-        const double u = corrects ? x.beta[row] * (v[d] - known) : v[d];
+        const double u = x.beta[row] * (kind.corrects ? v[d] - known : v[d]);
         for (int i = 0; i < kKeys; ++i) s[i * kValues + d] += k[i] * u;
         for (int i = 0; i < kKeys; ++i) y += q[i] * s[i * kValues + d];
-        out.push_back(y);
+        out.push_back(kind.skips ? y + skip_of(h) * v[d] : y);
       }
     }
   }
@@ -65,14 +84,16 @@ std::vector<double> recurrence(const Inputs& x, Pos length, bool corrects) {
 
 class Model {
  public:
-  explicit Model(bool corrects) : cells_(std::make_shared<Cells>(1024)), corrects_(corrects) {
+  explicit Model(Kind kind) : cells_(std::make_shared<Cells>(1024)), kind_(kind) {
+    for (int head = 0; head < kHeads; ++head) skips_.push_back(skip_of(head));
     CacheConfig config;
     config.capacity = 1024;
     config.kv_dtype = "int8";  // its rows are float32 all the same
     config.n_layers = 1;
     config.n_kv_heads = kHeads;
     config.head_dim = kKeys;
-    config.shapes = {{kHeads, kKeys, kValues, Kept::Linear}};
+    const Kept kept = kind.by_number ? Kept::GatedLinear : Kept::Linear;
+    config.shapes = {{kind.key_heads(), kKeys, kValues, kept, kind.shared()}};
     config.windows = {kStateBlock + 1};
     cache_ = std::make_shared<KvCache>(config, cells_, nullptr);
     cells_->set_layer(cache_);
@@ -90,21 +111,21 @@ class Model {
 
   std::vector<float> run(const Inputs& x, Pos first, Pos n) {
     std::vector<std::int64_t> position(cells_->step_positions().begin(), cells_->step_positions().end());
-    const auto rows = static_cast<std::size_t>(n), at = static_cast<std::size_t>(first * kHeads);
+    const auto rows = static_cast<std::size_t>(n);
     std::vector<float> out(rows * kHeads * kValues);
-    const auto view = [&](const std::vector<float>& data, int width) {
-      return HeadsView{data.data() + at * static_cast<std::size_t>(width), kHeads, n, width, width, kHeads * width};
+    const auto view = [&](const std::vector<float>& data, int heads, int width) {
+      return HeadsView{data.data() + first * heads * width, heads, n, width, width, heads * width};
     };
-    const auto per_head = [&](const std::vector<float>& data) {
-      return HeadsView{data.data() + at, 1, n, kHeads, 0, kHeads};
-    };
+    const auto keys = [&](const std::vector<float>& data) { return view(data, kind_.key_heads(), kKeys); };
     cache_->attend_linear(0, position,
-                          {view(x.q, kKeys),
-                           view(x.k, kKeys),
-                           view(x.v, kValues),
-                           per_head(x.decay),
-                           corrects_ ? per_head(x.beta) : HeadsView{},
-                           {out.data(), kHeads, n, kValues, kValues, kHeads * kValues}});
+                          {.q = keys(x.q),
+                           .k = keys(x.k),
+                           .v = view(x.v, kHeads, kValues),
+                           .decay = kind_.by_number ? view(x.decay, kHeads, kKeys) : view(x.decay, 1, kHeads),
+                           .beta = view(x.beta, 1, kHeads),
+                           .corrects = kind_.corrects,
+                           .skip = kind_.skips ? std::span<const float>(skips_) : std::span<const float>(),
+                           .out = {out.data(), kHeads, n, kValues, kValues, kHeads * kValues}});
     cells_->commit_step();
     return out;
   }
@@ -112,7 +133,8 @@ class Model {
  private:
   std::shared_ptr<Cells> cells_;
   std::shared_ptr<KvCache> cache_;
-  bool corrects_;
+  Kind kind_;
+  std::vector<float> skips_;
 };
 
 void check_close(std::span<const float> got, std::span<const double> want) {
@@ -127,16 +149,16 @@ void check_equal(std::span<const float> got, std::span<const float> want) {
 
 std::size_t floats(Pos n) { return static_cast<std::size_t>(n * kHeads * kValues); }
 
-void rows_are_the_recurrence_however_they_are_fed(bool corrects) {
-  const Inputs x(kLength, 1);
-  const std::vector<double> want = recurrence(x, kLength, corrects);
+void rows_are_the_recurrence_however_they_are_fed(Kind kind) {
+  const Inputs x(kLength, 1, kind);
+  const std::vector<double> want = recurrence(x, kLength, kind);
   for (const std::string_view isa : available_isas()) {
     set_isa(isa);
-    Model whole(corrects);
+    Model whole(kind);
     const std::vector<float> at_once = whole.feed(x, 0, kLength);
     check_close(at_once, want);
     for (const Pos chunk : {1, 7, 64, 65}) {
-      Model model(corrects);
+      Model model(kind);
       std::vector<float> got;
       for (Pos first = 0; first < kLength; first += chunk) {
         const std::vector<float> rows = model.feed(x, first, std::min(chunk, kLength - first));
@@ -147,9 +169,9 @@ void rows_are_the_recurrence_however_they_are_fed(bool corrects) {
   }
 }
 
-void forks_and_rollbacks_go_on_from_what_is_shared() {
-  const Inputs x(kLength, 2);
-  Model model(true);
+void forks_and_rollbacks_go_on_from_what_is_shared(Kind kind) {
+  const Inputs x(kLength, 2, kind);
+  Model model(kind);
   const std::vector<float> all = model.feed(x, 0, kLength);
   for (const Pos length : {1, 63, 64, 65, 127, 128, 130, 199}) {
     model.cells().seq_cp(0, 1, 0, length);
@@ -162,21 +184,22 @@ void forks_and_rollbacks_go_on_from_what_is_shared() {
 }
 
 void drafts_go_on_from_their_parents() {
-  const Inputs x(kLength, 3);
-  Model model(true);
+  const Inputs x(kLength, 3, kDelta);
+  Model model(kDelta);
   const Pos held = 62;  // a chain of three ends a block
   const std::vector<float> all = model.feed(x, 0, kLength);
   model.cells().seq_cp(0, 1, 0, held);
   const std::vector<std::int32_t> parents{-1, -1, 0, 2};
   model.cells().propose(parents, 4, 1);
   model.cells().begin_step(std::vector<SeqId>(4, 1));
-  Inputs drafts(4, 4);
+  Inputs drafts(4, 4, kDelta);
   const auto copy = [](std::vector<float>& to, int row, const std::vector<float>& from, Pos at, int width) {
-    std::copy_n(from.begin() + at * kHeads * width, kHeads * width, to.begin() + row * kHeads * width);
+    std::copy_n(from.begin() + at * width, width, to.begin() + row * width);
   };
   for (const auto& [row, at] : {std::pair{0, held}, {2, held + 1}, {3, held + 2}}) {
-    copy(drafts.q, row, x.q, at, kKeys), copy(drafts.k, row, x.k, at, kKeys), copy(drafts.v, row, x.v, at, kValues);
-    copy(drafts.decay, row, x.decay, at, 1), copy(drafts.beta, row, x.beta, at, 1);
+    copy(drafts.q, row, x.q, at, kKeyHeads * kKeys), copy(drafts.k, row, x.k, at, kKeyHeads * kKeys);
+    copy(drafts.v, row, x.v, at, kHeads * kValues);
+    copy(drafts.decay, row, x.decay, at, kHeads), copy(drafts.beta, row, x.beta, at, kHeads);
   }
   const std::vector<float> got = model.run(drafts, 0, 4);
   check_equal(std::span(got).first(floats(1)), std::span(all).subspan(floats(held), floats(1)));
@@ -186,8 +209,8 @@ void drafts_go_on_from_their_parents() {
 }
 
 void states_are_given_back_and_missed() {
-  const Inputs x(kLength, 5);
-  Model model(false);
+  const Inputs x(kLength, 5, kMamba2);
+  Model model(kMamba2);
   const std::size_t empty = model.cache().bytes();
   model.feed(x, 0, kLength);
   const std::size_t state = sizeof(float) * kHeads * kKeys * kValues, full = model.cache().bytes();
@@ -201,21 +224,27 @@ void states_are_given_back_and_missed() {
 }
 
 void refusals() {
-  const Inputs x(4, 6);
-  Model model(false);
+  Model model(kMamba2);
   model.cells().begin_step(std::vector<SeqId>(2, 0));
   const std::vector<std::int64_t> position{0, 1};
   LinearAttentionArgs args;
   CHECK_THROWS(model.cache().attend_linear(1, position, args), InvalidTensor, "layer 1");
   CHECK_THROWS(model.cache().attend_linear(0, position, args), InvalidTensor, "q is");
+  CHECK_THROWS(model.cache().scan(0, position, {}), InvalidTensor, "keeps no states of this kind");
+  CacheConfig config;
+  config.capacity = 8;
+  config.n_layers = config.n_kv_heads = config.head_dim = 1;
+  config.shapes = {{1 << 16, 1 << 16, 1 << 16, Kept::Linear, 1 << 16}};
+  CHECK_THROWS(KvCache(config, std::make_shared<Cells>(8), nullptr), InvalidTensor, "a state of");
 }
 
 }  // namespace
 
 int main() {
-  rows_are_the_recurrence_however_they_are_fed(false);
-  rows_are_the_recurrence_however_they_are_fed(true);
-  forks_and_rollbacks_go_on_from_what_is_shared();
+  for (const Kind& kind : {kMamba2, kDelta, kKimi}) {
+    rows_are_the_recurrence_however_they_are_fed(kind);
+    forks_and_rollbacks_go_on_from_what_is_shared(kind);
+  }
   drafts_go_on_from_their_parents();
   states_are_given_back_and_missed();
   refusals();

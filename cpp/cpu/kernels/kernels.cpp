@@ -49,7 +49,11 @@ const KernelTable AGENTKV_TABLE = {
     multiply_row,
     convolve_row,
     dot_row,
-    add_weighted_rows,
+    faded_dot_row,
+    fade_row,
+    fades_of,
+    add_products_of,
+    scan_row,
     weighted_sum_row,
     {gate_row<Silu>, gate_row<TanhGelu>},
 };

@@ -69,6 +69,19 @@ struct RowKernels {
   void (*turn_state)(float* state, int dim);
 };
 
+// One row of a selective scan (Mamba; Gu and Dao 2023): for each channel and state
+//   state = e^(decay rate) state + b x,   out = the sum over states of c times it.
+struct ScanRow {
+  const float *x, *decay;  // of channels
+  const float *b, *c;      // of states; c may be null: no output
+  const float* rates;      // of states and channels
+  std::ptrdiff_t rate_stride;
+  float* state;  // likewise
+  std::ptrdiff_t state_stride;
+  float* out;  // of channels; may be null
+  int n_states;
+};
+
 struct KernelTable {
   RowKernels rows[3];  // fp32, fp16, bf16
   void (*init_state)(float* state, int dim);
@@ -83,8 +96,16 @@ struct KernelTable {
   // y[i] = bias[i], then plus taps[j][i] * weight[i * width + j] for j = 0, 1, ...; a tap or the bias may be null.
   void (*convolve)(const float* const* taps, int width, const float* weight, const float* bias, float* y, int n);
   float (*dot)(const float* a, const float* b, int n);
-  // y += the sum over r of weights[r] * rows[r], in order.
-  void (*add_weighted)(const float* const* rows, const float* weights, int n_rows, float* y, int n);
+  // The same of a [n] times e^(later - earlier), differences of at most 0; a null `earlier` is zeros.
+  float (*faded_dot)(const float* a, const float* b, const float* later, const float* earlier, int n);
+  // y = x times e^(later - earlier), likewise.
+  void (*fade)(const float* x, const float* later, const float* earlier, float* y, int n);
+  // y = e^(now - decays).
+  void (*fades)(const float* decays, float now, float* y, int n);
+  // y[o] += the sum over r of weights[o * weight_stride + r] * rows[r], in order, for each output [n] at o * y_stride.
+  void (*add_products)(const float* const* rows, int n_rows, const float* weights, std::ptrdiff_t weight_stride,
+                       int n_outputs, float* y, std::ptrdiff_t y_stride, int n);
+  void (*scan)(const ScanRow& row, int n);
   // y = the sum over r of weights[r] * rows[r], in order; rows at rows + r * stride, y none of them.
   void (*weighted_sum)(const float* rows, std::ptrdiff_t stride, const float* weights, int n_rows, float* y, int n);
   // y = gate(x) * up, or gate(x) where `up` is null, for each Gate.

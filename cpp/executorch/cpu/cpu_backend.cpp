@@ -91,8 +91,19 @@ class Call {
   void operator()(const delegate::LinearAttend& op) {
     auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
     layer.attend_linear(op.layer, position(op.position),
-                        {read(op.q), read(op.k), read(op.v), read(op.decay),
-                         op.corrects ? read(op.beta) : cpu::HeadsView{}, write(op.dst)});
+                        {.q = read(op.q),
+                         .k = read(op.k),
+                         .v = read(op.v),
+                         .decay = read(op.decay),
+                         .beta = op.has_beta ? read(op.beta) : cpu::HeadsView{},
+                         .corrects = op.corrects,
+                         .skip = constant(op.skip),
+                         .out = write(op.dst)});
+  }
+  void operator()(const delegate::Scan& op) {
+    auto& layer = active_layer<cpu::KvCache>(slot_, kTitle);
+    layer.scan(op.layer, position(op.position),
+               {read(op.x), read(op.decay), blob_.constants[op.rates], read(op.b), read(op.c), write(op.dst)});
   }
   void operator()(const delegate::Linear& op) {
     thread_local cpu::QuantizedRows codes;

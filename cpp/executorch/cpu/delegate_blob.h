@@ -92,12 +92,21 @@ struct ExpertLinear {
 struct WeightedSum {
   View src, weights, dst;
 };
-// dst = linear attention (cpu/linear_attention.h); decay and beta [T, heads], beta only where it `corrects`.
+// dst = linear attention (cpu/linear_attention.h).
 struct LinearAttend {
   std::int32_t layer = 0;
   std::uint32_t position = 0;  // input
   bool corrects = false;
+  bool has_beta = false;   // else any view takes its place
+  std::uint32_t skip = 0;  // one more than the index of a constant [v.heads]; 0: none
   View q, k, v, decay, beta, dst;
+};
+// dst = a selective scan (cpu/selective_scan.h).
+struct Scan {
+  std::int32_t layer = 0;
+  std::uint32_t position = 0;  // input
+  std::uint32_t rates = 0;     // constant [b.dim, x.dim]
+  View x, decay, b, c, dst;
 };
 struct Multiply {
   View a, b, dst;
@@ -116,7 +125,7 @@ struct Gated {
   std::uint32_t gate = 0;
 };
 using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated,
-                                 ExpertLinear, WeightedSum, Convolve, Multiply, LinearAttend>;
+                                 ExpertLinear, WeightedSum, Convolve, Multiply, LinearAttend, Scan>;
 
 struct Value {
   DType dtype = DType::Float32;

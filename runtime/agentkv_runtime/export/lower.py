@@ -25,11 +25,12 @@ from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_lo
 from agentkv_runtime.hf.convolution import conv_shape, short_conv
 from agentkv_runtime.hf.deferred import loading_as_it_runs
 from agentkv_runtime.hf.features import feature_layers
-from agentkv_runtime.hf.linear_attention import STATE_WINDOW, linear_attention
+from agentkv_runtime.hf.linear_attention import STATE_WINDOW, linear_attention, linear_shape
 from agentkv_runtime.hf.op import update_and_attend
 from agentkv_runtime.hf.own_positions import position_offset
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 from agentkv_runtime.hf.prepare import prepare
+from agentkv_runtime.hf.selective_scan import scan_shape, selective_scan
 from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
 from agentkv_runtime.metadata import MAX_HEAD_DIM, Kept, KvCacheMetadata, LayerShape
@@ -57,9 +58,11 @@ def _metadata(program: ExportedProgram, name: str) -> KvCacheMetadata:
             x, weight, _, _, layer = node.args
             shapes[layer], windows[layer] = conv_shape(x.meta["val"].shape[2]), int(weight.meta["val"].shape[2])
         if node.op == "call_function" and node.target is linear_attention:
-            _, k, v, *_, layer = node.args
-            k_dim, (*_, heads, v_dim) = k.meta["val"].shape[3], v.meta["val"].shape
-            shapes[layer], windows[layer] = LayerShape(heads, k_dim, v_dim, Kept.LINEAR), STATE_WINDOW
+            _, k, v, decay, *_, layer = (getattr(arg, "meta", {}).get("val", arg) for arg in node.args)
+            shapes[layer], windows[layer] = linear_shape(k, v, decay), STATE_WINDOW
+        if node.op == "call_function" and node.target is selective_scan:
+            x, _, _, b, *_, layer = (getattr(arg, "meta", {}).get("val", arg) for arg in node.args)
+            shapes[layer], windows[layer] = scan_shape(x, b), STATE_WINDOW
         if node.op != "call_function" or node.target is not update_and_attend:
             continue
         args: Any = (*node.args, 0, 0)

@@ -12,8 +12,10 @@ from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.convolution import conv_shape, sum_of_taps
 from agentkv_runtime.hf.latent import is_start
+from agentkv_runtime.hf.linear_attention import LinearInputs, linear_shape
 from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.scoring import Scoring
+from agentkv_runtime.hf.selective_scan import ScanInputs, scan_shape
 from agentkv_runtime.hf.wrapper import CachedForward
 from agentkv_runtime.metadata import Kept, LayerShape
 
@@ -73,28 +75,30 @@ class _OneSequence:
         padded = torch.nn.functional.pad(rows[0], (0, 0, weight.shape[2], 0))
         return sum_of_taps(lambda j: padded[position + weight.shape[2] - j], weight, bias)[None]
 
-    def attend_linear(
-        self,
-        layer_id: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor | None,
-        position: torch.Tensor,
-    ) -> torch.Tensor:
+    def attend_linear(self, layer_id: int, inputs: LinearInputs, position: torch.Tensor) -> torch.Tensor:
         del position
-        self.shapes[layer_id] = LayerShape(v.shape[2], k.shape[3], v.shape[3], Kept.LINEAR)
+        self.shapes[layer_id] = linear_shape(inputs.k, inputs.v, inputs.decay)
+        q, k, decay = inputs.for_each_head()
         held = self.layers.get(layer_id)
-        state = held[0] if held else q.new_zeros(v.shape[2], k.shape[3], v.shape[3])
+        state = held[0] if held else q.new_zeros(*k.shape[1:], inputs.v.shape[3])
         out = []
-        for t in range(q.shape[1]):
-            state = state * decay[0, t].exp()[:, None, None]
-            u = v[0, t]
-            if beta is not None:
-                u = beta[0, t, :, None] * (u - torch.einsum("hkv,hk->hv", state, k[0, t]))
-            state = state + k[0, t, :, :, None] * u[:, None]
-            out.append(torch.einsum("hkv,hk->hv", state, q[0, t]))
+        for t in range(q.shape[0]):
+            state = state * decay[t].exp()[..., None]
+            u = inputs.added(t, torch.einsum("hkv,hk->hv", state, k[t]))
+            state = state + k[t, :, :, None] * u[:, None]
+            out.append(torch.einsum("hkv,hk->hv", state, q[t]))
+        self.layers[layer_id] = (state, state)
+        return inputs.skipped(torch.stack(out)[None])
+
+    def scan(self, layer_id: int, inputs: ScanInputs, position: torch.Tensor) -> torch.Tensor:
+        del position
+        self.shapes[layer_id] = scan_shape(inputs.x, inputs.b)
+        held = self.layers.get(layer_id)
+        state = held[0] if held else torch.zeros_like(inputs.rates)
+        out = []
+        for t in range(inputs.x.shape[1]):
+            state = inputs.step(state, t)
+            out.append(inputs.c[0, t] @ state)
         self.layers[layer_id] = (state, state)
         return torch.stack(out)[None]
 

@@ -7,18 +7,13 @@ back so far. So forks, rollbacks and whatever else branches do find them where t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
-from torch import nn
 
-from agentkv_runtime.hf.attention import attends_here, mixing, mixing_layer
-from agentkv_runtime.hf.deferred import load_all
 from agentkv_runtime.hf.op import active
 from agentkv_runtime.metadata import MAX_HEAD_DIM, Kept, LayerShape
 
-__all__ = ["as_heads", "conv_shape", "convolve_here", "short_conv", "sum_of_taps"]
+__all__ = ["as_heads", "conv_shape", "short_conv", "sum_of_taps"]
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
@@ -88,30 +83,3 @@ torch.library.register_fake("agentkv::short_conv", _fake, lib=_LIBRARY)
 # x [1, T, C], weight [C, 1, W], bias [C], position [T] int64 -> [1, T, C]: each channel's weights times its last W
 # inputs, the newest last, as far as the row's sequence has them.
 short_conv = torch.ops.agentkv.short_conv.default
-
-
-def _lfm2(layer: Any, original: Callable[..., Any], hidden_states: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-    if not attends_here():
-        outcome: torch.Tensor = original(hidden_states, **kwargs)
-        return outcome
-    width = hidden_states.shape[-1]
-    projected = layer.in_proj(hidden_states)
-    before, after, x = (projected[..., i * width : (i + 1) * width] for i in range(3))
-    gated = before * x
-    with mixing_layer(layer):
-        _, position, cache_layer = mixing(gated)
-    rows = short_conv(gated, layer.conv.weight, layer.conv.bias, position, cache_layer)
-    out: torch.Tensor = layer.out_proj(after * rows)
-    return out
-
-
-_OWN: dict[str, Callable[..., Any]] = {"Lfm2ShortConv": _lfm2, "Lfm2MoeShortConv": _lfm2}
-
-
-def convolve_here(model: nn.Module) -> None:
-    """Lets a model's convolutions find the inputs of earlier tokens in the cache, in place; by itself it runs as
-    before."""
-    for module in model.modules():
-        if (own := _OWN.get(type(module).__name__)) is not None:
-            load_all(module.conv)  # type: ignore[arg-type]  # small, and read without being called
-            module.forward = partial(own, module, module.forward)

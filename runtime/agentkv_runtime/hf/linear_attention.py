@@ -1,20 +1,23 @@
 """Linear attention with decay, and the gated delta rule: `agentkv::linear_attention`.
 
-A state S `[k_dim, v_dim]` for each head goes from token to token (Mamba-2, Dao and Gu 2024; gated delta networks, Yang
-et al. 2024):
+A state S `[k_dim, v_dim]` for each head of values goes from token to token (Mamba-2, Dao and Gu 2024; lightning
+attention, Qin et al. 2024; gated delta networks, Yang et al. 2024; Kimi Linear, 2025, whose keys fade number by number):
 
-    S(t) = exp(decay(t)) S(t - 1) + k(t) u(t)^T,   out(t) = S(t)^T q(t)
+    S(t) = exp(decay(t)) S(t - 1) + k(t) u(t)^T,   out(t) = S(t)^T q(t) + skip v(t)
 
-with u = v, or by the delta rule u(t) = beta(t) (v(t) - exp(decay(t)) S(t - 1)^T k(t)).
+with u = beta(t) v, or by the delta rule u(t) = beta(t) (v(t) - exp(decay(t)) S(t - 1)^T k(t)).
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from agentkv_runtime.hf.op import active
+from agentkv_runtime.metadata import Kept, LayerShape
 
-__all__ = ["STATE_WINDOW", "linear_attention"]
+__all__ = ["STATE_WINDOW", "LinearInputs", "linear_attention", "linear_shape"]
 
 STATE_WINDOW = 65
 """Positions that the CPU's layer looks back: a block of 64, and the state behind the one before."""
@@ -22,30 +25,70 @@ STATE_WINDOW = 65
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
-def _check(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    decay: torch.Tensor,
-    beta: torch.Tensor | None,
-    position: torch.Tensor,
-) -> None:
-    torch._check(
-        q.dim() == 4 and q.shape == k.shape and v.dim() == 4 and v.shape[:3] == k.shape[:3] and q.shape[0] == 1,
-        lambda: (
-            f"linear_attention takes q and k [1, T, H, K] and v [1, T, H, V], not {tuple(q.shape)},"
-            f" {tuple(k.shape)} and {tuple(v.shape)}"
-        ),
-    )
-    for each in (decay, beta):
+class LinearInputs(NamedTuple):
+    """What a forward brings to a layer of linear attention."""
+
+    q: torch.Tensor
+    """`[1, T, G, K]`, as k."""
+    k: torch.Tensor
+    v: torch.Tensor
+    """`[1, T, H, V]`: H / G neighbours share a head of keys."""
+    decay: torch.Tensor
+    """`[1, T, H]`, or where each number of a key fades by itself `[1, T, H, K]`, with as many heads of keys; logarithms,
+    at most 0."""
+    beta: torch.Tensor | None
+    """`[1, T, H]`; None: ones."""
+    corrects: bool
+    """By the delta rule."""
+    skip: torch.Tensor | None
+    """`[H]`."""
+
+    def check(self) -> None:
+        """Raises RuntimeError for tensors that do not go together."""
+        q, k, v = self.q, self.k, self.v
         torch._check(
-            each is None or each.shape == v.shape[:3],
-            lambda each=each: f"decay and beta are [1, T, H], not {tuple(each.shape)}",
+            q.dim() == 4
+            and q.shape == k.shape
+            and v.dim() == 4
+            and v.shape[:2] == k.shape[:2]
+            and q.shape[0] == 1
+            and v.shape[2] % k.shape[2] == 0,
+            lambda: (
+                f"linear_attention takes q and k [1, T, G, K] and v [1, T, H, V], not {tuple(q.shape)},"
+                f" {tuple(k.shape)} and {tuple(v.shape)}"
+            ),
         )
-    torch._check(
-        position.dim() == 1 and position.dtype == torch.int64 and position.shape[0] == q.shape[1],
-        lambda: f"position must be int64, one for each row, not {position.dtype} {tuple(position.shape)}",
-    )
+        decays = (v.shape[:3], k.shape) if k.shape[2] == v.shape[2] else (v.shape[:3],)
+        torch._check(
+            self.decay.shape in decays and (self.beta is None or self.beta.shape == v.shape[:3]),
+            lambda: f"decay and beta are [1, T, H], not {tuple(self.decay.shape)}",
+        )
+        torch._check(
+            self.skip is None or self.skip.shape == v.shape[2:3],
+            lambda: f"skip is [H], not {None if self.skip is None else tuple(self.skip.shape)}",
+        )
+
+    def for_each_head(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q and k `[T, H, K]`, and decay `[T, H, K]` or `[T, H, 1]`."""
+        shared = self.v.shape[2] // self.k.shape[2]
+        q, k = (each[0].repeat_interleave(shared, 1) for each in (self.q, self.k))
+        return q, k, self.decay[0] if self.decay.dim() == 4 else self.decay[0, ..., None]
+
+    def added(self, t: int, known: torch.Tensor) -> torch.Tensor:
+        """u of a row `[H, V]`; known: what the state says to its key."""
+        u = self.v[0, t] - known if self.corrects else self.v[0, t]
+        return u if self.beta is None else self.beta[0, t, :, None] * u
+
+    def skipped(self, out: torch.Tensor) -> torch.Tensor:
+        """out `[1, T, H, V]` and what goes past the state."""
+        return out if self.skip is None else out + self.skip[:, None] * self.v
+
+
+def linear_shape(k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> LayerShape:
+    """What the cache keeps of a token for linear attention of such tensors."""
+    groups, k_dim = (int(size) for size in k.shape[2:])
+    heads, v_dim = (int(size) for size in v.shape[2:])
+    return LayerShape(groups, k_dim, v_dim, Kept.GATED_LINEAR if decay.dim() == 4 else Kept.LINEAR, heads // groups)
 
 
 def _eager(
@@ -54,11 +97,14 @@ def _eager(
     v: torch.Tensor,
     decay: torch.Tensor,
     beta: torch.Tensor | None,
+    corrects: bool,
+    skip: torch.Tensor | None,
     position: torch.Tensor,
     layer_id: int,
 ) -> torch.Tensor:
-    _check(q, k, v, decay, beta, position)
-    return active("linear_attention").attend_linear(layer_id, q, k, v, decay, beta, position)
+    inputs = LinearInputs(q, k, v, decay, beta, corrects, skip)
+    inputs.check()
+    return active("linear_attention").attend_linear(layer_id, inputs, position)
 
 
 def _fake(
@@ -67,20 +113,22 @@ def _fake(
     v: torch.Tensor,
     decay: torch.Tensor,
     beta: torch.Tensor | None,
+    corrects: bool,
+    skip: torch.Tensor | None,
     position: torch.Tensor,
     layer_id: int,
 ) -> torch.Tensor:
-    del layer_id
-    _check(q, k, v, decay, beta, position)
+    del position, layer_id
+    LinearInputs(q, k, v, decay, beta, corrects, skip).check()
     return torch.empty(v.shape, dtype=v.dtype, device=v.device)
 
 
 _LIBRARY.define(
-    "linear_attention(Tensor q, Tensor k, Tensor v, Tensor decay, Tensor? beta, Tensor position, int layer_id)"
-    " -> Tensor"
+    "linear_attention(Tensor q, Tensor k, Tensor v, Tensor decay, Tensor? beta, bool corrects, Tensor? skip,"
+    " Tensor position, int layer_id) -> Tensor"
 )
 _LIBRARY.impl("linear_attention", _eager, "CompositeExplicitAutograd")
 torch.library.register_fake("agentkv::linear_attention", _fake, lib=_LIBRARY)
 
-# q and k [1, T, H, K], v [1, T, H, V], decay (a logarithm) and beta [1, T, H], position [T] int64 -> [1, T, H, V].
+# The fields of LinearInputs, position [T] int64 and the cache's layer -> [1, T, H, V].
 linear_attention = torch.ops.agentkv.linear_attention.default

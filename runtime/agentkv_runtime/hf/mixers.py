@@ -18,8 +18,9 @@ from transformers.activations import ACT2FN
 
 from agentkv_runtime.hf.attention import attends_here, mixing, mixing_layer
 from agentkv_runtime.hf.convolution import short_conv
-from agentkv_runtime.hf.deferred import load_all
+from agentkv_runtime.hf.deferred import load_all, value
 from agentkv_runtime.hf.linear_attention import linear_attention
+from agentkv_runtime.hf.selective_scan import selective_scan
 
 __all__ = ["mix_here"]
 
@@ -42,7 +43,7 @@ def _normalised(x: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + 1e-6)
 
 
-def _gated_delta_rule(
+def _delta_rule(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -51,19 +52,25 @@ def _gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query and key `[1, T, Hk, K]`, value `[1, T, H, V]`, g and beta `[1, T, H]` -> `[1, T, H, V]`."""
+    """query and key `[1, T, G, K]`, value `[1, T, H, V]`, g `[1, T, H]` or `[1, T, H, K]`, beta `[1, T, H]` ->
+    `[1, T, H, V]`."""
     dtype = query.dtype
     query, key, value, g, beta = (each.float() for each in (query, key, value, g, beta))
     if use_qk_l2norm_in_kernel:
         query, key = _normalised(query), _normalised(key)
-    query, key = (_each_head(each, value.shape[2]) for each in (query * query.shape[-1] ** -0.5, key))
     _, position, layer = mixing(key)
-    return linear_attention(query, key, value, g, beta, position, layer).to(dtype), None
+    query = query * query.shape[-1] ** -0.5
+    return linear_attention(query, key, value, g, beta, True, None, position, layer).to(dtype), None
 
 
-def _each_head(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """x `[1, T, G, D]` -> `[1, T, heads, D]`: neighbouring heads share one."""
-    return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], dim=2)
+def _time_steps(
+    dt: torch.Tensor, bias: torch.Tensor | None, softplus: bool, limit: tuple[float, float] = (0.0, float("inf"))
+) -> torch.Tensor:
+    if bias is not None:
+        dt = dt + bias.to(dt.dtype)
+    if softplus:
+        dt = functional.softplus(dt)
+    return torch.clamp(dt, min=limit[0], max=limit[1] if limit[1] < float("inf") else None).float()
 
 
 def _mamba2_scan(
@@ -81,22 +88,46 @@ def _mamba2_scan(
 ) -> torch.Tensor:
     """hidden_states `[1, T, H, P]`, dt `[1, T, H]`, A `[H]`, B and C `[1, T, G, N]`, D `[H]` -> `[1, T, H, P]`."""
     del chunk_size
-    if dt_bias is not None:
-        dt = dt + dt_bias.to(dt.dtype)
-    if dt_softplus:
-        dt = functional.softplus(dt)
-    dt = torch.clamp(dt, min=dt_limit[0], max=dt_limit[1] if dt_limit[1] < float("inf") else None).float()
-    x = hidden_states.float()
-    keys, queries = (_each_head(each.float(), x.shape[2]) for each in (B, C))
-    _, position, layer = mixing(keys)
-    out: torch.Tensor = linear_attention(queries, keys, x * dt[..., None], A.float() * dt, None, position, layer)
-    return out if D is None else out + D[..., None] * x
+    steps = _time_steps(dt, dt_bias, dt_softplus, dt_limit)
+    x, keys, queries = (each.float() for each in (hidden_states, B, C))
+    mixer, position, layer = mixing(keys)
+    skip = None if D is None else mixer.D.float()  # as the layer has it: a constant of the program
+    out: torch.Tensor = linear_attention(queries, keys, x, A.float() * steps, steps, False, skip, position, layer)
+    return out
+
+
+def _mamba_scan(
+    hidden_states: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+    **_: Any,
+) -> torch.Tensor:
+    """hidden_states, dt and z `[1, C, T]`, A `[C, N]`, B and C `[1, N, T]`, D `[C]` -> `[1, C, T]`."""
+    del A  # the layer's rates are a constant of the program
+    x, dt, b, c = (each.transpose(1, 2).float() for each in (hidden_states, dt, B, C))
+    steps = _time_steps(dt, delta_bias, delta_softplus)
+    mixer, position, layer = mixing(x)
+    out = selective_scan(x * steps, steps, next(mixer.rates), b, c, position, layer)
+    if D is not None:
+        out = out + x * D
+    if z is not None:
+        out = out * functional.silu(z.transpose(1, 2).float())
+    columns: torch.Tensor = out.transpose(1, 2).to(hidden_states.dtype)
+    return columns
 
 
 _OURS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": _causal_conv1d,
-    "torch_chunk_gated_delta_rule": _gated_delta_rule,
+    "torch_chunk_gated_delta_rule": _delta_rule,
+    "chunk_kimi_delta_attention": _delta_rule,
     "mamba2_chunk_scan": _mamba2_scan,
+    "mamba_selective_scan": _mamba_scan,
 }
 
 
@@ -110,8 +141,21 @@ def _dispatching(ours: Callable[..., Any], original: Callable[..., Any]) -> Call
 
 
 def _in_layer(mixer: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    mixer.rates = iter([buffer for name, buffer in mixer.named_buffers(recurse=False) if name.startswith(_RATES)])
     with mixing_layer(mixer):
         return original(*args, **kwargs)
+
+
+_RATES = "scan_rates_"
+_READ = ("conv1d", "dt_proj")
+"""Small layers whose weights are read without a call."""
+
+
+def _keep_rates(mixer: Any) -> None:
+    """The rates `[N, C]` of each scan of a layer, as buffers: programs take constants as they are."""
+    rates = -value(mixer.A_log).float().exp()  # [C, N], or of each head
+    for i, each in enumerate(rates if rates.dim() == 3 else rates[None]):
+        mixer.register_buffer(f"{_RATES}{i}", each.T.contiguous(), persistent=False)
 
 
 def mix_here(model: nn.Module) -> None:
@@ -125,5 +169,9 @@ def mix_here(model: nn.Module) -> None:
             original = vars(code).get(name)
             if original is not None and not hasattr(original, "agentkv"):
                 setattr(code, name, _dispatching(ours, original))
-        load_all(module.conv1d)  # type: ignore[arg-type]  # small, and read without being called
+        for name in _READ:
+            if hasattr(module, name):
+                load_all(getattr(module, name))
+        if "mamba_selective_scan" in vars(code):
+            _keep_rates(module)
         module.forward = partial(_in_layer, module, module.forward)

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from agentkv_runtime.hf.scoring import Scoring
+
+if TYPE_CHECKING:  # they ask for the cache that is active here
+    from agentkv_runtime.hf.linear_attention import LinearInputs
+    from agentkv_runtime.hf.selective_scan import ScanInputs
 
 __all__ = ["AttendingCache", "NoActiveCacheError", "active", "active_cache", "update_and_attend"]
 
@@ -59,18 +63,12 @@ class AttendingCache(Protocol):
         """
         ...
 
-    def attend_linear(
-        self,
-        layer_id: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor | None,
-        position: torch.Tensor,
-    ) -> torch.Tensor:
-        """Linear attention (hf/linear_attention.py) of q and k `[1, T, H, K]`, v `[1, T, H, V]`, decay and beta
-        `[1, T, H]` with the state behind the positions before: `[1, T, H, V]`."""
+    def attend_linear(self, layer_id: int, inputs: LinearInputs, position: torch.Tensor) -> torch.Tensor:
+        """Linear attention (hf/linear_attention.py) with the state behind the positions before: `[1, T, H, V]`."""
+        ...
+
+    def scan(self, layer_id: int, inputs: ScanInputs, position: torch.Tensor) -> torch.Tensor:
+        """A selective scan (hf/selective_scan.py) from the state behind the positions before: `[1, T, C]`."""
         ...
 
 

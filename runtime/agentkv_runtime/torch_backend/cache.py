@@ -18,7 +18,9 @@ from agentkv_runtime._core import CacheFull, Cells, InvalidRange, InvalidTensor,
 from agentkv_runtime.backends import BACKENDS
 from agentkv_runtime.hf.convolution import as_heads, sum_of_taps
 from agentkv_runtime.hf.latent import is_start
+from agentkv_runtime.hf.linear_attention import LinearInputs
 from agentkv_runtime.hf.scoring import Scoring
+from agentkv_runtime.hf.selective_scan import ScanInputs
 from agentkv_runtime.torch_backend.pool import Pool
 from agentkv_runtime.torch_backend.rows import CodeRows, FloatRows, Rows, rows_of
 
@@ -46,18 +48,17 @@ class _Step:
             self._masks[key] = dense.to(self._device)
         return self._masks[key]
 
+    def branch(self, row: int) -> torch.Tensor:
+        """The cells that a row sees, its own included, int64 in the order of their positions."""
+        cells = self.mask(0, 0, 0)[row].nonzero()[:, 0]
+        return cells[self.seen[cells].argsort()]
+
     @property
     def seen(self) -> torch.Tensor:
         """int64 `[read_len]` on the device: the position of what each cell holds; 0 where nobody looks."""
         if self._seen is None:
             self._seen = torch.as_tensor(self.plan.cell_positions).to(self._device)
         return self._seen
-
-
-def _linear_rows(k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What linear attention keeps, `[1, H, T, K + 1]`, keys with their decays, and `[1, H, T, V]`."""
-    keys = torch.cat((k, decay.unsqueeze(-1)), -1)
-    return keys.transpose(1, 2), v.transpose(1, 2)
 
 
 class TorchCache:
@@ -168,36 +169,36 @@ class TorchCache:
 
         return sum_of_taps(tap, weight.float(), None if bias is None else bias.float())[None]
 
-    def attend_linear(
-        self,
-        layer_id: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor | None,
-        position: torch.Tensor,
-    ) -> torch.Tensor:
-        """Linear attention of q and k `[1, T, H, K]`, v `[1, T, H, V]`, decay and beta `[1, T, H]`: `[1, T, H, V]`.
-
-        Every position keeps its key, its decay and what it adds, in float32; a row adds up what it sees.
-        """
+    def attend_linear(self, layer_id: int, inputs: LinearInputs, position: torch.Tensor) -> torch.Tensor:
+        """Linear attention of some rows, `[1, T, H, V]`: every position keeps its key, its decay and what it adds, in
+        float32; a row adds up what it sees."""
         step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
-        pools = self._write(layer_id, _linear_rows(k, v, decay), step, FloatRows(torch.float32))
-        visible, out = step.mask(0, 0, 0), []
-        for t in range(q.shape[1]):
-            own = step.write_cells[t : t + 1]
-            cells = visible[t].nonzero()[:, 0]
-            cells = cells[step.seen[cells].argsort()]
-            keys, added = pools[0].read(step.read_len)[:, cells], pools[1].read(step.read_len)[:, cells]
-            since = torch.nn.functional.pad(keys[:, 1:, -1], (0, 1)).flip(1).cumsum(1).flip(1)
-            fades = since.exp()
-            keys = keys[..., :-1]
-            if beta is not None:
-                known = torch.einsum("hn,hnk,hk,hnv->hv", fades[:, :-1], keys[:, :-1], k[0, t], added[:, :-1])
-                added[:, -1] = beta[0, t, :, None] * (v[0, t] - known)
-                pools[1].write(own, added[None, :, -1:])
-            out.append(torch.einsum("hn,hnk,hk,hnv->hv", fades, keys, q[0, t], added))
+        q, k, decay = inputs.for_each_head()
+        rows = (torch.cat((k, decay), -1)[None].transpose(1, 2), inputs.v.transpose(1, 2))
+        pools = self._write(layer_id, rows, step, FloatRows(torch.float32))
+        out = []
+        for t in range(q.shape[0]):
+            cells = step.branch(t)
+            held, added = pools[0].read(step.read_len)[:, cells], pools[1].read(step.read_len)[:, cells]
+            keys, decays = held[..., : k.shape[2]], held[..., k.shape[2] :]
+            since = torch.nn.functional.pad(decays[:, 1:], (0, 0, 0, 1)).flip(1).cumsum(1).flip(1)
+            faded = keys * since.exp()
+            added[:, -1] = inputs.added(t, torch.einsum("hnk,hk,hnv->hv", faded[:, :-1], k[t], added[:, :-1]))
+            pools[1].write(step.write_cells[t : t + 1], added[None, :, -1:])
+            out.append(torch.einsum("hnk,hk,hnv->hv", faded, q[t], added))
+        return inputs.skipped(torch.stack(out)[None])
+
+    def scan(self, layer_id: int, inputs: ScanInputs, position: torch.Tensor) -> torch.Tensor:
+        """A selective scan of some rows, `[1, T, C]`: every position keeps its state, in float32."""
+        step = self._step or _Step(self.planner.plan(position.tolist()), self.device)
+        states = inputs.rates.new_zeros(1, inputs.rates.shape[0], inputs.x.shape[1], inputs.rates.shape[1])
+        (pool,) = self._write(layer_id, (states,), step, FloatRows(torch.float32))
+        out = []
+        for t in range(inputs.x.shape[1]):
+            before = pool.read(step.read_len)[:, step.branch(t)[-2:-1]].sum(1)  # zeros where it is the first
+            state = inputs.step(before, t)
+            pool.write(step.write_cells[t : t + 1], state[None, :, None])
+            out.append(inputs.c[0, t] @ state)
         return torch.stack(out)[None]
 
     @torch.inference_mode()

@@ -101,6 +101,24 @@ class TorchSession(_core.PythonRunner):
         self._learn_shapes()
         return self.layer.cell_arrays
 
+    @property
+    def state_arrays(self) -> list[tuple[str, str, list[int], None]]:
+        """None: every cell keeps what states are made of."""
+        return []
+
+    def with_states(self, cells: Sequence[int]) -> list[int]:
+        """No cell has one."""
+        del cells
+        return []
+
+    def read_states(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
+        """There are none to read. Raises InvalidRange."""
+        raise _core.InvalidRange(f"{len(cells)} cells of torch have no states")
+
+    def write_states(self, cells: Sequence[int], bytes: npt.NDArray[np.uint8]) -> None:
+        """There are none to write. Raises InvalidRange."""
+        raise _core.InvalidRange(f"{len(cells)} cells of torch have no states for {bytes.shape}")
+
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:
         """uint8 `[n, cell_bytes]`: K and V of these cells as they are kept."""
         return self.layer.read_cells(cells)

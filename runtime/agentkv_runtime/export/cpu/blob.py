@@ -257,17 +257,34 @@ class Convolve(Instruction):
 
 @dataclass(frozen=True)
 class LinearAttend(Instruction):
-    """dst = what the states of linear attention make of q; decay and beta `[T, heads]`."""
+    """dst = what the states of linear attention make of q; any view is beta where there is none."""
 
     opcode = 15
     layer_id: int
     position: int
     corrects: bool
+    has_beta: bool
+    skip: int
     q: View
     k: View
     v: View
     decay: View
     beta: View
+    dst: View
+
+
+@dataclass(frozen=True)
+class Scan(Instruction):
+    """dst = a selective scan; rates are a constant `[N, C]`."""
+
+    opcode = 16
+    layer_id: int
+    position: int
+    rates: int
+    x: View
+    decay: View
+    b: View
+    c: View
     dst: View
 
 

@@ -13,6 +13,7 @@ from agentkv_runtime.hf import convolution as _convolution  # noqa: F401
 from agentkv_runtime.hf import expert_op as _expert_op  # noqa: F401
 from agentkv_runtime.hf import linear_attention as _linear_attention  # noqa: F401
 from agentkv_runtime.hf import op as _op  # noqa: F401  (defines the ops)
+from agentkv_runtime.hf import selective_scan as _selective_scan  # noqa: F401
 
 __all__ = [
     "ADD",
@@ -29,6 +30,7 @@ __all__ = [
     "ROPE",
     "ROPE_TABLE",
     "ROW_OPS",
+    "SCAN",
     "WEIGHTED_SUM",
     "gate_of",
     "group_size",
@@ -46,6 +48,7 @@ ROPE_TABLE = edge.edge.agentkv.rope_table.default
 ROW_OPS = frozenset({RMS_NORM, ROPE, ROPE_TABLE})
 CONVOLVE = edge.edge.agentkv.short_conv.default
 LINEAR_ATTEND = edge.edge.agentkv.linear_attention.default
+SCAN = edge.edge.agentkv.selective_scan.default
 LINEAR = edge.edge.agentkv.int8_linear.default
 FLOAT_EXPERTS = edge.edge.agentkv.expert_linear.default
 INT8_EXPERTS = edge.edge.agentkv.int8_expert_linear.default

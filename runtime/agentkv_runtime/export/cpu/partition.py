@@ -24,6 +24,7 @@ from agentkv_runtime.export.cpu.nodes import (
     LINEAR,
     LINEAR_ATTEND,
     ROW_OPS,
+    SCAN,
     gate_of,
     is_product,
     is_sum,
@@ -37,7 +38,7 @@ from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 
-_OWN = ROW_OPS | EXPERTS | {LINEAR, GATE, CONVOLVE, LINEAR_ATTEND}
+_OWN = ROW_OPS | EXPERTS | {LINEAR, GATE, CONVOLVE, LINEAR_ATTEND, SCAN}
 """What nobody else computes, beside attention."""
 
 

@@ -25,6 +25,7 @@ from agentkv_runtime.export.cpu.blob import (
     RmsNorm,
     Rope,
     RopeTable,
+    Scan,
     UpdateAndAttend,
     Weight,
     WeightedSum,
@@ -43,6 +44,7 @@ from agentkv_runtime.export.cpu.nodes import (
     RMS_NORM,
     ROPE,
     ROPE_TABLE,
+    SCAN,
     WEIGHTED_SUM,
     gate_of,
     group_size,
@@ -229,6 +231,8 @@ def _linear_attend(
     v: fx.Node,
     decay: fx.Node,
     beta: fx.Node | None,
+    corrects: bool,
+    skip: fx.Node | None,
     position: fx.Node,
     layer: int,
 ) -> Value:
@@ -237,12 +241,41 @@ def _linear_attend(
         LinearAttend(
             layer_id=int(layer),
             position=c.integers(position),
-            corrects=beta is not None,
+            corrects=bool(corrects),
+            has_beta=beta is not None,
+            skip=0 if skip is None else 1 + c.constant_index([skip]),
             q=c.rows(q),
             k=c.rows(k),
             v=c.rows(v),
             decay=c.rows(decay),
             beta=c.rows(decay if beta is None else beta),
+            dst=rows_of(result),
+        )
+    )
+    return result
+
+
+def _scan(
+    c: Compiler,
+    node: fx.Node,
+    x: fx.Node,
+    decay: fx.Node,
+    rates: fx.Node,
+    b: fx.Node,
+    c_: fx.Node,
+    position: fx.Node,
+    layer: int,
+) -> Value:
+    result = c.new(node)
+    c.emit(
+        Scan(
+            layer_id=int(layer),
+            position=c.integers(position),
+            rates=c.constant_index([rates]),
+            x=c.rows(x),
+            decay=c.rows(decay),
+            b=c.rows(b),
+            c=c.rows(c_),
             dst=rows_of(result),
         )
     )
@@ -273,6 +306,7 @@ _OPS: dict[object, Callable[..., Value | None]] = {
     MULTIPLY: _product,
     CONVOLVE: _convolve,
     LINEAR_ATTEND: _linear_attend,
+    SCAN: _scan,
     FLOAT_EXPERTS: _float_experts,
     INT8_EXPERTS: _int8_experts,
     WEIGHTED_SUM: _weighted_sum,

@@ -42,11 +42,10 @@ def _eps(module: nn.Module) -> tuple[float, ...]:
 
 def _width(module: nn.Module) -> int | None:
     """The size that the module normalises over; None where it does not say."""
+    if shape := getattr(module, "normalized_shape", None):
+        return int(shape[-1])
     weight = getattr(module, "weight", None)
-    if isinstance(weight, torch.Tensor):
-        return weight.shape[0] if weight.dim() == 1 else None
-    shape = getattr(module, "normalized_shape", None)
-    return int(shape[-1]) if shape else None
+    return weight.shape[0] if isinstance(weight, torch.Tensor) and weight.dim() == 1 else None
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -55,7 +54,8 @@ def _is_norm(module: nn.Module) -> bool:
 
 @torch.no_grad()
 def note_norm_widths(model: nn.Module, run: Callable[[], object]) -> None:
-    """Gives each norm layer without weights the `normalized_shape` of what it meets while `run` runs the model.
+    """Gives each norm layer that does not use weights the `normalized_shape` of what it meets while `run` runs the
+    model.
 
     A layer that meets several sizes gets none, and keeps what it is.
     """
@@ -65,8 +65,7 @@ def note_norm_widths(model: nn.Module, run: Callable[[], object]) -> None:
         if args and isinstance(args[0], torch.Tensor):
             met.setdefault(module, set()).add(args[0].shape[-1])
 
-    silent = [module for module in model.modules() if _is_norm(module) and _width(module) is None]
-    hooks = [module.register_forward_pre_hook(meet) for module in silent]
+    hooks = [module.register_forward_pre_hook(meet) for module in model.modules() if _is_norm(module)]
     if not hooks:
         return
     try:
@@ -75,7 +74,7 @@ def note_norm_widths(model: nn.Module, run: Callable[[], object]) -> None:
         for hook in hooks:
             hook.remove()
     for module, widths in met.items():
-        if getattr(module, "weight", None) is None and len(widths) == 1:
+        if len(widths) == 1 and _width(module) not in widths:  # weights of another size are for show (Falcon Mamba)
             module.normalized_shape = (widths.pop(),)  # type: ignore[assignment]
 
 
@@ -92,6 +91,8 @@ def _equivalent(module: nn.Module, norms: Norms, near_attention: bool) -> nn.Mod
     except Exception:  # an unusual signature: transformers' own layer stays
         return None
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    if weight is not None and weight.shape != (width,):
+        weight = None
     ones = torch.ones(width)
     weights = [ones] if weight is None else [weight.float(), weight.float() + 1]
     for w, eps in product(weights, _eps(module)):

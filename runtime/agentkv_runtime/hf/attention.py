@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 ATTENTION_NAME = "agentkv"
+_WITHOUT_WINDOW = ("full_attention", "hybrid")  # hybrid: beside another mixer
 
 
 @dataclass
@@ -114,20 +115,21 @@ def remember_latent(module: torch.nn.Module, row: torch.Tensor) -> bool:
     return True
 
 
-def layer_sight(config: PretrainedConfig, layer_idx: int, sliding_window: int | None) -> tuple[int, int]:
-    """The window and the chunk of one layer in positions, a row's own included; 0 for none."""
+def layer_sight(config: PretrainedConfig, layer_idx: int | None, sliding_window: int | None) -> tuple[int, int]:
+    """The window and the chunk of one layer in positions, a row's own included; 0 for none. Layers that share their
+    attention have no index there."""
     layer_types = getattr(config, "layer_types", None)
-    layer_type = layer_types[layer_idx] if layer_types else None
+    layer_type = layer_types[layer_idx] if layer_types and layer_idx is not None else None
     if layer_type == "chunked_attention":
         return 0, int(config.attention_chunk_size)
-    if layer_type not in (None, "full_attention", "sliding_attention", "hybrid"):  # hybrid: beside another mixer
+    if layer_type not in (None, *_WITHOUT_WINDOW, "sliding_attention", "hybrid_sliding"):
         raise UnsupportedModelError(
             f"layer {layer_idx} of {config.model_type} is {layer_type!r}: only full, sliding and chunked attention are"
             " supported"
         )
-    if sliding_window is None and layer_type not in ("full_attention", "hybrid"):  # not every model hands its window on
+    if sliding_window is None and layer_type not in _WITHOUT_WINDOW:  # not every model hands its window on
         sliding_window = getattr(config, "sliding_window", None)
-    if layer_type in ("full_attention", "hybrid"):
+    if layer_type in _WITHOUT_WINDOW:
         return 0, 0
     return int(sliding_window or 0), 0
 
@@ -168,7 +170,7 @@ def agentkv_attention(
         raise _refuse(module, "position biases (position_bias)")
     forward = _feeding.get() or Feeding(_own_positions(module, kwargs.get("position_ids")))
     scale = float(scaling if scaling is not None else query.shape[-1] ** -0.5)
-    layer_idx: int = getattr(module, "layer_idx", len(forward.kept))
+    layer_idx: int | None = getattr(module, "layer_idx", len(forward.kept))
     window, chunk = layer_sight(module.config, layer_idx, sliding_window)  # type: ignore[arg-type]
     if isinstance(temperature := getattr(module, "temperature", None), Temperature):
         query = query * temperature.of(forward.position)
@@ -177,7 +179,8 @@ def agentkv_attention(
     if latent is not None:
         query, key, value = projection.absorbed(query), latent, latent[..., : projection.rank]
     cache_layer, writes = forward.cache_layer(key, value)
-    forward.layers.add(layer_idx)
+    if layer_idx is not None:
+        forward.layers.add(layer_idx)
     out = update_and_attend(
         query,
         key,

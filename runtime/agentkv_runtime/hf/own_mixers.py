@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from agentkv_runtime.hf.attention import attends_here, mixing, mixing_layer
 from agentkv_runtime.hf.convolution import short_conv
-from agentkv_runtime.hf.deferred import load_all
+from agentkv_runtime.hf.deferred import load_all, value
 from agentkv_runtime.hf.linear_attention import linear_attention
 from agentkv_runtime.hf.selective_scan import selective_scan
 
@@ -72,6 +72,85 @@ def _griffin(layer: Any, input_states: torch.Tensor, *_: Any, **__: Any) -> tupl
     return layer.linear_out(rows * layer.act_fn(layer.linear_y(input_states))), None
 
 
+def _zaya(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
+    """Compressed convolutional attention (2025): queries and keys of a few tokens, and half of the values a token late."""
+    projected = layer.q_proj(hidden_states), layer.k_proj(hidden_states)
+    queries, keys = (each.unflatten(-1, (-1, layer.head_dim)) for each in projected)
+    shared = layer.num_key_value_groups
+    query_rest = (queries + keys.repeat_interleave(shared, 2)) * 0.5
+    key_rest = query_rest.unflatten(2, (-1, shared)).mean(3)
+    mixed = layer.conv_qk_grouped.bias
+    for j in range(layer.conv_qk_grouped.kernel_size[0]):  # of the token j before
+        rows = _shifted(torch.cat(projected, -1), getattr(layer, f"taps_{j}")) + layer.conv_qk_depthwise.bias
+        mixed = mixed + (rows.unflatten(-1, (-1, 1, layer.head_dim)) @ getattr(layer, f"products_{j}")).flatten(2)
+    query, key = (part.unflatten(-1, (-1, layer.head_dim)) for part in mixed.split([p.shape[-1] for p in projected], -1))
+    late, bias = layer.v_proj_delayed(hidden_states), layer.v_proj_delayed.bias
+    late = _shifted(late, layer.one_late) if bias is None else _shifted(late - bias, layer.one_late) + bias
+    value = torch.cat((layer.v_proj_current(hidden_states), late), -1)
+    return query + query_rest, key + key_rest, value.unflatten(-1, (-1, layer.head_dim))
+
+
+def _shifted(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+    _, position, cache_layer = mixing(x)
+    return short_conv(x, taps, None, position, cache_layer)
+
+
+def _blend(x: torch.Tensor, before: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    return x * share + before * (1.0 - share)
+
+
+def _rwkv(layer: Any, hidden: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
+    """RWKV-4 (Peng et al. 2023): a weighted mean of all values so far, and of this one by a weight of its own.
+
+    Weights are not divided by the largest: keys above 88 overflow.
+    """
+    before = _shifted(hidden, layer.one_late)
+    key, values, receptance = (
+        getattr(layer, name)(_blend(hidden, before, getattr(layer, f"time_mix_{name}")))
+        for name in ("key", "value", "receptance")
+    )
+    weight = torch.exp(key.float())
+    late = _shifted(torch.cat((weight * values, weight), -1), layer.both_late)
+    _, position, cache_layer = mixing(late)
+    ones = torch.ones_like(late[..., :1])
+    held = selective_scan(late, torch.ones_like(late), layer.rates, ones, ones, position, cache_layer)
+    width = values.shape[-1]
+    own = weight * torch.exp(layer.time_first.float())
+    mean = (held[..., :width] + own * values) / (held[..., width:] + own)
+    return layer.output(torch.sigmoid(receptance) * mean), None
+
+
+def _rwkv_feed_forward(layer: Any, hidden: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, None]:
+    before = _shifted(hidden, layer.one_late)
+    key = torch.square(torch.relu(layer.key(_blend(hidden, before, layer.time_mix_key))))
+    receptance = torch.sigmoid(layer.receptance(_blend(hidden, before, layer.time_mix_receptance)))
+    return receptance * layer.value(key), None
+
+
+def _keep_one_late(layer: Any, name: str, channels: int) -> None:
+    layer.register_buffer(name, torch.tensor([1.0, 0.0]).repeat(channels, 1, 1), persistent=False)
+
+
+def _prepare_rwkv(layer: Any) -> None:
+    _keep_one_late(layer, "one_late", layer.key.in_features)
+    if hasattr(layer, "time_decay"):
+        rates = -value(layer.time_decay).detach().float().exp()
+        _keep_one_late(layer, "both_late", 2 * len(rates))
+        layer.register_buffer("rates", torch.cat((rates, rates))[None], persistent=False)
+
+
+def _prepare_zaya(layer: Any) -> None:
+    for name in ("conv_qk_depthwise", "conv_qk_grouped"):
+        load_all(getattr(layer, name))
+    depthwise, grouped = layer.conv_qk_depthwise.weight.data, layer.conv_qk_grouped.weight.data
+    width = grouped.shape[2]
+    for j in range(width):  # what the inner convolution looks at for the token j before, and the outer one makes of it
+        layer.register_buffer(f"taps_{j}", functional.pad(depthwise, (0, j)), persistent=False)
+        product = grouped[:, :, width - 1 - j].unflatten(0, (-1, layer.head_dim)).transpose(1, 2)
+        layer.register_buffer(f"products_{j}", product.contiguous(), persistent=False)
+    _keep_one_late(layer, "one_late", layer.v_proj_delayed.out_features)
+
+
 def _prepare_griffin(layer: Any) -> None:
     load_all(layer.conv_1d)
     load_all(layer.rg_lru)
@@ -87,6 +166,9 @@ _OWN: dict[str, tuple[Callable[..., Any], Callable[[Any], None] | None]] = {
     "Lfm2ShortConv": (_lfm2, _prepare_conv),
     "MiniMaxLightningAttention": (_lightning, None),
     "RecurrentGemmaRecurrentBlock": (_griffin, _prepare_griffin),
+    "RwkvFeedForward": (_rwkv_feed_forward, _prepare_rwkv),
+    "RwkvSelfAttention": (_rwkv, _prepare_rwkv),
+    "ZayaCCAProjection": (_zaya, _prepare_zaya),
 }
 
 

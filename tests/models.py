@@ -73,6 +73,9 @@ KINDS: dict[str, TinySpec] = {
     "qwen3_next": TinySpec("qwen3_next", layers=3, intermediate=64),
     "bamba": TinySpec("bamba"),
     "mamba2": TinySpec("mamba2"),
+    "mamba": TinySpec("mamba", layers=2),
+    "kimi": TinySpec("kimi", layers=3),
+    "recurrent_gemma": TinySpec("recurrent_gemma", layers=2, kv_heads=1, window=8),
     "bloom": TinySpec("bloom", kv_heads=4, tied=True),
 }
 
@@ -202,6 +205,39 @@ _BY_MODEL_TYPE: dict[str, tuple[str, Callable[[TinySpec], dict[str, Any]]]] = {
     "mamba2": (
         "mamba2",
         lambda spec: {"num_heads": 4, "head_dim": 2 * spec.hidden // 4, "state_size": 16, "n_groups": 2},
+    ),
+    # Selective scans alone.
+    "mamba": (
+        "mamba",
+        lambda spec: {"state_size": 8, "time_step_rank": 4, "intermediate_size": 2 * spec.hidden, "expand": 2},
+    ),
+    # The delta rule over keys that fade number by number, latent attention, experts.
+    "kimi": (
+        "kimi_linear",
+        lambda spec: {
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"][: spec.layers],
+            "linear_num_heads": 2,
+            "linear_head_dim": 16,
+            "kv_lora_rank": 48,
+            "qk_nope_head_dim": spec.head_dim,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 24,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": spec.intermediate,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+    ),
+    # RG-LRU behind a convolution, and attention with a window.
+    "recurrent_gemma": (
+        "recurrent_gemma",
+        lambda spec: {
+            "lru_width": spec.hidden,
+            "head_dim": spec.head_dim,
+            "attention_window_size": spec.window,
+            "block_types": ["recurrent", "attention"],
+        },
     ),
     # ALiBi.
     "bloom": ("bloom", lambda spec: {"n_layer": spec.layers, "n_head": spec.heads}),

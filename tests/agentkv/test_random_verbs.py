@@ -24,8 +24,6 @@ from .verb_player import Player
 pytestmark = pytest.mark.usefixtures("failing_caches")
 
 COMPARE_EVERY = 10
-WITH_STATES = ("qwen3_next", "bamba", "mamba2")
-UNSAVED = ("offload", "save", "load")  # states are computed anew, so a branch that comes back has fewer cells
 
 
 async def session(folder: Path, files: Path, seed: int, verbs: int, counts: Counter[str]) -> None:
@@ -42,8 +40,6 @@ async def session(folder: Path, files: Path, seed: int, verbs: int, counts: Coun
     rows = rng.choice([8, 32, 512])
     async with kv.Context.open(folder, capacity, kv_dtype, max_batch_tokens=rows, threads=1, retain=retain) as ctx:
         player = Player(ctx, files, retain, seed)
-        if any(kind in folder.name for kind in WITH_STATES):
-            player.verbs = {name: often for name, often in VERBS.items() if name not in UNSAVED}
         while player.played < verbs:
             try:
                 counts[await player.turn()] += 1

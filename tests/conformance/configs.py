@@ -32,7 +32,18 @@ OTHER_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3next-delta-rule": ("qwen3_next", {}),
     "bamba-mamba2-attention": ("bamba", {}),
     "mamba2-alone": ("mamba2", {}),
+    "mamba-scan-alone": ("mamba", {}),
+    "kimi-delta-rule-latent": ("kimi", {}),
+    "recurrentgemma-w8": ("recurrent_gemma", {}),
 }
-# What MLX refuses by name: convolutions and linear attention.
-WITHOUT_MLX = ("lfm2-convolutions", "qwen3next-delta-rule", "bamba-mamba2-attention", "mamba2-alone")
+# What MLX refuses by name: convolutions, linear attention and scans.
+WITHOUT_MLX = (
+    "lfm2-convolutions",
+    "qwen3next-delta-rule",
+    "bamba-mamba2-attention",
+    "mamba2-alone",
+    "mamba-scan-alone",
+    "kimi-delta-rule-latent",
+    "recurrentgemma-w8",
+)
 ALL_CONFIGS = {**CONFIGS, **OTHER_KINDS}

@@ -36,7 +36,7 @@ def test_impossible_facts_are_not_written(bad: dict[str, Any]) -> None:
     ("change", "message"),
     [
         ({"kv_cache.schema_version": 4}, "version 4; this runtime reads 1 to 3"),
-        ({"kv_cache.schema_version": 3, "kv_cache.shapes": [1, 8, 8, 4] * 2}, "something that no layer keeps"),
+        ({"kv_cache.schema_version": 3, "kv_cache.shapes": [1, 8, 8, 9, 1] * 2}, "something that no layer keeps"),
         ({"kv_cache.schema_version": None}, "did not export"),
         ({"kv_cache.n_layers": None}, "n_layers"),
         ({"kv_cache.head_dim": "16"}, "head_dim"),
@@ -72,7 +72,7 @@ def test_layers_of_one_shape_need_no_list_of_shapes() -> None:
 
 
 def test_a_latent_is_kept_once() -> None:
-    metadata = KvCacheMetadata.of_layers([LayerShape(1, 576, 512, True)] * 2, [0, 0])
+    metadata = KvCacheMetadata.of_layers([LayerShape(1, 576, 512, Kept.LATENT)] * 2, [0, 0])
     assert metadata.kv_bytes_per_token("fp16") == 2 * 576 * 2
     with pytest.raises(ValueError, match="values are a part of their keys"):
         metadata.kv_bytes_per_token("int8")

@@ -245,6 +245,10 @@ class CellStore(Protocol):
         """Keys and values that are pages of files, beside that."""
 
     @property
+    def states(self) -> int:
+        """States that are kept now."""
+
+    @property
     def cell_bytes(self) -> int:
         """What one cell takes."""
 

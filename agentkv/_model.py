@@ -158,7 +158,9 @@ class OpenEngine:
     def snapshot(self) -> Snapshot:
         """Counters of the engine and its cache."""
         session = self.session
-        return Snapshot(self.engine.stats(), session.allocated_cells, session.kv_bytes, session.mapped_bytes)
+        return Snapshot(
+            self.engine.stats(), session.allocated_cells, session.kv_bytes, session.mapped_bytes, session.states
+        )
 
     def close(self) -> None:
         """Lets go of what others may still refer to."""
@@ -338,6 +340,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         quantize_after=options.quantize_after,
         window=window.length or None,
         sinks=window.sinks,
+        state_bytes=sum(shape.state_bytes for shape in manifest.shapes) if manifest.backend == "cpu" else 0,
         bit_exact=manifest.backend == "cpu" and options.quantize_after is None,
         fingerprint=manifest.fingerprint,
     )

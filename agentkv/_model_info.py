@@ -25,6 +25,8 @@ class ModelInfo:
         quantize_after: of all but the newest so many positions of each branch they are held as int8; None: of none.
         window: no layer looks further back than so many positions; None where one does.
         sinks: but for the first so many positions, which all of them look at.
+        state_bytes: of one state over all layers that keep some (linear attention, scans): of `kv_bytes`, each of
+            `ctx.stats.states` takes so many. 0 where no layer does.
         bit_exact: does a branch's history determine its logits to the bit, whatever runs beside it?
         fingerprint: SHA-256 of the program; empty where there is none.
     """
@@ -43,5 +45,6 @@ class ModelInfo:
     quantize_after: int | None
     window: int | None
     sinks: int
+    state_bytes: int
     bit_exact: bool
     fingerprint: str

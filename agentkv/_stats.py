@@ -43,6 +43,9 @@ class Stats:
             (`Context.load(..., shared=True)`) are not in it.
         kv_bytes_shared: keys and values that are pages of files, in bytes: in memory once for all who map them, and the
             system may take them back. What is written becomes part of `kv_bytes`.
+        states: states that are kept: of layers of linear attention and scans, one at the end of each block of 64
+            positions that a branch may go back to. Each takes `ctx.model_info.state_bytes`, which are in `kv_bytes`; tokens
+            run again to get from one to where a rollback went are `refed`, where their rows were let go too.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
         constraint_seconds: time that steps waited for constraints, in seconds.
@@ -70,6 +73,7 @@ class Stats:
     capacity: int = 0
     kv_bytes: int = 0
     kv_bytes_shared: int = 0
+    states: int = 0
     forward_seconds: float = 0.0
     draft_seconds: float = 0.0
     constraint_seconds: float = 0.0
@@ -86,7 +90,8 @@ class Stats:
         return self.tokens / self.steps if self.steps else 0.0
 
 
-_OF_ENGINE = [f.name for f in fields(Stats) if f.name not in ("cells", "kv_bytes", "kv_bytes_shared", "rows_per_step")]
+_OF_CELLS = ("cells", "kv_bytes", "kv_bytes_shared", "states")
+_OF_ENGINE = [f.name for f in fields(Stats) if f.name not in (*_OF_CELLS, "rows_per_step")]
 
 
 class Snapshot(NamedTuple):
@@ -96,6 +101,7 @@ class Snapshot(NamedTuple):
     cells: int
     kv_bytes: int
     kv_bytes_shared: int
+    states: int
 
     def stats(self) -> Stats:
         """The same for users."""
@@ -105,4 +111,5 @@ class Snapshot(NamedTuple):
             cells=self.cells,
             kv_bytes=self.kv_bytes,
             kv_bytes_shared=self.kv_bytes_shared,
+            states=self.states,
         )

@@ -74,7 +74,7 @@ KINDS: dict[str, TinySpec] = {
     "bamba": TinySpec("bamba"),
     "mamba2": TinySpec("mamba2"),
     "mamba": TinySpec("mamba", layers=2),
-    "kimi": TinySpec("kimi", layers=3),
+    "kimi": TinySpec("kimi", layers=3, kv_heads=4),
     "recurrent_gemma": TinySpec("recurrent_gemma", layers=2, kv_heads=1, window=8),
     "bloom": TinySpec("bloom", kv_heads=4, tied=True),
 }

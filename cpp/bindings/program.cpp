@@ -39,6 +39,7 @@ nb::dict metadata(const ExecuTorchProgram& program) {
       for (const int number : {shape.n_kv_heads, shape.k_dim, shape.v_dim, static_cast<int>(shape.kept)}) {
         shapes.append(number);
       }
+      if (model.schema_version >= 3) shapes.append(shape.v_heads);
     }
     out["kv_cache.shapes"] = shapes;
   }
@@ -85,6 +86,7 @@ void bind_session(nb::module_& m) {
       .def_prop_ro(
           "kv_bytes", [](const ExecuTorchSession& s) { return s.layer().bytes(); },
           "Bytes of memory that K and V of all layers take now.")
+      .def_prop_ro("states", [](const ExecuTorchSession& s) { return s.layer().states(); }, "States that are kept now.")
       .def_prop_ro(
           "mapped_bytes", [](const ExecuTorchSession& s) { return s.layer().mapped_bytes(); },
           "Bytes of K and V that are pages of files, beside `kv_bytes`.")

@@ -149,6 +149,7 @@ class AGENTKV_API ByteLayer {
   // read_cells and write_cells do, reading also for a cell that has none.
   virtual std::vector<CellArray> state_arrays() const { return {}; }
   virtual bool has_state(Cell) const { return false; }
+  virtual std::size_t states() const { return 0; }  // kept now, in each layer that has some
   virtual void read_states(std::span<const Cell> cells, std::span<std::byte> bytes) const;
   virtual void write_states(std::span<const Cell> cells, std::span<const std::byte> bytes);
   virtual std::size_t mapped_bytes() const { return 0; }  // K and V bytes that are pages of files, beside bytes()

@@ -59,6 +59,7 @@ class KvCache final : public ByteLayer {
   std::size_t mapped_bytes() const override;
   std::vector<CellArray> state_arrays() const override;
   bool has_state(Cell cell) const override;
+  std::size_t states() const override;
   void read_states(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
   void write_states(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
 

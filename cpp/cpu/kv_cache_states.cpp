@@ -37,6 +37,13 @@ bool KvCache::has_state(Cell cell) const {
   return any;
 }
 
+std::size_t KvCache::states() const {
+  for (const Layer& layer : layers_) {
+    if (layer.states) return layer.states->count();
+  }
+  return 0;
+}
+
 void KvCache::read_states(std::span<const Cell> cells, std::span<std::byte> bytes) const {
   check_cells(cells, allocated_, bytes.size(), state_bytes());
   std::byte* out = bytes.data();

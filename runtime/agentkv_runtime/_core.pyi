@@ -1308,6 +1308,10 @@ class ExecuTorchSession(ModelRunner):
         """Bytes of memory that K and V of all layers take now."""
 
     @property
+    def states(self) -> int:
+        """States that are kept now."""
+
+    @property
     def mapped_bytes(self) -> int:
         """Bytes of K and V that are pages of files, beside `kv_bytes`."""
 

@@ -110,7 +110,7 @@ def short_windows(model: Any) -> Iterator[None]:
     longer = [
         (holder, name, length)
         for holder in holders
-        for name in ("sliding_window", "attention_chunk_size")
+        for name in ("sliding_window", "attention_window_size", "attention_chunk_size")
         if isinstance(length := vars(holder).get(name), int) and length > _WINDOW
     ]
     try:

@@ -102,6 +102,11 @@ class TorchSession(_core.PythonRunner):
         return self.layer.cell_arrays
 
     @property
+    def states(self) -> int:
+        """None: every cell keeps what states are made of."""
+        return 0
+
+    @property
     def state_arrays(self) -> list[tuple[str, str, list[int], None]]:
         """None: every cell keeps what states are made of."""
         return []

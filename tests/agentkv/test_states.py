@@ -1,0 +1,145 @@
+"""Models whose layers keep states: every verb finds the state that it goes on from, whatever was let go meanwhile.
+
+A fresh run of the same tokens is the oracle, to the bit.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import agentkv as kv
+from tests.conftest import FolderFactory
+
+pytestmark = pytest.mark.anyio
+
+Row = npt.NDArray[np.float32]
+
+KINDS = ("qwen3_next", "bamba", "mamba2", "mamba", "kimi", "lfm2")
+WITH_STATES = KINDS[:-1]
+LENGTH = 700
+TOKENS = [3 + i * 11 % 290 for i in range(LENGTH)]
+
+
+@pytest.fixture(params=KINDS)
+def folder(tiny_exported_folder: FolderFactory, request: pytest.FixtureRequest) -> Path:
+    """Of one kind after another."""
+    return tiny_exported_folder(request.param, max_positions=1024)
+
+
+async def rows_of(folder: Path, **settings: Any) -> list[Row]:
+    """The logits behind each of the tokens, fed one by one to a Context of their own."""
+    async with kv.Context.open(folder, LENGTH + 1, threads=1, **settings) as ctx:
+        branch = await ctx.branch()
+        rows = []
+        for token in TOKENS:
+            await branch.extend([token])
+            rows.append(await branch.logits())
+        return rows
+
+
+async def go_back_and_forth(folder: Path, times: int, seed: int) -> kv.Stats:
+    """So many rollbacks to anywhere, each followed by more tokens; every logit is that of a fresh run."""
+    rng, want = random.Random(seed), await rows_of(folder)
+    async with kv.Context.open(folder, 2 * LENGTH, threads=1) as ctx:
+        branch = await ctx.branch(TOKENS[:1])
+        most = 0
+        for _ in range(times):
+            end = min(LENGTH, len(branch) + rng.choice([1, 3, 20, 70, 200]))
+            await branch.extend(TOKENS[len(branch) : end])
+            assert np.array_equal(await branch.logits(), want[end - 1])
+            most = max(most, ctx.stats.states)
+            back = rng.choice([1, 2, 30, 64, 300, LENGTH])
+            if rng.random() < 0.2:  # another goes on from there
+                async with await branch.fork() as kid:
+                    await kid.rollback(max(1, end - back))
+                    assert np.array_equal(await kid.logits(), want[len(kid) - 1])
+            await branch.rollback(max(1, end - back))
+            assert np.array_equal(await branch.logits(), want[len(branch) - 1])
+        stats, info = ctx.stats, ctx.model_info
+        print(
+            f"\n{folder.name}: {times} rollbacks, {stats.tokens} tokens fed, of which {stats.refed} again; at most "
+            f"{most} states of {info.state_bytes} bytes"
+        )
+        return stats
+
+
+async def test_rollbacks_have_the_bits_of_a_fresh_run(folder: Path) -> None:
+    stats = await go_back_and_forth(folder, 60, 0)
+    assert stats.refed <= stats.tokens // 2
+
+
+@pytest.mark.soak
+async def test_so_they_have_for_long(folder: Path) -> None:
+    await go_back_and_forth(folder, 5000, 1)
+
+
+async def test_a_branch_that_was_saved_goes_on_without_feeding_again(folder: Path, tmp_path: Path) -> None:
+    want = await rows_of(folder)
+    async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
+        branch = await ctx.branch(TOKENS[:300])
+        await branch.save(tmp_path / "one.kv")
+        await (await ctx.branch(TOKENS[:300])).close()
+    async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
+        branch = await ctx.load(tmp_path / "one.kv")
+        await branch.extend(TOKENS[300:310])
+        assert np.array_equal(await branch.logits(), want[309])
+        assert ctx.stats.tokens == 10 and ctx.stats.refed == 0
+        await branch.rollback(290)
+        await branch.extend(TOKENS[290:291])
+        assert np.array_equal(await branch.logits(), want[290])
+        await branch.rollback(40)
+        assert np.array_equal(await branch.logits(), want[39])
+
+
+async def test_a_branch_that_was_set_aside_goes_on_without_feeding_again(folder: Path) -> None:
+    want = await rows_of(folder)
+    async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
+        branch = await ctx.branch(TOKENS[:300])
+        states, bytes_ = ctx.stats.states, ctx.stats.kv_bytes
+        await branch.offload()
+        tokens = ctx.stats.tokens
+        await branch.extend(TOKENS[300:301])
+        assert np.array_equal(await branch.logits(), want[300])
+        assert ctx.stats.tokens == tokens + 1 and ctx.stats.refed == 0
+        assert ctx.stats.states <= states + 1 and bytes_ > 0
+
+
+@pytest.mark.parametrize("kind", WITH_STATES)
+async def test_files_without_their_states_are_damaged(
+    tiny_exported_folder: FolderFactory, tmp_path: Path, kind: str
+) -> None:
+    folder, path = tiny_exported_folder(kind, max_positions=1024), tmp_path / "one.kv"
+    async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
+        branch = await ctx.branch(TOKENS[:200])
+        assert ctx.model_info.state_bytes > 0 and ctx.stats.states > 0
+        await branch.save(path)
+        with safe_open(path, "np") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = {name: text for name, text in file.metadata().items() if "xxh" not in name}
+        rows = tensors["states.rows"]
+        for change in (
+            {"states.rows": rows + 1000},
+            {name: array[1:] for name, array in tensors.items() if name.startswith("states.")},
+            {name: array for name, array in tensors.items() if name == "states.rows"},
+            {"states.rows": np.repeat(rows[:1], len(rows))},
+        ):
+            kept = {name: array for name, array in tensors.items() if not name.startswith("states.")}
+            save_file(kept | change, tmp_path / "bad.kv", metadata)
+            with pytest.raises(kv.SnapshotError):
+                await ctx.load(tmp_path / "bad.kv")
+
+
+async def test_nothing_in_the_middle_is_forgotten(tiny_exported_folder: FolderFactory) -> None:
+    async with kv.Context.open(tiny_exported_folder("mamba2", max_positions=1024), 300, threads=1) as ctx:
+        branch = await ctx.branch(TOKENS[:100])
+        with pytest.raises(kv.InvalidInput, match="states hold all that came before"):
+            await branch.forget(10, 20)
+        assert len(branch) == 100

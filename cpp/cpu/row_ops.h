@@ -37,7 +37,7 @@ void multiply_rows(const HeadsView& a, const HeadsView& b, const MutableHeadsVie
 void weighted_sum(const HeadsView& src, const HeadsView& weights, const MutableHeadsView& dst,
                   const ParallelFor& parallel_for);
 
-enum class Gate { Silu = 0, TanhGelu = 1 };
+enum class Gate { Silu = 0, TanhGelu = 1, Sigmoid = 2, Softplus = 3 };
 
 // dst = gate(src), times `up` where there is one.
 void gate_rows(Gate gate, const HeadsView& src, const HeadsView* up, const MutableHeadsView& dst,

@@ -56,7 +56,13 @@ def source(kind: str) -> Any:
 
     torch.manual_seed(0)
     model_type, shape = SHAPES[kind]
-    return AutoModelForCausalLM.from_config(CONFIG_MAPPING[model_type](**COMMON, **shape), dtype=torch.float32).eval()
+    config = CONFIG_MAPPING[model_type](**COMMON, **shape)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():  # else what quantisation changes grows from layer to layer, and an export is refused
+        for name, weight in model.named_parameters():
+            if name.endswith("out_proj.weight"):
+                weight.mul_(0.1)
+    return model
 
 
 def export(kind: str, folder: Path, quant: str) -> None:

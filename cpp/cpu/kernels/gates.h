@@ -1,4 +1,4 @@
-// Gates of feed-forward layers: x times a logistic function of it.
+// Gates of layers: x times a logistic function of it, that function, and softplus.
 #pragma once
 
 #include "cpu/kernels/simd.h"
@@ -25,6 +25,22 @@ struct TanhGelu {
   static AGENTKV_INLINE Vec of(Vec x) {
     const Vec cubic = fma(x * x, splat(0.044715f), splat(1.0f)) * x;
     return x * logistic2(cubic * splat(2.0f * 0x1.988454p-1f * kLog2E));
+  }
+};
+
+// 1 / (1 + e^-x).
+struct Sigmoid {
+  static AGENTKV_INLINE Vec of(Vec x) { return logistic2(x * splat(kLog2E)); }
+};
+
+// log(1 + e^x) = max(x, 0) + log(1 + s) with s = e^-|x|, and log(1 + s) = 2 atanh(s / (2 + s)), whose series ends soon.
+struct Softplus {
+  static AGENTKV_INLINE Vec of(Vec x) {
+    const Vec s = exp2_nonpositive(select(x > Vec{}, -x, x) * splat(kLog2E));
+    const Vec z = s / (s + splat(2.0f)), z2 = z * z;
+    Vec sum = splat(1.0f / 15.0f);
+    for (int odd = 13; odd > 0; odd -= 2) sum = fma(sum, z2, splat(1.0f / static_cast<float>(odd)));
+    return select(x > Vec{}, x, Vec{}) + splat(2.0f) * z * sum;
   }
 };
 

@@ -55,7 +55,7 @@ const KernelTable AGENTKV_TABLE = {
     add_products_of,
     scan_row,
     weighted_sum_row,
-    {gate_row<Silu>, gate_row<TanhGelu>},
+    {gate_row<Silu>, gate_row<TanhGelu>, gate_row<Sigmoid>, gate_row<Softplus>},
 };
 
 }  // namespace agentkv::cpu

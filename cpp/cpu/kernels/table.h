@@ -109,7 +109,7 @@ struct KernelTable {
   // y = the sum over r of weights[r] * rows[r], in order; rows at rows + r * stride, y none of them.
   void (*weighted_sum)(const float* rows, std::ptrdiff_t stride, const float* weights, int n_rows, float* y, int n);
   // y = gate(x) * up, or gate(x) where `up` is null, for each Gate.
-  void (*gate[2])(const float* x, const float* up, float* y, int n);
+  void (*gate[4])(const float* x, const float* up, float* y, int n);
 };
 
 // Apart from the others because more instruction sets matter to it.

@@ -156,7 +156,7 @@ class Checker {
 
  private:
   static void known(std::uint32_t gate) {
-    if (gate > 1) damaged("an unknown gate");
+    if (gate > 3) damaged("an unknown gate");
   }
   static bool overlap(const View& a, const View& b) { return a.place == b.place && a.index == b.index; }
   void same(const View& src, const View& dst) const {

@@ -48,6 +48,28 @@ def _width(module: nn.Module) -> int | None:
     return weight.shape[0] if isinstance(weight, torch.Tensor) and weight.dim() == 1 else None
 
 
+class GatedNorm(nn.Module):
+    """RMSNorm of groups of numbers, gated by silu before or after."""
+
+    def __init__(self, norm: nn.Module, weight: torch.Tensor, groups: int, gate_first: bool) -> None:
+        super().__init__()
+        self.norm = norm  # of one group, where there are several without their weights
+        self.weight = nn.Buffer(weight.detach().clone()) if groups > 1 else None
+        self.groups = groups
+        self.gate_first = gate_first
+        self.gate = nn.SiLU()
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Normalises the last dimension of x `[..., width]`; gate `[..., width]`."""
+        if self.gate_first:
+            x = self.gate(gate) * x
+        if self.weight is None:
+            x = self.norm(x)
+        else:
+            x = self.norm(x.unflatten(-1, (self.groups, -1))).flatten(-2) * self.weight
+        return x if self.gate_first else self.gate(gate) * x
+
+
 def _is_norm(module: nn.Module) -> bool:
     return type(module).__name__.endswith("Norm")
 
@@ -102,6 +124,28 @@ def _equivalent(module: nn.Module, norms: Norms, near_attention: bool) -> nn.Mod
     return None
 
 
+def _gated_equivalent(module: nn.Module, norms: Norms) -> nn.Module | None:
+    """The same of a layer that takes a gate beside its rows."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 1:
+        return None
+    width = weight.shape[0]
+    groups = width // int(getattr(module, "group_size", width))
+    generator = torch.Generator().manual_seed(0)
+    x, gate = (torch.randn((1, 4, width), generator=generator) for _ in range(2))
+    try:
+        expected = module(x, gate)
+    except Exception:  # an unusual signature: transformers' own layer stays
+        return None
+    of_group = weight.float() if groups == 1 else torch.ones(width // groups)
+    for gate_first, eps in product((False, True), _eps(module)):
+        for norm in norms(of_group, None, eps, True):
+            candidate = GatedNorm(norm, weight.float(), groups, gate_first)
+            if torch.allclose(candidate(x, gate), expected, rtol=1e-4, atol=1e-5):
+                return candidate
+    return None
+
+
 @torch.no_grad()
 def replace_norms(model: nn.Module, norms: Norms) -> int:
     """Replaces the model's norm layers in place where an equivalent is known; returns how many were replaced.
@@ -112,9 +156,12 @@ def replace_norms(model: nn.Module, norms: Norms) -> int:
     for parent in list(model.modules()):
         near_attention = "Attention" in type(parent).__name__
         for name, child in list(parent.named_children()):
-            if not _is_norm(child):
+            if _is_norm(child):
+                candidate = _equivalent(child, norms, near_attention)
+            elif type(child).__name__.endswith("NormGated"):
+                candidate = _gated_equivalent(child, norms)
+            else:
                 continue
-            candidate = _equivalent(child, norms, near_attention)
             if candidate is not None:
                 setattr(parent, name, candidate)
                 replaced += 1

@@ -7,6 +7,7 @@ that they feed.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -88,14 +89,24 @@ def _rope_fake(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch
 
 
 class Gate(IntEnum):
-    """What a feed-forward layer passes its rows through."""
+    """What a layer passes its rows through."""
 
     SILU = 0
     TANH_GELU = 1
+    SIGMOID = 2
+    SOFTPLUS = 3
+
+
+_GATES = {
+    Gate.SILU: functional.silu,
+    Gate.TANH_GELU: partial(functional.gelu, approximate="tanh"),
+    Gate.SIGMOID: torch.sigmoid,
+    Gate.SOFTPLUS: functional.softplus,
+}
 
 
 def _gate(x: torch.Tensor, kind: int) -> torch.Tensor:
-    return functional.silu(x) if kind == Gate.SILU else functional.gelu(x, approximate="tanh")
+    return _GATES[Gate(kind)](x)
 
 
 def _gate_fake(x: torch.Tensor, kind: int) -> torch.Tensor:
@@ -120,5 +131,5 @@ rms_norm = torch.ops.agentkv.rms_norm.default
 rope_table = torch.ops.agentkv.rope_table.default
 # x [1, H, T, D] and table [T, 2 F], 2 F <= D: turns the pairs (i, i + F), or (2 i, 2 i + 1) when interleaved.
 rope = torch.ops.agentkv.rope.default
-# x of any shape -> the same: silu, or gelu by its tanh approximation.
+# x of any shape -> the same: one of Gate.
 gate = torch.ops.agentkv.gate.default

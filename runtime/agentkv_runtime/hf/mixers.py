@@ -39,8 +39,17 @@ def _causal_conv1d(
     return columns
 
 
-def _normalised(x: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + 1e-6)
+class UnitNorm(nn.Module):
+    """Rows of length 1, times a scale: RMSNorm in other words."""
+
+    def __init__(self, width: int, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Buffer(torch.full((width,), scale * width**-0.5), persistent=False)
+        self.eps = 1e-6 / width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x `[..., width]`."""
+        return self.weight * (x * torch.rsqrt((x * x).mean(dim=-1, keepdim=True) + self.eps))
 
 
 def _delta_rule(
@@ -56,10 +65,11 @@ def _delta_rule(
     `[1, T, H, V]`."""
     dtype = query.dtype
     query, key, value, g, beta = (each.float() for each in (query, key, value, g, beta))
+    mixer, position, layer = mixing(key)
     if use_qk_l2norm_in_kernel:
-        query, key = _normalised(query), _normalised(key)
-    _, position, layer = mixing(key)
-    query = query * query.shape[-1] ** -0.5
+        query, key = mixer.query_unit_norm(query), mixer.key_unit_norm(key)
+    else:
+        query = query * query.shape[-1] ** -0.5
     return linear_attention(query, key, value, g, beta, True, None, position, layer).to(dtype), None
 
 
@@ -70,6 +80,8 @@ def _time_steps(
         dt = dt + bias.to(dt.dtype)
     if softplus:
         dt = functional.softplus(dt)
+    if limit == (0.0, float("inf")) and softplus:
+        return dt.float()
     return torch.clamp(dt, min=limit[0], max=limit[1] if limit[1] < float("inf") else None).float()
 
 
@@ -147,8 +159,35 @@ def _in_layer(mixer: Any, original: Callable[..., Any], *args: Any, **kwargs: An
 
 
 _RATES = "scan_rates_"
-_READ = ("conv1d", "dt_proj")
-"""Small layers whose weights are read without a call."""
+
+
+class _Columns:
+    """Stands for a layer's weight: times columns `[1, C, T]`, it runs the layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+
+    def __matmul__(self, columns: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self._layer(columns.transpose(1, 2))
+        return rows.transpose(1, 2)
+
+
+class _WeightAlone(nn.Module):
+    """A linear layer whose weight and bias a model takes by themselves: it is quantised and lowered like others."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.bias = None if layer.bias is None else value(layer.bias)
+        self.layer = layer
+        layer.bias = None
+
+    @property
+    def weight(self) -> _Columns:
+        return _Columns(self.layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x)
+        return out if self.bias is None else out + self.bias
 
 
 def _keep_rates(mixer: Any) -> None:
@@ -169,9 +208,13 @@ def mix_here(model: nn.Module) -> None:
             original = vars(code).get(name)
             if original is not None and not hasattr(original, "agentkv"):
                 setattr(code, name, _dispatching(ours, original))
-        for name in _READ:
-            if hasattr(module, name):
-                load_all(getattr(module, name))
+        load_all(module.conv1d)  # type: ignore[arg-type]  # small, and read without being called
+        if hasattr(module, "dt_proj"):
+            module.dt_proj = _WeightAlone(module.dt_proj)
+        width = getattr(module, "head_k_dim", None) or getattr(module, "head_dim", None)
+        if isinstance(width, int):
+            module.query_unit_norm = UnitNorm(width, width**-0.5)
+            module.key_unit_norm = UnitNorm(width, 1.0)
         if "mamba_selective_scan" in vars(code):
             _keep_rates(module)
         module.forward = partial(_in_layer, module, module.forward)

@@ -49,6 +49,8 @@ class Compiler:
         if width is not None:
             shapes = [[*shape[:-1], width] for shape in shapes]
         token = [i for i, pair in enumerate(zip(*shapes, strict=True)) if pair == SIZES]
+        if not token and all(shape[0] % tokens == 0 for shape, tokens in zip(shapes, SIZES, strict=True)):
+            token = [0]  # some rows for each token
         if len(token) != 1:
             raise RegionError(f"{node} has shape {shapes[0]} at {SIZES[0]} rows: no single dimension of rows")
         tensors = []

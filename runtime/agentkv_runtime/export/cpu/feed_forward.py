@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from agentkv_runtime.export.experts import ExpertLinear
+from agentkv_runtime.export.norms import RmsNorm
 from agentkv_runtime.export.row_ops import Gate, gate
 from agentkv_runtime.hf.deferred import defer, present, stored
 
@@ -110,7 +111,7 @@ def _row_gate(module: nn.Module) -> RowGate | None:
 def replace_gates(model: nn.Module, quantized: bool) -> None:
     """Replaces activations of the model in place where ours compute the same: those of experts, and those beside linear
     layers that are ours because they are quantised."""
-    beside = (nn.Linear, ExpertLinear) if quantized else ExpertLinear
+    beside = (nn.Linear, ExpertLinear, RmsNorm) if quantized else ExpertLinear
     for parent in list(model.modules()):
         children = list(parent.named_children())
         if not any(isinstance(child, beside) for _, child in children):

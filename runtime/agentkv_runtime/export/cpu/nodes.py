@@ -39,6 +39,7 @@ __all__ = [
     "is_view",
     "lone",
     "name_of",
+    "source_of",
 ]
 
 ATTEND = edge.edge.agentkv.update_and_attend.default
@@ -90,18 +91,29 @@ def is_sum(node: fx.Node) -> bool:
     return bool(plain) and _elementwise(node)
 
 
-def _elementwise(node: fx.Node) -> bool:
-    """Do a node and what it takes have the same rows? Asked without comparing sizes, which would settle symbols."""
+def _alike(node: fx.Node) -> bool:
+    """Have a node and what it takes the same shape? Asked without comparing sizes, which would settle symbols."""
     shapes = [
         [size if isinstance(size, int) else size.node.expr for size in each.meta["val"].shape]
         for each in (node, *node.all_input_nodes)
     ]
-    return all(shape == shapes[0] for shape in shapes) and all(is_rows(each) for each in node.all_input_nodes)
+    return all(shape == shapes[0] for shape in shapes)
+
+
+def _elementwise(node: fx.Node) -> bool:
+    return _alike(node) and all(is_rows(each) for each in node.all_input_nodes)
+
+
+def source_of(node: fx.Node) -> fx.Node:
+    """What a node is a view of; itself where it is none."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def gate_of(product: fx.Node) -> fx.Node | None:
     """The factor of a product that is a gate and goes nowhere else."""
-    if product.target != MULTIPLY:
+    if product.target != MULTIPLY or not _alike(product):
         return None
     for factor in product.all_input_nodes:
         if factor.target == GATE and is_heads(factor) and list(factor.users) == [product]:

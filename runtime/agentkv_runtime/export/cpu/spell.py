@@ -11,7 +11,7 @@ from executorch.exir.dialects._ops import ops as edge
 from torch import fx
 from torch.fx.passes.infra.pass_base import PassResult
 
-from agentkv_runtime.export.cpu.nodes import GATE, LINEAR
+from agentkv_runtime.export.cpu.nodes import CONVOLVE, GATE, LINEAR, source_of
 from agentkv_runtime.export.cpu.strided import is_heads, is_rows
 from agentkv_runtime.export.row_ops import Gate
 
@@ -63,7 +63,7 @@ def _spell_linear(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _spell_gate(graph: fx.Graph, node: fx.Node) -> None:
-    """Silu and the tanh approximation of gelu are both x times a logistic function of it."""
+    """Silu and the tanh approximation of gelu are both x times a logistic function of it. The others were taken."""
     x, kind = node.args
     ops: Any = edge.edge.aten
 
@@ -82,8 +82,72 @@ def _spell_gate(graph: fx.Graph, node: fx.Node) -> None:
     graph.erase_node(node)
 
 
+def _made(node: fx.Node, target: Any, args: tuple[Any, ...], value: Any = None) -> fx.Node:
+    made = node.graph.call_function(target, args)
+    made.meta = {**node.meta, "val": node.meta["val"] if value is None else value}
+    return made
+
+
+def _slice_parts(node: fx.Node) -> None:
+    """Parts of a split are copied; slices are views."""
+    x, widths, *dim = node.args
+    at = dim[0] if dim else 0
+    for part in list(node.users):
+        first = sum(widths[: part.args[1]])  # type: ignore[index,arg-type]
+        with node.graph.inserting_before(part):
+            args = (x, at, first, first + widths[part.args[1]])  # type: ignore[index,operator,call-overload]
+            part.replace_all_uses_with(_made(part, edge.edge.aten.slice_copy.Tensor, args))
+        node.graph.erase_node(part)
+    node.graph.erase_node(node)
+
+
+def _softplus_of(node: fx.Node) -> fx.Node | None:
+    """Of what a choice between x and log(1 + e^x) is the softplus."""
+    ops: Any = edge.edge.aten
+    large, x, log = node.args
+    if not (isinstance(large, fx.Node) and isinstance(x, fx.Node) and isinstance(log, fx.Node)):
+        return None
+    inner = log.args[0] if log.target == ops.log1p.default else None
+    fits = large.target == ops.gt.Scalar and large.args == (x, 20.0) and isinstance(inner, fx.Node)
+    return x if fits and inner.target == ops.exp.default and inner.args == (x,) else None  # type: ignore[union-attr]
+
+
+_BEFORE_GATES = frozenset({CONVOLVE, LINEAR})
+
+
+def _gate_in(node: fx.Node) -> tuple[fx.Node, Gate] | None:
+    """What a node is a gate of: softplus, which XNNPACK has not, or a function of what a layer of ours gives."""
+    ops: Any = edge.edge.aten
+    if node.target == ops.where.self:
+        x = _softplus_of(node)
+        return None if x is None else (x, Gate.SOFTPLUS)
+    if node.target == ops.sigmoid.default and source_of(x := node.all_input_nodes[0]).target == LINEAR:
+        return x, Gate.SIGMOID
+    for x in node.all_input_nodes if node.target == ops.mul.Tensor else ():
+        others = [each for each in node.all_input_nodes if each is not x]
+        gated = [each for each in others if each.target == ops.sigmoid.default and each.args == (x,)]
+        if gated and source_of(x).target in _BEFORE_GATES:
+            return x, Gate.SILU
+    return None
+
+
+def _take_gates(graph: fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):  # silu before the logistic function in it
+        x, kind = _gate_in(node) or (None, Gate.SILU)
+        if x is not None and node.users and is_heads(node) and is_heads(x):
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(_made(node, GATE, (x, int(kind))))
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
 def spell_others(module: fx.GraphModule) -> PassResult:
-    """A pass over the edge graph: layers and gates over something else than rows of numbers for each token."""
+    """A pass over the edge graph: layers and gates over something else than rows of numbers for each token, and what the
+    delegate has and the graph says in more words."""
+    for node in list(module.graph.nodes):
+        if node.target == edge.edge.aten.split_with_sizes_copy.default:
+            _slice_parts(node)
+    _take_gates(module.graph)
     ours = {LINEAR: (_spell_linear, is_rows), GATE: (_spell_gate, is_heads)}
     for node in list(module.graph.nodes):
         if node.target in ours:

@@ -76,9 +76,15 @@ def extents_of(node: fx.Node) -> tuple[Extent, ...]:
     return tuple(_extent(a, b) for a, b in zip(shape_of(node, 0), shape_of(node, 1), strict=True))
 
 
+def _parted(tensor: torch.Tensor, tokens: int) -> torch.Tensor:
+    """A first dimension of so many rows for each token, in two."""
+    rows = tensor.shape[0]
+    return tensor.unflatten(0, (tokens, -1)) if rows > tokens and rows % tokens == 0 else tensor
+
+
 def rows_of(value: Value) -> View:
     """The value as rows of heads; RegionError when its dimensions do not say so."""
-    a, b = value.at
+    a, b = (_parted(tensor, tokens) for tensor, tokens in zip(value.at, SIZES, strict=True))
     token = [i for i in range(a.dim()) if (a.shape[i], b.shape[i]) == SIZES]
     last = a.dim() - 1
     if len(token) != 1 or token[0] == last or a.stride(last) != 1 or b.stride(last) != 1:
@@ -106,7 +112,7 @@ def _widths(node: fx.Node) -> list[int | torch.SymInt] | None:
 
 
 def _is_token(size: int | torch.SymInt) -> bool:
-    return not isinstance(size, int) and bool(size.node.expr.is_symbol)
+    return not isinstance(size, int) and bool(size.node.expr.as_coeff_Mul()[1].is_symbol)  # or so many for each
 
 
 def is_rows(node: fx.Node) -> bool:

@@ -280,6 +280,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
         max_tokens=session.max_tokens,
         max_positions=session.max_positions,
         trained_positions=session.model.trained_positions,
+        state_bytes=0,
         n_layers=session.model.cached.n_layers,
         n_kv_heads=session.model.cached.n_kv_heads,
         head_dim=session.model.cached.head_dim,

@@ -1,4 +1,4 @@
-"""States of a model's layers, which some cells have beside their rows: read, written, and checked when they come back."""
+"""States of a model's layers, which some cells have beside their rows: read, written, checked when they come back."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class Stats:
         kv_bytes_shared: keys and values that are pages of files, in bytes: in memory once for all who map them, and the
             system may take them back. What is written becomes part of `kv_bytes`.
         states: states that are kept: of layers of linear attention and scans, one at the end of each block of 64
-            positions that a branch may go back to. Each takes `ctx.model_info.state_bytes`, which are in `kv_bytes`; tokens
-            run again to get from one to where a rollback went are `refed`, where their rows were let go too.
+            positions that a branch may go back to. Each takes `ctx.model_info.state_bytes`, which are in `kv_bytes`;
+            tokens run again to get from one to where a rollback went are `refed`, where their rows were let go too.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
         constraint_seconds: time that steps waited for constraints, in seconds.

@@ -40,8 +40,8 @@ class Kept(IntEnum):
     LATENT = 1
     """Values are the first `v_dim` numbers of keys and kept with them, as in latent attention (DeepSeek-V2, 2024)."""
     LINEAR = 2
-    """Keys and values of linear attention, for a block of 64 tokens or two, and at its end a state `[n_kv_heads v_heads,
-    k_dim, v_dim]`; all in float32."""
+    """Keys and values of linear attention, for a block of 64 tokens or two, and at its end a state
+    `[n_kv_heads v_heads, k_dim, v_dim]`; all in float32."""
     INPUTS = 3
     """What a convolution has as its input, as keys alone, in float32 and for few tokens."""
     GATED_LINEAR = 4

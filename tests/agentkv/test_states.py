@@ -91,7 +91,7 @@ async def test_a_branch_that_was_saved_goes_on_without_feeding_again(folder: Pat
         branch = await ctx.load(tmp_path / "one.kv")
         await branch.extend(TOKENS[300:310])
         assert np.array_equal(await branch.logits(), want[309])
-        assert ctx.stats.tokens == 10 and ctx.stats.refed == 0
+        assert (ctx.stats.tokens, ctx.stats.refed) == (10, 0)
         await branch.rollback(290)
         await branch.extend(TOKENS[290:291])
         assert np.array_equal(await branch.logits(), want[290])
@@ -103,13 +103,13 @@ async def test_a_branch_that_was_set_aside_goes_on_without_feeding_again(folder:
     want = await rows_of(folder)
     async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
         branch = await ctx.branch(TOKENS[:300])
-        states, bytes_ = ctx.stats.states, ctx.stats.kv_bytes
+        states = ctx.stats.states
         await branch.offload()
         tokens = ctx.stats.tokens
         await branch.extend(TOKENS[300:301])
         assert np.array_equal(await branch.logits(), want[300])
-        assert ctx.stats.tokens == tokens + 1 and ctx.stats.refed == 0
-        assert ctx.stats.states <= states + 1 and bytes_ > 0
+        assert (ctx.stats.tokens, ctx.stats.refed) == (tokens + 1, 0)
+        assert ctx.stats.states <= states + 1
 
 
 @pytest.mark.parametrize("kind", WITH_STATES)
@@ -119,7 +119,7 @@ async def test_files_without_their_states_are_damaged(
     folder, path = tiny_exported_folder(kind, max_positions=1024), tmp_path / "one.kv"
     async with kv.Context.open(folder, LENGTH + 1, threads=1) as ctx:
         branch = await ctx.branch(TOKENS[:200])
-        assert ctx.model_info.state_bytes > 0 and ctx.stats.states > 0
+        assert min(ctx.model_info.state_bytes, ctx.stats.states) > 0
         await branch.save(path)
         with safe_open(path, "np") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

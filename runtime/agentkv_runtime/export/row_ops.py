@@ -6,6 +6,7 @@ that they feed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 
@@ -97,7 +98,7 @@ class Gate(IntEnum):
     SOFTPLUS = 3
 
 
-_GATES = {
+_GATES: dict[Gate, Callable[[torch.Tensor], torch.Tensor]] = {
     Gate.SILU: functional.silu,
     Gate.TANH_GELU: partial(functional.gelu, approximate="tanh"),
     Gate.SIGMOID: torch.sigmoid,

@@ -1,7 +1,7 @@
 """Linear attention with decay, and the gated delta rule: `agentkv::linear_attention`.
 
 A state S `[k_dim, v_dim]` for each head of values goes from token to token (Mamba-2, Dao and Gu 2024; lightning
-attention, Qin et al. 2024; gated delta networks, Yang et al. 2024; Kimi Linear, 2025, whose keys fade number by number):
+attention, Qin et al. 2024; gated delta networks, Yang et al. 2024; Kimi Linear, 2025: keys fade number by number):
 
     S(t) = exp(decay(t)) S(t - 1) + k(t) u(t)^T,   out(t) = S(t)^T q(t) + skip v(t)
 
@@ -34,8 +34,8 @@ class LinearInputs(NamedTuple):
     v: torch.Tensor
     """`[1, T, H, V]`: H / G neighbours share a head of keys."""
     decay: torch.Tensor
-    """`[1, T, H]`, or where each number of a key fades by itself `[1, T, H, K]`, with as many heads of keys; logarithms,
-    at most 0."""
+    """`[1, T, H]`, or where each number of a key fades by itself `[1, T, H, K]`, with as many heads of keys;
+    logarithms, at most 0."""
     beta: torch.Tensor | None
     """`[1, T, H]`; None: ones."""
     corrects: bool

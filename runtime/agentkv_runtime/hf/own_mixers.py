@@ -73,7 +73,7 @@ def _griffin(layer: Any, input_states: torch.Tensor, *_: Any, **__: Any) -> tupl
 
 
 def _zaya(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
-    """Compressed convolutional attention (2025): queries and keys of a few tokens, and half of the values a token late."""
+    """Compressed convolutional attention (2025): queries and keys of a few tokens, half of the values a token late."""
     projected = layer.q_proj(hidden_states), layer.k_proj(hidden_states)
     queries, keys = (each.unflatten(-1, (-1, layer.head_dim)) for each in projected)
     shared = layer.num_key_value_groups
@@ -83,7 +83,9 @@ def _zaya(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[
     for j in range(layer.conv_qk_grouped.kernel_size[0]):  # of the token j before
         rows = _shifted(torch.cat(projected, -1), getattr(layer, f"taps_{j}")) + layer.conv_qk_depthwise.bias
         mixed = mixed + (rows.unflatten(-1, (-1, 1, layer.head_dim)) @ getattr(layer, f"products_{j}")).flatten(2)
-    query, key = (part.unflatten(-1, (-1, layer.head_dim)) for part in mixed.split([p.shape[-1] for p in projected], -1))
+    query, key = (
+        part.unflatten(-1, (-1, layer.head_dim)) for part in mixed.split([p.shape[-1] for p in projected], -1)
+    )
     late, bias = layer.v_proj_delayed(hidden_states), layer.v_proj_delayed.bias
     late = _shifted(late, layer.one_late) if bias is None else _shifted(late - bias, layer.one_late) + bias
     value = torch.cat((layer.v_proj_current(hidden_states), late), -1)
@@ -92,7 +94,8 @@ def _zaya(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> tuple[
 
 def _shifted(x: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
     _, position, cache_layer = mixing(x)
-    return short_conv(x, taps, None, position, cache_layer)
+    rows: torch.Tensor = short_conv(x, taps, None, position, cache_layer)
+    return rows
 
 
 def _blend(x: torch.Tensor, before: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
@@ -172,9 +175,7 @@ _OWN: dict[str, tuple[Callable[..., Any], Callable[[Any], None] | None]] = {
 }
 
 
-def _chosen(
-    layer: Any, original: Callable[..., Any], ours: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
+def _chosen(layer: Any, original: Callable[..., Any], ours: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not attends_here():
         return original(*args, **kwargs)
     with mixing_layer(layer):

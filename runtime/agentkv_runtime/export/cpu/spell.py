@@ -95,7 +95,7 @@ def _slice_parts(node: fx.Node) -> None:
     for part in list(node.users):
         first = sum(widths[: part.args[1]])  # type: ignore[index,arg-type]
         with node.graph.inserting_before(part):
-            args = (x, at, first, first + widths[part.args[1]])  # type: ignore[index,operator,call-overload]
+            args = (x, at, first, first + widths[part.args[1]])  # type: ignore[index,operator]
             part.replace_all_uses_with(_made(part, edge.edge.aten.slice_copy.Tensor, args))
         node.graph.erase_node(part)
     node.graph.erase_node(node)
@@ -119,8 +119,8 @@ def _gate_in(node: fx.Node) -> tuple[fx.Node, Gate] | None:
     """What a node is a gate of: softplus, which XNNPACK has not, or a function of what a layer of ours gives."""
     ops: Any = edge.edge.aten
     if node.target == ops.where.self:
-        x = _softplus_of(node)
-        return None if x is None else (x, Gate.SOFTPLUS)
+        inside = _softplus_of(node)
+        return None if inside is None else (inside, Gate.SOFTPLUS)
     if node.target == ops.sigmoid.default and source_of(x := node.all_input_nodes[0]).target == LINEAR:
         return x, Gate.SIGMOID
     for x in node.all_input_nodes if node.target == ops.mul.Tensor else ():
@@ -142,8 +142,8 @@ def _take_gates(graph: fx.Graph) -> None:
 
 
 def spell_others(module: fx.GraphModule) -> PassResult:
-    """A pass over the edge graph: layers and gates over something else than rows of numbers for each token, and what the
-    delegate has and the graph says in more words."""
+    """A pass over the edge graph: layers and gates over something else than rows of numbers for each token, and what
+    the delegate has and the graph says in more words."""
     for node in list(module.graph.nodes):
         if node.target == edge.edge.aten.split_with_sizes_copy.default:
             _slice_parts(node)

@@ -30,7 +30,7 @@ _NAMES: dict[int, str] = {
         index_topk_blocks num_quantizers""",
     4: """num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads encoder_attention_heads
         num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads num_experts n_routed_experts
-        num_local_experts moe_num_experts mamba_n_heads mamba_num_heads zero_expert_num index_topk altup_num_inputs
+        num_local_experts moe_num_experts mamba_n_heads mamba_num_heads zero_expert_num altup_num_inputs
         index_block_size laurel_rank adapter_rank gated_norm_rank mamba_dt_rank time_step_rank hc_lowrank""",
     8: """sliding_window sliding_window_size window_size attention_window_size attention_chunk_size floor_scale
         log_scaling_n_floor local_attention keep_window_size block_size local_attention_window_len

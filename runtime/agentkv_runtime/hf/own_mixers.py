@@ -189,6 +189,7 @@ def _prepare_conv(layer: Any) -> None:
 _OWN: dict[str, tuple[Callable[..., Any], Callable[[Any], None] | None]] = {
     "Lfm2MoeShortConv": (_lfm2, _prepare_conv),
     "Lfm2ShortConv": (_lfm2, _prepare_conv),
+    "Lfm3ShortConv": (_lfm2, _prepare_conv),
     "MiniMaxLightningAttention": (_lightning, None),
     "RecurrentGemmaRecurrentBlock": (_griffin, _prepare_griffin),
     "RwkvFeedForward": (_rwkv_feed_forward, _prepare_rwkv),

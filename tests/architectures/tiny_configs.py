@@ -33,7 +33,7 @@ _NAMES: dict[int, str] = {
         num_local_experts moe_num_experts mamba_n_heads mamba_num_heads zero_expert_num altup_num_inputs
         index_block_size laurel_rank adapter_rank gated_norm_rank mamba_dt_rank time_step_rank hc_lowrank""",
     8: """sliding_window sliding_window_size window_size attention_window_size attention_chunk_size floor_scale
-        log_scaling_n_floor local_attention keep_window_size block_size local_attention_window_len
+        log_scaling_n_floor local_attention block_size local_attention_window_len
         local_attn_chunk_length lsh_attn_chunk_length position_bias_max_distance position_bias_num_buckets
         relative_max_distance num_buckets""",
     16: """head_dim global_head_dim swa_head_dim kv_channels attention_head_dim dim_head d_head qk_nope_head_dim

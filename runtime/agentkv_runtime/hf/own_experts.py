@@ -108,7 +108,8 @@ def _longcat(
     has_weights = chosen < module.num_routed_experts
     run = _run(module, rows, chosen.clamp(max=module.num_routed_experts - 1))
     kept = (weights * ~has_weights).sum(-1, keepdim=True)
-    return (weighted_sum(run, weights * has_weights) + rows * kept).to(rows.dtype)
+    summed: torch.Tensor = weighted_sum(run, weights * has_weights) + rows * kept
+    return summed.to(rows.dtype)
 
 
 def _dbrx(
@@ -118,7 +119,8 @@ def _dbrx(
         outcome: torch.Tensor = original(hidden_states, chosen, weights)
         return outcome
     rows = hidden_states.reshape(-1, module.hidden_size)
-    return weighted_sum(_run(module, rows, chosen), weights).view(hidden_states.shape).to(hidden_states.dtype)
+    summed: torch.Tensor = weighted_sum(_run(module, rows, chosen), weights)
+    return summed.view(hidden_states.shape).to(hidden_states.dtype)
 
 
 _PLAIN_LAYOUT = {**_LLAMA4_LAYOUT, "is_transposed": False}

@@ -31,7 +31,7 @@ def main(
     checkpoint: Annotated[Path, typer.Option(help="Where to keep the state of the run.")] = Path("hybrid.ckpt"),
     nano: Annotated[Path, typer.Option(help="nano's weights, to start from.")] = WEIGHTS,
     steps: Annotated[int, typer.Option(help="Updates in the whole run.")] = 4000,
-    minutes: Annotated[float, typer.Option(help="Finish earlier than --steps when this time is up.")] = 48.0,
+    minutes: Annotated[float, typer.Option(help="Finish earlier than --steps when this time is up.")] = 42.0,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the data and the weights.")] = 0,
     batch_tokens: Annotated[int, typer.Option(help="Tokens in a batch.")] = 4096,

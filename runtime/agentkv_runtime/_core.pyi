@@ -543,6 +543,16 @@ class Finished:
         """
 
     @property
+    def seconds(self) -> float:
+        """That the job took."""
+
+    @property
+    def first_token_seconds(self) -> float:
+        """
+        generate: of these, until the first token was there; 0 where none came.
+        """
+
+    @property
     def tokens(self) -> list[int]:
         """generate: the tokens added to the branch, also when it failed."""
 
@@ -570,6 +580,12 @@ class Finished:
     def output_began(self) -> int:
         """
         generate, under a constraint: where in the branch its output begins; -1 without.
+        """
+
+    @property
+    def digests(self) -> bytes:
+        """
+        generate: per token, a hash of the row of logits that it was drawn from; uint64, in the machine's byte order. Empty unless `Engine.set_digests` asked for them before.
         """
 
     @property
@@ -683,6 +699,24 @@ class StepReport:
         """
         1, or more where the rows exceed what the program takes or a failed forward was retried.
         """
+
+    @property
+    def shares(self) -> bytes:
+        """
+        What each branch had in it: (int64 branch, int32 kind, rows, drafted, accepted), in the machine's byte order. Kind 0 is prefill, 1 decoding, 2 tokens whose cells had been let go. Of `rows`, `drafted` were draft nodes, of which `accepted` came true.
+        """
+
+    @property
+    def seconds(self) -> float:
+        """That the step took."""
+
+    @property
+    def forward_seconds(self) -> float:
+        """Of these, inside the program."""
+
+    @property
+    def draft_seconds(self) -> float:
+        """Of these, inside drafters."""
 
     @property
     def emitted(self) -> list[Emitted]: ...
@@ -1040,6 +1074,9 @@ class Engine:
     def rng_stream(self, branch: int) -> int:
         """The key of the branch's random numbers. Raises BranchClosed."""
 
+    def live(self) -> list[int]:
+        """The branches, oldest first."""
+
     def extend(self, branch: int, tokens: Iterable[int]) -> int:
         """
         Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. Raises BranchClosed, BranchBusy, InvalidToken, PositionsExhausted, ContextFull.
@@ -1063,6 +1100,11 @@ class Engine:
     def set_policy(self, policy: PolicyOptions) -> None:
         """
         The constants of the drafting policy, for benchmarks to change before the first draft.
+        """
+
+    def set_digests(self, on: bool) -> None:
+        """
+        Do generations digest the rows of logits that they draw from, from now on? See `Finished.digests`.
         """
 
     def logits(self, branch: int) -> int:

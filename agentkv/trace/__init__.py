@@ -6,6 +6,6 @@
 `agentkv view run.trace` and `agentkv replay run.trace` do the rest. A door: nothing in the core imports it.
 """
 
-from .recording import Recording, record
+import lazy_loader
 
-__all__ = ["Recording", "record"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from time import perf_counter_ns as now
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 from .._log import log
 from .._shown import said
 from ..agents.events import ApprovalAsked, CallFinished, CallStarted, Retried, RolledBack
+from .conversations import Teller, json_of
 from .records import (
     VERSION,
     AnyRecord,
     Began,
     CallBegan,
     CallEnded,
-    Conversed,
     Ended,
     Held,
     Noted,
-    Told,
     TurnBegan,
     TurnEnded,
 )
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from .sinks import Sink
 
 FLUSH_S = 0.05  # records are in the file after so long
-_KEPT = 4096  # values that records may refer to; older ones are told again
 
 
 class Recorder:
@@ -54,13 +51,12 @@ class Recorder:
         self._queue: deque[AnyRecord] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="agentkv-trace", daemon=True)
-        self._values: OrderedDict[int, tuple[int, object]] = OrderedDict()  # by identity: number, what keeps it alive
-        self._told = 0
         self._turns: dict[int, tuple[int, int]] = {}  # by identity: number, branch
         self._turn = 0
         self.error: Exception | None = None
         self.records = 0
         self.put = self._queue.append
+        self._teller = Teller(self.put)
         self.put(_began(ctx))
 
     def start(self) -> None:
@@ -84,13 +80,7 @@ class Recorder:
 
     def converse(self, branch: int, conversation: Conversation) -> None:
         """See Observer."""
-        messages = [
-            (self._number(entry.message, entry), entry.start, entry.end, entry.read is not None)
-            for entry in conversation.entries
-        ]
-        tools = -1 if conversation.tools is None else self._number(conversation.tools, conversation.tools)
-        template = _json(dict(conversation.template))
-        self.put(Conversed(now(), branch, messages, tools, template, conversation.opened))
+        self.put(self._teller.conversed(branch, conversation))
 
     def turn_began(self, turn: Turn[Any], branch: int) -> None:
         """See Observer."""
@@ -103,7 +93,7 @@ class Recorder:
         number, branch = self._turns.get(id(turn), (-1, -1))
         if isinstance(event, CallStarted):
             call = event.call
-            self.put(CallBegan(now(), number, call.id, _text(call.name), _json(call.arguments)))
+            self.put(CallBegan(now(), number, call.id, _text(call.name), json_of(call.arguments)))
         elif isinstance(event, CallFinished):
             done = event.call
             took = int(done.seconds * 1e9)
@@ -121,19 +111,6 @@ class Recorder:
         number, _ = self._turns.pop(id(turn), (-1, -1))
         why = "" if error is None else _text(f"{type(error).__name__}: {said(error)}")
         self.put(TurnEnded(now(), number, why, turn.rounds))
-
-    def _number(self, value: object, owner: object) -> int:
-        """Of a value that the sinks know, or are told now."""
-        known = self._values.get(id(owner))
-        if known is not None:
-            self._values.move_to_end(id(owner))
-            return known[0]
-        self._told += 1
-        self._values[id(owner)] = self._told, owner
-        self.put(Told(self._told, _json(value)))
-        while len(self._values) > _KEPT:
-            self._values.popitem(last=False)
-        return self._told
 
     def _run(self) -> None:
         stopping = False
@@ -188,10 +165,3 @@ def _began(ctx: Context) -> Began:
 def _text(text: str) -> str:
     """What UTF-8 can say of it."""
     return text.encode("utf-8", "replace").decode()
-
-
-def _json(value: object) -> str:
-    try:
-        return json.dumps(value, default=repr)
-    except (ValueError, TypeError, RecursionError):  # keys of other types, say
-        return json.dumps(repr(value))

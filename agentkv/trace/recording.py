@@ -16,6 +16,7 @@ from .._errors import ContextClosed, InvalidInput
 from .._inputs import checked_path
 from .._shown import shown
 from .engine import GrammarText, TracedEngine
+from .events import LogSink
 from .recorder import Recorder
 from .records import Branched, Logged, Noted
 from .sinks import FileSink, Sink
@@ -109,6 +110,13 @@ async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorde
                     await loop.run(_Untap(tap))
                 recorder.end()
                 await to_thread.run_sync(recorder.join)
+
+
+@asynccontextmanager
+async def logged(ctx: Context) -> AsyncIterator[None]:
+    """Says every verb, job, turn and call in the Context to the logger "agentkv" at debug, until the block is left."""
+    async with recorded(ctx, [LogSink()]):
+        yield
 
 
 class _Tap(EngineVerb[None]):

@@ -164,7 +164,7 @@ class JobEnded(Record, tag=8, frozen=True):
 
 
 class Told(Record, tag=17, frozen=True):
-    """A value that others refer to by its number: a message, or definitions of tools; JSON."""
+    """A value that others refer to by its number: a message, tools, the state of a conversation; JSON."""
 
     number: int
     json: str
@@ -178,6 +178,7 @@ class Conversed(Record, tag=9, frozen=True):
         tools: number of the definitions that the model was told of; -1 for none.
         template: variables of the chat template; JSON.
         opened: is it the assistant's turn?
+        state: number of all that is known of the conversation, to go on from there.
     """
 
     at: int
@@ -186,6 +187,7 @@ class Conversed(Record, tag=9, frozen=True):
     tools: int
     template: str
     opened: bool
+    state: int
 
 
 class TurnBegan(Record, tag=10, frozen=True):

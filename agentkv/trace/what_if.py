@@ -16,7 +16,7 @@ from .story import Story, canonical
 if TYPE_CHECKING:
     from .._branch import Branch
     from .._message import Message
-    from .replay import Player
+    from .player import Player
 
 MOST_ROUNDS = 16  # of calls, in a turn that goes another way
 

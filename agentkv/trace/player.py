@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from .._commands import Job
 from .._context import Context
 from .._errors import TraceError
 from .._inputs import checked_path
+from ..agents.together import Together
 from .conversations import conversation_of
 from .records import AnyRecord, Branched, Conversed, How, JobBegan, JobEnded, Logged, Verb
 from .replayed import Difference, Replayed
@@ -25,6 +25,7 @@ from .story import Story, read_story
 if TYPE_CHECKING:
     from .._engine import Finished, StepEngine
 
+_CUT = ("cancelled", "context_full")  # reasons that are none of the model's
 AHEAD = 64  # records that are under way at once
 _ASKED = (
     "capacity",
@@ -129,8 +130,7 @@ class Player:
 
     async def play(self, progress: Progress | None = None) -> None:
         """All of it."""
-        async with AsyncExitStack() as stack:
-            self._group = await stack.enter_async_context(anyio.create_task_group())
+        async with Together() as self._group:
             for index, record in enumerate(self.story.records):
                 if not self.changes.takes(self, index, record):
                     self._play(record)
@@ -255,7 +255,7 @@ class Player:
         branch = self.branches.get(began.branch)
         if branch is None or ended.error:
             return
-        if began.kind == "generate" and began.how is not None and (ended.tokens or ended.reason != "cancelled"):
+        if began.kind == "generate" and began.how is not None and (ended.tokens or ended.reason not in _CUT):
             await self._generate(branch, began, began.how, ended)
         elif began.kind == "logits" and ended.digests:
             finished = await self.run(lambda engine: engine.logits(branch.id))
@@ -276,7 +276,7 @@ class Player:
                 f"a generation of {len(recorded)} tokens on branch {began.branch}: its constraint is written in Python"
             )
             return
-        cut = ended.reason in ("cancelled", "context_full")
+        cut = ended.reason in _CUT
         finished = await self.generated(branch, how, len(recorded) if cut else how.max_tokens)
         result = self.result
         result.generations += 1

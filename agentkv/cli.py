@@ -21,6 +21,7 @@ from agentkv._kept import list_models, pull, rm
 from agentkv._progress import displayed
 from agentkv._serving import serve
 from agentkv.trace.replay_command import replay
+from agentkv.trace.view_command import view
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -37,6 +38,7 @@ app.command()(pull)
 app.command("list")(list_models)
 app.command()(rm)
 app.command()(serve)
+app.command()(view)
 app.command()(replay)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -71,15 +71,21 @@ def is_trace(path: Path) -> bool:
     return MAGIC.startswith(begin)
 
 
-def read_frames(path: Path) -> Iterator[list[AnyRecord]]:
+def read_frames(path: Path, progress: Callable[[float], None] | None = None) -> Iterator[list[AnyRecord]]:
     """The records of each whole frame, the first of which is Began. Ends where a frame is not whole.
+
+    `progress` is called with the part of the file that was read.
 
     Raises:
         TraceError: the file cannot be read, is no trace, one of another version, or damaged.
     """
     try:
         with path.open("rb") as file:
-            yield from _frames(path, file)
+            size = os.fstat(file.fileno()).st_size
+            for records in _frames(path, file):
+                yield records
+                if progress is not None:
+                    progress(file.tell() / size)
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -220,6 +220,7 @@ async def test_tools_of_one_message_run_at_once() -> None:
 
 async def test_a_slow_agent_and_its_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import slow_agent
+
     from agentkv import trace
 
     await slow_agent.main(tmp_path)

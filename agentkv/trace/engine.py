@@ -58,11 +58,14 @@ class TracedEngine:
     def restore(self, hold: int, stored: Sequence[StoredBranch]) -> list[int]:
         made = self.engine.restore(hold, stored)
         self._branched("restore", -1, made)
+        for branch, image in zip(made, stored, strict=True):
+            for first, last, at, for_room in image.forgotten:
+                self._verb("forgotten", branch, first, last, at, int(for_room))
         return made
 
     def rollback(self, branch: int, length: int, epoch: int | None = None, keep_forgotten: bool = False) -> None:
         self.engine.rollback(branch, length, epoch, keep_forgotten)
-        self._verb("rollback", branch, length)
+        self._verb("rollback", branch, length, int(keep_forgotten))
 
     def adopt(self, dst: int, src: int) -> None:
         self.engine.adopt(dst, src)

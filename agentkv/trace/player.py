@@ -14,8 +14,9 @@ import xxhash
 from .._branch import Branch
 from .._commands import Job
 from .._context import Context
-from .._errors import TraceError
+from .._errors import AgentKVError, TraceError
 from .._inputs import checked_path
+from .._shown import said
 from ..agents.together import Together
 from .conversations import conversation_of
 from .records import AnyRecord, Branched, Conversed, How, JobBegan, JobEnded, Logged, Verb
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .._engine import Finished, StepEngine
 
 _CUT = ("cancelled", "context_full")  # reasons that are none of the model's
+_SPARE = 4096  # cells: branches may begin earlier than they did, and end later
 AHEAD = 64  # records that are under way at once
 _ASKED = (
     "capacity",
@@ -73,7 +75,7 @@ async def replay(
     result = Replayed()
     changes = WhatIf(story, what_if, result)
     options: dict[str, Any] = {name: story.began.options[name] for name in _ASKED if name in story.began.options}
-    options["capacity"] = 2 * int(story.began.options["capacity"])  # branches may end later than they did
+    options["capacity"] = 4 * int(story.began.options["capacity"]) + _SPARE
     if not story.complete:
         result.left_out.append("the recording was broken off; what it was about to do is not known")
     async with Context.open(model or story.began.options["path"], **options) as ctx:
@@ -140,8 +142,14 @@ class Player:
                     await self._fewer.wait()
         await self.changes.end(self)
 
-    def later(self, work: Callable[[], Awaitable[None]], *branches: int) -> None:
-        """Does it once all is done that was asked of these branches before."""
+    def later(
+        self,
+        work: Callable[[], Awaitable[None]],
+        *branches: int,
+        failed: Callable[[AgentKVError], None] | None = None,
+    ) -> None:
+        """Does it once all is done that was asked of these branches before. What cannot be done is left out by name,
+        unless `failed` takes it."""
         before = [self._last[branch] for branch in branches if branch in self._last]
         done = anyio.Event()
         for branch in branches:
@@ -150,7 +158,10 @@ class Player:
         async def do() -> None:
             for event in before:
                 await event.wait()
-            await work()
+            try:
+                await work()
+            except AgentKVError as error:
+                (failed or self._leave_out)(error)
             done.set()
             self._under_way -= 1
             self._fewer.set()
@@ -158,6 +169,9 @@ class Player:
 
         self._under_way += 1
         self._group.start_soon(do)
+
+    def _leave_out(self, error: AgentKVError) -> None:
+        self.result.left_out.append(f"{type(error).__name__}: {said(error)}")
 
     def follow(self, record: AnyRecord) -> None:
         """Keeps `logs` as the trace says they are."""
@@ -207,7 +221,21 @@ class Player:
     async def _new(self, number: int) -> Branch:
         tokens = array("i")
         tokens.frombytes(self.story.prompts.get(number, b""))
-        return await self.ctx.branch(tokens.tolist() if tokens else None)
+        forgotten = self.story.forgotten.get(number, [])
+        branch = await self.ctx.branch(tokens.tolist() if tokens and not forgotten else None)
+        for first, last, at, for_room in sorted(forgotten, key=lambda each: each[2]):
+            await self._extend_to(branch, tokens[:at])
+            await self._forget(branch, first, last, for_room)
+        if forgotten:
+            await self._extend_to(branch, tokens)
+        return branch
+
+    async def _extend_to(self, branch: Branch, tokens: array[int]) -> None:
+        if len(branch) < len(tokens):
+            await branch.extend(tokens[len(branch) :].tolist())
+
+    async def _forget(self, branch: Branch, first: int, last: int, for_room: bool) -> None:
+        await self.ctx._loop.call(lambda engine: engine.forget(branch.id, first, last, for_room))
 
     async def _set_stream(self, branch: Branch, stream: int, forks: int) -> None:
         await self.ctx._loop.call(lambda engine: engine.set_stream(branch.id, stream, forks))
@@ -239,12 +267,13 @@ class Player:
             return
         numbers = record.numbers
         if record.name == "rollback" and numbers[0] <= len(branch):
-            await branch.rollback(numbers[0])
+            length, keep = numbers
+            await self.ctx._loop.call(lambda engine: engine.rollback(branch.id, length, None, bool(keep)))
         elif record.name == "adopt" and numbers[0] in self.branches:
             await branch.adopt(self.branches[numbers[0]])
         elif record.name == "forget":
             first, last, for_room = numbers
-            await self.ctx._loop.call(lambda engine: engine.forget(branch.id, first, last, bool(for_room)))
+            await self._forget(branch, first, last, bool(for_room))
         elif record.name == "set_stream":
             await self._set_stream(branch, numbers[0], numbers[1])
         elif record.name == "close":

@@ -18,7 +18,7 @@ from .._shown import shown
 from .engine import GrammarText, TracedEngine
 from .events import LogSink
 from .recorder import Recorder
-from .records import Branched, Logged, Noted
+from .records import Branched, Logged, Noted, Verb
 from .sinks import FileSink, Sink
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ class _Tap(EngineVerb[None]):
         engine, put = worker.engine, self._recorder.put
         for branch in engine.live():
             put(Branched(now(), "found", -1, [branch], [engine.rng_stream(branch)]))
+            for first, last in engine.forgotten(branch):
+                put(Verb(now(), "forgotten", branch, [first, last, last, 0]))  # at the latest: it does not say when
             put(Logged(now(), branch, 0, engine.tokens(branch).tobytes()))
         engine.set_digests(True)
         self.traced = TracedEngine(engine, put, self._text_of)

@@ -88,7 +88,8 @@ class Branched(Record, tag=4, frozen=True):
 
 class Verb(Record, tag=5, frozen=True):
     """A verb on a branch that makes none: "rollback", "adopt", "close", "forget", "replace", "uncache", "set_stream",
-    "set_aside", "bring_back", "cancel" (of a job), "take_back", "compact"; with its numbers."""
+    "set_aside", "bring_back", "save", "cancel" (of a job), "take_back", "compact"; with its numbers. "forgotten" is no
+    verb: positions that a restored branch had forgotten, and at what length."""
 
     at: int
     name: str

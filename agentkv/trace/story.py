@@ -23,6 +23,7 @@ from .records import (
     Stepped,
     Told,
     TurnBegan,
+    Verb,
 )
 
 
@@ -34,6 +35,7 @@ class Story:
     ends: of jobs, by their numbers.
     values: what other records refer to, as JSON.
     prompts: of branches that were made anew, what they first held.
+    forgotten: of these, (first, last, length, for room) of what they had forgotten then.
     turns, calls, results: of agents.
     complete: was the recording ended, not broken off?
     """
@@ -43,6 +45,7 @@ class Story:
     ends: dict[int, JobEnded] = field(default_factory=dict)
     values: dict[int, str] = field(default_factory=dict)
     prompts: dict[int, bytes] = field(default_factory=dict)
+    forgotten: dict[int, list[tuple[int, int, int, bool]]] = field(default_factory=dict)
     turns: dict[int, TurnBegan] = field(default_factory=dict)
     calls: dict[tuple[int, str], CallBegan] = field(default_factory=dict)
     results: list[CallEnded] = field(default_factory=list)
@@ -112,6 +115,9 @@ def _add(story: Story, record: AnyRecord, fresh: set[int]) -> None:
     elif isinstance(record, Logged) and record.added and record.branch in fresh:
         story.prompts[record.branch] = record.added
         fresh.discard(record.branch)
+    elif isinstance(record, Verb) and record.name == "forgotten":
+        first, last, at, for_room = record.numbers
+        story.forgotten.setdefault(record.branch, []).append((first, last, at, bool(for_room)))
     elif isinstance(record, TurnBegan):
         story.turns[record.turn] = record
     elif isinstance(record, CallBegan):

@@ -7,7 +7,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._errors import InvalidInput
+from .._errors import AgentKVError, InvalidInput
+from .._shown import said
 from .conversations import conversation_of
 from .records import AnyRecord, Branched, CallEnded, Conversed, How, JobBegan, Logged, Verb
 from .replayed import Changed, Replayed
@@ -114,7 +115,7 @@ class WhatIf:
             await branch.extend(messages)
             await self._turn(player, way, branch, how)
 
-        player.later(change, said.branch)
+        player.later(change, said.branch, failed=way.stop)
 
     def _next_how(self, said: Conversed) -> How | None:
         """How the branch generates next."""
@@ -167,19 +168,20 @@ class WhatIf:
             ]
             if given and all(message.get("role") != "tool" for message in given):
                 way.in_turn = False
-                player.later(lambda: self._extend(player, way, given), way.number)
+                player.later(lambda: self._extend(player, way, given), way.number, failed=way.stop)
             return
         if isinstance(record, JobBegan) and record.kind == "generate" and not way.in_turn:
             how = record.how
             way.in_turn = True
 
             async def turn() -> None:
-                await self._turn(player, way, player.branches[way.number], how)
+                if way.number in player.branches:
+                    await self._turn(player, way, player.branches[way.number], how)
 
-            player.later(turn, way.number)
+            player.later(turn, way.number, failed=way.stop)
 
     async def _extend(self, player: Player, way: _Way, given: list[dict[str, Any]]) -> None:
-        if not way.note.stopped:
+        if not way.note.stopped and way.number in player.branches:
             await player.branches[way.number].extend(given)
 
     def _fork(self, player: Player, record: Branched) -> None:
@@ -189,6 +191,9 @@ class WhatIf:
 
         async def fork() -> None:
             for way in ways:
+                if record.source not in player.branches:
+                    way.note.stopped = "what it is forked from is not there"
+                    continue
                 player.branches[way.number] = await player.branches[record.source].fork()
                 way.live_from = source.live_from
                 way.note.stopped = source.note.stopped
@@ -205,7 +210,9 @@ class WhatIf:
         way = self._changed[record.branch] = _Way(record.branch, source.recorded_from, in_turn=source.in_turn)
 
         async def adopt() -> None:
-            await player.branches[record.branch].adopt(player.branches[source.number])
+            target, other = player.branches.get(record.branch), player.branches.get(source.number)
+            if target is not None and other is not None:
+                await target.adopt(other)
             way.live_from = source.live_from
             way.note.stopped = source.note.stopped
 
@@ -255,3 +262,7 @@ class _Way:
         self.in_turn = in_turn  # it runs to its end by itself, whatever messages the recorded turn had
         self.recorded: array[int] | None = None
         self.note = Changed(number)
+
+    def stop(self, error: AgentKVError) -> None:
+        """It cannot go on."""
+        self.note.stopped = f"{type(error).__name__}: {said(error)}"

@@ -93,7 +93,7 @@ def _records(steps: int, draw: random.Random, together: int) -> Iterator[AnyReco
                 yield CallBegan(at, turn, f"call{branch}", "look_up", json.dumps({"q": branch}))
                 yield CallEnded(at + 900_000, turn, f"call{branch}", "look_up", "done", '{"a": 1}', 900_000, 1)
             if branch % 5 == 0:
-                yield Verb(at, "rollback", branch, [180])
+                yield Verb(at, "rollback", branch, [180, 0])
             if branch % 50 == 0:
                 yield Noted(at, branch, "note", f"look here {branch}")
             yield TurnEnded(at, turn, "" if branch % 11 else "LimitReached: too many rounds", 1)

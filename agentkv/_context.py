@@ -19,8 +19,9 @@ from ._inputs import Prompt, checked_bool, checked_count, checked_path
 from ._loading import Loading
 from ._log import log
 from ._loop import StepLoop
-from ._model import MOST_POSITIONS, OpenEngine, OpenModel, Options, open_model
+from ._model import OpenEngine, OpenModel, open_model
 from ._model_info import ModelInfo
+from ._options import MOST_POSITIONS, Options
 from ._overflow import Overflow, checked_overflow
 from ._overflow_policies import Stop
 from ._reply import ReplyReader
@@ -336,14 +337,8 @@ class Context:
         self, path: str | Path, shared: bool, recompute: bool, progress: Progress | None, *, one: bool
     ) -> dict[str, Branch]:
         self._loop.check_open()
-        loading = Loading(
-            self._home,
-            checked_path(path, "path", "a file"),
-            checked_bool(shared, "shared"),
-            checked_bool(recompute, "recompute"),
-            progress,
-        )
-        return await loading.run(one=one)
+        file, mapped = checked_path(path, "path", "a file"), checked_bool(shared, "shared")
+        return await Loading(self._home, file, mapped, checked_bool(recompute, "recompute"), progress).run(one=one)
 
     async def _empty_branch(self, overflow: Overflow | None) -> Branch:
         branch, _ = await self._loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))

@@ -16,7 +16,7 @@ from ._errors import InvalidInput, ModelError
 from ._log import log
 
 if TYPE_CHECKING:
-    from ._model import Options
+    from ._options import Options
 
 GRACE_S = 5.0  # for an export that is told to stop, to clean up after itself
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ._branch import Branch
     from ._encoding import Encoding
     from ._loop import StepLoop
-    from ._model import OpenModel, Options
+    from ._model import OpenModel
+    from ._options import Options
     from ._overflow import Overflow
     from ._reply import ReplyReader
     from ._speculation import Speculation

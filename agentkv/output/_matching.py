@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _KNOWN_TEXTS = 1024  # whose tokens are remembered
-_KEPT = 8  # matchers of a grammar that wait for another generation: what they have learnt of its lexemes stays
 
 
 class GrammarVocabulary:
@@ -37,8 +36,6 @@ class GrammarVocabulary:
 
         self.size = vocab_size
         self.eos = frozenset(tokenizer.eos_ids)
-        # Those that are text as well: what llguidance 1.9 takes back of one is its text, whatever it had counted it as.
-        self.marks = frozenset(tokenizer.added_ids.values()) - set(tokenizer.special_ids)
         self.native: LLTokenizer = LLTokenizer(
             TokenizerWrapper(Encoder()),
             n_vocab=vocab_size + 1,
@@ -56,34 +53,32 @@ class GrammarRule:
         self._first = LLMatcher(vocabulary.native, grammar, log_level=0)
         if self._first.is_error():
             raise ValueError(self._first.get_error())
-        self._kept: list[LLMatcher] = []
 
     def begin(self) -> State:
-        """The state of an output that begins."""
-        return GrammarState(self._kept.pop() if self._kept else self._first.deep_copy(), self._vocabulary)
+        """The state of an output that begins. What copies learn of lexemes, they share."""
+        return GrammarState(self._first.deep_copy(), self._vocabulary)
 
     def end(self, state: Any) -> None:
-        """A generation is over: its matcher serves another."""
-        if len(self._kept) < _KEPT and not state.marked and state.matcher.reset():
-            self._kept.append(state.matcher)
+        """A generation is over."""
 
 
 class GrammarState:
-    """What a grammar has come to in one generation."""
+    """What a grammar has come to in one generation.
 
-    __slots__ = ("_path", "_vocabulary", "marked", "matcher")
+    Its matcher only ever goes on. Once it was taken back, by `rollback` or `reset`, llguidance 1.9 computes masks from
+    rows of its parse that were another text's.
+    """
+
+    __slots__ = ("_vocabulary", "matcher")
 
     def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         self.matcher = matcher
-        self.marked = False  # has it said a mark?
         self._vocabulary = vocabulary
-        self._path: list[LLMatcher | None] = []  # of each step the matcher to go back to, if there is another
 
     def say(self, tokens: list[int]) -> None:
         """Goes on by tokens that were said."""
-        self.marked = self.marked or not self._vocabulary.marks.isdisjoint(tokens)
         if not self.matcher.consume_tokens(tokens):
-            raise ConstraintFailed(self._reason())
+            raise ConstraintFailed(_reason(self.matcher))
 
     @property
     def complete(self) -> bool:
@@ -96,36 +91,56 @@ class GrammarState:
 
     def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
         """The nodes that may follow. The end may where the output may end; nothing follows it."""
-        walk = Walk(self, tokens, parents)
+        walk = Walk(_Beyond(self.matcher, self._vocabulary), tokens, parents)
         return sorted([*walk.visit(), *walk.ends])
 
     def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of what may follow, first here, then after each node."""
-        at, stride = masks.ctypes.data, masks.strides[0]
-        self._fill_row(at, stride, masks, 0)
-        for node in Walk(self, tokens, parents).visit():
-            self._fill_row(at, stride, masks, 1 + node)
-        if self.matcher.is_error():
-            raise ConstraintFailed(self._reason())
+        self._fill_row(self.matcher, masks, 0)
+        beyond = _Beyond(self.matcher, self._vocabulary)
+        for node in Walk(beyond, tokens, parents).visit():
+            self._fill_row(beyond.matcher, masks, 1 + node)
+
+    def _fill_row(self, matcher: LLMatcher, masks: Masks, row: int) -> None:
+        size = self._vocabulary.size
+        if matcher.is_stopped():
+            masks[row, size // 32] = 1 << size % 32
+            return
+        stride = masks.strides[0]
+        matcher.unsafe_compute_mask_ptr(masks.ctypes.data + row * stride, stride)
+        masks[row, size // 32] &= ~(1 << size % 32) & 0xFFFFFFFF  # the end, or part of any control token
+        if matcher.is_error():
+            raise ConstraintFailed(_reason(matcher))
+
+
+class _Beyond:
+    """A matcher that is taken over the nodes of a draft: a copy, and where paths part another one."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+        self._first = matcher
+        self._vocabulary = vocabulary
+        self._path: list[int] = []
+        self._moved: LLMatcher | None = None  # behind the path; None: to be made
+
+    @property
+    def matcher(self) -> LLMatcher:
+        """Where it is."""
+        if self._moved is None:
+            self._moved = self._first.deep_copy()
+            self._moved.consume_tokens(self._path)
+        return self._moved
 
     def step(self, token: int) -> bool:
         """Goes on by a token, if it may come."""
-        before = self.matcher if token in self._vocabulary.marks else None
-        matcher = before.deep_copy() if before else self.matcher
-        if matcher.try_consume_tokens([token]) != 1:
+        if self.matcher.try_consume_tokens([token]) != 1:
             return False
-        self.matcher = matcher
-        self._path.append(before)
+        self._path.append(token)
         return True
 
     def back(self, n: int) -> None:
         """Takes back the last n steps."""
-        for before in reversed(self._path[-n:]):
-            if before is None:
-                self.matcher.rollback(1)
-            else:
-                self.matcher = before
-        del self._path[-n:]
+        del self._path[len(self._path) - n :]
+        self._moved = None
 
     def ends(self, token: int) -> bool:
         """Is it the model's end?"""
@@ -135,14 +150,7 @@ class GrammarState:
         """May the output end here?"""
         return self.matcher.is_accepting()
 
-    def _fill_row(self, at: int, stride: int, masks: Masks, row: int) -> None:
-        size = self._vocabulary.size
-        if self.matcher.is_stopped():
-            masks[row, size // 32] = 1 << size % 32
-            return
-        self.matcher.unsafe_compute_mask_ptr(at + row * stride, stride)
-        masks[row, size // 32] &= ~(1 << size % 32) & 0xFFFFFFFF  # the end, or part of any control token
 
-    def _reason(self) -> str:
-        lines = self.matcher.get_error().splitlines()
-        return lines[0] if lines else "it cannot be followed by what was said"
+def _reason(matcher: LLMatcher) -> str:
+    lines = matcher.get_error().splitlines()
+    return lines[0] if lines else "it cannot be followed by what was said"

@@ -1,0 +1,131 @@
+"""Masks of a grammar are those of its text alone, whatever drafts were tried and whatever other outputs said."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from agentkv_runtime.folder import read_model_folder
+
+import agentkv as kv
+from agentkv.output._matching import GrammarRule, GrammarState, GrammarVocabulary
+from agentkv.output._state import Masks
+
+
+def _object(*names: str) -> str:
+    properties = {name: {"type": "string"} for name in names}
+    separators = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+    schema = {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+    return json.dumps({**schema, "x-guidance": separators})
+
+
+CALLS = f"""
+start: call (", " call)*
+call: "{{\\"name\\": \\"weather\\", " one | "{{\\"name\\": \\"stock\\", " other | "{{\\"name\\": \\"train\\", " both
+one: %json {_object("city")}
+other: %json {_object("product")}
+both: %json {_object("origin", "to")}
+"""
+WEATHER = '{"name": "weather", {"city": "Tolvik"}'
+STOCK = '{"name": "stock", {"product": "Lumora"}'
+TRAIN = '{"name": "train", {"origin": "Tolvik", "to": "Brasno"}'
+TEXTS = (WEATHER, f"{STOCK}, {WEATHER}", TRAIN)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> GrammarVocabulary:
+    folder = read_model_folder(kv.models.nano())
+    return GrammarVocabulary(folder.tokenizer, folder.manifest.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[list[int]]:
+    tokenizer = read_model_folder(kv.models.nano()).tokenizer
+    return [tokenizer.encode(text) for text in TEXTS]
+
+
+def fresh(rule: GrammarRule, said: list[int]) -> GrammarState:
+    state = rule.begin()
+    assert isinstance(state, GrammarState)
+    if said:
+        state.say(said)
+    return state
+
+
+def masks_of(state: GrammarState, tokens: list[int], parents: list[int], size: int) -> Masks:
+    masks = np.zeros((1 + len(tokens), size // 32 + 1), np.uint32)
+    state.fill(tokens, parents, masks)
+    return masks
+
+
+def drafted(draw: random.Random, state: GrammarState, texts: list[list[int]]) -> tuple[list[int], list[int]]:
+    """A tree of what may follow: two pieces of what is said somewhere."""
+    tokens: list[int] = []
+    parents: list[int] = []
+    for _ in range(2):
+        text = draw.choice(texts)
+        begin = draw.randrange(len(text))
+        piece = text[begin : begin + draw.randrange(14)]
+        at = draw.randrange(-1, len(tokens))
+        for token in piece:
+            tokens.append(token)
+            parents.append(at)
+            at = len(tokens) - 1
+    allowed = state.allowed(tokens, parents)
+    index = {node: i for i, node in enumerate(allowed)}
+    return [tokens[node] for node in allowed], [index.get(parents[node], -1) for node in allowed]
+
+
+def output(draw: random.Random, rule: GrammarRule, texts: list[list[int]], size: int) -> Iterator[int]:
+    """Says a text, some tokens at a time, with drafts that come to nothing; yields masks that were compared."""
+    state, said = fresh(rule, []), list[int]()
+    text = draw.choice(texts)
+    while len(said) < len(text) and not state.complete:
+        state.forced(draw.randrange(6))
+        tokens, parents = drafted(draw, state, texts)
+        found = masks_of(state, tokens, parents, size)
+        paths: list[list[int]] = []
+        for token, parent in zip(tokens, parents, strict=True):
+            paths.append([*(paths[parent] if parent >= 0 else []), token])
+        for row, path in enumerate([[], *paths]):
+            if not set(path) & {0, 1, 2}:
+                expected = masks_of(fresh(rule, said + path), [], [], size)
+                assert (found[row] == expected[0]).all(), (said, path)
+        yield 1 + len(tokens)
+        more = text[len(said) : len(said) + draw.randrange(1, 12)]
+        state.say(more)
+        said += more
+    rule.end(state)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_masks_are_those_of_the_text_alone(vocabulary: GrammarVocabulary, texts: list[list[int]], seed: int) -> None:
+    rule, draw, compared = GrammarRule(CALLS, vocabulary), random.Random(seed), 0
+    running = [output(draw, rule, texts, vocabulary.size) for _ in range(3)]
+    for _ in range(60):
+        at = draw.randrange(len(running))
+        try:
+            compared += next(running[at])
+        except StopIteration:
+            running[at] = output(draw, rule, texts, vocabulary.size)
+    assert compared > 50
+
+
+def test_a_draft_that_was_taken_back_leaves_nothing_behind(
+    vocabulary: GrammarVocabulary, texts: list[list[int]]
+) -> None:
+    rule = GrammarRule(CALLS, vocabulary)
+    weather, _, train = texts
+    same = next(i for i, (one, other) in enumerate(zip(weather, train, strict=False)) if one != other)
+    for end in range(same, len(weather)):
+        for said in range(same + 1, len(train)):
+            state = fresh(rule, weather[:same])
+            draft = weather[same:end]
+            masks_of(state, draft, [*range(-1, len(draft) - 1)], vocabulary.size)
+            state.say(train[same:said])
+            expected = masks_of(fresh(rule, train[:said]), [], [], vocabulary.size)
+            assert (masks_of(state, [], [], vocabulary.size) == expected).all(), (end, said)
+            rule.end(state)

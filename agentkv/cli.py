@@ -227,7 +227,6 @@ def inspect(
     table = Table(show_header=False, title=escaped(folder), title_justify="left", box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    windowed = sum(1 for window in facts.windows if window)
     rows: list[tuple[str, str]] = [
         ("source", facts.source),
         ("architecture", facts.model_type),
@@ -235,12 +234,13 @@ def inspect(
         ("quantisation", facts.quantization),
         ("activations", facts.dtype),
         ("program", bytes_text(facts.model_bytes)),
-        ("layers", f"{facts.n_layers}" + (f", {windowed} of them with a sliding window" if windowed else "")),
+        ("layers", _layers_text(facts)),
         ("K/V heads", _heads_text(facts)),
         ("vocabulary", f"{facts.vocab_size} logits, {tokens} tokens"),
         ("positions", _positions_text(facts)),
         ("one forward", f"up to {facts.max_tokens} rows, logits of up to {facts.max_logits}"),
         *_kv_rows(facts.backend, cache),
+        *_state_rows(facts),
         ("features", _features_text(facts.features)),
         ("call format", facts.call_format or "found when opened"),
         ("chat template", "yes" if chat else "no"),
@@ -253,6 +253,16 @@ def inspect(
     stdout.print(table)
     if quality:
         stdout.print(_quality_text(facts), soft_wrap=not facts.weight_errors)
+
+
+def _layers_text(facts: Manifest) -> str:
+    windowed = sum(1 for window in facts.windows if window)
+    states = sum(shape.kept.has_states for shape in facts.shapes)
+    convolutions = sum(shape.kept == Kept.INPUTS for shape in facts.shapes)
+    if states or convolutions:  # which may be two of one layer
+        attention = facts.n_layers - states - convolutions
+        return f"of the cache: {attention} of attention, {states} with states, {convolutions} convolutions"
+    return f"{facts.n_layers}" + (f", {windowed} of them with a sliding window" if windowed else "")
 
 
 def _heads_text(facts: Manifest) -> str:
@@ -289,6 +299,12 @@ def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:
             yield f"K/V per token, {dtype}", bytes_text(cache.kv_bytes_per_token(dtype, backend))
         except ValueError:  # codes do not fit every head_dim
             continue
+
+
+def _state_rows(facts: Manifest) -> Iterator[tuple[str, str]]:
+    size = sum(shape.state_bytes for shape in facts.shapes)
+    if size:
+        yield "states", f"{bytes_text(size)} for each block of 64 positions that is held"
 
 
 def _positions_text(facts: Manifest) -> str:

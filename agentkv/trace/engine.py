@@ -181,6 +181,7 @@ class TracedEngine:
                     _digests(finished),
                     int(finished.first_token_seconds * 1e9),
                     finished.scores,
+                    finished.output_began,
                 )
             )
 

@@ -308,6 +308,11 @@ class Player:
         cut = ended.reason in _CUT
         finished = await self.generated(branch, how, len(recorded) if cut else how.max_tokens)
         result = self.result
+        if finished.output_began != ended.output_began:
+            result.left_out.append(
+                f"a generation on branch {began.branch} went on with an output from before the trace"
+            )
+            return
         result.generations += 1
         result.tokens += len(recorded)
         tokens = array("i", finished.tokens)

@@ -151,6 +151,8 @@ class JobEnded(Record, tag=8, frozen=True):
         tokens: of a generation, those that it made.
         digests: of a generation, uint64 per token: of the row of logits that it was drawn from. Of "logits", of that.
         scores: of a select.
+        output_began: of a generation under a grammar, where in the branch its output begins: before it, where it went
+            on with one that was cut; -1 without.
         first_token: nanoseconds from the job's begin to the first token; 0 where none came.
     """
 
@@ -162,6 +164,7 @@ class JobEnded(Record, tag=8, frozen=True):
     digests: bytes
     first_token: int
     scores: list[float] = []
+    output_began: int = -1
 
 
 class Told(Record, tag=17, frozen=True):

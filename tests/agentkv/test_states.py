@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from typer.testing import CliRunner
 
 import agentkv as kv
+from agentkv.cli import app
 from tests.conftest import FolderFactory
 
 pytestmark = pytest.mark.anyio
@@ -143,3 +145,9 @@ async def test_nothing_in_the_middle_is_forgotten(tiny_exported_folder: FolderFa
         with pytest.raises(kv.InvalidInput, match="states hold all that came before"):
             await branch.forget(10, 20)
         assert len(branch) == 100
+
+
+def test_inspect_says_what_states_take(tiny_exported_folder: FolderFactory) -> None:
+    said = CliRunner().invoke(app, ["inspect", str(tiny_exported_folder("mamba2")), "--no-verify"]).output
+    assert "2 with states" in " ".join(said.split())
+    assert "for each block of 64 positions" in " ".join(said.split())

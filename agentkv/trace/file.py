@@ -15,6 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from .._errors import InvalidInput, TraceError
+from .checks import fault_of
 from .records import VERSION, AnyRecord, Began
 
 MAGIC = b"agentkv trace\n"
@@ -114,6 +115,8 @@ def _frames(path: Path, file: BinaryIO) -> Iterator[list[AnyRecord]]:
         if first:
             _check_beginning(path, records)
         first = False
+        if fault := next(filter(None, map(fault_of, records)), ""):
+            raise TraceError(f"{path} is damaged at byte {at}: {fault}")
         yield records
     if first:
         raise TraceError(f"{path} has no record yet")

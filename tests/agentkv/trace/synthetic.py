@@ -33,6 +33,7 @@ from agentkv.trace.records import (
 from agentkv.trace.sinks import FileSink
 
 _MODEL = {"path": "synthetic", "backend": "cpu", "quantization": "8da4w", "kv_dtype": "fp16", "vocab_size": 1000}
+_MODEL |= {"fingerprint": "", "bit_exact": True}
 _SHARE = struct.Struct("<qiiii")
 
 
@@ -52,7 +53,7 @@ def write_synthetic(path: Path, steps: int, *, seed: int = 0, together: int = 8)
 def _records(steps: int, draw: random.Random, together: int) -> Iterator[AnyRecord]:
     at = 1_000_000
     how = How(64, [], {"temperature": 0.0}, 0, "", True, False)
-    yield Began(at, VERSION, 1_700_000_000_000_000_000, "0.1.0", "v4", _MODEL, {"capacity": 8192})
+    yield Began(at, VERSION, 1_700_000_000_000_000_000, "0.1.0", "v4", _MODEL, {"capacity": 8192, "path": "synthetic"})
     yield Branched(at, "create", -1, [0], [0])
     logs = {0: array("i", [draw.randrange(1000) for _ in range(200)])}
     yield Logged(at, 0, 0, logs[0].tobytes())

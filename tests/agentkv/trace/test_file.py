@@ -15,13 +15,28 @@ import pytest
 
 import agentkv as kv
 from agentkv.trace.file import MAGIC, TraceWriter, read_frames
-from agentkv.trace.records import VERSION, AnyRecord, Began, Held, Noted
+from agentkv.trace.records import (
+    VERSION,
+    AnyRecord,
+    Began,
+    Branched,
+    Conversed,
+    Held,
+    JobBegan,
+    JobEnded,
+    Logged,
+    Noted,
+    Spelled,
+    Stepped,
+    Verb,
+)
 from agentkv.trace.story import read_story
 
 from .conftest import records_of
 
 ROOT = Path(__file__).resolve().parents[3]
-BEGAN = Began(0, VERSION, 0, "0", "none", {"vocab_size": 3}, {})
+MODEL = {"path": "p", "backend": "cpu", "vocab_size": 3, "kv_dtype": "fp16", "fingerprint": "", "bit_exact": True}
+BEGAN = Began(0, VERSION, 0, "0", "none", MODEL, {"capacity": 9, "path": "p"})
 
 
 def written(path: Path, *frames: list[AnyRecord]) -> Path:
@@ -96,6 +111,34 @@ def test_what_is_no_trace_is_refused_by_a_typed_error(tmp_path: Path, content: b
         records_of(path)
     with pytest.raises(kv.TraceError):
         read_story(path)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Began(0, VERSION, 0, "0", "none", {}, {}),
+        Branched(0, "fork", 0, [], []),
+        Branched(0, "fork", 0, [1], []),
+        Branched(0, "fork", 0, [2**40], [0]),
+        Stepped(0, 0, 0, 0, 1, b"x"),
+        Logged(0, 0, 0, b"abc"),
+        Logged(0, 0, -1, b""),
+        Logged(0, 2**40, 0, b""),
+        Verb(0, "adopt", 0, []),
+        Verb(0, "rollback", 0, [2**60, 0]),
+        JobEnded(0, 0, "", "", b"abc", b"", 0),
+        JobEnded(0, 0, "", "", b"", b"abc", 0),
+        JobBegan(0, 0, 0, "select", 0, None, [b"abc"]),
+        Conversed(0, 0, [(1, -5, 0, True)], -1, "", False, 0),
+        Spelled(b"abcd", []),
+        Held(0, 0, 2**40, 0, 0, 0, 0, 0),
+    ],
+    ids=repr,
+)
+def test_records_that_make_no_sense_are_refused_by_a_typed_error(tmp_path: Path, record: AnyRecord) -> None:
+    path = written(tmp_path / "t", [BEGAN, record])
+    with pytest.raises(kv.TraceError, match="damaged"):
+        records_of(path)
 
 
 def test_a_folder_or_nothing_is_no_trace(tmp_path: Path) -> None:

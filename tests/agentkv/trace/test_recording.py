@@ -265,7 +265,7 @@ async def test_log_events_say_what_happens(open_context: OpenContext, caplog: py
     said = [record.message for record in caplog.records]
     assert any("generate began" in line for line in said)
     assert any("generate ended" in line and "tokens=3" in line for line in said)
-    assert any("rollback" in line and "[1]" in line for line in said)
+    assert any("rollback" in line and "[1, 0]" in line for line in said)
 
 
 async def test_steps_and_generations_have_times(open_context: OpenContext) -> None:

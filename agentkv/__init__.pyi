@@ -24,6 +24,7 @@ from ._errors import (
     StepFailed,
     ToolFailed,
     TooManyBranches,
+    TraceError,
     WrongEventLoop,
 )
 from ._extending import Extended
@@ -105,6 +106,7 @@ __all__ = [
     "ToolFailed",
     "Toolset",
     "TopLogprob",
+    "TraceError",
     "Usage",
     "WrongEventLoop",
     "events",

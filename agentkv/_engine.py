@@ -58,7 +58,13 @@ class Finished(Protocol):
     @property
     def finish_reason(self) -> Any: ...
     @property
+    def seconds(self) -> float: ...
+    @property
+    def first_token_seconds(self) -> float: ...
+    @property
     def tokens(self) -> list[int]: ...
+    @property
+    def digests(self) -> bytes: ...
     @property
     def logprobs(self) -> list[float]: ...
     @property
@@ -78,7 +84,8 @@ class Finished(Protocol):
 class StepReport(Protocol):
     """One step: what it merged, the tokens that it emitted and the jobs that ended, each job after its tokens.
 
-    `full` are generations that wait for room from now on.
+    `full` are generations that wait for room from now on. `shares` says what each branch had in it: (int64 branch,
+    int32 kind, rows, drafted, accepted), where kind 0 is prefill, 1 decoding, 2 tokens that are fed again.
     """
 
     @property
@@ -91,6 +98,14 @@ class StepReport(Protocol):
     def decode_rows(self) -> int: ...
     @property
     def prefill_rows(self) -> int: ...
+    @property
+    def shares(self) -> bytes: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def forward_seconds(self) -> float: ...
+    @property
+    def draft_seconds(self) -> float: ...
     @property
     def emitted(self) -> Sequence[Emitted]: ...
     @property
@@ -231,6 +246,15 @@ class StepEngine(Protocol):
 
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
         """The key of the branch's random numbers."""
+
+    def rng_stream(self, branch: int) -> int:
+        """The first half of that."""
+
+    def live(self) -> Sequence[int]:
+        """The branches, oldest first."""
+
+    def set_digests(self, on: bool) -> None:
+        """Do generations digest the rows of logits that they draw from, from now on? See `Finished.digests`."""
 
 
 class CellStore(Protocol):

@@ -87,6 +87,10 @@ class SnapshotMismatch(SnapshotError):
     """A file of saved branches from another model, or another kind of cache; nothing was changed."""
 
 
+class TraceError(AgentKVError):
+    """A file is no trace that can be read, or cannot be written or run again."""
+
+
 class StepFailed(AgentKVError):
     """A forward failed while this request rode in it; tokens and cache are as they were before it."""
 

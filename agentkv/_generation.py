@@ -57,6 +57,8 @@ class Generation(Generic[Out_co]):
         seed: the seed that was used; None when nothing was drawn at random and none was given.
         top_logprobs: per token, the most likely tokens in its place, as many as were asked for, best first; the lower
             id first where two tie. The token itself need not be among them. Empty where none were asked for.
+        seconds: that it took, from where the step loop began it; a wait for room included.
+        first_token_seconds: of these, until the first token was there; 0 where none came.
     """
 
     text: str
@@ -66,6 +68,8 @@ class Generation(Generic[Out_co]):
     usage: Usage
     seed: int | None = None
     top_logprobs: list[tuple[TopLogprob, ...]] = field(default_factory=list)
+    seconds: float = field(default=0.0, repr=False, compare=False)
+    first_token_seconds: float = field(default=0.0, repr=False, compare=False)
     _value: Any = field(default=None, repr=False, compare=False)
     _fault: Exception | None = field(default=None, repr=False, compare=False)
 

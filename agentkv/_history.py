@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ._conversation import Conversation
 from ._log import log
+from ._observers import Observers
 
 if TYPE_CHECKING:
     from ._engine import LogChange
@@ -25,9 +26,24 @@ class History:
     `hold` is who alone may change the branch for now; None where anybody may.
     """
 
-    __slots__ = ("aside", "asking", "coming", "conversation", "end", "hold", "log", "marks", "owner", "revision")
+    __slots__ = (
+        "_branch",
+        "_observers",
+        "aside",
+        "asking",
+        "coming",
+        "conversation",
+        "end",
+        "hold",
+        "log",
+        "marks",
+        "owner",
+        "revision",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, branch: int, observers: Observers) -> None:
+        self._branch = branch
+        self._observers = observers
         self.log = array("i")
         self.end = (0, 0)
         self.conversation = Conversation()
@@ -57,12 +73,14 @@ class History:
         self.revision += 1
         self.conversation = conversation
         self.coming = None
+        self._observers.converse(self._branch, conversation)
 
 
 class Histories:
     """The histories of a Context's branches. The engine's changes, applied in its order, are all that alters them."""
 
-    def __init__(self) -> None:
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
         self._of: dict[int, History] = {}
         self.trained_positions: int | None = None  # of the model; None once somebody was told, too
 
@@ -74,7 +92,7 @@ class Histories:
         for change in changes:
             history = self._of.get(change.branch)
             if history is None:
-                history = self._of[change.branch] = History()
+                history = self._of[change.branch] = History(change.branch, self._observers)
             history.change(change.kept, change.appended, change.epoch)
             if self.trained_positions is not None and len(history) > self.trained_positions:
                 log.warning(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ._branch import Branch
     from ._encoding import Encoding
     from ._loop import StepLoop
-    from ._model import OpenModel
+    from ._model import OpenModel, Options
     from ._overflow import Overflow
     from ._reply import ReplyReader
     from ._speculation import Speculation
@@ -56,6 +56,11 @@ class Home:
         self._key: ModelKey | None = None
         self.grammars = Grammars(model.tokenizer, model.info.vocab_size)
         self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
+
+    @property
+    def options(self) -> Options:
+        """How it was opened."""
+        return self._model.options
 
     @cached_property
     def format(self) -> Format:

@@ -27,6 +27,7 @@ from ._handshake import Quiet
 from ._history import Histories
 from ._host import current_host
 from ._log import log
+from ._observers import Observers
 from ._outbox import Flush, Outbox
 from ._stats import Snapshot
 from ._trace import StepRecord
@@ -51,7 +52,8 @@ class StepLoop:
         self._queue: SimpleQueue[Flush | Command | Stop] = SimpleQueue()
         self._outbox = Outbox()
         self._posts: deque[Post] = deque()
-        self.histories = Histories()
+        self.observers = Observers()
+        self.histories = Histories(self.observers)
         self._worker = EngineWorker(self._queue, self._outbox, self._post, self.histories)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()

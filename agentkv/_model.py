@@ -145,6 +145,7 @@ class OpenModel:
     """And sinks, where the model was given some that it has not by itself: cells are of one such choice."""
     call_format: CallFormat | None
     """That was asked for, or else the one that the folder names; None where neither does."""
+    options: Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     if named is None and source and tokenizer.response_template is None:
         named = source.manifest.call_format
     return OpenEngine(engine, session, speculation), OpenModel(
-        info, tokenizer, speculation, fingerprint, imposed, named
+        info, tokenizer, speculation, fingerprint, imposed, named, options
     )
 
 

@@ -127,6 +127,8 @@ class GenerationRequest:
             usage=Usage(max(finished.prompt_tokens, 0), kept),  # more may have left from before it than there was
             seed=self.seed,
             top_logprobs=[self.likely(top) for top in finished.top_logprobs[:kept]],
+            seconds=finished.seconds,
+            first_token_seconds=finished.first_token_seconds,
             _value=value,
             _fault=fault,
         )

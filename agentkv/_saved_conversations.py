@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from agentkv_runtime.added_tokens import Control, ControlledText
@@ -92,6 +92,32 @@ class SavedState(Saved):
     base: Count
     leftover: Count
 
+    @classmethod
+    def of(
+        cls,
+        state: Conversation,
+        before: int | None,
+        entry: Callable[[Entry], int],
+        tools: Callable[[Sequence[Mapping[str, Any]]], int],
+    ) -> SavedState:
+        """What is saved of it, with the numbers of what it refers to."""
+        kept = _common(() if state.before is None else state.before.entries, state.entries)
+        return cls(
+            before=before,
+            kept=kept,
+            entries=tuple(map(entry, state.entries[kept:])),
+            first=state.first,
+            start=state.start,
+            end=state.end,
+            tail=SavedText.of(state.tail),
+            opening=state.opening,
+            opened=state.opened,
+            tools=None if state.tools is None else tools(state.tools),
+            template=dict(state.template),
+            base=state.base,
+            leftover=state.leftover,
+        )
+
 
 class SavedConversations(Saved):
     """The conversations of several branches, each state after the one that it goes on from."""
@@ -164,23 +190,8 @@ class ConversationSaver:
         return SavedConversations(entries=tuple(self._saved), tools=tuple(self._tools), states=tuple(self._states))
 
     def _state(self, state: Conversation) -> SavedState:
-        shared = () if state.before is None else state.before.entries
-        kept = _common(shared, state.entries)
-        return SavedState(
-            before=None if state.before is None else self._of[id(state.before)][0],
-            kept=kept,
-            entries=tuple(map(self._entry, state.entries[kept:])),
-            first=state.first,
-            start=state.start,
-            end=state.end,
-            tail=SavedText.of(state.tail),
-            opening=state.opening,
-            opened=state.opened,
-            tools=None if state.tools is None else self._index_of_tools(state.tools),
-            template=dict(state.template),
-            base=state.base,
-            leftover=state.leftover,
-        )
+        before = None if state.before is None else self._of[id(state.before)][0]
+        return SavedState.of(state, before, self._entry, self._index_of_tools)
 
     def _entry(self, entry: Entry) -> int:
         if id(entry) not in self._entries:

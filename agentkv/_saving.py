@@ -18,7 +18,7 @@ from ._lacking import Lacks
 from ._lanes import PAGE, Lanes, lanes_of
 from ._shown import shown
 from ._snapshot import BranchState, CellArray, cell_arrays
-from ._snapshot_file import append_cells, append_padding, append_states, begin_file
+from ._snapshot_writing import append_cells, append_padding, append_states, begin_file
 from ._states import States, read_states, states_of
 
 if TYPE_CHECKING:

@@ -67,6 +67,12 @@ def serve(
     offload: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where these go when the cache is full; without it, memory.")
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Record everything, for `agentkv view` and `agentkv replay`: what is said is in it."
+        ),
+    ] = None,
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long requests may go on once the server is told to stop.")
     ] = 30.0,
@@ -110,7 +116,7 @@ def serve(
         "threads": threads,
     }
     with reporting():
-        anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds))
+        anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds), trace)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,23 +1,22 @@
-"""Files of saved branches: what is written before and beside the cells, and what is believed of it when it is read."""
+"""Files of saved branches: what is believed of one when it is read."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from agentkv_runtime.errors import TensorFileError
-from agentkv_runtime.tensor_file import Bytes, TensorFile, TensorSpec, TensorWriter
+from agentkv_runtime.tensor_file import Bytes, TensorFile, TensorSpec
 from pydantic import ValidationError
 
 from ._errors import InvalidInput, SnapshotError
 from ._lacking import Lacks, held
 from ._lanes import VERSION as LANES_VERSION
 from ._lanes import Lanes, lanes_of
-from ._saved_conversations import ConversationSaver
 from ._snapshot import (
     DOCUMENT,
     FORMAT,
@@ -30,116 +29,11 @@ from ._snapshot import (
     CellArray,
     Document,
     ModelKey,
-    SavedBranch,
 )
-from ._states import States, stateless
+from ._snapshot_writing import values_in
+from ._states import STATE_ROWS, STATES, States, state_spec, stateless
 
 DTYPES = {"I32": np.int32, "F32": np.float32, "U8": np.uint8}
-STATE_ROWS = "states.rows"
-_STATES = "states.of."
-Tensors = dict[str, npt.NDArray[Any]]
-
-
-def begin_file(
-    path: Path,
-    key: ModelKey,
-    arrays: Sequence[CellArray],
-    lacks: Lacks,
-    branches: Mapping[str, BranchState],
-    lanes: Lanes | None,
-    states: States,
-) -> TensorWriter:
-    """A file that lacks nothing but its cells, of arrays or with `lanes` of lanes, and its states.
-
-    Raises OSError; InvalidInput for what no file can hold.
-    """
-    tensors = _tensors(branches)
-    metadata = key.metadata() | (lanes.metadata() if lanes else {})
-    if lacks.any():
-        tensors[LACKS] = lacks
-        metadata["version"] = LACKING_VERSION
-    if states.arrays:
-        tensors[STATE_ROWS] = states.rows
-    specs = [_spec(name, array) for name, array in tensors.items()]
-    behind = [_state_spec(array, len(states.rows)) for array in states.arrays]
-    if lanes is None:
-        cells = [array.of(int(held(array, lacks).sum())) for array in arrays]
-        writer = TensorWriter(path, [*specs, *cells, *behind], metadata)
-    else:
-        writer = TensorWriter(path, [*map(lanes.tensor, arrays), *specs, *behind], metadata, align=lanes.page)
-    try:
-        for name, array in tensors.items():
-            writer.append(name, array.view(np.uint8))
-    except BaseException:
-        writer.discard()
-        raise
-    return writer
-
-
-def append_cells(writer: TensorWriter, arrays: Sequence[CellArray], rows: Bytes, lacks: Lacks) -> None:
-    """The next cells, uint8 [n, bytes of a cell], but for what they lack. Raises OSError."""
-    for array in arrays:
-        writer.append(f"cells.{array.spec.name}", rows[held(array, lacks), array.begin : array.end])
-
-
-def append_states(writer: TensorWriter, states: States, some: Bytes) -> None:
-    """The next states, uint8 [n, bytes of a state]. Raises OSError."""
-    for array in states.arrays:
-        writer.append(_STATES + array.spec.name, some[:, array.begin : array.end])
-
-
-def append_padding(writer: TensorWriter, lanes: Lanes, arrays: Sequence[CellArray]) -> None:
-    """What is behind the last cell. Raises OSError."""
-    for array in arrays:
-        writer.append(f"cells.{array.spec.name}", np.zeros(lanes.padding(array), np.uint8))
-
-
-def _tensors(branches: Mapping[str, BranchState]) -> Tensors:
-    conversations = ConversationSaver()
-    logits: dict[bytes, tuple[int, npt.NDArray[np.float32]]] = {}
-    saved: dict[str, SavedBranch] = {}
-    tensors: Tensors = {}
-    for index, (name, state) in enumerate(branches.items()):
-        row = None
-        if state.next_logits.size:  # forks have the same ones
-            row, _ = logits.setdefault(state.next_logits.tobytes(), (len(logits), state.next_logits))
-        saved[name] = SavedBranch(
-            rng_stream=state.rng_stream,
-            forks=state.forks,
-            logits=row,
-            conversation=conversations.add(state.conversation),
-            marks=dict(state.marks),
-            output=state.output,
-            forgotten=tuple(state.forgotten),
-            exact_from=state.exact_from,
-        )
-        tensors |= state.tensors(index)
-    tensors |= {f"logits.{index}": row for index, row in logits.values()}
-    try:
-        text = Document(branches=saved, conversations=conversations.result()).model_dump_json().encode()
-        Document.model_validate_json(text).conversations.made()  # what is written can be read
-    except (InvalidInput, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the messages of these branches cannot be saved: {error}") from error
-    if len(text) > MOST_DOCUMENT_BYTES or _values_in(text) > MOST_VALUES:
-        raise InvalidInput(
-            f"the messages of these branches make a document of {len(text)} bytes, more than a file may have; save "
-            "fewer branches in one file"
-        )
-    return {DOCUMENT: np.frombuffer(text, np.uint8), **tensors}
-
-
-def _state_spec(array: CellArray, rows: int) -> TensorSpec:
-    return TensorSpec(_STATES + array.spec.name, array.spec.dtype, (rows, *array.spec.shape))
-
-
-def _spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
-    dtype = {np.dtype(np.uint8): "U8", np.dtype(np.int32): "I32", np.dtype(np.float32): "F32"}[array.dtype]
-    return TensorSpec(name, dtype, array.shape)
-
-
-def _values_in(text: bytes) -> int:
-    """How many values a JSON text has at most."""
-    return sum(text.count(mark) for mark in (b",", b"[", b"{", b":"))
 
 
 class SnapshotFile:
@@ -248,7 +142,7 @@ class SnapshotFile:
         if len(rows) and (rows.min() < 0 or rows.max() >= self.rows or len(set(rows.tolist())) < len(rows)):
             raise self.damaged("it has states of rows that are not there")
         for array in arrays:
-            if self._file.tensors.get(_STATES + array.spec.name) != _state_spec(array, len(rows)):
+            if self._file.tensors.get(STATES + array.spec.name) != state_spec(array, len(rows)):
                 raise self.damaged(f"it has no good states of {array.spec.name}")
         missing = stateless(states, self.lacks, list(self.branches.values()))
         if missing is not None:
@@ -260,7 +154,7 @@ class SnapshotFile:
         out = np.empty((count, states.arrays[-1].end), np.uint8)
         try:
             for array in states.arrays:
-                part = self._file.take(_STATES + array.spec.name, count * array.nbytes)
+                part = self._file.take(STATES + array.spec.name, count * array.nbytes)
                 out[:, array.begin : array.end] = part.reshape(-1, array.nbytes)
         except TensorFileError as error:
             raise SnapshotError(f"{error}; save the branches again") from error
@@ -285,7 +179,7 @@ class SnapshotFile:
         if spec is None or spec.dtype != "U8" or spec.nbytes > MOST_DOCUMENT_BYTES:
             raise self._file.damaged("it has no document")
         text = self._file.whole(DOCUMENT).tobytes()
-        if _values_in(text) > MOST_VALUES:
+        if values_in(text) > MOST_VALUES:
             raise self._file.damaged("its document has too many values")
         try:
             return Document.model_validate_json(text)

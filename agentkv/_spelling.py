@@ -26,7 +26,7 @@ class Spelling:
 
     def token(self, token: int) -> str:
         """What one token spells by itself, a special one too."""
-        return self._bytes_of(token).decode("utf-8", "replace")
+        return self.piece(token).decode("utf-8", "replace")
 
     def text(self, tokens: Iterable[int]) -> str:
         """What generated tokens spell: special ones nothing."""
@@ -34,7 +34,8 @@ class Spelling:
 
     def spelled(self, tokens: Iterable[int]) -> bytes:
         """The same as bytes, of which the last may be a part of a character."""
-        return b"".join(self._bytes_of(token) for token in tokens if token not in self._special)
+        return b"".join(self.piece(token) for token in tokens if token not in self._special)
 
-    def _bytes_of(self, token: int) -> bytes:
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token, a special one too."""
         return self._bytes[token] if token < len(self._bytes) else b""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from agentkv_runtime.tensor_file import TensorSpec
 
 from ._lacking import Lacks
 from ._snapshot import BranchState, CellArray, cell_arrays
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from ._engine import CellStore, StepEngine
 
+STATE_ROWS = "states.rows"
+STATES = "states.of."
+"""Tensors of a file: which rows have states, and behind this the name of each array of theirs."""
 BLOCK = 64  # positions, at the last of which the CPU's layers keep a state
 
 Rows = npt.NDArray[np.int32]
@@ -72,3 +76,8 @@ def stateless(states: States, lacks: Lacks, branches: Sequence[BranchState]) -> 
     ends[states.rows] = False
     missing = np.flatnonzero(ends & (lacks <= group))
     return int(missing[0]) if len(missing) else None
+
+
+def state_spec(array: CellArray, rows: int) -> TensorSpec:
+    """The tensor of so many states."""
+    return TensorSpec(STATES + array.spec.name, array.spec.dtype, (rows, *array.spec.shape))

@@ -20,6 +20,8 @@ from agentkv._console import bytes_text, escaped, reporting, stdout
 from agentkv._kept import list_models, pull, rm
 from agentkv._progress import displayed
 from agentkv._serving import serve
+from agentkv.trace.replay_command import replay
+from agentkv.trace.view_command import view
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -36,6 +38,8 @@ app.command()(pull)
 app.command("list")(list_models)
 app.command()(rm)
 app.command()(serve)
+app.command()(view)
+app.command()(replay)
 
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,10 @@ def _heard_at_once(event: Event) -> bool:
     return False
 
 
+def _unobserved(event: Event) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What the calls of one turn share.
@@ -55,6 +59,7 @@ class Desk:
         emit: is told what happens.
         ask: has a person decide.
         unheard: of an event that was told when its turn ended early.
+        observe: is told as well, by whoever watches the Context.
     """
 
     tools: Mapping[str, Tool[Any, ..., Any]]
@@ -64,11 +69,17 @@ class Desk:
     emit: Emit
     ask: Ask
     unheard: Unheard = _heard_at_once
+    observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
 
     @property
     def heard(self) -> bool:
         """Does somebody listen to events?"""
         return self.emit is not nobody
+
+    async def tell(self, event: Event) -> None:
+        """It happens now."""
+        self.observe(event)
+        await self.emit(event)
 
 
 class _NoResult(Exception):
@@ -120,7 +131,7 @@ class Call:
         except BaseException:
             self.record = self._ended("cancelled", "its turn ended before it did")
             raise
-        await self._desk.emit(CallFinished(self.record))
+        await self._desk.tell(CallFinished(self.record))
         if self.record.status in ("failed", "timeout") and self._tool is not None and self._tool.on_error == "raise":
             raise ToolFailed(f"tool {self.request.name} failed: {self.record.error}") from failure
 
@@ -139,25 +150,27 @@ class Call:
 
     async def _approved(self, tool: Tool[Any, ..., Any]) -> None:
         if tool.approve:
-            denied = await self._desk.ask(ApprovalAsked(self.request))
+            asked = ApprovalAsked(self.request)
+            self._desk.observe(asked)
+            denied = await self._desk.ask(asked)
             if denied is not None:
                 raise _NoResult("denied", f"denied: {denied}")
 
     async def _result(self, tool: Tool[Any, ..., Any], arguments: dict[str, Any]) -> tuple[Any, str]:
-        await self._desk.emit(CallStarted(self.request))
+        await self._desk.tell(CallStarted(self.request))
         while True:
             self._attempts += 1
             try:
                 result = await self._attempt(tool, arguments)
             except Retry as retry:
                 why = await self._bounded(said(retry) or "try again", "cut")
-                await self._desk.emit(Retried(tool.name, why, self._attempts))
+                await self._desk.tell(Retried(tool.name, why, self._attempts))
                 raise _NoResult("retry", why) from retry
             except Exception as error:
                 why = await self._bounded(_described(error), "cut")
                 if self._attempts > tool.retries:
                     raise _NoResult("timeout" if isinstance(error, _TimedOut) else "failed", why) from error
-                await self._desk.emit(Retried(tool.name, why, self._attempts))
+                await self._desk.tell(Retried(tool.name, why, self._attempts))
             else:
                 return result, await self._content(tool, result)
             await anyio.sleep(tool.backoff * 2 ** (self._attempts - 1))

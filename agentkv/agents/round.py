@@ -125,7 +125,7 @@ class Round(Generic[Out]):
         )
 
     async def _ask_again(self, why: str, attempt: int) -> None:
-        await self._desk.emit(Retried("output", why, attempt))
+        await self._desk.tell(Retried("output", why, attempt))
         self._turn.taken_back += len(self._held) - self._start
         await self._held.rollback(self._start)
-        await self._desk.emit(RolledBack(self._start, why))
+        await self._desk.tell(RolledBack(self._start, why))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -45,7 +47,8 @@ class Turn(Generic[Out]):
 
     def __init__(self, agent: Agent[Any, Out], branch: Branch, desk: Desk) -> None:
         self.agent = agent
-        self.desk = desk
+        self._observers = branch._loop.observers
+        self.desk = replace(desk, observe=partial(self._observers.turn_told, self))
         self.calls: list[Call] = []
         self.rounds = 0
         self.generated = 0
@@ -86,6 +89,16 @@ class Turn(Generic[Out]):
         self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None = None
     ) -> T:
         self.keeps = keep
+        self._observers.turn_began(self, self._branch.id)
+        try:
+            result = await self._held(work, keep, told)
+        except BaseException as error:
+            self._observers.turn_ended(self, error)
+            raise
+        self._observers.turn_ended(self, None)
+        return result
+
+    async def _held(self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None) -> T:
         try:
             async with Hold(self._branch, keep=keep) as held:
                 self._start = len(held.messages)
@@ -93,7 +106,7 @@ class Turn(Generic[Out]):
                 try:
                     result = await self._in_time(work(held))
                     if told is not None:
-                        await self.desk.emit(told(result))
+                        await self.desk.tell(told(result))
                     return result
                 except BaseException as error:
                     self.failed = self._so_far(held)
@@ -103,7 +116,7 @@ class Turn(Generic[Out]):
                     raise
         except Exception as error:
             if not keep:
-                await self.desk.emit(RolledBack(len(self._branch), said(error)))
+                await self.desk.tell(RolledBack(len(self._branch), said(error)))
             raise
 
     async def _in_time(self, work: Awaitable[T]) -> T:

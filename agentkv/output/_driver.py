@@ -129,17 +129,19 @@ class Grammars:
 
     def saved_output(self, image: StoredBranch) -> SavedOutput | None:
         """What a file may know of a branch's last output: one under a grammar, not under an object of a user's."""
-        if image.constraint is None:
-            return None
-        with self._lock:
-            keys = [key for key, native in self._known.items() if native is image.constraint]
-        grammar = next((key.grammar for key in keys if isinstance(key, GrammarSource)), None)
-        grammar = grammar or next((text for text, native in self._restored.items() if native is image.constraint), None)
+        grammar = None if image.constraint is None else self.text_of(image.constraint)
         if grammar is None:
             return None
         return SavedOutput(
             grammar=grammar, began=image.output_began, end=image.output_end, complete=image.output_complete
         )
+
+    def text_of(self, constraint: object) -> str | None:
+        """The grammar that was compiled to it; None for an object of a user's."""
+        with self._lock:
+            keys = [key for key, native in self._known.items() if native is constraint]
+            texts = [text for text, native in self._restored.items() if native is constraint]
+        return next((key.grammar for key in keys if isinstance(key, GrammarSource)), texts[0] if texts else None)
 
     def restored(self, grammar: str) -> PythonConstraint:
         """What a loaded branch was asked to say, as it was saved: grammars with this text go on with it.

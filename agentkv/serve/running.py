@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import anyio
 from .._console import escaped, stdout
 from .._context import Context
 from .._errors import InvalidInput, SnapshotMismatch
+from ..trace import record
 from .app import application
 from .listener import listener
 
@@ -36,7 +38,12 @@ class Listening(NamedTuple):
 
 
 async def run(
-    model: Path, how: Mapping[str, Any], settings: Settings, warm: Sequence[Path], listening: Listening
+    model: Path,
+    how: Mapping[str, Any],
+    settings: Settings,
+    warm: Sequence[Path],
+    listening: Listening,
+    trace: Path | None,
 ) -> None:
     """Serves a model until SIGINT or SIGTERM.
 
@@ -47,11 +54,15 @@ async def run(
         settings: of the server.
         warm: files of saved branches with messages: conversations that begin as they do go on from them.
         listening: where.
+        trace: file that everything is recorded to; None for none.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     with _bound(listening) as bound:
         stdout.print(f"opening {escaped(model)} ...")
-        async with Context.open(model, **how) as context:
+        async with AsyncExitStack() as stack:
+            context = await stack.enter_async_context(Context.open(model, **how))
+            if trace is not None:
+                await stack.enter_async_context(record(context, trace))
             app = application(context, settings)
             for path in warm:
                 for branch in (await _loaded(context, path)).values():

@@ -143,7 +143,15 @@ void bind_verbs(nb::class_<Engine>& engine) {
            "How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.")
       .def(
           "rng_stream", [](Engine& self, BranchId id) { return self.branch(id).rng_stream; }, "branch"_a,
-          "The key of the branch's random numbers. Raises BranchClosed.");
+          "The key of the branch's random numbers. Raises BranchClosed.")
+      .def(
+          "live",
+          [](Engine& self) {
+            std::vector<BranchId> ids;
+            for (const auto& [id, branch] : self.branches().all()) ids.push_back(id);
+            return ids;
+          },
+          "The branches, oldest first.");
 }
 
 void bind_jobs(nb::class_<Engine>& engine) {
@@ -167,6 +175,8 @@ void bind_jobs(nb::class_<Engine>& engine) {
            "How often drafts of an attached drafter were accepted, older ones counting less. Raises InvalidEngine.")
       .def("set_policy", &Engine::set_policy, "policy"_a,
            "The constants of the drafting policy, for benchmarks to change before the first draft.")
+      .def("set_digests", &Engine::set_digests, "on"_a,
+           "Do generations digest the rows of logits that they draw from, from now on? See `Finished.digests`.")
       .def("logits", &Engine::logits, "branch"_a,
            "The next-token logits. Raises BranchClosed, BranchBusy, EmptyBranch.")
       .def(

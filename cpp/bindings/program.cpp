@@ -86,7 +86,8 @@ void bind_session(nb::module_& m) {
       .def_prop_ro(
           "kv_bytes", [](const ExecuTorchSession& s) { return s.layer().bytes(); },
           "Bytes of memory that K and V of all layers take now.")
-      .def_prop_ro("states", [](const ExecuTorchSession& s) { return s.layer().states(); }, "States that are kept now.")
+      .def_prop_ro(
+          "states", [](const ExecuTorchSession& s) { return s.layer().states(); }, "States that are kept now.")
       .def_prop_ro(
           "mapped_bytes", [](const ExecuTorchSession& s) { return s.layer().mapped_bytes(); },
           "Bytes of K and V that are pages of files, beside `kv_bytes`.")

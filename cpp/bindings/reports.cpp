@@ -79,6 +79,9 @@ void bind_reports(nb::module_& m) {
           nb::sig(
               "def finish_reason(self) -> typing.Literal['eos', 'stop', 'length', 'context_full', 'cancelled'] | None"),
           "Why a generation ended; \"cancelled\" for a cancelled job of any kind; else None.")
+      .def_ro("seconds", &Finished::seconds, "That the job took.")
+      .def_ro("first_token_seconds", &Finished::first_token_seconds,
+              "generate: of these, until the first token was there; 0 where none came.")
       .def_ro("tokens", &Finished::tokens, "generate: the tokens added to the branch, also when it failed.")
       .def_ro("logprobs", &Finished::logprobs, "generate: one per token, under the model's own distribution.")
       .def_prop_ro(
@@ -95,6 +98,13 @@ void bind_reports(nb::module_& m) {
       .def_ro("prompt_tokens", &Finished::prompt_tokens, "generate: the branch's length when it began.")
       .def_ro("output_began", &Finished::output_began,
               "generate, under a constraint: where in the branch its output begins; -1 without.")
+      .def_prop_ro(
+          "digests",
+          [](const Finished& f) {
+            return nb::bytes(reinterpret_cast<const char*>(f.digests.data()), f.digests.size() * sizeof(std::uint64_t));
+          },
+          "generate: per token, a hash of the row of logits that it was drawn from; uint64, in the machine's byte "
+          "order. Empty unless `Engine.set_digests` asked for them before.")
       .def_prop_ro(
           "logits",
           [](nb::handle_t<Finished> self) -> nb::object {
@@ -122,6 +132,23 @@ void bind_reports(nb::module_& m) {
       .def_prop_ro(
           "forwards", [](const Report& r) { return r.step.forwards; },
           "1, or more where the rows exceed what the program takes or a failed forward was retried.")
+      .def_prop_ro(
+          "shares",
+          [](const Report& r) {
+            static_assert(sizeof(Share) == 24);
+            return nb::bytes(reinterpret_cast<const char*>(r.step.shares.data()), r.step.shares.size() * sizeof(Share));
+          },
+          "What each branch had in it: (int64 branch, int32 kind, rows, drafted, accepted), in the machine's byte "
+          "order. "
+          "Kind 0 is prefill, 1 decoding, 2 tokens whose cells had been let go. Of `rows`, `drafted` were draft nodes, "
+          "of "
+          "which `accepted` came true.")
+      .def_prop_ro(
+          "seconds", [](const Report& r) { return r.step.seconds; }, "That the step took.")
+      .def_prop_ro(
+          "forward_seconds", [](const Report& r) { return r.step.forward_seconds; }, "Of these, inside the program.")
+      .def_prop_ro(
+          "draft_seconds", [](const Report& r) { return r.step.draft_seconds; }, "Of these, inside drafters.")
       .def_ro("emitted", &Report::emitted, nb::for_getter(nb::sig("def emitted(self) -> list[Emitted]")))
       .def_ro("finished", &Report::finished, nb::for_getter(nb::sig("def finished(self) -> list[Finished]")),
               "Jobs that ended in this step, or between it and the one before.")

@@ -148,8 +148,8 @@ class AGENTKV_API ByteLayer {
   // States, which layers have at some of their cells: all that a cell has, in the order of state_arrays(). Throw as
   // read_cells and write_cells do, reading also for a cell that has none.
   virtual std::vector<CellArray> state_arrays() const { return {}; }
-  virtual bool has_state(Cell) const { return false; }
-  virtual std::size_t states() const { return 0; }  // kept now, in each layer that has some
+  virtual bool has_state(Cell) const { return false; }  // that stays as long as the cell does
+  virtual std::size_t states() const { return 0; }      // kept now, in each layer that has some
   virtual void read_states(std::span<const Cell> cells, std::span<std::byte> bytes) const;
   virtual void write_states(std::span<const Cell> cells, std::span<const std::byte> bytes);
   virtual std::size_t mapped_bytes() const { return 0; }  // K and V bytes that are pages of files, beside bytes()

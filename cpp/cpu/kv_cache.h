@@ -33,7 +33,7 @@ struct AttendSpec {
 // Not thread-safe: one thread calls it, and it spreads its own work over the ParallelFor it was given.
 class KvCache final : public ByteLayer {
  public:
-  // Counts at least 1; widths of keys and values multiples of 8 up to 1024; kv_dtype fp32, fp16, bf16, int8 or int4,
+  // Counts at least 1; widths of keys and values multiples of 8 up to 2048; kv_dtype fp32, fp16, bf16, int8 or int4,
   // and where layers have their values in their keys one of floats; a state of at most 2^28 numbers. Throws
   // InvalidTensor otherwise. Reserves addresses for the capacity, and takes memory as cells are first written.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for);

@@ -31,7 +31,7 @@ bool KvCache::has_state(Cell cell) const {
   bool any = false;
   for (const Layer& layer : layers_) {
     if (!layer.states) continue;
-    if (layer.states->find(cell) == nullptr) return false;
+    if (!layer.states->lasts(cell)) return false;
     any = true;
   }
   return any;
@@ -65,7 +65,6 @@ void KvCache::write_states(std::span<const Cell> cells, std::span<const std::byt
     for (Layer& layer : layers_) {
       if (!layer.states) continue;
       const std::size_t size = layer.shape.state_floats() * sizeof(float);
-      layer.states->drop(cell);
       layer.states->add(cell);
       std::memcpy(layer.states->find(cell), in, size);
       in += size;

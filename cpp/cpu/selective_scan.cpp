@@ -102,7 +102,7 @@ void selective_scan(const BlockRows& rows, const LayerShape& shape, Pool& keys, 
   const std::vector<Run> runs = runs_of(rows, states);
   for (const Run& run : runs) {
     const std::int32_t last = run.end - 1;
-    if (!is_draft(rows, last) && !ends_block(rows.position(last))) states.add(rows.cell(last));
+    if (!is_draft(rows, last) && !ends_block(rows.position(last))) states.add(rows.cell(last), true);
   }
   for (std::int32_t row = 0; row < rows.count(); ++row) {
     std::copy_n(row_of(args.b, row), shape.k_dim, row_of(keys, rows.cell(row)));

@@ -7,13 +7,15 @@
 
 namespace agentkv::cpu {
 
-void States::add(Cell cell) {
+void States::add(Cell cell, bool passes_on) {
+  drop(cell);
   try {
     of_cell_[static_cast<std::size_t>(cell)] = std::make_unique_for_overwrite<float[]>(floats_);
   } catch (const std::bad_alloc&) {
     throw OutOfMemory("no memory for the state of a layer of linear attention");
   }
   ++count_;
+  passes_on_[static_cast<std::size_t>(cell)] = passes_on;
 }
 
 void States::drop(Cell cell) noexcept {
@@ -24,11 +26,16 @@ void States::drop(Cell cell) noexcept {
 
 void States::move(const Cell* src, const Cell* dst, std::size_t n) {
   std::vector<std::unique_ptr<float[]>> taken;
+  std::vector<bool> pass_on;
   taken.reserve(n);
-  for (std::size_t i = 0; i < n; ++i) taken.push_back(std::move(of_cell_[static_cast<std::size_t>(src[i])]));
+  for (std::size_t i = 0; i < n; ++i) {
+    taken.push_back(std::move(of_cell_[static_cast<std::size_t>(src[i])]));
+    pass_on.push_back(passes_on_[static_cast<std::size_t>(src[i])]);
+  }
   for (std::size_t i = 0; i < n; ++i) {
     drop(dst[i]);
     of_cell_[static_cast<std::size_t>(dst[i])] = std::move(taken[i]);
+    passes_on_[static_cast<std::size_t>(dst[i])] = pass_on[i];
   }
 }
 

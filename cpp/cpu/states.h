@@ -14,13 +14,17 @@ namespace agentkv::cpu {
 class States {
  public:
   // `floats` numbers in each of them.
-  States(std::size_t floats, Cell capacity) : floats_(floats), of_cell_(static_cast<std::size_t>(capacity)) {}
+  States(std::size_t floats, Cell capacity)
+      : floats_(floats), of_cell_(static_cast<std::size_t>(capacity)), passes_on_(static_cast<std::size_t>(capacity)) {}
 
   // That of a cell, or null.
   const float* find(Cell cell) const { return of_cell_[static_cast<std::size_t>(cell)].get(); }
   float* find(Cell cell) { return of_cell_[static_cast<std::size_t>(cell)].get(); }
-  // A new one of a cell that has none; its numbers are open. Throws OutOfMemory.
-  void add(Cell cell);
+  // A new one of a cell; its numbers are open. One that passes on is gone once its sequence goes on. Throws
+  // OutOfMemory.
+  void add(Cell cell, bool passes_on = false);
+  // Has the cell one that stays?
+  bool lasts(Cell cell) const { return find(cell) != nullptr && !passes_on_[static_cast<std::size_t>(cell)]; }
   void drop(Cell cell) noexcept;
   // Those of cells src[i] become those of dst[i], as if all were taken before any is put.
   void move(const Cell* src, const Cell* dst, std::size_t n);
@@ -31,6 +35,7 @@ class States {
  private:
   std::size_t floats_, count_ = 0;
   std::vector<std::unique_ptr<float[]>> of_cell_;  // [capacity]
+  std::vector<bool> passes_on_;                    // [capacity]
 };
 
 }  // namespace agentkv::cpu

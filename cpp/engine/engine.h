@@ -102,6 +102,8 @@ class Engine {
   AcceptanceRates acceptance(const Drafter& drafter) const;
   // Of the drafting policy; to be changed by benchmarks alone.
   void set_policy(const PolicyOptions& policy) { speculation_.options = policy; }
+  // From now on generations digest the rows of logits that they draw from, see Finished::digests.
+  void set_digests(bool on) { context_.digests = on; }
 
  private:
   template <class Kind, class... Args>

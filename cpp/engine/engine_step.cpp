@@ -19,11 +19,18 @@ Failure failure_of(const std::exception& error) {
   return {known ? known->kind : ErrorKind::StepFailed, error.what()};
 }
 
+Share share_of(const Segment& segment, std::size_t accepted) {
+  const BatchEntry& entry = *segment.entry;
+  const auto kind = entry.history ? Share::FedAgain : entry.decode ? Share::Decode : Share::Prefill;
+  return {entry.job->branch(), kind, static_cast<std::int32_t>(segment.count),
+          static_cast<std::int32_t>(entry.draft_rows()), static_cast<std::int32_t>(accepted)};
+}
+
 }  // namespace
 
 StepReport Engine::step() {
   const auto start = Clock::now();
-  const double forward_before = stats_.forward_seconds;
+  const double forward_before = stats_.forward_seconds, draft_before = stats_.draft_seconds;
   StepReport report;
   report.finished.swap(settled_);
 
@@ -40,8 +47,10 @@ StepReport Engine::step() {
 
   report.idle = report.forwards == 0 && report.emitted.empty() && report.finished.empty() && report.full.empty();
   if (report.rows > 0) stats_.count_step(static_cast<std::size_t>(report.rows));
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  stats_.overhead_seconds += seconds - (stats_.forward_seconds - forward_before);
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.forward_seconds = stats_.forward_seconds - forward_before;
+  report.draft_seconds = stats_.draft_seconds - draft_before;
+  stats_.overhead_seconds += report.seconds - report.forward_seconds;
   return report;
 }
 
@@ -174,6 +183,7 @@ void Engine::deliver(std::span<const Segment> segments, std::span<const float> l
     accepted_.clear();
     guarded(*entry.job, [&] { entry.job->take({segment, own, vocab, accepted_}); });
     if (entry.draft_rows() > 0) guarded(*entry.job, [&] { keep_accepted(entry); });
+    report.shares.push_back(share_of(segment, accepted_.size()));
     if (entry.branch) {
       branches_.let_go(*entry.branch);
       branches_.quantize_old(*entry.branch);

@@ -2,6 +2,7 @@
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "engine/digest.h"
 #include "engine/jobs.h"
 
 namespace agentkv {
@@ -145,8 +146,10 @@ const char* GenerateJob::draw(std::span<const float> row, TokenMask mask) {
   branch_.log.push_back(token);
   if (constrained_) branch_.output.end = branch_.length();
   branch_.next_logits.reset();
+  if (outcome_.tokens.empty()) outcome_.first_token_seconds = seconds();
   outcome_.tokens.push_back(token);
   outcome_.logprobs.push_back(logprob);
+  if (context_.digests) outcome_.digests.push_back(digest_of(row));
   if (options_.top_logprobs > 0) outcome_.top_logprobs.push_back(most_likely(row));
   ++context_.stats.generated;
 

@@ -92,6 +92,7 @@ std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<
       StoredBranch& image = images.emplace_back(stored(branch));
       std::vector<Piece> fresh;
       const Pos covered = branches_.storable(branch);
+      if (covered < branch.length()) image.next_logits.clear();  // of what will be fed again
       for (const Run& run : overlapping(cache.seq_runs(branch.seq), 0, covered)) {
         rows.add(clip(run, 0, covered), image.rows, fresh);
       }

@@ -10,6 +10,7 @@ namespace agentkv {
 void Job::finish(const char* reason) {
   done_ = true;
   outcome_.finish_reason = reason;
+  outcome_.seconds = seconds();
   give_back();
   conclude();
   context_.branches.tell(branch_);

@@ -1,6 +1,7 @@
 // A piece of work on one branch. A job offers rows to each step and takes in their results.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,6 +32,7 @@ struct JobContext {
   Sampler sampler = {};
   RowPool rows = {};
   std::int32_t max_positions = 0;  // of a branch; 0: any number
+  bool digests = false;            // of rows that tokens are drawn from
   std::vector<Emitted> emitted = {};
   std::vector<JobId> full = {};  // jobs that wait for room since the last report
 };
@@ -85,6 +87,7 @@ class Job {
   void fail(ErrorKind kind, const std::string& message);
 
   JobId id() const { return outcome_.job; }
+  BranchId branch() const { return branch_.id; }
   bool done() const { return done_; }
   Finished take_outcome();
 
@@ -101,12 +104,16 @@ class Job {
   // Fills the fields of the outcome that are set however the job ended.
   virtual void conclude() {}
   void finish(const char* reason = nullptr);
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
 
   Branch& branch_;
   JobContext& context_;
   Finished outcome_;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  const Clock::time_point began_ = Clock::now();
   bool done_ = false;
   bool prepared_ = false;  // for the next step
 };

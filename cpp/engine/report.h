@@ -36,15 +36,29 @@ struct Finished {
   const char* kind = "";
   std::optional<Failure> error;
   const char* finish_reason = nullptr;  // of a generation, or "cancelled" for any job
+  double seconds = 0;                   // that it took
+  double first_token_seconds = 0;       // generate: of these, until the first token was there; 0 where none came
   // generate: also filled, up to where it came, when it failed or was cancelled
   std::vector<Token> tokens;
   std::vector<float> logprobs;
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // per token, where they were asked for; best first
   std::string text;
   Pos prompt_tokens = 0;
-  Pos output_began = -1;       // generate, under a constraint: where in the branch its output begins
+  Pos output_began = -1;  // generate, under a constraint: where in the branch its output begins
+  std::vector<std::uint64_t>
+      digests;                 // generate: per token, of the row that it was drawn from, where they are asked for
   std::vector<float> logits;   // logits: [vocab_size]
   std::vector<double> scores;  // select
+};
+
+// What one branch had in a step.
+struct Share {
+  enum Kind : std::int32_t { Prefill, Decode, FedAgain };
+  BranchId branch;
+  Kind kind;
+  std::int32_t rows;          // tokens and draft nodes
+  std::int32_t drafted = 0;   // of these, draft nodes
+  std::int32_t accepted = 0;  // of these, what came true
 };
 
 struct StepReport {
@@ -57,6 +71,10 @@ struct StepReport {
   std::vector<Emitted> emitted;
   std::vector<Finished> finished;
   std::vector<JobId> full;  // generations that wait for room
+  std::vector<Share> shares;
+  double seconds = 0;          // that the step took
+  double forward_seconds = 0;  // of these, inside the program
+  double draft_seconds = 0;    // and inside drafters
 };
 
 }  // namespace agentkv

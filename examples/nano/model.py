@@ -7,9 +7,18 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AttentionInterface,
+    BambaForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from .heads import ROPE_THETA, plant
+
+Model = LlamaForCausalLM | BambaForCausalLM
 
 INT4_GROUP = 32
 QUERY_BLOCK = 256  # keys after a block of queries are never multiplied

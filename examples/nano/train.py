@@ -23,6 +23,8 @@ from .batches import Batch, Batches
 from .data import TAUGHT, WIDER, Mix
 from .muon import Muon
 
+PAUSE = 30.0  # seconds: an update that took longer was stopped meanwhile, and that time is none of the run's
+
 
 @dataclass(frozen=True)
 class Phases:
@@ -67,23 +69,23 @@ FURTHER = Phases(warmup=0.02, echoes=0, lessons=0.001, all_tokens=0, decay=0, re
 class Trainer:
     """A model, its two optimizers and the stream it learns from."""
 
-    def __init__(self, seed: int, batch_tokens: int, lr: float, start: Path | None, mix: Mix) -> None:
+    def __init__(
+        self, model: nano.Model, phases: Phases, seed: int = 0, budget: int = 4096, lr: float = 2e-3, mix: Mix = TAUGHT
+    ) -> None:
         self.tokenizer: PreTrainedTokenizerFast = bpe.load()
-        self.model: LlamaForCausalLM = nano.build(self.tokenizer, seed)
-        if start is not None:
-            self.model.load_state_dict(LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict())
+        self.model = model
         self.model.set_attn_implementation("grouped")
-        self.batches = Batches(self.tokenizer, seed, batch_tokens, mix=mix)
-        self.phases = FURTHER if start else Phases()
+        self.batches = Batches(self.tokenizer, seed, budget, mix=mix)
+        self.phases = phases
         embedding = self.model.model.embed_tokens.weight
         self.matrices = [p for p in self.model.parameters() if p.ndim == 2 and p is not embedding]
         self.quantised = [*self.matrices, embedding]
-        vectors = [p for p in self.model.parameters() if p.ndim == 1]
+        others = [p for p in self.model.parameters() if p.ndim != 2]
         self.rates = (lr, lr)
         self.optimizers: list[torch.optim.Optimizer] = [
             Muon(self.matrices, lr=self.rates[0], weight_decay=0.05),
             torch.optim.AdamW(
-                [embedding, *vectors], lr=self.rates[1], betas=(0.9, 0.95), weight_decay=0.0, foreach=True
+                [embedding, *others], lr=self.rates[1], betas=(0.9, 0.95), weight_decay=0.0, foreach=True
             ),
         ]
         self.step = 0
@@ -171,12 +173,23 @@ def main(
 ) -> None:
     """Train the model, writing a usable folder every few minutes."""
     torch.set_num_threads(threads)
+    model = nano.build(bpe.load(), seed)
+    if start is not None:
+        model.load_state_dict(LlamaForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict())
+    trainer = Trainer(model, FURTHER if start else Phases(), seed, batch_tokens, lr, WIDER if wider else TAUGHT)
+    run(trainer, out, checkpoint, steps, minutes, save_minutes, resume)
+
+
+def run(
+    trainer: Trainer, out: Path, checkpoint: Path, steps: int, minutes: float, save_minutes: float, resume: bool
+) -> None:
+    """Train until `steps` or `minutes` are up, from the checkpoint on where there is one and `resume` says so."""
     console = Console()
-    trainer = Trainer(seed, batch_tokens, lr, start, WIDER if wider else TAUGHT)
     if resume and checkpoint.exists():
         trainer.load(checkpoint)
         console.print(f"resumed at step {trainer.step}")
     count = sum(p.numel() for p in trainer.model.parameters())
+    threads = torch.get_num_threads()
     console.print(f"{count:,} parameters, {len(trainer.tokenizer)} tokens in the vocabulary, {threads} thread(s)")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
@@ -185,7 +198,7 @@ def main(
         while (done := max(trainer.step / steps, trainer.seconds / (60 * minutes))) < 1:
             recent.append(trainer.train_step(done))
             now = time.monotonic()
-            trainer.seconds, before = trainer.seconds + now - before, now
+            trainer.seconds, before = trainer.seconds + min(now - before, PAUSE), now
             progress.update(bar, completed=done * steps, description=f"loss {recent[-1]:.4f}")
             if trainer.step % 50 == 0:
                 speed = trainer.tokens / trainer.seconds

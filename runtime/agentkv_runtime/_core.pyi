@@ -10,6 +10,7 @@ import numpy
 import numpy.typing
 from numpy.typing import NDArray
 
+
 def mlx_version() -> str | None:
     """
     The version of mlx that the MLX backend was built with; None where it was built without.
@@ -117,12 +118,14 @@ class StepPlan:
 
     @property
     def kind(self) -> StepPlan.Kind: ...
+
     @property
     def read_len(self) -> int:
         """Every visible cell is below it."""
 
     @property
     def n_tokens(self) -> int: ...
+
     @property
     def positions(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """int64 [n_tokens]: the position of each row's token."""
@@ -153,9 +156,7 @@ class StepPlan:
         int64 [read_len]: the position of what each cell holds, 0 where nobody looks.
         """
 
-    def mask(
-        self, window: int = 0, sinks: int = 0, chunk: int = 0
-    ) -> Annotated[NDArray[numpy.bool_], dict(shape=(None, None))]:
+    def mask(self, window: int = 0, sinks: int = 0, chunk: int = 0) -> Annotated[NDArray[numpy.bool_], dict(shape=(None, None))]:
         """
         bool [n_tokens, read_len], True where visible. window > 0 hides positions <= the row's - window, except the first `sinks`; chunk > 0 those before the row's chunk of so many positions. Raises InvalidRange for negative arguments.
         """
@@ -168,6 +169,7 @@ class Cache:
 
     @property
     def capacity(self) -> int: ...
+
     @property
     def used(self) -> int:
         """Cells that some sequence owns."""
@@ -198,6 +200,7 @@ class ContiguousCache(SteppedCache):
         """Raises CacheFull, InvalidStep."""
 
     def __len__(self) -> int: ...
+
     def rewind(self, length: int) -> None:
         """Raises InvalidRange unless 0 <= length <= len(self)."""
 
@@ -243,6 +246,7 @@ class SeqCache(SteppedCache):
 
     @property
     def max_sequences(self) -> int: ...
+
     @property
     def live_sequences(self) -> int:
         """Sequences that hold something."""
@@ -301,20 +305,13 @@ class Cells(TreeSeqCache):
         What every commit calls to copy cells in the byte layer, move_cells(src, dst), in order. It is held for as long as the cells are, so a byte layer that leads to them must be held weakly by it.
         """
 
-    def commit(
-        self,
-        accepted: Sequence[int],
-        seq: int = 0,
-        move_cells: Callable[[Sequence[int], Sequence[int]], None] | None = None,
-    ) -> None:
+    def commit(self, accepted: Sequence[int], seq: int = 0, move_cells: Callable[[Sequence[int], Sequence[int]], None] | None = None) -> None:
         """
         Keeps the accepted chain of nodes, each the parent of the next, and frees the rest of the frontier. Calls move_cells in place of set_mover's; without either no cell moves, and the chain stays where it was drafted. What it raises passes on, and the frontier is then dropped. Raises InvalidTree, InvalidStep, UnknownSequence.
         """
 
     @overload
-    def plan(
-        self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]
-    ) -> StepPlan:
+    def plan(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> StepPlan:
         """
         Plans the open step on the first call and returns the same plan to later ones. positions: int64 [n_tokens], equal to step_positions(). Raises InvalidStep.
         """
@@ -348,11 +345,9 @@ class CpuCache:
     K and V pools in host memory, and attention over the plans of a bookkeeping.
     """
 
-    def __init__(
-        self, cells: Cells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = "fp16", min_chunk: int = 256
-    ) -> None:
+    def __init__(self, cells: Cells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
         """
-        head_dim: a multiple of 8 up to 1024; kv_dtype: "fp32", "fp16", "bf16", "int8" or "int4". Raises InvalidTensor.
+        head_dim: a multiple of 8 up to 2048; kv_dtype: "fp32", "fp16", "bf16", "int8" or "int4". Raises InvalidTensor.
         """
 
     @property
@@ -369,11 +364,7 @@ class CpuCache:
         uint8 [n, bytes of a state]: those of these cells. Raises InvalidRange for one that has none.
         """
 
-    def write_states(
-        self,
-        cells: Sequence[int],
-        bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    ) -> None:
+    def write_states(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_states gave becomes the states of these cells, which have memory. Raises InvalidRange, OutOfMemory.
         """
@@ -393,11 +384,7 @@ class CpuCache:
         uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell that has no memory.
         """
 
-    def write_cells(
-        self,
-        cells: Sequence[int],
-        bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    ) -> None:
+    def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
         """
@@ -417,17 +404,7 @@ class CpuCache:
         Gives memory above the first `cells` cells back to the system, as far as that is worth it.
         """
 
-    def update_and_attend(
-        self,
-        layer: int,
-        positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        scale: float,
-        window: int = 0,
-        sinks: int = 0,
-    ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+    def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
         """
         Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
         """
@@ -462,18 +439,12 @@ def set_cpu_isa(isa: str) -> None:
     Uses another of cpu_isas() from now on; the environment variable AGENTKV_CPU_ISA sets the first. Raises InvalidTensor.
     """
 
-def pack_linear(
-    codes: Annotated[NDArray[numpy.int8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    scales: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    bits: int,
-) -> bytes:
+def pack_linear(codes: Annotated[NDArray[numpy.int8], dict(shape=(None, None), order='C', device='cpu', writable=False)], scales: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], bits: int) -> bytes:
     """
     Weights of a linear layer as the CPU's kernels read them: codes int8 [O, I] of 4 or 8 bits, scales float32 [O, I / group], with 4 bits in groups of 32, 64 or 128, with 8 one for each output. Raises InvalidTensor.
     """
 
-def pack_floats(
-    weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-) -> bytes:
+def pack_floats(weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> bytes:
     """
     Weights of a linear layer that stay float32, as the CPU's kernels read them: weights float32 [O, I]. Raises InvalidTensor.
     """
@@ -502,12 +473,7 @@ class ModelRunner:
         float32 [T, feature_dim] of the last forward, a copy; [0, 0] where feature_dim is 0.
         """
 
-    def forward(
-        self,
-        tokens: numpy.typing.NDArray[numpy.int64],
-        positions: numpy.typing.NDArray[numpy.int64],
-        logits_indices: numpy.typing.NDArray[numpy.int64],
-    ) -> numpy.typing.NDArray[numpy.float32]:
+    def forward(self, tokens: numpy.typing.NDArray[numpy.int64], positions: numpy.typing.NDArray[numpy.int64], logits_indices: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.float32]:
         """
         tokens [T], positions [T], logits_indices [N]: int64. Returns float32 [N, vocab_size] of those rows. Raises ForwardFailed; abort the step then.
         """
@@ -517,6 +483,7 @@ class LogChange:
 
     @property
     def branch(self) -> int: ...
+
     @property
     def kept(self) -> int:
         """Tokens at the front that stay."""
@@ -534,8 +501,10 @@ class Emitted:
 
     @property
     def job(self) -> int: ...
+
     @property
     def token(self) -> int: ...
+
     @property
     def logprob(self) -> float:
         """Under the model's own distribution, before any sampling filter."""
@@ -557,8 +526,10 @@ class Finished:
 
     @property
     def job(self) -> int: ...
+
     @property
-    def kind(self) -> Literal["extend", "generate", "logits", "select"]: ...
+    def kind(self) -> Literal['extend', 'generate', 'logits', 'select']: ...
+
     @property
     def error(self) -> Error | None:
         """
@@ -566,9 +537,19 @@ class Finished:
         """
 
     @property
-    def finish_reason(self) -> Literal["eos", "stop", "length", "context_full", "cancelled"] | None:
+    def finish_reason(self) -> Literal['eos', 'stop', 'length', 'context_full', 'cancelled'] | None:
         """
         Why a generation ended; "cancelled" for a cancelled job of any kind; else None.
+        """
+
+    @property
+    def seconds(self) -> float:
+        """That the job took."""
+
+    @property
+    def first_token_seconds(self) -> float:
+        """
+        generate: of these, until the first token was there; 0 where none came.
         """
 
     @property
@@ -602,6 +583,12 @@ class Finished:
         """
 
     @property
+    def digests(self) -> bytes:
+        """
+        generate: per token, a hash of the row of logits that it was drawn from; uint64, in the machine's byte order. Empty unless `Engine.set_digests` asked for them before.
+        """
+
+    @property
     def logits(self) -> numpy.typing.NDArray[numpy.float32] | None:
         """logits: float32 [vocab_size]."""
 
@@ -616,50 +603,73 @@ class Stats:
 
     @property
     def steps(self) -> int: ...
+
     @property
     def forwards(self) -> int: ...
+
     @property
     def tokens(self) -> int: ...
+
     @property
     def prefilled(self) -> int: ...
+
     @property
     def refed(self) -> int: ...
+
     @property
     def generated(self) -> int: ...
+
     @property
     def reused(self) -> int: ...
+
     @property
     def recalled(self) -> int: ...
+
     @property
     def drafted(self) -> int: ...
+
     @property
     def accepted(self) -> int: ...
+
     @property
     def forced(self) -> int: ...
+
     @property
     def retries(self) -> int: ...
+
     @property
     def draft_rounds(self) -> int: ...
+
     @property
     def draft_seconds(self) -> float: ...
+
     @property
     def constraint_seconds(self) -> float: ...
+
     @property
     def mask_seconds(self) -> float: ...
+
     @property
     def forward_seconds(self) -> float: ...
+
     @property
     def overhead_seconds(self) -> float: ...
+
     @property
     def rows_per_step(self) -> list[int]: ...
+
     @property
     def branches(self) -> int: ...
+
     @property
     def cells_used(self) -> int: ...
+
     @property
     def cells_shared(self) -> int: ...
+
     @property
     def cells_retained(self) -> int: ...
+
     @property
     def capacity(self) -> int: ...
 
@@ -676,8 +686,10 @@ class StepReport:
 
     @property
     def decode_rows(self) -> int: ...
+
     @property
     def prefill_rows(self) -> int: ...
+
     @property
     def branches(self) -> int:
         """Branches that had rows in the step."""
@@ -689,7 +701,26 @@ class StepReport:
         """
 
     @property
+    def shares(self) -> bytes:
+        """
+        What each branch had in it: (int64 branch, int32 kind, rows, drafted, accepted), in the machine's byte order. Kind 0 is prefill, 1 decoding, 2 tokens whose cells had been let go. Of `rows`, `drafted` were draft nodes, of which `accepted` came true.
+        """
+
+    @property
+    def seconds(self) -> float:
+        """That the step took."""
+
+    @property
+    def forward_seconds(self) -> float:
+        """Of these, inside the program."""
+
+    @property
+    def draft_seconds(self) -> float:
+        """Of these, inside drafters."""
+
+    @property
     def emitted(self) -> list[Emitted]: ...
+
     @property
     def finished(self) -> list[Finished]:
         """Jobs that ended in this step, or between it and the one before."""
@@ -710,6 +741,7 @@ class AcceptanceRates:
 
     @property
     def levels(self) -> list[float]: ...
+
     @property
     def calibration(self) -> list[float]: ...
 
@@ -724,6 +756,7 @@ class Drafter:
 
     @adaptive.setter
     def adaptive(self, arg: bool, /) -> None: ...
+
     @property
     def prior(self) -> AcceptanceRates:
         """
@@ -774,32 +807,29 @@ class Sampling:
     How a token is drawn; agentkv.Sampling says what each field means. Ranges are checked where it is used.
     """
 
-    def __init__(
-        self,
-        *,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        logit_bias: Mapping[int, float] = {},
-    ) -> None: ...
+    def __init__(self, *, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, presence_penalty: float = 0.0, frequency_penalty: float = 0.0, logit_bias: Mapping[int, float] = {}) -> None: ...
+
     @property
     def temperature(self) -> float: ...
+
     @property
     def top_k(self) -> int: ...
+
     @property
     def top_p(self) -> float: ...
+
     @property
     def min_p(self) -> float: ...
+
     @property
     def repetition_penalty(self) -> float: ...
+
     @property
     def presence_penalty(self) -> float: ...
+
     @property
     def frequency_penalty(self) -> float: ...
+
     @property
     def logit_bias(self) -> dict[int, float]: ...
 
@@ -808,41 +838,38 @@ class GenerateOptions:
     max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each.
     """
 
-    def __init__(
-        self,
-        *,
-        max_tokens: int = 0,
-        stop: Sequence[str] = [],
-        sampling: Sampling = ...,
-        seed: int = 0,
-        ignore_eos: bool = False,
-        emit: bool = False,
-        emit_ahead: int = 0,
-        top_logprobs: int = 0,
-        wait_for_room: bool = False,
-        drafter: Drafter | None = None,
-        constraint: Constraint | None = None,
-    ) -> None: ...
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, wait_for_room: bool = False, drafter: Drafter | None = None, constraint: Constraint | None = None) -> None: ...
+
     @property
     def max_tokens(self) -> int: ...
+
     @property
     def stop(self) -> list[str]: ...
+
     @property
     def sampling(self) -> Sampling: ...
+
     @property
     def seed(self) -> int: ...
+
     @property
     def ignore_eos(self) -> bool: ...
+
     @property
     def emit(self) -> bool: ...
+
     @property
     def emit_ahead(self) -> int: ...
+
     @property
     def top_logprobs(self) -> int: ...
+
     @property
     def wait_for_room(self) -> bool: ...
+
     @property
     def drafter(self) -> Drafter: ...
+
     @property
     def constraint(self) -> Constraint: ...
 
@@ -851,41 +878,38 @@ class PolicyOptions:
     The constants of the drafting policy; engine/policy_options.h has reasons.
     """
 
-    def __init__(
-        self,
-        *,
-        memory: float = 32.0,
-        measured_weight: float = 16.0,
-        guess_weight: float = 2.0,
-        level_acceptance: float = 0.9,
-        node_acceptance: float = 0.5,
-        level_cost: float = 0.25,
-        row_cost: float = 0.0625,
-        outlier: float = 3.0,
-        tolerance: float = 0.02,
-        shortest_pause: int = 4,
-        longest_pause: int = 256,
-    ) -> None: ...
+    def __init__(self, *, memory: float = 32.0, measured_weight: float = 16.0, guess_weight: float = 2.0, level_acceptance: float = 0.9, node_acceptance: float = 0.5, level_cost: float = 0.25, row_cost: float = 0.0625, outlier: float = 3.0, tolerance: float = 0.02, shortest_pause: int = 4, longest_pause: int = 256) -> None: ...
+
     @property
     def memory(self) -> float: ...
+
     @property
     def measured_weight(self) -> float: ...
+
     @property
     def guess_weight(self) -> float: ...
+
     @property
     def level_acceptance(self) -> float: ...
+
     @property
     def node_acceptance(self) -> float: ...
+
     @property
     def level_cost(self) -> float: ...
+
     @property
     def row_cost(self) -> float: ...
+
     @property
     def outlier(self) -> float: ...
+
     @property
     def tolerance(self) -> float: ...
+
     @property
     def shortest_pause(self) -> int: ...
+
     @property
     def longest_pause(self) -> int: ...
 
@@ -894,27 +918,15 @@ class Hold:
 
     @property
     def id(self) -> int: ...
+
     @property
     def rows(self) -> int: ...
 
 class StoredBranch:
     """A branch as it is kept outside of the cache."""
 
-    def __init__(
-        self,
-        tokens: Iterable[int],
-        rows: numpy.typing.NDArray[numpy.int32],
-        *,
-        rng_stream: int,
-        forks: int,
-        next_logits: numpy.typing.NDArray[numpy.float32],
-        constraint: Constraint | None = None,
-        output_began: int = 0,
-        output_end: int = 0,
-        output_complete: bool = False,
-        forgotten: Sequence[tuple[int, int, int, bool]] = [],
-        exact_from: int = 0,
-    ) -> None: ...
+    def __init__(self, tokens: Iterable[int], rows: numpy.typing.NDArray[numpy.int32], *, rng_stream: int, forks: int, next_logits: numpy.typing.NDArray[numpy.float32], constraint: Constraint | None = None, output_began: int = 0, output_end: int = 0, output_complete: bool = False, forgotten: Sequence[tuple[int, int, int, bool]] = [], exact_from: int = 0) -> None: ...
+
     @property
     def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
         """int32 [length]."""
@@ -939,8 +951,10 @@ class StoredBranch:
 
     @property
     def rng_stream(self) -> int: ...
+
     @property
     def forks(self) -> int: ...
+
     @property
     def next_logits(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]:
         """float32 [vocab_size] after the tokens; [0] where they are not known."""
@@ -951,8 +965,10 @@ class StoredBranch:
 
     @property
     def output_began(self) -> int: ...
+
     @property
     def output_end(self) -> int: ...
+
     @property
     def output_complete(self) -> bool: ...
 
@@ -961,25 +977,7 @@ class Engine:
     The step loop over one program and one cache. Used by one thread. A verb checks everything before it changes anything; all but fork, close and the questions raise BranchBusy while a job runs on the branch.
     """
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        cache: TreeSeqCache,
-        *,
-        token_bytes: Sequence[bytes],
-        eos_ids: Iterable[int],
-        special_ids: Iterable[int],
-        max_batch_tokens: int = 512,
-        max_branches: int = 256,
-        max_positions: int = 0,
-        retain: int = 0,
-        window: int = 0,
-        sinks: int = 0,
-        reach: int = 0,
-        quantize_after: int = -1,
-        layer_windows: Sequence[int] = [],
-        states: bool = False,
-    ) -> None:
+    def __init__(self, runner: ModelRunner, cache: TreeSeqCache, *, token_bytes: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int], max_batch_tokens: int = 512, max_branches: int = 256, max_positions: int = 0, retain: int = 0, window: int = 0, sinks: int = 0, reach: int = 0, quantize_after: int = -1, layer_windows: Sequence[int] = [], states: bool = False) -> None:
         """
         token_bytes: the bytes of each token id. max_batch_tokens: rows of a step that prefill may fill up. max_branches: live branches; the cache must have as many sequences, and those it has more let select score more choices at once. max_positions: tokens that a branch may hold at most; 0 for any number. retain: cells that closed branches leave to those that begin alike, at most and while nobody else needs them. window, sinks: in no layer does a row look further back than `window` positions, its own among them, the first `sinks` apart; 0 for no window. reach: so many positions before it, over all layers, make the keys and values of a position. quantize_after: cells of all but so many newest positions are held in fewer bits, where the cache can; -1: none are. layer_windows: of the layers that have one, each size once and the shortest first, where other layers look at everything: what is behind them leaves these layers. states: some layers keep states, which hold all that came before: nothing can be forgotten. Raises InvalidEngine.
         """
@@ -1076,6 +1074,9 @@ class Engine:
     def rng_stream(self, branch: int) -> int:
         """The key of the branch's random numbers. Raises BranchClosed."""
 
+    def live(self) -> list[int]:
+        """The branches, oldest first."""
+
     def extend(self, branch: int, tokens: Iterable[int]) -> int:
         """
         Feeds tokens, in chunks. All or nothing: when it fails or is cancelled the branch has its old length. Raises BranchClosed, BranchBusy, InvalidToken, PositionsExhausted, ContextFull.
@@ -1099,6 +1100,11 @@ class Engine:
     def set_policy(self, policy: PolicyOptions) -> None:
         """
         The constants of the drafting policy, for benchmarks to change before the first draft.
+        """
+
+    def set_digests(self, on: bool) -> None:
+        """
+        Do generations digest the rows of logits that they draw from, from now on? See `Finished.digests`.
         """
 
     def logits(self, branch: int) -> int:
@@ -1149,12 +1155,7 @@ class Engine:
         uint8 [count]: of how many groups of layers rows [first, first + count) of a hold hold nothing. Groups are layers with the same window, numbered from the shortest on. Raises InvalidRange.
         """
 
-    def discard(
-        self,
-        hold: int,
-        first: int,
-        lacks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    ) -> None:
+    def discard(self, hold: int, first: int, lacks: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
         As held_lacks gave it, of rows that were written: they hold nothing in these layers from now on. Raises InvalidRange.
         """
@@ -1200,15 +1201,17 @@ class ExecuTorchProgram:
     A .pte loaded into this process. Its weights are loaded once, whatever number of sessions run over it; forwards of its sessions take turns.
     """
 
-    def __init__(self, path: str, backend_id: str = "AgentKVCPU") -> None:
+    def __init__(self, path: str, backend_id: str = 'AgentKVCPU') -> None:
         """
         Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, or made for a backend that is not here.
         """
 
     @property
     def path(self) -> str: ...
+
     @property
     def backend_id(self) -> str: ...
+
     @property
     def metadata(self) -> dict[str, int | list[int]]:
         """The program's `kv_cache.*` constants: facts of the architecture."""
@@ -1217,17 +1220,7 @@ class ExecuTorchProgram:
     def info(self) -> dict[str, int]:
         """vocab_size, max_tokens, max_logits and feature_dim."""
 
-    def make_session(
-        self,
-        *,
-        capacity: int,
-        kv_dtype: str = "fp16",
-        min_chunk: int = 256,
-        max_sequences: int = 256,
-        policy: str = "full",
-        window: int = 0,
-        sinks: int = 0,
-    ) -> ExecuTorchSession:
+    def make_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256, policy: str = 'full', window: int = 0, sinks: int = 0) -> ExecuTorchSession:
         """
         A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). With a window no layer looks further back than so many positions, the first `sinks` apart. Raises InvalidTensor, InvalidRange or RegistryError.
         """
@@ -1249,11 +1242,7 @@ class ExecuTorchSession(ModelRunner):
         uint8 [n, bytes of a state]: those of these cells. Raises InvalidRange for one that has none.
         """
 
-    def write_states(
-        self,
-        cells: Sequence[int],
-        bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    ) -> None:
+    def write_states(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_states gave becomes the states of these cells, which have memory. Raises InvalidRange, OutOfMemory.
         """
@@ -1273,11 +1262,7 @@ class ExecuTorchSession(ModelRunner):
         uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell that has no memory.
         """
 
-    def write_cells(
-        self,
-        cells: Sequence[int],
-        bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    ) -> None:
+    def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
         """
@@ -1303,6 +1288,7 @@ class ExecuTorchSession(ModelRunner):
 
     @property
     def program(self) -> ExecuTorchProgram: ...
+
     @property
     def kv_bytes(self) -> int:
         """Bytes of memory that K and V of all layers take now."""
@@ -1330,15 +1316,7 @@ def set_threads(n: int) -> None:
 class PythonRunner(ModelRunner):
     """A runner whose forward is a Python callable."""
 
-    def __init__(
-        self,
-        forward: Callable[..., Any],
-        *,
-        vocab_size: int,
-        max_tokens: int = 512,
-        max_logits: int = 64,
-        feature_dim: int = 0,
-    ) -> None:
+    def __init__(self, forward: Callable[..., Any], *, vocab_size: int, max_tokens: int = 512, max_logits: int = 64, feature_dim: int = 0) -> None:
         """
         `forward(tokens [T], positions [T], logits_indices [N]: int64 arrays) -> float32 [N, vocab_size]`; with a feature_dim a tuple of these logits and of features, float32 [T, feature_dim]. What it raises becomes ForwardFailed.
         """
@@ -1348,16 +1326,7 @@ class PromptLookup(Drafter):
     Guesses that a branch goes on as this text did before, in its own history or in that of any branch of the engine. Costs no forward.
     """
 
-    def __init__(
-        self,
-        *,
-        max_ngram: int = 16,
-        min_ngram: int = 2,
-        max_nodes: int = 16,
-        width: int = 2,
-        max_chain: int = 16,
-        max_tokens: int = 262144,
-    ) -> None:
+    def __init__(self, *, max_ngram: int = 16, min_ngram: int = 2, max_nodes: int = 16, width: int = 2, max_chain: int = 16, max_tokens: int = 262144) -> None:
         """
         The last tokens of a branch, max_ngram of them at most and min_ngram at least, are looked up in the newest max_chain places where they occurred. A draft has at most max_nodes nodes and `width` continuations that differ. max_tokens of text are kept; the oldest is forgotten. Raises InvalidDrafter.
         """
@@ -1367,30 +1336,21 @@ class ExecuTorchHead:
     A draft head's .pte loaded into this process. Its weights are loaded once, whatever number of sessions run over it; calls of its sessions take turns.
     """
 
-    def __init__(self, path: str, backend_id: str = "AgentKVCPU") -> None:
+    def __init__(self, path: str, backend_id: str = 'AgentKVCPU') -> None:
         """
         Raises ProgramError for a file that is missing, damaged, foreign, of an unknown schema version, no draft head, or made for a backend that is not here.
         """
 
     @property
     def path(self) -> str: ...
+
     @property
     def info(self) -> dict[str, int]:
         """
         vocab_size (of the head), max_tokens, max_logits, feature_dim, hidden_dim, n_kv_heads, head_dim.
         """
 
-    def make_session(
-        self,
-        *,
-        capacity: int,
-        kv_dtype: str = "fp16",
-        min_chunk: int = 256,
-        max_sequences: int = 256,
-        policy: str = "full",
-        window: int = 0,
-        sinks: int = 0,
-    ) -> ExecuTorchHeadSession:
+    def make_session(self, *, capacity: int, kv_dtype: str = 'fp16', min_chunk: int = 256, max_sequences: int = 256, policy: str = 'full', window: int = 0, sinks: int = 0) -> ExecuTorchHeadSession:
         """
         A cache of `capacity` cells over these weights. K and V are kept as `kv_dtype` and allocated as needed, min_chunk cells first; `policy` is one of cache_builders(). With a window no layer looks further back than so many positions, the first `sinks` apart. Raises InvalidTensor, InvalidRange or RegistryError.
         """
@@ -1404,6 +1364,7 @@ class ExecuTorchHeadSession:
 
     @property
     def head(self) -> ExecuTorchHead: ...
+
     @property
     def kv_bytes(self) -> int:
         """Bytes that K and V take now."""
@@ -1413,13 +1374,7 @@ class ExecuTorchHeadSession:
         features [n, feature_dim] of the target -> [n, hidden_dim]. Raises ForwardFailed.
         """
 
-    def forward(
-        self,
-        tokens: numpy.typing.NDArray[numpy.int64],
-        positions: numpy.typing.NDArray[numpy.int64],
-        hidden: numpy.typing.NDArray[numpy.float32],
-        logits_indices: numpy.typing.NDArray[numpy.int64],
-    ) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
+    def forward(self, tokens: numpy.typing.NDArray[numpy.int64], positions: numpy.typing.NDArray[numpy.int64], hidden: numpy.typing.NDArray[numpy.float32], logits_indices: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
         """
         One forward over the rows of the cache's open step: tokens [T], positions [T], hidden [T, hidden_dim], logits_indices [N] -> logits [N, vocab_size] and hidden [N, hidden_dim] of those rows. Raises ForwardFailed; abort the step then.
         """
@@ -1461,15 +1416,7 @@ class EagleDrafter(Drafter):
     Drafts with an EAGLE-3 head over the target's features: one forward of the head per level.
     """
 
-    def __init__(
-        self,
-        session: ExecuTorchHeadSession,
-        d2t: Sequence[int],
-        target_vocab_size: int,
-        *,
-        width: int = 8,
-        top_k: int = 8,
-    ) -> None:
+    def __init__(self, session: ExecuTorchHeadSession, d2t: Sequence[int], target_vocab_size: int, *, width: int = 8, top_k: int = 8) -> None:
         """
         session: this drafter's alone. d2t: token i of the head is token i + d2t[i] of the target; empty where the vocabularies are equal. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
         """

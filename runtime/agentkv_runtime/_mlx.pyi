@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 import agentkv_runtime._core
 
+
 class LiveView:
     """
     What attention reads of one layer. Writes copy the pools as long as it lives.
@@ -26,15 +27,7 @@ class MlxCache:
     K and V pools as MLX arrays, and attention over the plans of a bookkeeping.
     """
 
-    def __init__(
-        self,
-        cells: agentkv_runtime._core.Cells,
-        n_layers: int,
-        n_kv_heads: int,
-        head_dim: int,
-        kv_dtype: str = "fp16",
-        min_chunk: int = 256,
-    ) -> None:
+    def __init__(self, cells: agentkv_runtime._core.Cells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
         """
         kv_dtype: "fp32", "fp16", "bf16", or "int8" or "int4" where 32 divides head_dim. Raises InvalidTensor.
         """
@@ -53,11 +46,7 @@ class MlxCache:
         uint8 [n, bytes of a state]: those of these cells. Raises InvalidRange for one that has none.
         """
 
-    def write_states(
-        self,
-        cells: Sequence[int],
-        bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    ) -> None:
+    def write_states(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_states gave becomes the states of these cells, which have memory. Raises InvalidRange, OutOfMemory.
         """
@@ -77,11 +66,7 @@ class MlxCache:
         uint8 [n, cell_bytes]: K and V of these cells, all layers, as they are kept. Raises InvalidRange for a cell that has no memory.
         """
 
-    def write_cells(
-        self,
-        cells: Sequence[int],
-        bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    ) -> None:
+    def write_cells(self, cells: Sequence[int], bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """
         What read_cells gave, of this layer or another of its backend, shape and kv_dtype, back into these cells, no cell twice. Raises InvalidRange.
         """
@@ -101,17 +86,7 @@ class MlxCache:
         Gives memory above the first `cells` cells back to the system, as far as that is worth it.
         """
 
-    def update_and_attend(
-        self,
-        layer: int,
-        positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        scale: float,
-        window: int = 0,
-        sinks: int = 0,
-    ) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
+    def update_and_attend(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], scale: float, window: int = 0, sinks: int = 0) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None, None))]:
         """
         Stores K and V [n_kv_heads, T, head_dim] of the open step's rows and returns attention of q [n_heads, T, head_dim] over what each row sees, float32 [n_heads, T, head_dim]. positions: int64 [T]. window > 0 hides positions <= the row's - window, except the first `sinks`. Raises InvalidTensor, InvalidStep, CacheFull.
         """
@@ -133,13 +108,7 @@ class MlxCache:
     def allocated_cells(self) -> int:
         """Cells that have memory now."""
 
-    def update(
-        self,
-        layer: int,
-        positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-        v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
-    ) -> LiveView:
+    def update(self, layer: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], v: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)]) -> LiveView:
         """
         Stores K and V as update_and_attend does, and returns what attention would read.
         """

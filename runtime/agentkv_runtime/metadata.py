@@ -26,7 +26,7 @@ SHAPES_VERSION = 2
 """Of programs whose layers differ in shape, or keep something else than keys and values of one width."""
 STATES_VERSION = 3
 """Of programs with layers of linear attention or convolutions."""
-MAX_HEAD_DIM = 1024
+MAX_HEAD_DIM = 2048
 _PREFIX = "kv_cache."
 _COUNTS = ("n_layers", "n_kv_heads", "head_dim")
 _FLOAT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}

@@ -12,13 +12,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from agentkv_runtime import _core
-from agentkv_runtime._core import ExecuTorchHead, ExecuTorchProgram, ExecuTorchSession, get_threads, set_threads
+from agentkv_runtime._core import (
+    ExecuTorchHead,
+    ExecuTorchProgram,
+    ExecuTorchSession,
+    get_cpu_isa,
+    get_threads,
+    set_threads,
+)
 from agentkv_runtime.backends import PROGRAM_BACKENDS, load_backend
 from agentkv_runtime.errors import BackendError, ModelFolderError
 from agentkv_runtime.folder import ModelFolder
 from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata
 
 __all__ = [
+    "get_cpu_isa",
     "get_threads",
     "load_folder",
     "load_head",

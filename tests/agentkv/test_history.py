@@ -6,10 +6,11 @@ from array import array
 from types import SimpleNamespace
 
 from agentkv._history import Histories
+from agentkv._observers import Observers
 
 
 def test_histories_follow_the_engine() -> None:
-    histories = Histories()
+    histories = Histories(Observers())
 
     def change(branch: int, kept: int, *appended: int, epoch: int = 0) -> SimpleNamespace:
         return SimpleNamespace(branch=branch, kept=kept, appended=array("i", appended).tobytes(), epoch=epoch)

@@ -16,7 +16,7 @@ import pytest
 
 import agentkv as kv
 from tests.conftest import FolderFactory
-from tests.integration.test_bits import OTHER_MODELS, model_folder
+from tests.integration.test_bits import LATENTS, OTHER_MODELS, model_folder
 
 from .random_verbs import VERBS
 from .verb_player import Player
@@ -30,7 +30,7 @@ async def session(folder: Path, files: Path, seed: int, verbs: int, counts: Coun
     """So many verbs on one Context; counts how each ended, and the logits that were compared with a fresh Context's."""
     rng = random.Random(seed)
     kv_dtype = rng.choice(["fp32", "fp16", "int8", "int4"])
-    if "deepseek" in folder.name and kv_dtype.startswith("int"):
+    if folder.name.startswith(LATENTS) and kv_dtype.startswith("int"):
         kv_dtype = "bf16"  # latents are kept as floats
     capacity, retain = rng.choice([60, 150, 400]), rng.choice([None, None, 0, 40])
 

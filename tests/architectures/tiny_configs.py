@@ -30,10 +30,10 @@ _NAMES: dict[int, str] = {
         index_topk_blocks num_quantizers""",
     4: """num_attention_heads n_head n_heads num_heads attention_heads decoder_attention_heads encoder_attention_heads
         num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads num_experts n_routed_experts
-        num_local_experts moe_num_experts mamba_n_heads mamba_num_heads zero_expert_num index_topk altup_num_inputs
+        num_local_experts moe_num_experts mamba_n_heads mamba_num_heads zero_expert_num altup_num_inputs
         index_block_size laurel_rank adapter_rank gated_norm_rank mamba_dt_rank time_step_rank hc_lowrank""",
     8: """sliding_window sliding_window_size window_size attention_window_size attention_chunk_size floor_scale
-        log_scaling_n_floor local_attention keep_window_size block_size local_attention_window_len
+        log_scaling_n_floor local_attention block_size local_attention_window_len
         local_attn_chunk_length lsh_attn_chunk_length position_bias_max_distance position_bias_num_buckets
         relative_max_distance num_buckets""",
     16: """head_dim global_head_dim swa_head_dim kv_channels attention_head_dim dim_head d_head qk_nope_head_dim
@@ -131,6 +131,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
         "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
     },
+    "dots3_note_text": {"kv_lora_rank": 48},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     "gemma3n_text": {

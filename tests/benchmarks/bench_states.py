@@ -22,10 +22,15 @@ from rich.table import Table
 
 import agentkv as kv
 
-VOCAB, LAYERS, ROWS = 4096, 4, 512
+VOCAB, LAYERS, ROWS, DEEP = 4096, 4, 512, 8192
 console = Console()
 
-COMMON: dict[str, Any] = {"vocab_size": VOCAB, "num_hidden_layers": LAYERS, "tie_word_embeddings": True}
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "num_hidden_layers": LAYERS,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 4 * DEEP,
+}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba2": (
         "mamba2",
@@ -98,12 +103,24 @@ def torch_prefill(model: Any, seed: int) -> float:
     return time.perf_counter() - start
 
 
+async def fork_times(ctx: kv.Context) -> list[float]:
+    """Seconds of forks of a long branch, one after another."""
+    times = []
+    async with await ctx.branch(prompt(DEEP, seed=3)) as branch:
+        for _ in range(50):
+            start = time.perf_counter()
+            kid = await branch.fork()
+            times.append(time.perf_counter() - start)
+            await kid.close()
+    return times
+
+
 async def measure(kind: str, folder: Path, quant: str, rounds: int, tokens: int, table: Table) -> None:
     """Our run, the memory and torch in turns; medians."""
     reader, model = MemoryReader(2), source(kind)
     torch_prefill(model, 0)
     reading, decode, prefill, theirs = [], [], [], []
-    async with kv.Context.open(folder, capacity=4096) as ctx:
+    async with kv.Context.open(folder, capacity=2 * DEEP) as ctx:
         branch = await ctx.branch(prompt(96))  # in the middle of a block
         for i in range(rounds):
             start = time.perf_counter()
@@ -117,6 +134,7 @@ async def measure(kind: str, folder: Path, quant: str, rounds: int, tokens: int,
                 prefill.append(time.perf_counter() - start)
             theirs.append(torch_prefill(model, 2000 + i))
         states = ctx.model_info.state_bytes
+        forks = await fork_times(ctx)
     needed = weight_bytes(model, quant) + states
     limit = statistics.median(reading) / needed
     ratio = statistics.median(b / a for a, b in zip(prefill, theirs, strict=True))
@@ -129,6 +147,7 @@ async def measure(kind: str, folder: Path, quant: str, rounds: int, tokens: int,
         f"{ROWS / statistics.median(prefill):.0f}",
         f"{ROWS / statistics.median(theirs):.0f}",
         f"{ratio:.2f}",
+        f"{1e6 * statistics.median(forks):.0f} us",
     )
 
 
@@ -144,6 +163,7 @@ def main(
     for column in ("layers", "quant", "decode", "a token meets", "time / bytes' time", f"prefill {ROWS}", "torch fp32"):
         table.add_column(column)
     table.add_column("ratio")
+    table.add_column(f"fork at {DEEP:,}")
     with tempfile.TemporaryDirectory() as scratch:
         kept = folder or Path(scratch)
         for kind in SHAPES:

@@ -96,7 +96,7 @@ void test_refusals() {
     CHECK_THROWS(KvCache(c, planner, nullptr), InvalidTensor, part);
   };
   refused([](CacheConfig& c) { c.head_dim = 12; }, "12");
-  refused([](CacheConfig& c) { c.head_dim = 1032; }, "1032");
+  refused([](CacheConfig& c) { c.head_dim = 2056; }, "2056");
   refused([](CacheConfig& c) { c.n_kv_heads = 0; }, "n_kv_heads");
   refused([](CacheConfig& c) { c.n_layers = 0; }, "n_layers");
   refused([](CacheConfig& c) { c.capacity = 0; }, "capacity");

@@ -94,6 +94,8 @@ Rows summed(const Rows& a, const Rows& b, const ParallelFor& parallel_for) {
 
 double gate_of(Gate gate, double x) {
   if (gate == Gate::Silu) return x / (1 + std::exp(-x));
+  if (gate == Gate::Sigmoid) return 1 / (1 + std::exp(-x));
+  if (gate == Gate::Softplus) return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
   // (1 + tanh(u)) / 2, where it is next to 0 as well.
   return x / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
 }
@@ -102,7 +104,7 @@ double gate_of(Gate gate, double x) {
 void gates_are_right(Rows x, const Rows& up, const ParallelFor& parallel_for) {
   const float strange[] = {0.0f, -0.0f, 1e-30f, -20.0f, -88.0f, -200.0f, 200.0f, 1e30f, -1e30f};
   std::copy(std::begin(strange), std::end(strange), x.data.begin() + 3);
-  for (const Gate gate : {Gate::Silu, Gate::TanhGelu}) {
+  for (const Gate gate : {Gate::Silu, Gate::TanhGelu, Gate::Sigmoid, Gate::Softplus}) {
     Rows alone{x.heads, x.dim}, gated = x;
     gate_rows(gate, x.in(), nullptr, alone.out(), parallel_for);
     const HeadsView factor = up.in();

@@ -218,6 +218,19 @@ async def test_tools_of_one_message_run_at_once() -> None:
     assert parallel_tools.at_once(spans[:1]) == 1
 
 
+async def test_a_slow_agent_and_its_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import slow_agent
+
+    from agentkv import trace
+
+    await slow_agent.main(tmp_path)
+    said = capsys.readouterr().out.split("quickly: ")
+    assert said[0].splitlines()[1:] == said[1].splitlines()[1:]
+    slowly, quickly = [await trace.replay(tmp_path / f"{name}.trace") for name in ("slowly", "quickly")]
+    assert slowly.same
+    assert quickly.same
+
+
 async def test_sub_agents_vote_behind_a_tool() -> None:
     import sub_agents
 

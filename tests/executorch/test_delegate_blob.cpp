@@ -133,8 +133,9 @@ struct Experts {
 // One input [T, 32] and positions [T], [T, 32] out: a convolution of 2 heads of 16, the same times itself, and linear
 // attention of 2 heads, keys of 4 and values of 8, whose decay and beta are the first numbers of a row.
 struct Mixers {
-  std::uint32_t weight = 0, bias = 2, n_weights = 96, corrects = 1;
-  std::int32_t width = 3, layer = 0, dst_dim = 16, k_heads = 2, decay_dim = 2;
+  std::uint32_t weight = 0, bias = 2, n_weights = 96, has_beta = 1, skip = 4, rates = 2;
+  std::int32_t width = 3, layer = 0, dst_dim = 16, k_heads = 1, decay_heads = 1, decay_dim = 2, beta_dim = 2;
+  std::int32_t scan_layer = 0, scan_heads = 1, states = 3;
   std::uint32_t out_place = 1;
 
   Bytes payload() const {
@@ -144,17 +145,21 @@ struct Mixers {
     out.u32(1).u32(1).affine(0, 1);
     out.u32(1).u32(0).u32(2).affine(0, 1).affine(32, 0);
     out.u32(0);
-    out.u32(2).u32(n_weights);
-    for (std::uint32_t i = 0; i < n_weights; ++i) out.put(0.5f);
-    out.u32(32);
-    for (int i = 0; i < 32; ++i) out.put(0.5f);
-    out.u32(3);
+    out.u32(4);
+    for (const std::uint32_t size : {n_weights, 32u, 24u, 2u}) {
+      out.u32(size);
+      for (std::uint32_t i = 0; i < size; ++i) out.put(0.5f);
+    }
+    out.u32(4);
     out.u32(13).put(layer).u32(1).put(width).u32(weight).u32(bias);
     out.view(0, 0, 2, 16, 0, 16, 32).view(1, 0, 2, dst_dim, 0, 16, 32);
     out.u32(14).view(0, 0, 1, 32, 0, 0, 32).view(0, 0, 1, 32, 0, 0, 32).view(1, 0, 1, 32, 0, 0, 32);
-    out.u32(15).u32(3).u32(1).u32(corrects);
+    out.u32(15).u32(3).u32(1).u32(1).u32(has_beta).u32(skip);
     out.view(0, 0, k_heads, 4, 0, 4, 32).view(0, 0, k_heads, 4, 8, 4, 32).view(0, 0, 2, 8, 16, 8, 32);
-    out.view(0, 0, 1, decay_dim, 0, 0, 32).view(0, 0, 1, decay_dim, 2, 0, 32).view(out_place, 0, 2, 8, 0, 8, 32);
+    out.view(0, 0, decay_heads, decay_dim, 0, 4, 32).view(0, 0, 1, beta_dim, 2, 0, 32);
+    out.view(out_place, 0, 2, 8, 0, 8, 32);
+    out.u32(16).put(scan_layer).u32(1).u32(rates).view(0, 0, scan_heads, 8, 0, 8, 32).view(0, 0, 1, 8, 8, 0, 32);
+    out.view(0, 0, 1, states, 16, 0, 32).view(0, 0, 1, 3, 20, 0, 32).view(1, 0, 1, 8, 0, 0, 32);
     return out.bytes;
   }
 };
@@ -341,8 +346,8 @@ void linear_layers_and_gates_that_cannot_be() {
   refused_layers([](Layers& l) { l.n_bias = 31; }, "a bias of another width");
   refused_layers([](Layers& l) { l.bias = 2; }, "constant 1 does not exist");
   refused_layers([](Layers& l) { l.up_dim = 15; }, "differ in shape");
-  refused_layers([](Layers& l) { l.gate = 2; }, "an unknown gate");
-  refused_layers([](Layers& l) { l.alone = 2; }, "an unknown gate");
+  refused_layers([](Layers& l) { l.gate = 4; }, "an unknown gate");
+  refused_layers([](Layers& l) { l.alone = 4; }, "an unknown gate");
 }
 
 void experts_parse() {
@@ -383,7 +388,10 @@ void mixers_parse() {
   const auto& linear = std::get<LinearAttend>(blob.instructions.at(2));
   CHECK_EQ(linear.layer, 3);
   CHECK(linear.corrects);
+  CHECK(linear.has_beta);
+  CHECK_EQ(linear.skip, 4u);
   CHECK_EQ(linear.v.offset.at(1), 16);
+  CHECK_EQ(std::get<Scan>(blob.instructions.at(3)).rates, 2u);
 }
 
 void mixers_that_cannot_be_are_refused() {
@@ -391,10 +399,18 @@ void mixers_that_cannot_be_are_refused() {
   refused_mixers([](Mixers& m) { m.width = 0; }, "a convolution of no width");
   refused_mixers([](Mixers& m) { m.width = 4; }, "a convolution of other channels");
   refused_mixers([](Mixers& m) { m.bias = 1; }, "a convolution of other channels");
-  refused_mixers([](Mixers& m) { m.weight = 2; }, "constant 2 does not exist");
+  refused_mixers([](Mixers& m) { m.weight = 4; }, "constant 4 does not exist");
   refused_mixers([](Mixers& m) { m.dst_dim = 8; }, "differ in shape");
-  refused_mixers([](Mixers& m) { m.k_heads = 1; }, "do not match");
+  refused_mixers([](Mixers& m) { m.k_heads = 3; }, "do not match");
   refused_mixers([](Mixers& m) { m.decay_dim = 1; }, "do not match");
+  refused_mixers([](Mixers& m) { m.decay_heads = 2, m.decay_dim = 3; }, "do not match");
+  refused_mixers([](Mixers& m) { m.beta_dim = 1; }, "do not match");
+  refused_mixers([](Mixers& m) { m.skip = 3; }, "skips for another number of heads");
+  refused_mixers([](Mixers& m) { m.skip = 9; }, "constant 8 does not exist");
+  refused_mixers([](Mixers& m) { m.scan_layer = -1; }, "a negative layer");
+  refused_mixers([](Mixers& m) { m.scan_heads = 2; }, "a scan over heads");
+  refused_mixers([](Mixers& m) { m.states = 4; }, "differ in shape");
+  refused_mixers([](Mixers& m) { m.rates = 1; }, "rates of another scan");
   refused_mixers([](Mixers& m) { m.out_place = 0; }, "an input is written");
 }
 

@@ -46,14 +46,17 @@ OTHER_MODELS: dict[str, tuple[str, str]] = {
     "qwen3next-8da8w": ("qwen3next-delta-rule", "8da8w"),
     "bamba-8da8w": ("bamba-mamba2-attention", "8da8w"),
     "mamba2-none": ("mamba2-alone", "none"),
+    "mamba-none": ("mamba-scan-alone", "none"),
+    "kimi-none": ("kimi-delta-rule-latent", "none"),
 }
+LATENTS = ("deepseek", "kimi")
 # Half pools on one model, since rounding happens on the way in; integer ones have kernels of their own.
 CASES = [
     *((name, kv_dtype) for name in MODELS for kv_dtype in ("fp32", "int8", "int4")),
     ("llama-none", "fp16"),
     ("llama-8da4w", "bf16"),
     *((name, "fp16") for name in OTHER_MODELS),
-    *((name, "int8") for name in OTHER_MODELS if "deepseek" not in name),
+    *((name, "int8") for name in OTHER_MODELS if not name.startswith(LATENTS)),
 ]
 
 

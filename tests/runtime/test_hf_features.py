@@ -34,7 +34,7 @@ def test_low_middle_and_high_layers(n_layers: int, layers: tuple[int, int, int])
 
 
 # Their layers need preparing to run through a cache, or their last norm has another name.
-OTHERS = ("llama4", "bloom", "lfm2", "qwen3_next", "bamba", "mamba2")
+OTHERS = ("llama4", "bloom", "lfm2", "qwen3_next", "bamba", "mamba2", "mamba", "kimi", "recurrent_gemma")
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ namespace agentkv::cpu {
 inline constexpr int kBlock = 64;     // positions per block
 inline constexpr int kSegment = 512;  // positions per segment: one state, reduced on one thread
 inline constexpr int kLanes = 16;     // partial denominators
-inline constexpr int kMaxHeadDim = 1024;
+inline constexpr int kMaxHeadDim = 2048;
 
 // A query row's running state in floats: sum [padded dim of V], denominators [kLanes], peak, padding.
 inline constexpr int padded_dim(int dim) { return (dim + kLanes - 1) / kLanes * kLanes; }

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from agentkv_runtime.errors import UnsupportedModelError
 
-__all__ = ["count_calls", "refuse_lone_numbers", "remember_outputs"]
+__all__ = ["computes_a_number", "count_calls", "refuse_lone_numbers", "remember_outputs"]
 
 
 def _calls(program: ExportedProgram) -> Iterator[tuple[fx.Node, LoweredBackendModule]]:
@@ -35,6 +35,12 @@ def refuse_lone_numbers(program: ExportedProgram) -> None:
         for arg in node.args[1:]:
             if delegate.backend_id == "XnnpackBackend" and isinstance(arg, fx.Node) and _is_lone(arg):
                 raise UnsupportedModelError(f"it computes with a single number ({arg}), which XNNPACK cannot read")
+
+
+def computes_a_number(node: fx.Node) -> bool:
+    """Does the program compute a number without dimensions here, or with one?"""
+    around = (each for each in (node, *node.all_input_nodes) if each.op == "call_function" and _is_tensor(each))
+    return any(each.meta["val"].dim() == 0 for each in around)
 
 
 def _is_lone(node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ from agentkv_runtime.hf.temperature import Temperature
 
 __all__ = [
     "ATTENTION_NAME",
+    "AllInSight",
     "Feeding",
     "agentkv_attention",
     "attends_here",
@@ -29,7 +30,14 @@ __all__ = [
 ]
 
 ATTENTION_NAME = "agentkv"
-_WITHOUT_WINDOW = ("full_attention", "hybrid")  # hybrid: beside another mixer
+_WITHOUT_WINDOW = ("full_attention", "indexed_attention", "hybrid")  # hybrid: beside another mixer
+
+
+class AllInSight:
+    """Stands for a mask, and for parts of it, where a model's code wants one: it hides nothing."""
+
+    def __getitem__(self, _: object) -> AllInSight:
+        return self
 
 
 @dataclass
@@ -144,7 +152,7 @@ def agentkv_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | AllInSight | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -160,7 +168,7 @@ def agentkv_attention(
     a row sees follows from the cache. `s_aux` are sink scores and `slopes` those of ALiBi, `[Hq]` each (see `Scoring`).
     Raises UnsupportedModelError for what would change what rows see or their scores otherwise.
     """
-    if attention_mask is not None:
+    if attention_mask is not None and not isinstance(attention_mask, AllInSight):
         raise _refuse(module, "a mask of its own")
     if dropout:
         raise _refuse(module, f"dropout {dropout}; call model.eval()")

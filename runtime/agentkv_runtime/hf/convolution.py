@@ -11,9 +11,11 @@ from collections.abc import Callable
 import torch
 
 from agentkv_runtime.hf.op import active
-from agentkv_runtime.metadata import MAX_HEAD_DIM, Kept, LayerShape
+from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["as_heads", "conv_shape", "short_conv", "sum_of_taps"]
+
+_WIDEST = 1024  # so that threads share a row
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
@@ -25,7 +27,7 @@ def conv_shape(channels: int) -> LayerShape:
     """
     if channels % 8:
         raise ValueError(f"a convolution of {channels} channels: 8 must divide them")
-    heads = next(n for n in range(1, channels) if channels % (8 * n) == 0 and channels // n <= MAX_HEAD_DIM)
+    heads = next(n for n in range(1, channels) if channels % (8 * n) == 0 and channels // n <= _WIDEST)
     return LayerShape(heads, channels // heads, channels // heads, Kept.INPUTS)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from agentkv_runtime.hf.attention import agentkv_attention, attends_here
 
@@ -118,6 +119,24 @@ def _falcon(layer: Any, hidden_states: torch.Tensor, alibi: Any, *_: Any, **opti
     return layer.dense(_side_by_side(_attended(layer, query, key, value, scale, slopes=slopes))), None
 
 
+def _doge(layer: Any, hidden_states: torch.Tensor, *args: Any, **options: Any) -> tuple[torch.Tensor, None]:
+    """A score gains what the value of its position says: one more number of keys, beside ones in queries. Up to
+    `keep_window_size` positions that is all; beyond them some are hidden."""
+    query, key, value = (
+        _heads(projection(hidden_states), projection.out_features // layer.head_dim)
+        for projection in (layer.q_proj, layer.k_proj, layer.v_proj)
+    )
+    query, key = layer.q_norm(query), layer.k_norm(key)
+    modeling: Any = sys.modules[type(layer).__module__]
+    query, key = modeling.apply_rotary_pos_emb(query, key, *(args[0] if args else options["position_embeddings"]))
+    gains = torch.exp(layer.A * functional.softplus(layer.dt_proj(_side_by_side(value)))).transpose(1, 2)[..., None]
+    padding = (0, 7)  # to what caches take
+    query = torch.cat((query, functional.pad(torch.ones_like(query[..., :1]), padding)), -1)
+    key = torch.cat((key, functional.pad(gains / layer.scaling, padding)), -1)
+    window = getattr(layer.config, "sliding_window", None)
+    return layer.o_proj(_side_by_side(_attended(layer, query, key, value, layer.scaling, sliding_window=window))), None
+
+
 def _falcon_slopes(layer: Any, modeling: Any) -> torch.Tensor:
     of_two: torch.Tensor = modeling.build_alibi_tensor(torch.ones(1, 2), layer.num_heads, torch.float32)
     return of_two.flatten(1)[:, 1] * float(layer.inv_norm_factor)
@@ -126,6 +145,7 @@ def _falcon_slopes(layer: Any, modeling: Any) -> torch.Tensor:
 _OWN: dict[str, tuple[str, Callable[..., Any]]] = {
     "BloomAttention": ("forward", _bloom),
     "CodeGenAttention": ("_attn", _scaled_down),
+    "DogeAttention": ("forward", _doge),
     "FalconAttention": ("forward", _falcon),
     "GPTJAttention": ("_attn", _scaled_down),
     "GPTNeoSelfAttention": ("_attn", _gpt_neo),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from agentkv_runtime.hf.attention import attends_here
+from agentkv_runtime.hf.deferred import defer, stored
 from agentkv_runtime.hf.expert_op import expert_linear, weighted_sum
 
 __all__ = ["expert_parameters", "is_experts", "route_experts"]
@@ -71,7 +72,7 @@ def _experts(
 
 
 _LLAMA4_LAYOUT = {"has_gate": True, "has_bias": False, "has_post_expert_norm": False, "is_transposed": True}
-"""What transformers' interface would say of Llama 4's experts, which do without it."""
+"""What transformers' interface would say of Llama 4's experts, which like some others do without it."""
 
 
 def _llama4(layer: Any, original: Callable[..., Any], hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,7 +98,59 @@ def _llama4_experts(
     return _run(module, rows, chosen).sum(1)
 
 
-_OWN: dict[str, Callable[..., Any]] = {"Llama4TextMoe": _llama4, "Llama4TextExperts": _llama4_experts}
+def _longcat(
+    module: Any, original: Callable[..., Any], rows: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Experts behind the last one that has weights give a row back as it is."""
+    if not _routes_here(module):
+        outcome: torch.Tensor = original(rows, chosen, weights)
+        return outcome
+    has_weights = chosen < module.num_routed_experts
+    run = _run(module, rows, chosen.clamp(max=module.num_routed_experts - 1))
+    kept = (weights * ~has_weights).sum(-1, keepdim=True)
+    summed: torch.Tensor = weighted_sum(run, weights * has_weights) + rows * kept
+    return summed.to(rows.dtype)
+
+
+def _dbrx(
+    module: Any, original: Callable[..., Any], hidden_states: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    if not _routes_here(module):
+        outcome: torch.Tensor = original(hidden_states, chosen, weights)
+        return outcome
+    rows = hidden_states.reshape(-1, module.hidden_size)
+    summed: torch.Tensor = weighted_sum(_run(module, rows, chosen), weights)
+    return summed.view(hidden_states.shape).to(hidden_states.dtype)
+
+
+_PLAIN_LAYOUT = {**_LLAMA4_LAYOUT, "is_transposed": False}
+
+
+def _as_others_hold(module: Any) -> None:
+    """DBRX has all experts in one matrix, and gates apart from the rest."""
+    held, shape = module.mlp, (module.num_experts, module.ffn_hidden_size, module.hidden_size)
+
+    def part(weight: torch.Tensor) -> torch.Tensor:
+        return stored(weight).view(shape)
+
+    experts, inner, hidden = shape
+    w1, v1, w2 = held.w1, held.v1, held.w2
+    module.gate_up_proj = defer((experts, 2 * inner, hidden), w1.dtype, lambda: torch.cat((part(w1), part(v1)), 1))
+    module.down_proj = defer((experts, hidden, inner), w2.dtype, lambda: part(w2).transpose(1, 2))
+    module.act_fn = held.activation_fn
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "DbrxExperts": _dbrx,
+    "Llama4TextExperts": _llama4_experts,
+    "Llama4TextMoe": _llama4,
+    "LongcatFlashExperts": _longcat,
+}
+_LAYOUTS = {
+    "DbrxExperts": _PLAIN_LAYOUT,
+    "Llama4TextExperts": _LLAMA4_LAYOUT,
+    "LongcatFlashExperts": _PLAIN_LAYOUT,
+}
 
 
 def route_experts(model: nn.Module) -> None:
@@ -108,8 +161,9 @@ def route_experts(model: nn.Module) -> None:
     for module in model.modules():
         if "forward" in vars(module):
             continue
-        if type(module).__name__ == "Llama4TextExperts":
-            vars(module).update(_LLAMA4_LAYOUT)
+        vars(module).update(_LAYOUTS.get(type(module).__name__, {}))
+        if type(module).__name__ == "DbrxExperts":
+            _as_others_hold(module)
         own = _OWN.get(type(module).__name__, _experts if is_experts(module) else None)
         if own is not None:
             module.forward = partial(own, module, module.forward)

@@ -46,6 +46,28 @@ def _lightning(layer: Any, hidden_states: torch.Tensor, *_: Any, **__: Any) -> t
     return layer.out_proj(torch.sigmoid(layer.output_gate(hidden_states)) * layer.norm(rows)), None
 
 
+def _mlstm(
+    layer: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    igate: torch.Tensor,
+    fgate: torch.Tensor,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """The matrix memory of xLSTM (Beck et al. 2024), query, key and value `[1, H, T, D]`, gates `[1, H, T]`: what it
+    adds up is divided by the sum of its keys, kept as one more number of values. Gates are capped, so no larger number
+    need be divided out of both."""
+    del layer
+    queries, keys, values, inputs, forgets = (each.transpose(1, 2) for each in (query, key, value, igate, fgate))
+    counted = torch.cat((values, torch.ones_like(values[..., :1])), -1)
+    decay = -functional.softplus(-forgets.float())
+    _, position, cache_layer = mixing(keys)
+    scaled = queries * queries.shape[-1] ** -0.5
+    rows = linear_attention(scaled, keys, counted, decay, torch.exp(inputs), False, None, position, cache_layer)
+    return (rows[..., :-1] / rows[..., -1:].abs().clamp(min=1.0)).transpose(1, 2), None
+
+
 def _gate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """x `[T, C]`, weight `[H, C / H, C / H]`, bias `[H, C / H]` -> `[T, C]`."""
     heads = x.unflatten(1, (weight.shape[0], -1)).transpose(0, 1)
@@ -167,10 +189,12 @@ def _prepare_conv(layer: Any) -> None:
 _OWN: dict[str, tuple[Callable[..., Any], Callable[[Any], None] | None]] = {
     "Lfm2MoeShortConv": (_lfm2, _prepare_conv),
     "Lfm2ShortConv": (_lfm2, _prepare_conv),
+    "Lfm3ShortConv": (_lfm2, _prepare_conv),
     "MiniMaxLightningAttention": (_lightning, None),
     "RecurrentGemmaRecurrentBlock": (_griffin, _prepare_griffin),
     "RwkvFeedForward": (_rwkv_feed_forward, _prepare_rwkv),
     "RwkvSelfAttention": (_rwkv, _prepare_rwkv),
+    "xLSTMBackend": (_mlstm, None),
     "ZayaCCAProjection": (_zaya, _prepare_zaya),
 }
 

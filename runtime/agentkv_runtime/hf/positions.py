@@ -11,7 +11,7 @@ __all__ = ["long_factors", "position_limit", "rope_parameters", "trained_positio
 _STRETCHED = ("yarn", "dynamic")
 """Kinds of rope that take a model beyond what it was trained on without more training."""
 
-_LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
+_LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "index_topk", "keep_window_size")
 
 
 def rope_parameters(config: Any) -> list[dict[str, Any]]:
@@ -39,8 +39,8 @@ def long_factors(config: Any, max_context: int | None) -> bool:
 def position_limit(config: Any, max_context: int | None = None, reserved: int = 0) -> int | None:
     """Positions that a model of this text config may be fed; None where its config names no length.
 
-    That is the length it names (of its position table, or that it was trained for), less the rows of the table that
-    are `reserved` for something else. Long-rope models turn all keys
+    That is the length it names (of its position table, that it was trained for, or up to which its attention picks
+    all), less the rows of the table that are `reserved` for something else. Long-rope models turn all keys
     anew once the history passes their original context, so they end there; where `max_context` exceeds it they take
     their long factors from the first token on, and end at `max_context`. Below it they end at `max_context`, as every
     model does. Raises ExportError for a `max_context` below 1.

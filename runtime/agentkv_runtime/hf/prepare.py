@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentkv_runtime.hf.attention import remember_latent
+from agentkv_runtime.hf.indexed import pick_all
 from agentkv_runtime.hf.latent import absorb_latents
 from agentkv_runtime.hf.mixers import mix_here
 from agentkv_runtime.hf.own_attention import ask_for_attention
@@ -19,6 +20,7 @@ def prepare(model: Any) -> None:
     """Changes a model in place; by itself it computes what it did, and its weights may be deferred afterwards."""
     absorb_latents(model, remember_latent)
     ask_for_attention(model)
+    pick_all(model)
     mix_here(model)
     mix_by_ours(model)
     take_positions(model)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 import agentkv as kv
+from agentkv import trace
 
 NANO = str(kv.models.nano())
 HI = {"model": "nano", "messages": [{"role": "user", "content": "Say hi"}], "max_tokens": 4, "temperature": 0}
@@ -99,9 +100,23 @@ def test_saved_branches_are_there_from_the_start(tmp_path: Path) -> None:
         assert usage["prompt_tokens_details"]["cached_tokens"] >= tokens - 1
 
 
+def test_a_trace_has_what_was_served(tmp_path: Path) -> None:
+    import anyio
+
+    path = tmp_path / "served.trace"
+    with served("--trace", str(path)) as (process, url, _):
+        answer = httpx.post(f"{url}/v1/chat/completions", json=HI, timeout=60).json()
+        process.send_signal(signal.SIGTERM)
+        ended(process)
+    replayed = anyio.run(trace.replay, path)
+    assert replayed.same
+    assert replayed.tokens >= answer["usage"]["completion_tokens"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--trace", "/no/such/folder/x.trace"], "cannot be written"),
         (["--host", "0.0.0.0"], "AGENTKV_API_KEY"),
         (["--api-key", ""], "empty"),
         (["--speculative", "draft"], "--draft"),

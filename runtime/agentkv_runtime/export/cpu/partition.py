@@ -33,6 +33,7 @@ from agentkv_runtime.export.cpu.nodes import (
 from agentkv_runtime.export.cpu.packing import StreamedXnnpack, copied, pack_weights
 from agentkv_runtime.export.cpu.region import compile_region
 from agentkv_runtime.export.cpu.strided import RegionError
+from agentkv_runtime.export.delegates import computes_a_number
 from agentkv_runtime.export.progress import Stage, reached
 from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 
@@ -205,7 +206,7 @@ class ProgramPartitioner(Partitioner):  # type: ignore[misc]
         ours = _our_regions(exported_program, nodes)
         taken = {node for region in ours for node in region}
         groups = [
-            [node for node in group if node not in taken]
+            [node for node in group if node not in taken and not computes_a_number(node)]
             for group in self._xnnpack.get_matched_nodes_from_configs(exported_program)
         ]
         theirs = merge_by_level(nodes, ours, [group for group in groups if group])

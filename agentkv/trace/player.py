@@ -1,0 +1,363 @@
+"""Runs a trace again: what was recorded of each branch, in its order, with all branches at once."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import numpy as np
+import xxhash
+
+from .._branch import Branch
+from .._commands import Job
+from .._context import Context
+from .._errors import AgentKVError, TraceError
+from .._inputs import checked_path
+from .._shown import said
+from ..agents.together import Together
+from .conversations import conversation_of
+from .records import AnyRecord, Branched, Conversed, How, JobBegan, JobEnded, Logged, Verb
+from .replayed import Difference, Replayed
+from .story import Story, read_story
+
+if TYPE_CHECKING:
+    from .._engine import Finished, StepEngine
+
+_CUT = ("cancelled", "context_full")  # reasons that are none of the model's
+_SPARE = 4096  # cells: branches may begin earlier than they did, and end later
+AHEAD = 64  # records that are under way at once
+_ASKED = (
+    "capacity",
+    "kv_dtype",
+    "max_batch_tokens",
+    "threads",
+    "backend",
+    "device",
+    "window",
+    "sinks",
+    "quantize_after",
+)
+
+Progress = Callable[[int, int], None]
+
+
+async def replay(
+    path: str | Path,
+    model: str | Path | None = None,
+    *,
+    what_if: Sequence[tuple[str, str]] = (),
+    progress: Progress | None = None,
+) -> Replayed:
+    """Runs a trace again, and says where it differs from what was recorded.
+
+    Prompts, results of tools and random seeds are the trace's; every generation runs anew. Where the model, the kind of
+    cache and the instruction set are the recorded ones, the digest of each row of logits that a token was drawn from
+    must be the same; elsewhere tokens are compared.
+
+    Args:
+        path: of the trace.
+        model: a folder, where it is not where it was.
+        what_if: other results of calls, as (call, result): the branches that read them, and those that were forked from
+            these since, go on from there as the model now says, with results of the trace for the calls that it makes.
+        progress: called with the records that are done and all of them.
+
+    Raises:
+        TraceError: the file is no trace, or damaged.
+        InvalidInput: `what_if` names no call.
+        ModelError: the model cannot be opened.
+    """
+    from .what_if import WhatIf
+
+    story = read_story(checked_path(path, "path"))
+    result = Replayed()
+    changes = WhatIf(story, what_if, result)
+    options: dict[str, Any] = {name: story.began.options[name] for name in _ASKED if name in story.began.options}
+    options["capacity"] = 4 * int(story.began.options["capacity"]) + _SPARE
+    if not story.complete:
+        result.left_out.append("the recording was broken off; what it was about to do is not known")
+    async with Context.open(model or story.began.options["path"], **options) as ctx:
+        _compare_models(ctx, story, result)
+        await ctx._loop.call(lambda engine: engine.set_digests(True))
+        player = Player(ctx, story, result, changes)
+        await player.play(progress)
+    result.differences.sort(key=lambda each: each.seconds)
+    return result
+
+
+def _compare_models(ctx: Context, story: Story, result: Replayed) -> None:
+    from agentkv_runtime.programs import get_cpu_isa
+
+    was, now = story.began.model, ctx.model_info
+    if was["vocab_size"] != now.vocab_size:
+        raise TraceError(
+            f"the trace is of a model with {was['vocab_size']} tokens, and this one has {now.vocab_size}; give the "
+            "folder of the recorded one"
+        )
+    for what, before, after in (
+        ("the model", was["fingerprint"], now.fingerprint),
+        ("the backend", was["backend"], now.backend),
+        ("the kind of cache", was["kv_dtype"], now.kv_dtype),
+        ("the instruction set", story.began.isa, get_cpu_isa()),
+        ("exactness to the bit", bool(was["bit_exact"]), now.bit_exact),
+    ):
+        if before != after and not result.why:
+            result.compares, result.why = "tokens", f"{what} is another: {before} then, {after} now"
+    if not now.bit_exact and not result.why:
+        result.compares, result.why = "tokens", f"backend {now.backend} is not exact to the bit"
+
+
+class Player:
+    """Plays the records of a story. What happened on one branch happens in that order, branches do not wait for others
+    but where one is made of another.
+
+    Attributes:
+        branches: those that live, by their numbers in the trace.
+        logs: their tokens, as recorded so far.
+    """
+
+    def __init__(self, ctx: Context, story: Story, result: Replayed, changes: Any) -> None:
+        self.ctx = ctx
+        self.story = story
+        self.result = result
+        self.changes = changes
+        self.branches: dict[int, Branch] = {}
+        self.logs: dict[int, array[int]] = {}
+        self._last: dict[int, anyio.Event] = {}
+        self._under_way = 0
+        self._fewer = anyio.Event()
+        self._group: anyio.abc.TaskGroup
+
+    async def play(self, progress: Progress | None = None) -> None:
+        """All of it."""
+        async with Together() as self._group:
+            for index, record in enumerate(self.story.records):
+                if not self.changes.takes(self, index, record):
+                    self._play(record)
+                if progress is not None:
+                    progress(index + 1, len(self.story.records))
+                while self._under_way >= AHEAD:
+                    await self._fewer.wait()
+        await self.changes.end(self)
+
+    def later(
+        self,
+        work: Callable[[], Awaitable[None]],
+        *branches: int,
+        failed: Callable[[AgentKVError], None] | None = None,
+    ) -> None:
+        """Does it once all is done that was asked of these branches before. What cannot be done is left out by name,
+        unless `failed` takes it."""
+        before = [self._last[branch] for branch in branches if branch in self._last]
+        done = anyio.Event()
+        for branch in branches:
+            self._last[branch] = done
+
+        async def do() -> None:
+            for event in before:
+                await event.wait()
+            try:
+                await work()
+            except AgentKVError as error:
+                (failed or self._leave_out)(error)
+            done.set()
+            self._under_way -= 1
+            self._fewer.set()
+            self._fewer = anyio.Event()
+
+        self._under_way += 1
+        self._group.start_soon(do)
+
+    def _leave_out(self, error: AgentKVError) -> None:
+        self.result.left_out.append(f"{type(error).__name__}: {said(error)}")
+
+    def follow(self, record: AnyRecord) -> None:
+        """Keeps `logs` as the trace says they are."""
+        if isinstance(record, Branched):
+            for branch in record.branches:
+                self.logs[branch] = array("i", self.logs.get(record.source, ()))
+        elif isinstance(record, Verb) and record.name == "adopt":
+            self.logs[record.branch] = array("i", self.logs.get(record.numbers[0], ()))
+        elif isinstance(record, Logged):
+            log = self.logs.setdefault(record.branch, array("i"))
+            del log[record.kept :]
+            log.frombytes(record.added)
+
+    def _play(self, record: AnyRecord) -> None:
+        self.follow(record)
+        if isinstance(record, Branched):
+            self.later(lambda: self._branch(record), record.source, *record.branches)
+        elif isinstance(record, Logged):
+            tokens = array("i", self.logs[record.branch])
+            self.later(lambda: self.sync(record.branch, tokens), record.branch)
+        elif isinstance(record, Conversed):
+            self.later(lambda: self._converse(record), record.branch)
+        elif isinstance(record, Verb):
+            others = record.numbers if record.name == "adopt" else []
+            self.later(lambda: self._verb(record), record.branch, *others)
+        elif isinstance(record, JobBegan) and (ended := self.story.ends.get(record.job)) is not None:
+            self.later(lambda: self._job(record, ended), record.branch)
+
+    async def _branch(self, record: Branched) -> None:
+        loop = self.ctx._loop
+        made: list[Branch]
+        if record.how == "fork" and record.source in self.branches:
+            made = await self.branches[record.source].fork(len(record.branches))
+        elif record.how == "copy" and record.source in self.branches:
+            source = self.branches[record.source]
+            copied = await loop.call(lambda engine: engine.copy(source.id))
+            made = [Branch(self.ctx._home, copied, None)]
+        else:
+            made = [await self._new(branch) for branch in record.branches]
+            if record.how == "restore":
+                self.result.left_out.append(f"branch {record.branches[0]} came from a file: its cells were made anew")
+        for number, branch, stream in zip(record.branches, made, record.streams, strict=True):
+            self.branches[number] = branch
+            if record.how != "copy":
+                await self._set_stream(branch, stream, 0)
+
+    async def _new(self, number: int) -> Branch:
+        tokens = array("i")
+        tokens.frombytes(self.story.prompts.get(number, b""))
+        forgotten = self.story.forgotten.get(number, [])
+        branch = await self.ctx.branch(tokens.tolist() if tokens and not forgotten else None)
+        for first, last, at, for_room in sorted(forgotten, key=lambda each: each[2]):
+            await self._extend_to(branch, tokens[:at])
+            await self._forget(branch, first, last, for_room)
+        if forgotten:
+            await self._extend_to(branch, tokens)
+        return branch
+
+    async def _extend_to(self, branch: Branch, tokens: array[int]) -> None:
+        if len(branch) < len(tokens):
+            await branch.extend(tokens[len(branch) :].tolist())
+
+    async def _forget(self, branch: Branch, first: int, last: int, for_room: bool) -> None:
+        await self.ctx._loop.call(lambda engine: engine.forget(branch.id, first, last, for_room))
+
+    async def _set_stream(self, branch: Branch, stream: int, forks: int) -> None:
+        await self.ctx._loop.call(lambda engine: engine.set_stream(branch.id, stream, forks))
+
+    async def sync(self, number: int, tokens: array[int]) -> None:
+        """The branch has these tokens, whatever it has now."""
+        branch = self.branches.get(number)
+        if branch is None:
+            branch = self.branches[number] = await self.ctx.branch()
+        log = branch._history.log
+        if log == tokens:
+            return
+        n = min(len(log), len(tokens))
+        differ = np.flatnonzero(np.asarray(log[:n]) != np.asarray(tokens[:n]))
+        kept = int(differ[0]) if len(differ) else n
+        if kept < len(log):
+            await branch.rollback(kept)
+        if kept < len(tokens):
+            await branch.extend(tokens[kept:].tolist())
+
+    async def _converse(self, record: Conversed) -> None:
+        branch = self.branches.get(record.branch)
+        if branch is not None:
+            branch._history.converse(conversation_of(self.story.values, record.state))
+
+    async def _verb(self, record: Verb) -> None:
+        branch = self.branches.get(record.branch)
+        if branch is None:
+            return
+        numbers = record.numbers
+        if record.name == "rollback" and numbers[0] <= len(branch):
+            length, keep = numbers
+            await self.ctx._loop.call(lambda engine: engine.rollback(branch.id, length, None, bool(keep)))
+        elif record.name == "adopt" and numbers[0] in self.branches:
+            await branch.adopt(self.branches[numbers[0]])
+        elif record.name == "forget":
+            first, last, for_room = numbers
+            await self._forget(branch, first, last, bool(for_room))
+        elif record.name == "set_stream":
+            await self._set_stream(branch, numbers[0], numbers[1])
+        elif record.name == "close":
+            del self.branches[record.branch]
+            await branch.close()
+
+    async def _job(self, began: JobBegan, ended: JobEnded) -> None:
+        branch = self.branches.get(began.branch)
+        if branch is None or ended.error:
+            return
+        if began.kind == "generate" and began.how is not None and (ended.tokens or ended.reason not in _CUT):
+            await self._generate(branch, began, began.how, ended)
+        elif began.kind == "logits" and ended.digests:
+            finished = await self.run(lambda engine: engine.logits(branch.id))
+            assert finished.logits is not None
+            now = xxhash.xxh3_64_digest(finished.logits.tobytes())
+            self._compare_digests(began, ended.digests, now)
+        elif began.kind == "select" and ended.scores:
+            choices = [np.frombuffer(choice, np.int32).tolist() for choice in began.choices]
+            finished = await self.run(lambda engine: engine.select(branch.id, choices))
+            if self.result.compares == "digests" and list(finished.scores) != ended.scores:
+                self.differs(began, -1, "scores", str(ended.scores), str(list(finished.scores)))
+
+    async def _generate(self, branch: Branch, began: JobBegan, how: How, ended: JobEnded) -> None:
+        recorded = array("i")
+        recorded.frombytes(ended.tokens)
+        if how.grammar is None:
+            self.result.left_out.append(
+                f"a generation of {len(recorded)} tokens on branch {began.branch}: its constraint is written in Python"
+            )
+            return
+        cut = ended.reason in _CUT
+        finished = await self.generated(branch, how, len(recorded) if cut else how.max_tokens)
+        result = self.result
+        result.generations += 1
+        result.tokens += len(recorded)
+        tokens = array("i", finished.tokens)
+        for i, (one, other) in enumerate(zip(recorded, tokens, strict=False)):
+            if one != other:
+                return self.differs(began, i, "token", self.spelled(one), self.spelled(other))
+        if len(recorded) != len(tokens) or (not cut and ended.reason != finished.finish_reason):
+            was, now = f"{ended.reason} after {len(recorded)}", f"{finished.finish_reason} after {len(tokens)}"
+            return self.differs(began, -1, "end", was, now)
+        self._compare_digests(began, ended.digests, finished.digests)
+
+    async def generated(self, branch: Branch, how: How, max_tokens: int) -> Finished:
+        """A generation like a recorded one."""
+        from agentkv_runtime.engine import GenerateOptions, Sampling
+
+        grammars = self.ctx._home.grammars
+        options = GenerateOptions(
+            max_tokens=max_tokens,
+            stop=how.stop,
+            sampling=Sampling(**{name: value for name, value in how.sampling.items() if value is not None}),
+            seed=how.seed,
+            constraint=grammars.restored(how.grammar) if how.grammar else None,
+        )
+        return await self.run(lambda engine: engine.generate(branch.id, options))
+
+    async def run(self, start: Callable[[StepEngine], int]) -> Finished:
+        """A job to its end. Raises what it failed with."""
+
+        def finish(finished: Finished) -> Finished:
+            if finished.error is not None:
+                raise finished.error
+            return finished
+
+        return await self.ctx._loop.run(Job(start, finish))
+
+    def spelled(self, token: int) -> str:
+        """A token in words."""
+        return f"{self.ctx._home.spelling.token(token)!r} ({token})"
+
+    def _compare_digests(self, began: JobBegan, recorded: bytes, made: bytes) -> None:
+        if self.result.compares != "digests" or len(recorded) != len(made):
+            return
+        was, now = np.frombuffer(recorded, "u8"), np.frombuffer(made, "u8")
+        self.result.digests += len(was)
+        differ = np.flatnonzero(was != now)
+        if len(differ):
+            i = int(differ[0])
+            self.differs(began, i, "logits", f"{was[i]:016x}", f"{now[i]:016x}")
+
+    def differs(self, began: JobBegan, index: int, what: Any, recorded: str, now: str) -> None:
+        """Here the run is another."""
+        seconds = (began.at - self.story.began.at) / 1e9
+        self.result.differences.append(Difference(seconds, began.branch, began.job, index, what, recorded, now))

@@ -1,0 +1,167 @@
+"""Collects what happens in a Context, and hands it to sinks on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from time import perf_counter_ns as now
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from .._log import log
+from .._shown import said
+from ..agents.events import ApprovalAsked, CallFinished, CallStarted, Retried, RolledBack
+from .conversations import Teller, json_of
+from .records import (
+    VERSION,
+    AnyRecord,
+    Began,
+    CallBegan,
+    CallEnded,
+    Ended,
+    Held,
+    Noted,
+    TurnBegan,
+    TurnEnded,
+)
+
+if TYPE_CHECKING:
+    from .._context import Context
+    from .._conversation import Conversation
+    from ..agents.events import Event
+    from ..agents.turn import Turn
+    from .sinks import Sink
+
+FLUSH_S = 0.05  # records are in the file after so long
+
+
+class Recorder:
+    """Takes records from the step loop's thread and from the event loop, in the order in which they come.
+
+    Attributes:
+        error: what ended a sink; None while all is well.
+        records: so many were taken.
+    """
+
+    def __init__(self, ctx: Context, sinks: Sequence[Sink]) -> None:
+        self._ctx = ctx
+        self._sinks = list(sinks)
+        self._queue: deque[AnyRecord] = deque()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="agentkv-trace", daemon=True)
+        self._turns: dict[int, tuple[int, int]] = {}  # by identity: number, branch
+        self._turn = 0
+        self.error: Exception | None = None
+        self.records = 0
+        self.put = self._queue.append
+        self._teller = Teller(self.put)
+        self.put(_began(ctx))
+
+    def start(self) -> None:
+        """From now on sinks get what was put."""
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """Was it ended?"""
+        return self._stop.is_set()
+
+    def end(self) -> None:
+        """There is nothing more; sinks soon have all of it. Idempotent."""
+        if not self.ended:
+            self.put(Ended(now()))
+            self._stop.set()
+
+    def join(self) -> None:
+        """Waits until they have."""
+        self._thread.join()
+
+    def converse(self, branch: int, conversation: Conversation) -> None:
+        """See Observer."""
+        self.put(self._teller.conversed(branch, conversation))
+
+    def turn_began(self, turn: Turn[Any], branch: int) -> None:
+        """See Observer."""
+        self._turn += 1
+        self._turns[id(turn)] = self._turn, branch
+        self.put(TurnBegan(now(), self._turn, branch, _text(turn.agent.instructions), list(turn.desk.tools)))
+
+    def turn_told(self, turn: Turn[Any], event: Event) -> None:
+        """See Observer."""
+        number, branch = self._turns.get(id(turn), (-1, -1))
+        if isinstance(event, CallStarted):
+            call = event.call
+            self.put(CallBegan(now(), number, call.id, _text(call.name), json_of(call.arguments)))
+        elif isinstance(event, CallFinished):
+            done = event.call
+            took = int(done.seconds * 1e9)
+            name, content = _text(done.name), _text(done.content)
+            self.put(CallEnded(now(), number, done.id, name, done.status, content, took, done.attempts))
+        elif isinstance(event, Retried):
+            self.put(Noted(now(), branch, "retried", _text(f"{event.what}: {event.why}")))
+        elif isinstance(event, RolledBack):
+            self.put(Noted(now(), branch, "rolled back", _text(event.why)))
+        elif isinstance(event, ApprovalAsked):
+            self.put(Noted(now(), branch, "approval asked", _text(event.call.name)))
+
+    def turn_ended(self, turn: Turn[Any], error: BaseException | None) -> None:
+        """See Observer."""
+        number, _ = self._turns.pop(id(turn), (-1, -1))
+        why = "" if error is None else _text(f"{type(error).__name__}: {said(error)}")
+        self.put(TurnEnded(now(), number, why, turn.rounds))
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            stopping = self._stop.wait(FLUSH_S)
+            if self._queue:
+                self._flush()
+        for sink in self._sinks:
+            sink.close()
+
+    def _flush(self) -> None:
+        records = [self._queue.popleft() for _ in range(len(self._queue))]
+        held = self._held()
+        records[-1:] = [records[-1], held] if not isinstance(records[-1], Ended) else [held, records[-1]]
+        self.records += len(records)
+        for sink in [*self._sinks]:
+            try:
+                sink.take(records)
+            except Exception as error:  # what is recorded goes on without
+                self.error = error
+                self._sinks.remove(sink)
+                log.error("recording ends early", reason=said(error))
+                sink.close()
+
+    def _held(self) -> Held:
+        snapshot = self._ctx._loop.snapshot
+        stats = snapshot.engine
+        return Held(
+            now(),
+            stats.branches,
+            stats.cells_used,
+            stats.cells_shared,
+            stats.cells_retained,
+            snapshot.kv_bytes,
+            snapshot.kv_bytes_shared,
+            snapshot.states,
+        )
+
+
+def _began(ctx: Context) -> Began:
+    from importlib.metadata import version
+
+    from agentkv_runtime.programs import get_cpu_isa
+
+    options = asdict(replace(ctx._home.options, speculative=None, call_format=None))
+    model = asdict(ctx.model_info)
+    for given in (options, model):
+        given["path"] = _text(str(given["path"]))
+    return Began(now(), VERSION, time_ns(), version("agentkv-sdk"), get_cpu_isa(), model, options)
+
+
+def _text(text: str) -> str:
+    """What UTF-8 can say of it."""
+    return text.encode("utf-8", "replace").decode()

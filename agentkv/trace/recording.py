@@ -1,0 +1,169 @@
+"""Recording what happens in a Context, from here on to the end of a block."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from time import perf_counter_ns as now
+from typing import TYPE_CHECKING, cast
+
+import anyio
+from anyio import to_thread
+
+from .._commands import Verb as EngineVerb
+from .._errors import ContextClosed, InvalidInput
+from .._inputs import checked_path
+from .._shown import shown
+from .engine import GrammarText, TracedEngine
+from .events import LogSink
+from .recorder import Recorder
+from .records import Branched, Logged, Noted, Verb
+from .sinks import FileSink, Sink
+
+if TYPE_CHECKING:
+    from .._branch import Branch
+    from .._commands import Worker
+    from .._context import Context
+    from .._engine import StepEngine
+
+
+class Recording:
+    """What is being recorded. Made by `record`."""
+
+    def __init__(self, recorder: Recorder, path: Path | None) -> None:
+        self._recorder = recorder
+        self.path = path
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended the recording early, such as a full disk: what it recorded goes on without. None else."""
+        return self._recorder.error
+
+    @property
+    def records(self) -> int:
+        """Records that were taken so far."""
+        return self._recorder.records
+
+    def note(self, text: str, branch: Branch | None = None) -> None:
+        """A line of your own in the trace, at this moment, on a branch if there is one that it concerns."""
+        if not isinstance(text, str):
+            raise InvalidInput(f"text is {shown(text)}, but it must be a str")
+        where = -1 if branch is None else branch.id
+        self._recorder.put(Noted(now(), where, "note", text.encode("utf-8", "replace").decode()))
+
+
+@asynccontextmanager
+async def record(ctx: Context, path: str | Path) -> AsyncIterator[Recording]:
+    """Records every step, verb, generation, turn and call in the Context, until the block is left.
+
+        async with kv.Context.open("nano") as ctx, trace.record(ctx, "run.trace"):
+            ...
+
+    `agentkv view run.trace` shows it, `agentkv replay run.trace` runs it again. Whatever ends the process, the file is
+    readable up to its last whole frame (20 a second). What the branches hold, prompts and results of tools included, is
+    in it in clear.
+
+    Args:
+        ctx: an open Context.
+        path: of the file; a trace that is there is written over.
+
+    Raises:
+        InvalidInput: there is something else at `path`.
+        TraceError: the file cannot be written. Where that happens later, a full disk say, the recording ends there,
+            `Recording.error` says so, and nothing else is disturbed.
+    """
+    where = checked_path(path, "path")
+    sink = FileSink(where, ctx._home.spelling.piece)
+    async with recorded(ctx, [sink]) as recorder:
+        yield Recording(recorder, where)
+
+
+@asynccontextmanager
+async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorder]:
+    """Hands all that happens in the block to these sinks."""
+    loop = ctx._loop
+    try:
+        loop.check_open()
+        recorder = Recorder(ctx, sinks)
+        tap = _Tap(recorder, ctx._home.grammars.text_of)
+        await loop.run(tap)
+    except BaseException:
+        for sink in sinks:
+            sink.close()
+        raise
+    loop.observers.add(recorder)
+    recorder.start()
+    try:
+        yield recorder
+    except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
+        loop.observers.remove(recorder)
+        recorder.end()
+        if loop.is_open:
+            loop.submit(_Untap(tap))
+        raise
+    finally:
+        loop.observers.remove(recorder)
+        if not recorder.ended:
+            with anyio.CancelScope(shield=True):
+                with suppress(ContextClosed):  # it was left first
+                    await loop.run(_Untap(tap))
+                recorder.end()
+                await to_thread.run_sync(recorder.join)
+
+
+@asynccontextmanager
+async def logged(ctx: Context) -> AsyncIterator[None]:
+    """Says every verb, job, turn and call in the Context to the logger "agentkv" at debug, until the block is left."""
+    async with recorded(ctx, [LogSink()]):
+        yield
+
+
+class _Tap(EngineVerb[None]):
+    """From here on the recorder is told; first, of the branches that are there."""
+
+    __slots__ = ("_recorder", "_text_of", "traced")
+
+    def __init__(self, recorder: Recorder, text_of: GrammarText) -> None:
+        super().__init__(undo=lambda worker, _: self.remove(worker))
+        self._recorder = recorder
+        self._text_of = text_of
+        self.traced: TracedEngine | None = None
+
+    def _do(self, worker: Worker) -> None:
+        engine, put = worker.engine, self._recorder.put
+        for branch in engine.live():
+            put(Branched(now(), "found", -1, [branch], [engine.rng_stream(branch)]))
+            for first, last in engine.forgotten(branch):
+                put(Verb(now(), "forgotten", branch, [first, last, last, 0]))  # at the latest: it does not say when
+            put(Logged(now(), branch, 0, engine.tokens(branch).tobytes()))
+        engine.set_digests(True)
+        self.traced = TracedEngine(engine, put, self._text_of)
+        worker.engine = cast("StepEngine", self.traced)
+
+    def remove(self, worker: Worker) -> None:
+        """It is told nothing any more."""
+        worker.engine = _without(worker.engine, self.traced)
+        if not isinstance(worker.engine, TracedEngine):
+            worker.engine.set_digests(False)
+
+
+class _Untap(EngineVerb[None]):
+    """Ends what a tap began."""
+
+    __slots__ = ("_tap",)
+
+    def __init__(self, tap: _Tap) -> None:
+        super().__init__()
+        self._tap = tap
+
+    def _do(self, worker: Worker) -> None:
+        self._tap.remove(worker)
+
+
+def _without(engine: StepEngine, traced: TracedEngine | None) -> StepEngine:
+    if engine is traced:
+        return engine.engine
+    if isinstance(engine, TracedEngine):
+        engine.engine = _without(engine.engine, traced)
+    return engine

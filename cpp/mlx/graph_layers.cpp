@@ -45,11 +45,7 @@ mx::array rope(const Call& call) {
 }
 
 void check_attention(const Instruction& instruction, const GraphBlob& blob) {
-  const auto position = static_cast<std::size_t>(instruction.args[3]);
-  if (position >= blob.inputs.size() || blob.inputs[position].dtype != mx::int64 ||
-      blob.inputs[position].sizes.size() != 1) {
-    refuse("positions are no int64 input of one dimension");
-  }
+  check_position(instruction.args[3], blob);
   for (const std::size_t i : {0u, 1u, 3u}) {
     if (narrow(instruction.integer_or_0(i)) < 0) refuse("a negative layer, window or chunk");
   }

@@ -19,7 +19,7 @@ void check_range(std::int64_t index, std::int64_t least, std::int64_t bound) {
 const Op* find_op(std::uint32_t opcode) {
   static const auto table = [] {
     std::array<const Op*, kOpcodes> ops{};
-    for (const auto group : {product_ops(), layer_ops(), choice_ops(), shape_ops(), elementwise_ops()}) {
+    for (const auto group : {product_ops(), layer_ops(), mixer_ops(), choice_ops(), shape_ops(), elementwise_ops()}) {
       for (const Op& op : group) ops.at(op.opcode) = &op;
     }
     return ops;
@@ -54,6 +54,13 @@ int axis_of(const mx::array& x, std::int64_t axis) {
   const auto rank = static_cast<std::int64_t>(x.ndim());
   if (axis < -rank || axis >= rank) refuse("no dimension ", axis);
   return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+void check_position(std::int32_t value, const GraphBlob& blob) {
+  const auto index = static_cast<std::size_t>(value);
+  if (index >= blob.inputs.size() || blob.inputs[index].dtype != mx::int64 || blob.inputs[index].sizes.size() != 1) {
+    refuse("positions are no int64 input of one dimension");
+  }
 }
 
 void check_vector(const std::optional<mx::array>& x, int size, const char* name) {

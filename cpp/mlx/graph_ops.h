@@ -82,6 +82,7 @@ const Op* find_op(std::uint32_t opcode);
 // The groups that make up the table.
 std::span<const Op> product_ops();
 std::span<const Op> layer_ops();
+std::span<const Op> mixer_ops();
 std::span<const Op> choice_ops();
 std::span<const Op> shape_ops();
 std::span<const Op> elementwise_ops();
@@ -94,6 +95,8 @@ template <class... Parts>
 int narrow(std::int64_t value);
 // `axis` counted from the front; throws std::invalid_argument when `x` has no such dimension.
 int axis_of(const mx::array& x, std::int64_t axis);
+// Throws std::invalid_argument unless the value is an input that positions can be.
+void check_position(std::int32_t value, const GraphBlob& blob);
 // What layers ask of their arguments, as std::invalid_argument; MLX would promote or broadcast what does not fit.
 void check_vector(const std::optional<mx::array>& x, int size, const char* name);
 void check_floats(const mx::array& x);

@@ -85,12 +85,14 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
   on_owner([&] {
     for (int i = 0; i < config.n_layers; ++i) {
       const LayerShape shape = config.shape(i);
-      require<InvalidTensor>(shape.has_values() || !codes, "layers whose values are a part of their keys are kept",
-                             " as fp32, fp16 or bf16, not ", config.kv_dtype);
+      require<InvalidTensor>(shape.kept != Kept::Latent || !codes,
+                             "layers whose values are a part of their keys are kept", " as fp32, fp16 or bf16, not ",
+                             config.kv_dtype);
       Layer& layer = layers_.emplace_back(Layer{shape, {}});
-      layer.pools.push_back(make_pool(config.kv_dtype, shape.n_kv_heads, shape.k_dim));
+      const std::string dtype = shape.in_float32() ? "fp32" : config.kv_dtype;
+      layer.pools.push_back(make_pool(dtype, shape.n_kv_heads, shape.k_dim));
       if (!shape.has_values()) continue;
-      layer.pools.push_back(make_pool(config.kv_dtype, shape.n_kv_heads, shape.v_dim));
+      layer.pools.push_back(make_pool(dtype, shape.n_kv_heads, shape.v_dim));
     }
   });
 }
@@ -193,6 +195,21 @@ mx::array KvCache::attend(const AttendSpec& spec, const mx::array& q, const Scor
   const auto apart = scoring.slopes ? std::optional(distances(plan, visible.first)) : std::nullopt;
   if (packed) return composed_attention(q, k, v, scoring, visible.mask, apart);
   return composed_attention(q, k.unpacked(mx::float32), v.unpacked(mx::float32), scoring, visible.mask, apart);
+}
+
+mx::array KvCache::convolve(int layer, std::span<const std::int64_t> position, const mx::array& x,
+                            const Convolution& convolution) {
+  const LayerShape& shape = layer_at(layer).shape;
+  require<InvalidTensor>(shape.kept == Kept::Inputs, "a convolution over layer ", layer,
+                         ", which keeps no inputs of convolutions");
+  const int tokens = static_cast<int>(position.size()), channels = shape.n_kv_heads * shape.k_dim;
+  check_rows("x", x, {1, tokens, channels});
+  const int width = convolution.weight.ndim() == 3 ? convolution.weight.shape(2) : 1;
+  check_rows("weight", convolution.weight, {channels, 1, width});
+  if (convolution.bias) check_rows("bias", *convolution.bias, {channels});
+  const mx::array heads = mx::transpose(mx::reshape(x, {1, tokens, shape.n_kv_heads, shape.k_dim}), {0, 2, 1, 3});
+  const AttendSpec spec = update_and_fetch(layer, position, heads, heads);
+  return mx::astype(mlx::convolve(*spec.plan, spec.k, convolution), x.dtype());
 }
 
 void KvCache::settle() {

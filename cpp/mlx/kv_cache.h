@@ -16,6 +16,7 @@
 #include "core/step_plan.h"
 #include "mlx/attention.h"
 #include "mlx/cells_view.h"
+#include "mlx/convolution.h"
 #include "mlx/pool.h"
 #include "mlx/visible_cells.h"
 
@@ -32,7 +33,8 @@ struct AttendSpec {
 class KvCache final : public ByteLayer {
  public:
   // Counts at least 1; kv_dtype fp32, fp16, bf16, or int8 or int4 where 32 divides the widths of rows and no layer has
-  // its values in its keys. Throws InvalidTensor otherwise. Allocates nothing before the first update.
+  // its values in its keys; what convolutions keep is float32 in each. Throws InvalidTensor otherwise. Allocates
+  // nothing before the first update.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner);
   ~KvCache() override;
 
@@ -52,8 +54,8 @@ class KvCache final : public ByteLayer {
   // The rest is called on the owner (InvalidStep elsewhere), between forwards or within one.
 
   // Stores this step's K [1, n_kv_heads, T, k_dim] and V [1, n_kv_heads, T, v_dim] of one layer, T == position.size(),
-  // into the cells that the plan gives them; of any floating dtype, lazy or not. V is not looked at where values are in
-  // keys. Throws InvalidTensor before anything changes when a shape, a dtype or the layer does not fit.
+  // into the cells that the plan gives them; of any floating dtype, lazy or not. V is not looked at where there are
+  // none beside the keys. Throws InvalidTensor before anything changes when a shape, a dtype or the layer does not fit.
   AttendSpec update_and_fetch(int layer, std::span<const std::int64_t> position, const mx::array& k,
                               const mx::array& v);
   // The same of a layer that this step has written already.
@@ -63,6 +65,11 @@ class KvCache final : public ByteLayer {
   // v_dim] of q's dtype. q: [1, n_heads, T, k_dim], n_heads a multiple of n_kv_heads. The cache's own window holds
   // where it is narrower than `sight`. Throws InvalidTensor.
   mx::array attend(const AttendSpec& spec, const mx::array& q, const Scoring& scoring, const Sight& sight = {});
+
+  // Stores the inputs x [1, T, channels] of a layer that keeps them, and convolves each row's with those before it:
+  // lazy, [1, T, channels] of x's dtype. Throws InvalidTensor.
+  mx::array convolve(int layer, std::span<const std::int64_t> position, const mx::array& x,
+                     const Convolution& convolution);
 
   // Evaluates what was written: called at the end of every forward. Throws what the evaluation throws, after abandon().
   void settle();
@@ -76,7 +83,7 @@ class KvCache final : public ByteLayer {
  private:
   struct Layer {
     LayerShape shape;
-    std::vector<std::unique_ptr<Pool>> pools;  // K, and V unless it is in K
+    std::vector<std::unique_ptr<Pool>> pools;  // K, and V where there are values beside it
 
     Pool& k() const { return *pools.front(); }
     Pool& v() const { return *pools.back(); }

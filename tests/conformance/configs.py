@@ -36,9 +36,8 @@ OTHER_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "kimi-delta-rule-latent": ("kimi", {}),
     "recurrentgemma-w8": ("recurrent_gemma", {}),
 }
-# What MLX refuses by name: convolutions, linear attention and scans.
+# What MLX refuses by name: linear attention and scans.
 WITHOUT_MLX = (
-    "lfm2-convolutions",
     "qwen3next-delta-rule",
     "bamba-mamba2-attention",
     "mamba2-alone",

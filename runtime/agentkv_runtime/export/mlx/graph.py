@@ -102,6 +102,7 @@ class Opcode(IntEnum):
     TOP_K = 82  # x; axis, k, largest: indices
     TAKE_ALONG = 83  # x, indices; axis
     PUT_ALONG = 84  # x, indices, values; axis
+    SHORT_CONV = 90  # x [1, T, C], weight [C, 1, W], position [T], bias [C]?; layer
 
 
 DTYPES = {

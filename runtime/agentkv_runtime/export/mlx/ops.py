@@ -9,6 +9,7 @@ topk, max.dim, gather, scatter                TOP_K, TAKE_ALONG, PUT_ALONG
 agentkv.rms_norm, aten.layer_norm             RMS_NORM, LAYER_NORM
 agentkv.rope of agentkv.rope_table            ROPE: MLX has no table of angles, it takes positions and frequencies
 agentkv.update_and_attend                     UPDATE_AND_ATTEND
+agentkv.short_conv                            SHORT_CONV
 softmax, mean, sum, amax, amin, _to_copy      SOFTMAX, MEAN, SUM, MAX, MIN, CAST
 elementwise, clamp, where                     their namesakes, operands cast as torch promotes them
 view, unsqueeze, squeeze, select, permute,    RESHAPE, TRANSPOSE, SLICE, CONCAT, BROADCAST
@@ -27,12 +28,14 @@ from agentkv_runtime.export.mlx.builder import GraphBuilder, Value
 from agentkv_runtime.export.mlx.elementwise import ELEMENTWISE
 from agentkv_runtime.export.mlx.experts import EXPERTS
 from agentkv_runtime.export.mlx.layers import LAYERS
+from agentkv_runtime.export.mlx.mixers import MIXERS
 from agentkv_runtime.export.mlx.shapes import SHAPES
 
 __all__ = ["HANDLERS", "name_of"]
 
 HANDLERS: dict[str, Callable[[GraphBuilder, fx.Node], Value | list[Value] | None]] = {
     **LAYERS,
+    **MIXERS,
     **EXPERTS,
     **ELEMENTWISE,
     **SHAPES,

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from agentkv._bench.command import bench
 from agentkv._console import bytes_text, escaped, reporting, stdout
+from agentkv._doctor import doctor
 from agentkv._kept import list_models, pull, rm
 from agentkv._progress import displayed
 from agentkv._serving import serve
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Agents on forked KV-cache branches, on your own model and machine.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
@@ -38,6 +38,7 @@ app.command()(pull)
 app.command("list")(list_models)
 app.command()(rm)
 app.command()(serve)
+app.command()(doctor)
 app.command()(view)
 app.command()(replay)
 

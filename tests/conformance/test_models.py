@@ -42,7 +42,7 @@ def test_chunks_forks_rollbacks_holes_and_mixed_steps(model: Model, backend: str
 @pytest.mark.parametrize("name", OTHER_KINDS)
 def test_other_ways_to_attend(model: Model, backend: str) -> None:
     if backend == "mlx" and model.name in WITHOUT_MLX:
-        with pytest.raises(UnsupportedModelError, match="linear_attention|selective_scan"):
+        with pytest.raises(UnsupportedModelError, match=r"linear_attention|selective_scan"):
             model.driver(backend, capacity=CAPACITY)
         return
     checked = run_scenario(model.driver(backend, capacity=CAPACITY), Reference(model.hf_folder), 384)

@@ -1,0 +1,53 @@
+"""`agentkv doctor` says what is there and what is not, and `python -m agentkv` is the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from agentkv_runtime import backends
+from agentkv_runtime.errors import BackendError
+from typer.testing import CliRunner
+
+from agentkv import _doctor
+from agentkv.cli import app
+
+
+def test_a_working_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor, "MEASURED_S", 0.02)
+    done = CliRunner().invoke(app, ["doctor"])
+    said = " ".join(done.output.split())
+    assert done.exit_code == 0, done.output
+    assert "backend cpu works" in said
+    assert "GB/s of memory" in said
+    assert "tokens per second, 8 branches together" in said
+
+
+def test_what_is_missing_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_doctor.EXTRAS, "plot", ("numpy", "no-such-package"))
+    done = CliRunner().invoke(app, ["doctor", "--no-measure"])
+    said = " ".join(done.output.split())
+    assert done.exit_code == 0
+    assert "plot not installed (no-such-package): pip install 'agentkv-sdk[plot]'" in said
+    assert "GB/s" not in said
+
+
+def test_without_the_native_module_the_status_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise BackendError("libexecutorch.so is not there")
+
+    cpu = backends.BACKENDS["cpu"]
+    monkeypatch.setitem(backends.BACKENDS, "cpu", type(cpu)(cpu.name, cpu.kv_dtypes, broken))
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 1
+    assert "libexecutorch.so is not there" in " ".join(done.output.split())
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "agentkv", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("agentkv 0.")
+    shown = subprocess.run(
+        [sys.executable, "-m", "agentkv", "--show-completion", "bash"], capture_output=True, text=True, check=True
+    )
+    assert "complete" in shown.stdout

@@ -39,7 +39,7 @@ def replay(
     """
     import anyio
 
-    from .player import replay as run
+    from .replaying import replay as run
 
     changes = [_change(given) for given in what_if or []]
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

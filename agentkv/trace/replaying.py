@@ -1,0 +1,91 @@
+"""Running a trace again, and comparing it with what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .._context import Context
+from .._errors import TraceError
+from .._inputs import checked_path
+from .player import Player, Progress
+from .replayed import Replayed
+from .story import Story, read_story
+from .what_if import WhatIf
+
+_SPARE = 4096  # cells: branches may begin earlier than they did, and end later
+_ASKED = (
+    "capacity",
+    "kv_dtype",
+    "max_batch_tokens",
+    "threads",
+    "backend",
+    "device",
+    "window",
+    "sinks",
+    "quantize_after",
+)
+
+
+async def replay(
+    path: str | Path,
+    model: str | Path | None = None,
+    *,
+    what_if: Sequence[tuple[str, str]] = (),
+    progress: Progress | None = None,
+) -> Replayed:
+    """Runs a trace again, and says where it differs from what was recorded.
+
+    Prompts, results of tools and random seeds are the trace's; every generation runs anew. Where the model, the kind of
+    cache and the instruction set are the recorded ones, the digest of each row of logits that a token was drawn from
+    must be the same; elsewhere tokens are compared.
+
+    Args:
+        path: of the trace.
+        model: a folder, where it is not where it was.
+        what_if: other results of calls, as (call, result): the branches that read them, and those that were forked from
+            these since, go on from there as the model now says, with results of the trace for the calls that it makes.
+        progress: called with the records that are done and all of them.
+
+    Raises:
+        TraceError: the file is no trace, or damaged.
+        InvalidInput: `what_if` names no call.
+        ModelError: the model cannot be opened.
+    """
+    story = read_story(checked_path(path, "path"))
+    result = Replayed()
+    changes = WhatIf(story, what_if, result)
+    options: dict[str, Any] = {name: story.began.options[name] for name in _ASKED if name in story.began.options}
+    options["capacity"] = 4 * int(story.began.options["capacity"]) + _SPARE
+    if not story.complete:
+        result.left_out.append("the recording was broken off; what it was about to do is not known")
+    async with Context.open(model or story.began.options["path"], **options) as ctx:
+        _compare_models(ctx, story, result)
+        await ctx._loop.call(lambda engine: engine.set_digests(True))
+        player = Player(ctx, story, result, changes)
+        await player.play(progress)
+    result.differences.sort(key=lambda each: each.seconds)
+    return result
+
+
+def _compare_models(ctx: Context, story: Story, result: Replayed) -> None:
+    from agentkv_runtime.programs import get_cpu_isa
+
+    was, now = story.began.model, ctx.model_info
+    if was["vocab_size"] != now.vocab_size:
+        raise TraceError(
+            f"the trace is of a model with {was['vocab_size']} tokens, and this one has {now.vocab_size}; give the "
+            "folder of the recorded one"
+        )
+    for what, before, after in (
+        ("the model", was["fingerprint"], now.fingerprint),
+        ("the backend", was["backend"], now.backend),
+        ("the kind of cache", was["kv_dtype"], now.kv_dtype),
+        ("the instruction set", story.began.isa, get_cpu_isa()),
+        ("exactness to the bit", bool(was["bit_exact"]), now.bit_exact),
+    ):
+        if before != after and not result.why:
+            result.compares, result.why = "tokens", f"{what} is another: {before} then, {after} now"
+    if not now.bit_exact and not result.why:
+        result.compares, result.why = "tokens", f"backend {now.backend} is not exact to the bit"

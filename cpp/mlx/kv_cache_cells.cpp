@@ -26,6 +26,7 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
       for (const Layer& layer : layers_) {
         if (layer.v().cells() == 0) continue;
         for (const auto& pool : layer.pools) pool->gather_into(from, to);
+        if (layer.states) layer.states->move(src, dst, n);
       }
       settle();
     } catch (...) {
@@ -83,6 +84,7 @@ void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte
           pool->restore(index, in, cell_bytes());
           in += pool->cell_bytes();
         }
+        if (layer.states) layer.states->drop(cells);
       }
       settle();
     } catch (...) {

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from agentkv_runtime.backends import BACKENDS
-from agentkv_runtime.errors import UnsupportedModelError
 
-from tests.conformance.configs import CONFIGS, OTHER_KINDS, WITHOUT_MLX
+from tests.conformance.configs import CONFIGS, OTHER_KINDS
 from tests.conformance.programs import Model
 from tests.conformance.scenario import Checked, run_scenario
 from tests.conformance.trees import trees_against_branches
@@ -41,10 +40,6 @@ def test_chunks_forks_rollbacks_holes_and_mixed_steps(model: Model, backend: str
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", OTHER_KINDS)
 def test_other_ways_to_attend(model: Model, backend: str) -> None:
-    if backend == "mlx" and model.name in WITHOUT_MLX:
-        with pytest.raises(UnsupportedModelError, match="linear_attention|selective_scan"):
-            model.driver(backend, capacity=CAPACITY)
-        return
     checked = run_scenario(model.driver(backend, capacity=CAPACITY), Reference(model.hf_folder), 384)
     report(f"{model.name} on {backend}", checked)
     assert checked.worst <= TOLERANCE

@@ -56,7 +56,8 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       planner_(std::move(planner)) {
   config.check();
   require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
-  groups_ = layer_groups(config.windows);
+  const auto has_states = [](const LayerShape& shape) { return shape.has_states(); };
+  if (std::ranges::any_of(config.shapes, has_states)) groups_ = layer_groups(config.windows);
   groups_.resize(static_cast<std::size_t>(config.n_layers), kNoGroup);
   const bool codes = config.kv_dtype == "int8" || config.kv_dtype == "int4";
   on_owner([&] {

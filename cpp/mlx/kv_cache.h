@@ -131,7 +131,7 @@ class KvCache final : public ByteLayer {
   Sight sight_;  // of every layer, at most
   std::shared_ptr<StepPlanner> planner_;
   std::vector<Layer> layers_;
-  std::vector<std::uint8_t> groups_;  // of the layers
+  std::vector<std::uint8_t> groups_;  // of layers, beside which others have states
   StepPlan recent_plan_;              // what recent_ was made for
   std::vector<Cell> recent_;          // BlockRows::recent
   StepPlan visible_plan_;             // what visible_ were made for

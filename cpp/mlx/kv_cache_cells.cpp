@@ -48,8 +48,10 @@ std::vector<CellArray> KvCache::cell_arrays() const {
   std::vector<CellArray> arrays;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i);
+    const std::size_t first = arrays.size();
     layers_[i].k().describe(layer + ".k", arrays);
     if (layers_[i].shape.has_values()) layers_[i].v().describe(layer + ".v", arrays);
+    for (std::size_t at = first; at < arrays.size(); ++at) arrays[at].group = groups_[i];
   }
   return arrays;
 }

@@ -18,7 +18,7 @@ struct LinearInputs {
   mx::array q, k;                            // [1, T, n_kv_heads, k_dim]
   mx::array v;                               // [1, T, heads, v_dim]; v_heads neighbours share a head of keys
   mx::array decay;                           // [1, T, heads], or [1, T, heads, k_dim] for each number of a key
-  std::optional<mx::array> beta, skip = {};  // [1, T, heads]; [heads]
+  std::optional<mx::array> beta = {}, skip = {};  // [1, T, heads]; [heads]
   bool corrects = false;                     // the delta rule
 };
 

@@ -115,6 +115,10 @@ async def test_a_sequence_holds_one_state_beside_those_of_its_blocks(tiny_export
         assert ctx.stats.states == 1
         await branch.extend(TOKENS[64:65])
         assert ctx.stats.states == 2
+        for first in range(65, LENGTH - 20, 20):  # those that nobody goes back to are given back
+            await branch.extend(TOKENS[first : first + 20])
+            assert ctx.stats.states <= 4
+        assert 0 < ctx.stats.states * ctx.model_info.state_bytes < ctx.stats.kv_bytes
 
 
 async def test_nothing_in_the_middle_is_forgotten(tiny_exported_folder: FolderFactory) -> None:

@@ -15,11 +15,11 @@
 namespace agentkv::mlx {
 
 struct LinearInputs {
-  mx::array q, k;                            // [1, T, n_kv_heads, k_dim]
-  mx::array v;                               // [1, T, heads, v_dim]; v_heads neighbours share a head of keys
-  mx::array decay;                           // [1, T, heads], or [1, T, heads, k_dim] for each number of a key
+  mx::array q, k;                                 // [1, T, n_kv_heads, k_dim]
+  mx::array v;                                    // [1, T, heads, v_dim]; v_heads neighbours share a head of keys
+  mx::array decay;                                // [1, T, heads], or [1, T, heads, k_dim] for each number of a key
   std::optional<mx::array> beta = {}, skip = {};  // [1, T, heads]; [heads]
-  bool corrects = false;                     // the delta rule
+  bool corrects = false;                          // the delta rule
 };
 
 // Numbers of a key's row, its decays among them.

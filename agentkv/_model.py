@@ -100,8 +100,8 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
         sinks=window.sinks,
         reach=window.reach,
         quantize_after=-1 if options.quantize_after is None else options.quantize_after,
-        # The others' cells are whole.
-        layer_windows=window.groups if info.backend == "cpu" else (),
+        # Other cells are whole, but for states.
+        layer_windows=window.groups if info.backend == "cpu" or window.states else (),
         states=window.states,
     )
     target = DraftTarget(
@@ -241,7 +241,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         quantize_after=options.quantize_after,
         window=window.length or None,
         sinks=window.sinks,
-        state_bytes=sum(shape.state_bytes for shape in manifest.shapes) if manifest.backend == "cpu" else 0,
+        state_bytes=sum(shape.state_bytes for shape in manifest.shapes),
         bit_exact=manifest.backend == "cpu" and options.quantize_after is None,
         fingerprint=manifest.fingerprint,
     )

@@ -164,7 +164,7 @@ const StepPlan& KvCache::begin_write(Layer& layer, int index, std::span<const st
 BlockRows KvCache::begin_blocks(Layer& layer, int index, std::span<const std::int64_t> position) {
   const StepPlan& plan = begin_write(layer, index, position);
   if (recent_.empty() || !same_visibility(plan, recent_plan_)) {
-    recent_ = plan.recent_cells(kSeen);
+    recent_ = plan.recent_cells(kStateWindow);
     recent_plan_ = plan;
   }
   return {plan, recent_};

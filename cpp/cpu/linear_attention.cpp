@@ -199,8 +199,8 @@ int linear_key_floats(const LayerShape& shape) {
 
 void linear_attention(const BlockRows& rows, const LayerShape& shape, Pool& keys, Pool& values, States& states,
                       const LinearAttentionArgs& args, const ParallelFor& parallel_for) {
-  rows.check(states);
-  rows.add_states(states);
+  rows.check([&](Cell cell) { return states.find(cell) != nullptr; });
+  states.add_ends(rows);
   for (int head = 0; head < shape.n_kv_heads; ++head) write_keys(rows, shape, keys, args, head);
   constexpr int kTogether = 8;  // heads of values for which keys are multiplied once
   const int tasks_per_key = (shape.v_heads + kTogether - 1) / kTogether;

@@ -13,9 +13,9 @@
 #include <span>
 
 #include "core/byte_layer.h"
+#include "core/state_blocks.h"
 #include "cpu/heads_view.h"
 #include "cpu/pool.h"
-#include "cpu/state_blocks.h"
 #include "cpu/states.h"
 
 namespace agentkv::cpu {

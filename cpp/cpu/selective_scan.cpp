@@ -41,8 +41,6 @@ std::vector<Run> runs_of(const BlockRows& rows, const States& states) {
   return runs;
 }
 
-bool is_draft(const BlockRows& rows, std::int32_t row) { return rows.position(row) > rows.plan.row_limit[of(row)]; }
-
 // Some channels through the rows of a step.
 class Channels {
  public:
@@ -97,12 +95,12 @@ class Channels {
 
 void selective_scan(const BlockRows& rows, const LayerShape& shape, Pool& keys, Pool& values, States& states,
                     const ScanArgs& args, const ParallelFor& parallel_for) {
-  rows.check(states);
-  rows.add_states(states);
+  rows.check([&](Cell cell) { return states.find(cell) != nullptr; });
+  states.add_ends(rows);
   const std::vector<Run> runs = runs_of(rows, states);
   for (const Run& run : runs) {
     const std::int32_t last = run.end - 1;
-    if (!is_draft(rows, last) && !ends_block(rows.position(last))) states.add(rows.cell(last), true);
+    if (!rows.is_draft(last) && !ends_block(rows.position(last))) states.add(rows.cell(last), true);
   }
   for (std::int32_t row = 0; row < rows.count(); ++row) {
     std::copy_n(row_of(args.b, row), shape.k_dim, row_of(keys, rows.cell(row)));

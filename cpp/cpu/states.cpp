@@ -18,6 +18,12 @@ void States::add(Cell cell, bool passes_on) {
   passes_on_[static_cast<std::size_t>(cell)] = passes_on;
 }
 
+void States::add_ends(const BlockRows& rows) {
+  for (std::int32_t row = 0; row < rows.count(); ++row) {
+    if (ends_block(rows.position(row))) add(rows.cell(row));
+  }
+}
+
 void States::drop(Cell cell) noexcept {
   auto& state = of_cell_[static_cast<std::size_t>(cell)];
   count_ -= state != nullptr;

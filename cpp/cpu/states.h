@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/state_blocks.h"
 #include "core/types.h"
 
 namespace agentkv::cpu {
@@ -23,6 +24,8 @@ class States {
   // A new one of a cell; its numbers are open. One that passes on is gone once its sequence goes on. Throws
   // OutOfMemory.
   void add(Cell cell, bool passes_on = false);
+  // New ones, that stay, of all cells that end blocks.
+  void add_ends(const BlockRows& rows);
   // Has the cell one that stays?
   bool lasts(Cell cell) const { return find(cell) != nullptr && !passes_on_[static_cast<std::size_t>(cell)]; }
   void drop(Cell cell) noexcept;

@@ -11,27 +11,13 @@
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "mlx/checks.h"
 #include "mlx/fp_pool.h"
 #include "mlx/owner.h"
 #include "mlx/quant_pool.h"
 
 namespace agentkv::mlx {
 namespace {
-
-std::string shown(const mx::Shape& shape) {
-  std::string out = "[";
-  for (const int size : shape) out += (out.size() > 1 ? ", " : "") + std::to_string(size);
-  return out + "]";
-}
-
-void check_rows(const char* name, const mx::array& rows, const mx::Shape& expected) {
-  require<InvalidTensor>(rows.shape() == expected, name, " is ", shown(rows.shape()), "; expected ", shown(expected));
-  require<InvalidTensor>(mx::issubdtype(rows.dtype(), mx::floating), name, " is not of a floating dtype");
-}
-
-void check_on_owner(const char* verb) {
-  if (!is_owner()) throw InvalidStep(error_text(verb, " was called off the thread that owns MLX"));
-}
 
 std::unique_ptr<Pool> make_pool(const std::string& kv_dtype, int n_kv_heads, int dim) {
   if (kv_dtype == "int8") return std::make_unique<QuantPool>(n_kv_heads, dim, 8);
@@ -41,17 +27,6 @@ std::unique_ptr<Pool> make_pool(const std::string& kv_dtype, int n_kv_heads, int
   if (kv_dtype == "fp16") return fp(mx::float16);
   if (kv_dtype == "bf16") return fp(mx::bfloat16);
   throw InvalidTensor(error_text("kv_dtype '", kv_dtype, "' is not one of fp32, fp16, bf16, int8, int4"));
-}
-
-// Stores rows where the plan says: cells that follow each other in one piece.
-void write(Pool& pool, const StepPlan& plan, const mx::array& rows) {
-  const std::vector<Cell>& cells = plan.write_cells;
-  const auto breaks = [](Cell a, Cell b) { return b != a + 1; };
-  if (std::adjacent_find(cells.begin(), cells.end(), breaks) == cells.end()) {
-    pool.write_run(rows, cells.front());
-  } else {
-    pool.scatter_rows(rows, mx::array(cells.begin(), {plan.n_tokens()}, mx::int32));
-  }
 }
 
 Visibility visibility_of(const StepPlan& plan) {
@@ -81,6 +56,9 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       planner_(std::move(planner)) {
   config.check();
   require<InvalidTensor>(planner_ != nullptr, "the cache needs a StepPlanner");
+  const auto has_states = [](const LayerShape& shape) { return shape.has_states(); };
+  if (std::ranges::any_of(config.shapes, has_states)) groups_ = layer_groups(config.windows);
+  groups_.resize(static_cast<std::size_t>(config.n_layers), kNoGroup);
   const bool codes = config.kv_dtype == "int8" || config.kv_dtype == "int4";
   on_owner([&] {
     for (int i = 0; i < config.n_layers; ++i) {
@@ -88,7 +66,11 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       require<InvalidTensor>(shape.kept != Kept::Latent || !codes,
                              "layers whose values are a part of their keys are kept", " as fp32, fp16 or bf16, not ",
                              config.kv_dtype);
-      Layer& layer = layers_.emplace_back(Layer{shape, {}});
+      Layer& layer = layers_.emplace_back(Layer{shape, {}, {}});
+      if (shape.has_states()) {
+        add_state_pools(layer);
+        continue;
+      }
       const std::string dtype = shape.in_float32() ? "fp32" : config.kv_dtype;
       layer.pools.push_back(make_pool(dtype, shape.n_kv_heads, shape.k_dim));
       if (!shape.has_values()) continue;
@@ -130,19 +112,20 @@ AttendSpec KvCache::update_and_fetch(int layer, std::span<const std::int64_t> po
   check_rows("k", k, {1, shape.n_kv_heads, tokens, shape.k_dim});
   if (shape.has_values()) check_rows("v", v, {1, shape.n_kv_heads, tokens, shape.v_dim});
 
-  const StepPlan& plan = planner_->plan(position, layer);
+  const StepPlan& plan = begin_write(held, layer, position);
+  if (shape.has_values()) held.k().write(k, plan.write_cells);
+  held.v().write(without_infinities(shape.has_values() ? v : k), plan.write_cells);
+  return spec_of(layer, plan);
+}
+
+const StepPlan& KvCache::begin_write(Layer& layer, int index, std::span<const std::int64_t> position) {
+  const StepPlan& plan = planner_->plan(position, index);
   require<InvalidTensor>(plan.positions.size() == position.size(), "the plan has ", plan.n_tokens(),
                          " rows; k and v have ", position.size());
   Cell needed = plan.read_len;
   for (const Cell cell : plan.write_cells) needed = std::max(needed, cell + 1);
-  reserve(held, needed);
-  if (!shape.has_values()) {
-    write(held.k(), plan, without_infinities(k));
-  } else {
-    write(held.k(), plan, k);
-    write(held.v(), plan, without_infinities(v));
-  }
-  return spec_of(layer, plan);
+  reserve(layer, needed);
+  return plan;
 }
 
 AttendSpec KvCache::fetch(int layer, std::span<const std::int64_t> position) {
@@ -217,10 +200,12 @@ void KvCache::settle() {
   std::vector<mx::array> pending;
   for (const Layer& layer : layers_) {
     for (const auto& pool : layer.pools) pool->collect_pending(pending);
+    if (layer.states) layer.states->collect_pending(pending);
   }
   if (pending.empty()) return;
   try {
     mx::eval(std::move(pending));
+    count_bytes();
   } catch (...) {
     abandon();
     throw;
@@ -231,6 +216,7 @@ void KvCache::abandon() {
   check_on_owner("abandon");
   for (const Layer& layer : layers_) {
     for (const auto& pool : layer.pools) pool->drop_pending();
+    if (layer.states) layer.states->drop_pending();
   }
   mx::synchronize();  // what was begun before the failure may still run
 }
@@ -252,6 +238,7 @@ void KvCache::count_bytes() {
   Cell cells = 0;
   for (const Layer& layer : layers_) {
     for (const auto& pool : layer.pools) bytes += pool->bytes();
+    if (layer.states) bytes += layer.states->count() * layer.shape.state_floats() * sizeof(float);
     cells = std::max(cells, layer.v().cells());
   }
   bytes_ = bytes;

@@ -13,11 +13,15 @@
 
 #include "core/byte_layer.h"
 #include "core/cache.h"
+#include "core/state_blocks.h"
 #include "core/step_plan.h"
 #include "mlx/attention.h"
 #include "mlx/cells_view.h"
 #include "mlx/convolution.h"
+#include "mlx/linear_attention.h"
 #include "mlx/pool.h"
+#include "mlx/selective_scan.h"
+#include "mlx/states.h"
 #include "mlx/visible_cells.h"
 
 namespace agentkv::mlx {
@@ -33,8 +37,8 @@ struct AttendSpec {
 class KvCache final : public ByteLayer {
  public:
   // Counts at least 1; kv_dtype fp32, fp16, bf16, or int8 or int4 where 32 divides the widths of rows and no layer has
-  // its values in its keys; what convolutions keep is float32 in each. Throws InvalidTensor otherwise. Allocates
-  // nothing before the first update.
+  // its values in its keys; what convolutions, linear attention and scans keep is float32 in each. Throws InvalidTensor
+  // otherwise. Allocates nothing before the first update.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner);
   ~KvCache() override;
 
@@ -50,6 +54,12 @@ class KvCache final : public ByteLayer {
   std::vector<CellArray> cell_arrays() const override;
   void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
   void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
+  void discard(std::span<const Cell> cells, std::uint8_t groups) override;  // states alone
+  std::vector<CellArray> state_arrays() const override;
+  bool has_state(Cell cell) const override;
+  std::size_t states() const override;
+  void read_states(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
+  void write_states(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
 
   // The rest is called on the owner (InvalidStep elsewhere), between forwards or within one.
 
@@ -71,6 +81,14 @@ class KvCache final : public ByteLayer {
   mx::array convolve(int layer, std::span<const std::int64_t> position, const mx::array& x,
                      const Convolution& convolution);
 
+  // Linear attention with the states behind the positions before: lazy, [1, T, heads, v_dim] of v's dtype. Throws
+  // InvalidTensor, and InvalidStep where a row does not see all positions before it as far as it must.
+  mx::array attend_linear(int layer, std::span<const std::int64_t> position, const LinearInputs& inputs);
+
+  // A selective scan from the states behind the positions before: lazy, [1, T, channels] of x's dtype. Throws as
+  // attend_linear.
+  mx::array scan(int layer, std::span<const std::int64_t> position, const ScanInputs& inputs);
+
   // Evaluates what was written: called at the end of every forward. Throws what the evaluation throws, after abandon().
   void settle();
 
@@ -84,6 +102,7 @@ class KvCache final : public ByteLayer {
   struct Layer {
     LayerShape shape;
     std::vector<std::unique_ptr<Pool>> pools;  // K, and V where there are values beside it
+    std::unique_ptr<States> states;            // of a layer that keeps some
 
     Pool& k() const { return *pools.front(); }
     Pool& v() const { return *pools.back(); }
@@ -94,6 +113,13 @@ class KvCache final : public ByteLayer {
     VisibleCells visible;
   };
   Layer& layer_at(int layer);
+  const StepPlan& begin_write(Layer& layer, int index, std::span<const std::int64_t> position);
+  static void add_state_pools(Layer& layer);
+  Layer& stateful(int layer, bool scans);
+  // A step of a layer that keeps states: a LinearAttention or a SelectiveScan takes them through its rows.
+  template <typename Mixer>
+  mx::array go_on(Layer& layer, int index, std::span<const std::int64_t> position, Mixer& mixer);
+  std::size_t state_bytes() const;
   AttendSpec spec_of(int layer, const StepPlan& plan) const;
   void check_scoring(const AttendSpec& spec, const mx::array& q, const Scoring& scoring, const Sight& sight) const;
   const VisibleCells& visible_for(const StepPlan& plan, const Sight& sight);
@@ -105,7 +131,10 @@ class KvCache final : public ByteLayer {
   Sight sight_;  // of every layer, at most
   std::shared_ptr<StepPlanner> planner_;
   std::vector<Layer> layers_;
-  StepPlan visible_plan_;  // what visible_ were made for
+  std::vector<std::uint8_t> groups_;  // of layers, beside which others have states
+  StepPlan recent_plan_;              // what recent_ was made for
+  std::vector<Cell> recent_;          // BlockRows::recent
+  StepPlan visible_plan_;             // what visible_ were made for
   std::vector<KeptVisible> visible_;
   std::atomic<std::size_t> bytes_ = 0;
   std::atomic<Cell> allocated_cells_ = 0;

@@ -26,6 +26,7 @@ void KvCache::move_cells(const Cell* src, const Cell* dst, std::size_t n) {
       for (const Layer& layer : layers_) {
         if (layer.v().cells() == 0) continue;
         for (const auto& pool : layer.pools) pool->gather_into(from, to);
+        if (layer.states) layer.states->move(src, dst, n);
       }
       settle();
     } catch (...) {
@@ -47,8 +48,10 @@ std::vector<CellArray> KvCache::cell_arrays() const {
   std::vector<CellArray> arrays;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i);
+    const std::size_t first = arrays.size();
     layers_[i].k().describe(layer + ".k", arrays);
     if (layers_[i].shape.has_values()) layers_[i].v().describe(layer + ".v", arrays);
+    for (std::size_t at = first; at < arrays.size(); ++at) arrays[at].group = groups_[i];
   }
   return arrays;
 }
@@ -83,6 +86,7 @@ void KvCache::write_cells(std::span<const Cell> cells, std::span<const std::byte
           pool->restore(index, in, cell_bytes());
           in += pool->cell_bytes();
         }
+        if (layer.states) layer.states->drop(cells);
       }
       settle();
     } catch (...) {

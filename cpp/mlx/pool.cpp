@@ -3,6 +3,7 @@
 #include <mlx/ops.h>
 #include <mlx/transforms.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -37,6 +38,12 @@ void Pool::ensure(Cell cells, Cell min_chunk, Cell capacity) {
     plane.cells = larger;
   }
   cells_ = grown;
+}
+
+void Pool::write(const mx::array& rows, std::span<const Cell> cells) {
+  const auto breaks = [](Cell a, Cell b) { return b != a + 1; };
+  if (std::adjacent_find(cells.begin(), cells.end(), breaks) == cells.end()) return write_run(rows, cells.front());
+  scatter_rows(rows, mx::array(cells.data(), {static_cast<int>(cells.size())}, mx::int32));
 }
 
 void Pool::write_run(const mx::array& rows, Cell first) {

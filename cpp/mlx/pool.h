@@ -4,6 +4,7 @@
 #include <mlx/array.h>
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,9 @@ class Pool {
   // Makes room for `cells` cells, keeping what is there: doubles from min_chunk, never beyond capacity. Throws
   // CacheFull when cells > capacity; unchanged then.
   void ensure(Cell cells, Cell min_chunk, Cell capacity);
-  // rows: [1, n_kv_heads, T, head_dim], any floating dtype. They go to the cells [first, first + T).
+  // rows: [1, n_kv_heads, T, head_dim], any floating dtype. Row i goes to cells[i], no cell twice.
+  void write(const mx::array& rows, std::span<const Cell> cells);
+  // The same where they follow each other: they go to the cells [first, first + T).
   void write_run(const mx::array& rows, Cell first);
   // Row i goes to cells[i], int32 [T]; no cell twice.
   void scatter_rows(const mx::array& rows, const mx::array& cells);

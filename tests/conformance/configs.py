@@ -36,13 +36,4 @@ OTHER_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "kimi-delta-rule-latent": ("kimi", {}),
     "recurrentgemma-w8": ("recurrent_gemma", {}),
 }
-# What MLX refuses by name: linear attention and scans.
-WITHOUT_MLX = (
-    "qwen3next-delta-rule",
-    "bamba-mamba2-attention",
-    "mamba2-alone",
-    "mamba-scan-alone",
-    "kimi-delta-rule-latent",
-    "recurrentgemma-w8",
-)
 ALL_CONFIGS = {**CONFIGS, **OTHER_KINDS}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from agentkv_runtime.backends import BACKENDS
-from agentkv_runtime.errors import UnsupportedModelError
 
-from tests.conformance.configs import CONFIGS, OTHER_KINDS, WITHOUT_MLX
+from tests.conformance.configs import CONFIGS, OTHER_KINDS
 from tests.conformance.programs import Model
 from tests.conformance.scenario import Checked, run_scenario
 from tests.conformance.trees import trees_against_branches
@@ -41,10 +40,6 @@ def test_chunks_forks_rollbacks_holes_and_mixed_steps(model: Model, backend: str
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", OTHER_KINDS)
 def test_other_ways_to_attend(model: Model, backend: str) -> None:
-    if backend == "mlx" and model.name in WITHOUT_MLX:
-        with pytest.raises(UnsupportedModelError, match=r"linear_attention|selective_scan"):
-            model.driver(backend, capacity=CAPACITY)
-        return
     checked = run_scenario(model.driver(backend, capacity=CAPACITY), Reference(model.hf_folder), 384)
     report(f"{model.name} on {backend}", checked)
     assert checked.worst <= TOLERANCE
@@ -102,3 +97,18 @@ def test_half_programs(model: Model, dtype: str) -> None:
     assert 0 < rms <= 1.25 * their_rms
     if dtype == "fp16":
         assert largest <= 5e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    "name", ["qwen3next-delta-rule", "bamba-mamba2-attention", "mamba-scan-alone", "kimi-delta-rule-latent"]
+)
+def test_half_programs_with_states(model: Model, dtype: str) -> None:
+    """Most rows err as those of transformers do; in a few, rounding picks another expert, here or there."""
+    reference, half = Reference(model.hf_folder), Reference(model.hf_folder, dtype)
+    tokens = np.random.default_rng(3).integers(3, 384, 100).tolist()
+    want = reference.logits(tokens)
+    got = model.driver("mlx", dtype=dtype, kv_dtype=dtype, capacity=CAPACITY).feed(0, tokens, [1, 50])
+    error, theirs = (float(np.median(np.abs(rows - want))) for rows in (got, half.logits(tokens)))
+    print(f"\n{model.name} in {dtype} on mlx: median abs logit error {error:.2e} (transformers {theirs:.2e})")
+    assert 0 < error <= 1.25 * theirs

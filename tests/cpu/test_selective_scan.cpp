@@ -83,7 +83,7 @@ class Model {
     config.n_layers = config.n_kv_heads = 1;
     config.head_dim = kStates;
     config.shapes = {{1, kStates, kChannels, Kept::Scan}};
-    config.windows = {kSeen};
+    config.windows = {kStateWindow};
     cache_ = std::make_shared<KvCache>(config, cells_, nullptr);
     cells_->set_layer(cache_);
   }

@@ -27,7 +27,7 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalises the last dimension of x `[..., width]`."""
-        out: torch.Tensor = rms_norm(x, self.weight, self.eps)
+        out: torch.Tensor = rms_norm(x, self.weight.to(x.dtype), self.eps)
         return out
 
 

@@ -103,6 +103,11 @@ class Opcode(IntEnum):
     TAKE_ALONG = 83  # x, indices; axis
     PUT_ALONG = 84  # x, indices, values; axis
     SHORT_CONV = 90  # x [1, T, C], weight [C, 1, W], position [T], bias [C]?; layer
+    # q and k [1, T, G, K], v [1, T, H, V], decay [1, T, H] or [1, T, H, K], position [T], beta [1, T, H]?, skip [H]?;
+    # layer, by the delta rule?
+    LINEAR_ATTENTION = 91
+    # x and decay [1, T, C], rates [N, C], b and c [1, T, N], position [T]; layer
+    SELECTIVE_SCAN = 92
 
 
 DTYPES = {

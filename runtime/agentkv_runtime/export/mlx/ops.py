@@ -9,7 +9,8 @@ topk, max.dim, gather, scatter                TOP_K, TAKE_ALONG, PUT_ALONG
 agentkv.rms_norm, aten.layer_norm             RMS_NORM, LAYER_NORM
 agentkv.rope of agentkv.rope_table            ROPE: MLX has no table of angles, it takes positions and frequencies
 agentkv.update_and_attend                     UPDATE_AND_ATTEND
-agentkv.short_conv                            SHORT_CONV
+agentkv.short_conv, linear_attention,         SHORT_CONV, LINEAR_ATTENTION, SELECTIVE_SCAN
+  selective_scan
 softmax, mean, sum, amax, amin, _to_copy      SOFTMAX, MEAN, SUM, MAX, MIN, CAST
 elementwise, clamp, where                     their namesakes, operands cast as torch promotes them
 view, unsqueeze, squeeze, select, permute,    RESHAPE, TRANSPOSE, SLICE, CONCAT, BROADCAST

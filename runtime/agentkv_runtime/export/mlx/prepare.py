@@ -45,6 +45,9 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> None:
     for module in model.modules():
         if type(module).__name__.endswith("RotaryEmbedding"):
             continue
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer._is_view():  # tracing wants views to have the dtype of what they are of
+                module._buffers[name] = buffer.clone()
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if tensor.is_floating_point():
                 tensor.data = tensor.data.to(dtype)

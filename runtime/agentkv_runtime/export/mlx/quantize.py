@@ -37,6 +37,11 @@ class AffineLinear(_AffineModule):
         super().__init__(weight)
         self.bias = None if bias is None else nn.Buffer(bias.detach().clone())
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """Nothing of the dtype that the layer takes, for models that ask it."""
+        return self.scales[:0]
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x `[..., I]` -> `[..., O]`."""
         out: torch.Tensor = affine_linear(x, self.packed, self.scales, self.biases, self.bias, self.group, self.bits)

@@ -62,8 +62,11 @@ def _transpose(b: GraphBuilder, node: fx.Node) -> Value:
 def _bound(node: fx.Node, axis: int, bound: Any) -> int:
     """A slice's bound counted from the front; INT64_MAX for an end beyond all."""
     size = _source_shape(node)[axis]
-    if isinstance(bound, fx.Node) and str(bound.meta["val"]) == str(size):
-        return INT64_MAX
+    if isinstance(bound, fx.Node):
+        if str(bound.meta["val"]) == str(size):
+            return INT64_MAX
+        if str(-bound.meta["val"]) == str(size):
+            return 0
     if not isinstance(bound, int):
         raise refusal(node, f"it slices at {bound}, which differs from call to call")
     if bound >= 0:

@@ -133,7 +133,7 @@ PUBLIC: dict[str, tuple[type[AgentKVError], str]] = {
     "InvalidDraft": (StepFailed, ""),
     "InvalidDrafter": (InvalidInput, ""),
     "InvalidEngine": (InvalidInput, ""),
-    "InvalidRange": (InvalidInput, "pass a length that the branch has"),
+    "InvalidRange": (InvalidInput, ""),
     "InvalidRollback": (InvalidRollback, ""),
     "InvalidSampling": (InvalidInput, ""),
     "InvalidStep": (StepFailed, "open the Context again"),

@@ -181,6 +181,7 @@ def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:
         max_positions=session.max_positions,
         trained_positions=session.model.trained_positions,
         state_bytes=0,
+        forgets=not any(linear),
         n_layers=session.model.cached.n_layers,
         n_kv_heads=session.model.cached.n_kv_heads,
         head_dim=session.model.cached.head_dim,
@@ -242,6 +243,7 @@ def _open_exported(options: Options, folder: ModelFolder) -> tuple[Any, ModelInf
         window=window.length or None,
         sinks=window.sinks,
         state_bytes=sum(shape.state_bytes for shape in manifest.shapes),
+        forgets=not any(linear),
         bit_exact=manifest.backend == "cpu" and options.quantize_after is None,
         fingerprint=manifest.fingerprint,
     )

@@ -27,6 +27,8 @@ class ModelInfo:
         sinks: but for the first so many positions, which all of them look at.
         state_bytes: of one state over all layers that keep some (linear attention, scans): of `kv_bytes`, each of
             `ctx.stats.states` takes so many. 0 where no layer does.
+        forgets: can positions before the last be forgotten (`Branch.forget`)? Not where a layer keeps states, which
+            hold all that came before.
         bit_exact: does a branch's history determine its logits to the bit, whatever runs beside it?
         fingerprint: SHA-256 of the program; empty where there is none.
     """
@@ -46,5 +48,6 @@ class ModelInfo:
     window: int | None
     sinks: int
     state_bytes: int
+    forgets: bool
     bit_exact: bool
     fingerprint: str

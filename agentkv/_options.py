@@ -92,18 +92,18 @@ class Options:
             )
 
     def check_states(self, linear: bool) -> None:
-        """Raises InvalidInput for what a model with layers of linear attention cannot do."""
+        """Raises InvalidInput for what a model whose layers keep states cannot do."""
         if not linear:
             return
         if self.window is not None:
             raise InvalidInput(
-                f"window is {self.window}, but this model has layers of linear attention, whose states hold all that "
+                f"window is {self.window}, but this model has layers that keep states, which hold all that "
                 "came before; leave window out"
             )
         if self.quantize_after is not None:
             raise InvalidInput(
-                f"quantize_after is {self.quantize_after}, but the layers of linear attention of this model are not "
-                "quantised; leave it out, or give kv_dtype='int8' for its other layers"
+                f"quantize_after is {self.quantize_after}, but this model has layers that keep states, which are not "
+                "quantised; leave it out"
             )
 
     def check_backend(self, backend: str) -> None:

@@ -61,6 +61,7 @@ class Room:
         cells: how many cells are lacking; 0 where it is positions.
         positions: how many positions are lacking; 0 where it is cells.
         forgotten: ranges (p0, p1) of positions that have no cells any more.
+        forgets: can others be forgotten (`ModelInfo.forgets`)?
         end: tokens before it may go: not the last one, and in an agent's turn none of the turn.
     """
 
@@ -70,6 +71,7 @@ class Room:
         self._loop: StepLoop = branch._loop
         self._wanted = wanted
         self._over = False  # the policy has answered
+        self.forgets = branch.context.model_info.forgets
         self._take(state)
 
     def fits(self, kept: int) -> bool:

@@ -31,7 +31,8 @@ class DropOldest:
     """Lets the oldest tokens go, after the first few: whole messages where the branch has messages.
 
     Where cells are lacking they are forgotten (`Branch.forget`): positions go on, and nothing is fed again. Where
-    positions are, the tokens leave the branch, and what stays is fed again behind the first few, as a prompt would be.
+    positions are, or the model's layers keep states (`ModelInfo.forgets`), the tokens leave the branch, and what stays
+    is fed again behind the first few, as a prompt would be.
 
     Attributes:
         keep: so many tokens stay at the front, and the rest of the message that the last of them is in. The first few
@@ -54,7 +55,7 @@ class DropOldest:
         if not room.fits(first + 1):
             return False
         oldest = _held_from(room, first)
-        while room.cells and oldest < room.cached:
+        while room.cells and room.forgets and oldest < room.cached:
             last = min(_end_of_messages(room, oldest, oldest + self._some(room, oldest)), room.cached)
             if last <= oldest:
                 break

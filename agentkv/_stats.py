@@ -20,7 +20,7 @@ class Stats:
         tokens: tokens fed to the model (rows), `prefilled` and decoded together.
         prefilled: of these, tokens of prompts and `extend`.
         refed: of these, tokens of a branch's own history whose cells had been let go: a rollback went behind what a
-            window or `forget` left, or tokens before them left the branch.
+            window or `forget` left, or tokens before them left the branch. The last of them counts with what follows.
         generated: tokens that were sampled.
         reused: tokens of prompts that were in the cache already, or computed for another prompt at the same time.
         recalled: of these, tokens that no live branch had: closed branches had left them (`Context.open`'s `retain`).
@@ -44,8 +44,9 @@ class Stats:
         kv_bytes_shared: keys and values that are pages of files, in bytes: in memory once for all who map them, and the
             system may take them back. What is written becomes part of `kv_bytes`.
         states: states that are kept: of layers of linear attention and scans, one at the end of each block of 64
-            positions that a branch may go back to. Each takes `ctx.model_info.state_bytes`, which are in `kv_bytes`;
-            tokens run again to get from one to where a rollback went are `refed`, where their rows were let go too.
+            positions that a branch may go back to, and those of closed branches until the Context is idle or compacted.
+            Each takes `ctx.model_info.state_bytes`, which are in `kv_bytes`. Tokens run again to get from one to where
+            a rollback went are `refed`, where their rows were let go too.
         forward_seconds: time spent inside the model's forwards, in seconds.
         draft_seconds: time spent drafting, in seconds.
         constraint_seconds: time that steps waited for constraints, in seconds.

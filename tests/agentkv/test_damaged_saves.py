@@ -13,15 +13,14 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from agentkv_runtime.tensor_file import TensorFile, TensorSpec, TensorWriter
+from agentkv_runtime.tensor_file import TensorSpec
 
 import agentkv as kv
+from tests.agentkv.saved_files import Tensors, put_together, taken_apart
 
 pytestmark = pytest.mark.anyio
 
 MESSAGES = [{"role": "system", "content": "You are Nano."}, {"role": "user", "content": "Who are you?"}]
-
-Tensors = dict[str, tuple[TensorSpec, np.ndarray]]
 
 
 async def saved_family(path: Path) -> dict[str, list[int]]:
@@ -96,19 +95,6 @@ async def test_much_damage_is_found(tmp_path: Path) -> None:
     """10,000 files, half of them under each event loop."""
     seed = random.randrange(2**32)
     print(f"\nseed {seed}:", dict(await check_damages(tmp_path / "file", 5_000, seed)))
-
-
-def taken_apart(path: Path) -> tuple[Tensors, dict[str, str]]:
-    with TensorFile(path) as file:
-        metadata = {name: value for name, value in file.metadata.items() if not name.startswith("digest")}
-        return {name: (spec, file.whole(name).copy()) for name, spec in file.tensors.items()}, metadata
-
-
-def put_together(path: Path, tensors: Tensors, metadata: dict[str, str], align: int = 8) -> None:
-    writer = TensorWriter(path, [spec for spec, _ in tensors.values()], metadata, align)
-    for name, (_, data) in tensors.items():
-        writer.append(name, data)
-    writer.finish()
 
 
 def with_document(change: Callable[[dict[str, Any]], Any]) -> Callable[[Tensors, dict[str, str]], None]:

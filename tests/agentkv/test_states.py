@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import save_file
+from agentkv_runtime.tensor_file import Bytes, TensorSpec
 from typer.testing import CliRunner
 
 import agentkv as kv
 from agentkv.cli import app
+from tests.agentkv.saved_files import Tensors, put_together, taken_apart
 from tests.conftest import FolderFactory
 
 pytestmark = pytest.mark.anyio
@@ -123,20 +123,49 @@ async def test_files_without_their_states_are_damaged(
         branch = await ctx.branch(TOKENS[:200])
         assert min(ctx.model_info.state_bytes, ctx.stats.states) > 0
         await branch.save(path)
-        with safe_open(path, "np") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = {name: text for name, text in file.metadata().items() if "xxh" not in name}
-        rows = tensors["states.rows"]
-        for change in (
-            {"states.rows": rows + 1000},
-            {name: array[1:] for name, array in tensors.items() if name.startswith("states.")},
-            {name: array for name, array in tensors.items() if name == "states.rows"},
-            {"states.rows": np.repeat(rows[:1], len(rows))},
-        ):
-            kept = {name: array for name, array in tensors.items() if not name.startswith("states.")}
-            save_file(kept | change, tmp_path / "bad.kv", metadata)
-            with pytest.raises(kv.SnapshotError):
-                await ctx.load(tmp_path / "bad.kv")
+        tensors, metadata = taken_apart(path)
+        rows = tensors["states.rows"][1].view(np.int32)
+        assert len(rows) >= 2
+
+        def with_rows(changed: npt.NDArray[Any]) -> Tensors:
+            spec = tensors["states.rows"][0]._replace(shape=changed.shape)
+            return {**tensors, "states.rows": (spec, changed.view(np.uint8))}
+
+        def first_gone(spec: TensorSpec, data: Bytes) -> tuple[TensorSpec, Bytes]:
+            fewer = spec._replace(shape=(len(rows) - 1, *spec.shape[1:]))
+            return fewer, data[spec.nbytes - fewer.nbytes :]
+
+        of_states = [name for name in tensors if name.startswith("states.")]
+        changed = {
+            "elsewhere": with_rows(rows + 1000),
+            "twice the same": with_rows(np.repeat(rows[:1], len(rows))),
+            "without the first": tensors | {name: first_gone(*tensors[name]) for name in of_states},
+            "rows alone": {name: tensors[name] for name in tensors if name not in of_states[1:]},
+            "none": {name: tensors[name] for name in tensors if name not in of_states},
+        }
+        put_together(path, tensors, metadata)
+        await ctx.load(path)
+        for tensors_of_file in changed.values():
+            put_together(path, tensors_of_file, metadata)
+            with pytest.raises(kv.SnapshotError, match="state|rows") as refused:
+                await ctx.load(path)
+            assert "digest" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "qwen3_next"])
+async def test_room_is_made_without_forgetting(tiny_exported_folder: FolderFactory, kind: str) -> None:
+    """The oldest tokens leave the branch; what stays is fed again."""
+    folder = tiny_exported_folder(kind, max_positions=1024)
+    async with kv.Context.open(folder, 200, threads=1, overflow=kv.overflow.DropOldest(keep=4)) as ctx:
+        assert not ctx.model_info.forgets
+        branch = await ctx.branch(TOKENS[:150])
+        await branch.extend(TOKENS[150:230])
+        assert branch.tokens[:4] == TOKENS[:4]
+        assert branch.tokens[-80:] == TOKENS[150:230]
+        assert len(branch) < 200
+        got, held = await branch.logits(), list(branch.tokens)
+    async with kv.Context.open(folder, 400, threads=1) as ctx:
+        assert np.array_equal(got, await (await ctx.branch(held)).logits())
 
 
 async def test_nothing_in_the_middle_is_forgotten(tiny_exported_folder: FolderFactory) -> None:

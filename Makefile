@@ -7,7 +7,7 @@ PY    := $(VENV)/bin/python
 # executorch is installed without its requirements (see below): pip need not say so each time.
 PIP   := $(PY) -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
 DONE  := $(VENV)/done
-EXTRAS := $(PY) -c 'import sys, tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*sum((e[name] for name in sys.argv[1:]), []))'
+EXTRAS := $(PY) -c 'import sys, tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(r for name in sys.argv[1:] for r in e[name] if not r.startswith("agentkv-sdk")))'
 CPP   := $(shell find cpp -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt) CMakeLists.txt
 CPP_FORMATTED := $(filter %.cpp %.h,$(CPP)) $(shell find tests -name '*.cpp' -o -name '*.h')
 CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGENTKV_TESTS=ON --log-level=WARNING >/dev/null
@@ -142,7 +142,7 @@ $(DONE)/torch: $(DONE)/venv
 
 $(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 	@echo "==> Installing what export and tests need"
-	@$(PIP) $$($(EXTRAS) export serve client trace test docs)
+	@$(PIP) $$($(EXTRAS) export serve client trace openai pydantic-ai openai-agents langchain test docs)
 	@touch $@
 
 $(DONE)/docs-deps: $(DONE)/venv pyproject.toml

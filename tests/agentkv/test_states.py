@@ -147,7 +147,7 @@ async def test_files_without_their_states_are_damaged(
         await ctx.load(path)
         for tensors_of_file in changed.values():
             put_together(path, tensors_of_file, metadata)
-            with pytest.raises(kv.SnapshotError, match="state|rows") as refused:
+            with pytest.raises(kv.SnapshotError, match=r"state|rows") as refused:
                 await ctx.load(path)
             assert "digest" not in str(refused.value)
 

@@ -144,7 +144,8 @@ class Reader:
                 assert given <= options, f"{block.where}: {given - options}"
 
     async def _py(self, block: Block) -> None:
-        compile(block.code, block.where, "exec")  # it talks to a server that runs elsewhere
+        """What talks to a server that runs elsewhere, or cannot run here."""
+        compile(block.code, block.where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
     async def _json(self, block: Block) -> None:
         json.loads(block.code)

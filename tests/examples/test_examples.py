@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -297,3 +299,17 @@ async def test_a_conversation_resumes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert printed.startswith("resumed: ")
     assert ", 0 computed again" in printed
     assert printed.endswith(f"{resume.QUESTIONS[1]}\n  {second}\n")
+
+
+@pytest.mark.parametrize("framework", ["pydantic_ai", "openai_agents", "langchain"])
+def test_agents_of_other_frameworks_change_one_line(framework: str) -> None:
+    """In a process of its own: it asks from several event loops, or from none."""
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / f"with_{framework}.py"], capture_output=True, text=True, timeout=300
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    weather, answer = ended.stdout.splitlines()
+    assert weather == "It is 0 degrees and foggy in Tolvik. It is 34 degrees and windy in Brasno."
+    cached, prompt = (int(word) for word in re.findall(r"[0-9]+", answer))
+    assert answer.startswith("I am Nano, your desk agent.")
+    assert cached > prompt * 0.9

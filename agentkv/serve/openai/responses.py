@@ -114,7 +114,7 @@ class _Creation:
                 list(output.read(part))
             list(output.end(written.cut))
             response = self._ended(output, written, prompted, prompt)
-            self._keep(prompted, response, written)
+            await self._keep(prompted, response, written)
         return JSONResponse(response)
 
     async def stream(self, emit: Emit) -> None:
@@ -140,7 +140,7 @@ class _Creation:
             for event in output.end(written.cut):
                 await self._send(emit, event)
             response = self._ended(output, written, prompted, prompt)
-            self._keep(prompted, response, written)
+            await self._keep(prompted, response, written)
         await self._tell(emit, ResponseIncompleteEvent if written.cut else ResponseCompletedEvent, response)
 
     async def _begin(self, emit: Emit) -> None:
@@ -178,11 +178,13 @@ class _Creation:
     def _output(self, branch: Branch) -> Output:
         return Output(branch._history.conversation.calls, self._body.logprobs)
 
-    def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
+    async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
+        """For a client that goes on from its id, and for one that comes back with all of it."""
         if self._body.stored:
+            kept = await self._server.with_room(prompted.branch.fork)
             stored = Stored(response, self._items, self._begins)
-            prompted.keep(kept_as(self._id), promised=True, note=stored)
-        elif self._body.previous_response_id is None:
+            self._server.shelf.put(kept_as(self._id), kept, promised=True, note=stored)
+        if self._body.previous_response_id is None:
             self._server.remember(prompted, self._asked, written)
 
     def _ended(self, output: Output, written: Written, prompted: Prompted, prompt: int) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""The Context behind a framework's model: the user's own, or one that the model opens."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._context import Context
+from .._errors import WrongEventLoop
+from .._inputs import checked_path
+from .._loop_thread import LoopThread, OnLoop
+from ..serve import Settings, application
+from ._exchange import Door
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+MOST_WAITING = 1_000_000  # requests of one process wait for one another, and are not turned away
+
+
+class Local:
+    """A model by the name or the folder that `Context.open` takes, which is opened in a thread of its own with the
+    first request and closed with the process; or a Context that is open, which stays its owner's.
+
+    Raises InvalidInput for what is neither, and WrongEventLoop for a Context of another event loop, or of trio.
+    """
+
+    def __init__(self, model: Context | str | Path, opening: Mapping[str, Any]) -> None:
+        self._opening = dict(opening)
+        self._lock = threading.Lock()
+        self._thread: LoopThread[Context] | None = None
+        self._door: Door | None = None
+        if isinstance(model, Context):
+            self.name = model.model_info.path.name
+            self._door = Door(loop=_loop_of(model), app=_app_of(model, self.name))
+        else:
+            self._path = checked_path(model, "model")
+            self.name = self._path.name
+
+    def door(self) -> Door:
+        """Opens the model where it is not open. Raises as `Context.open` does."""
+        with self._lock:
+            if self._door is None:
+                self._thread = LoopThread(partial(Context.open, self._path, **self._opening))
+                self._door = Door(_app_of(self._thread.value, self.name), self._thread)
+            return self._door
+
+    async def async_door(self) -> Door:
+        """The same, beside whatever else the event loop runs."""
+        return await asyncio.to_thread(self.door) if self._door is None else self._door
+
+    def close(self) -> None:
+        """Closes what it opened; the next request opens it again."""
+        with self._lock:
+            if self._thread is not None:
+                self._thread.close()
+                self._thread = self._door = None
+
+
+def _app_of(context: Context, name: str) -> ASGIApp:
+    names = tuple(dict.fromkeys((name, context.model_info.path.name)))
+    return application(context, Settings(names=names, most_waiting=MOST_WAITING, most_seconds=math.inf))
+
+
+def _loop_of(context: Context) -> OnLoop:
+    context._loop.check_open()
+    try:
+        return OnLoop(asyncio.get_running_loop())
+    except RuntimeError:
+        raise WrongEventLoop("frameworks run on asyncio, but this Context is trio's; open it on asyncio") from None

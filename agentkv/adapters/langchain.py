@@ -1,0 +1,88 @@
+"""A chat model of LangChain's in this process.
+
+model = agentkv.adapters.langchain.ChatModel("nano", temperature=0.2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_openai import ChatOpenAI
+from openai import BaseModel
+from pydantic import PrivateAttr
+
+from .._context import Context
+from ._exchange import AsyncTransport, Transport
+from ._local import Local
+from .openai import OPTIONS
+
+_REASONING = "reasoning_content"  # under which `AIMessage.content_blocks` finds it
+
+
+class ChatModel(ChatOpenAI):
+    """A chat model: `invoke`, `ainvoke`, streams, batches, `bind_tools`, `with_structured_output` held to its schema by
+    a grammar, reasoning blocks, usage with cached tokens. A history that comes back goes on from the branch that waits
+    for it, or a fork.
+
+    Args:
+        model: as `agentkv.adapters.openai.client` takes it. Over an open Context the methods that block are for other
+            threads than its event loop's.
+        opening: for `Context.open`, where the model is opened here: `{"capacity": 16384}`, say.
+        options: of LangChain's `ChatOpenAI`: `temperature`, `max_tokens`, `seed`, `stop`, ...
+
+    Raises:
+        InvalidInput: `model` is neither a Context nor a path or name.
+        WrongEventLoop: a Context of another event loop, or of trio.
+    """
+
+    _local: Local = PrivateAttr()
+
+    def __init__(
+        self, model: Context | str | Path, *, opening: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        local = Local(model, opening or {})
+        in_process: dict[str, Any] = {
+            "http_client": httpx2.Client(transport=Transport(local.door)),
+            "http_async_client": httpx2.AsyncClient(transport=AsyncTransport(local.async_door)),
+            "stream_usage": True,
+        }
+        super().__init__(model=local.name, **OPTIONS, **in_process, **options)
+        self._local = local
+
+    def close(self) -> None:
+        """Closes what was opened here, which else lasts as long as the process."""
+        self._local.close()
+
+    @property
+    def _llm_type(self) -> str:
+        return "agentkv"
+
+    def _create_chat_result(
+        self, response: dict[str, Any] | BaseModel, generation_info: dict[str, Any] | None = None
+    ) -> ChatResult:
+        result = super()._create_chat_result(response, generation_info)
+        told = response if isinstance(response, dict) else response.model_dump(warnings=False)
+        for generation, choice in zip(result.generations, told["choices"], strict=True):
+            _tell(generation.message, choice["message"])
+        return result
+
+    def _convert_chunk_to_generation_chunk(
+        self, chunk: dict[str, Any], default_chunk_class: type, base_generation_info: dict[str, Any] | None
+    ) -> ChatGenerationChunk | None:
+        made = super()._convert_chunk_to_generation_chunk(chunk, default_chunk_class, base_generation_info)
+        choices = chunk.get("choices") or chunk.get("chunk", {}).get("choices") or ()
+        if made is not None and choices:
+            _tell(made.message, choices[0]["delta"])
+        return made
+
+
+def _tell(known: BaseMessage, message: Mapping[str, Any]) -> None:
+    """What the model thought, which LangChain leaves out of what OpenAI itself says."""
+    known.response_metadata["model_provider"] = "agentkv"
+    if message.get(_REASONING):
+        known.additional_kwargs[_REASONING] = message[_REASONING]

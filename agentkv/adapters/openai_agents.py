@@ -1,0 +1,39 @@
+"""A model of the OpenAI Agents SDK's in this process.
+
+agent = Agent(name="Nano", model=agentkv.adapters.openai_agents.Model("nano"), tools=[...])
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from agents import OpenAIResponsesModel
+
+from .._context import Context
+from ._local import Local
+from .openai import async_client
+
+
+class Model(OpenAIResponsesModel):
+    """A model for `agents.Agent`: streaming, parallel tools, output held to its schema by a grammar, reasoning items,
+    usage with cached tokens. A history that comes back goes on from the branch that waits for it, or a fork.
+
+    The SDK sends traces to OpenAI where it finds a key: `agents.set_tracing_disabled(True)` keeps them here.
+
+    Args:
+        model: as `agentkv.adapters.openai.client` takes it.
+        opening: for `Context.open`, where the model is opened here: `capacity`, `speculative`, ...
+
+    Raises:
+        InvalidInput: `model` is neither a Context nor a path or name.
+        WrongEventLoop: a Context of another event loop, or of trio.
+    """
+
+    def __init__(self, model: Context | str | Path, **opening: Any) -> None:
+        self._local = Local(model, opening)
+        super().__init__(self._local.name, async_client(self._local))
+
+    async def close(self) -> None:
+        """Closes what was opened here, which else lasts as long as the process."""
+        self._local.close()

@@ -1,0 +1,76 @@
+"""A model of Pydantic AI's in this process.
+
+agent = Agent(agentkv.adapters.pydantic_ai.Model("nano"), instructions="...", tools=[...])
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from openai import AsyncOpenAI
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.profiles.openai import OpenAIJsonSchemaTransformer, OpenAIModelProfile
+from pydantic_ai.providers import Provider
+from pydantic_ai.settings import ModelSettings
+
+from .._context import Context
+from ._local import Local
+from .openai import async_client
+
+_PROFILE = OpenAIModelProfile(
+    json_schema_transformer=OpenAIJsonSchemaTransformer,  # objects have no fields but those that the schema names
+    supports_tools=True,
+    supports_json_schema_output=True,
+    supports_json_object_output=True,
+    supports_thinking=True,
+    default_structured_output_mode="native",  # a grammar holds the model to it: it needs no tool for that
+    openai_chat_thinking_field="reasoning_content",
+    openai_chat_send_back_thinking_parts="field",
+)
+
+
+class Model(OpenAIChatModel):
+    """A model for `pydantic_ai.Agent`: streaming, parallel tools, output held to its schema by a grammar, thinking
+    parts, usage with cached tokens. A history that comes back goes on from the branch that waits for it, or a fork.
+
+    Args:
+        model: as `agentkv.adapters.openai.client` takes it.
+        settings: Pydantic AI's, for all requests.
+        opening: for `Context.open`, where the model is opened here: `capacity`, `speculative`, ...
+
+    Raises:
+        InvalidInput: `model` is neither a Context nor a path or name.
+        WrongEventLoop: a Context of another event loop, or of trio.
+    """
+
+    def __init__(self, model: Context | str | Path, *, settings: ModelSettings | None = None, **opening: Any) -> None:
+        self._local = Local(model, opening)
+        super().__init__(self._local.name, provider=_InProcess(self._local), profile=_PROFILE, settings=settings)
+
+    def close(self) -> None:
+        """Closes what was opened here, which else lasts as long as the process."""
+        self._local.close()
+
+
+class _InProcess(Provider[AsyncOpenAI]):
+    """What makes Pydantic AI's requests those of a client in this process."""
+
+    def __init__(self, local: Local) -> None:
+        super().__init__()
+        self._client = async_client(local)
+
+    @property
+    def name(self) -> str:
+        """Of who answers."""
+        return "agentkv"
+
+    @property
+    def base_url(self) -> str:
+        """No address: nothing goes there."""
+        return str(self._client.base_url)
+
+    @property
+    def client(self) -> AsyncOpenAI:
+        """OpenAI's."""
+        return self._client

@@ -1,0 +1,73 @@
+"""Nano, its tools and its questions, for frameworks that know nothing of it. They run on asyncio alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import agentkv as kv
+from examples.nano.tools import SYSTEM, TOOLS
+from tests.agentkv.conftest import folder, with_template  # noqa: F401 - fixtures
+
+INSTRUCTIONS = SYSTEM
+TWO_CALLS = "What is the weather in Tolvik and in Brasno?"
+TWO_RESULTS = [TOOLS["weather"].run(city=city) for city in ("Tolvik", "Brasno")]
+NO_CALL = "Who are you?"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def ctx() -> AsyncIterator[kv.Context]:
+    async with kv.Context.open(kv.models.nano(), capacity=8192, threads=1) as ctx:
+        yield ctx
+
+
+@asynccontextmanager
+async def freed(ctx: kv.Context) -> AsyncIterator[None]:
+    """What runs in the block is cancelled when it is left; nothing of it stays, within a step."""
+    before = len(ctx.branches)
+    yield
+    steps = ctx.stats.steps
+    with anyio.fail_after(30):
+        while len(ctx.branches) > before:
+            await anyio.lowlevel.checkpoint()
+    assert ctx.stats.steps <= steps + 2  # one was under way, and one may have been sent
+    await anyio.sleep(0.05)
+    assert ctx.stats.steps <= steps + 2
+
+
+async def generating(ctx: kv.Context) -> None:
+    """Returns once something is being generated."""
+    with anyio.fail_after(30):
+        while not any(step.decode_rows for step in ctx.steps):
+            await anyio.lowlevel.checkpoint()
+
+
+class Meeting:
+    """Two calls of a tool that end only once both have begun."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self._both = anyio.Event()
+
+    async def weather(self, city: str) -> dict[str, object]:
+        """The weather in a city."""
+        self.begun.append(city)
+        if len(self.begun) == 2:
+            self._both.set()
+        with anyio.fail_after(30):
+            await self._both.wait()
+        return TOOLS["weather"].run(city=city)
+
+
+@pytest.fixture
+def meeting() -> Meeting:
+    return Meeting()

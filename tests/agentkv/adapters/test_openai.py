@@ -1,0 +1,80 @@
+"""OpenAI's own client on a model in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+import agentkv as kv
+from agentkv.adapters.openai import blocking_client, client
+
+from .conftest import NO_CALL, freed
+
+pytestmark = pytest.mark.anyio
+
+QUESTION = {"model": "nano", "messages": [{"role": "user", "content": NO_CALL}], "temperature": 0}
+
+
+async def test_it_answers_what_a_server_answers(ctx: kv.Context) -> None:
+    local = client(ctx)
+    whole = await local.chat.completions.create(**QUESTION)
+    stream = await local.chat.completions.create(**QUESTION, stream=True)
+    pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
+    assert "".join(pieces) == whole.choices[0].message.content == "I am Nano, your desk agent."
+    response = await local.responses.create(model="nano", input=NO_CALL, temperature=0)
+    assert response.output_text == whole.choices[0].message.content
+    assert [model.id async for model in local.models.list()] == ["nano"]
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        await local.chat.completions.create(**{**QUESTION, "model": "gpt"})
+
+
+async def test_a_stream_that_is_left_ends_what_it_read(ctx: kv.Context) -> None:
+    bias = {str(i): -100 for i in ctx.tokenizer.eos_ids}
+    async with freed(ctx):
+        stream = await client(ctx).chat.completions.create(**QUESTION, stream=True, logit_bias=bias)
+        async for _ in stream:
+            break
+        await stream.close()
+
+
+def test_threads_ask_at_once() -> None:
+    def answers() -> list[str | None]:
+        local = blocking_client(kv.models.nano(), capacity=4096, threads=1)
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(local.chat.completions.create, **QUESTION) for _ in range(8)]
+            return [future.result(60).choices[0].message.content for future in asked]
+
+    assert answers() == ["I am Nano, your desk agent."] * 8
+    gc.collect()
+    deadline = time.monotonic() + 30
+    while any(thread.name == "agentkv-loop" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline, "the model stays open though nobody has its client"
+        time.sleep(0.05)
+
+
+def test_a_client_of_several_event_loops() -> None:
+    local = client(kv.models.nano(), capacity=1024, threads=1)
+
+    async def ask() -> str | None:
+        return (await local.chat.completions.create(**QUESTION)).choices[0].message.content
+
+    assert len({asyncio.run(ask()) for _ in range(3)}) == 1
+
+
+def test_a_process_ends_though_nothing_was_closed() -> None:
+    script = (
+        "import agentkv as kv; from agentkv.adapters.openai import blocking_client as client\n"
+        "local = client(kv.models.nano(), capacity=512)\n"
+        f"stream = local.chat.completions.create(**{QUESTION!r}, stream=True)\n"
+        "print(next(iter(stream)).model)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("nano\n", "", 0)

@@ -50,6 +50,9 @@ from .agents.step import Step
 from .agents.stream import AgentStream
 from .agents.tool import Retry, Tool, tool
 from .output import Constraint, Grammar, JsonSchema, Regex
+from .sync.branch import SyncBranch
+from .sync.context import SyncContext
+from .sync.stream import SyncStream
 
 __version__: str
 
@@ -97,6 +100,9 @@ __all__ = [
     "Step",
     "StepFailed",
     "StepRecord",
+    "SyncBranch",
+    "SyncContext",
+    "SyncStream",
     "Token",
     "TokenStream",
     "Tokenizer",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from ._log import log
 from ._loop import StepLoop
 from ._model import OpenEngine, OpenModel, open_model
 from ._model_info import ModelInfo
+from ._opening import opening, sync_of
 from ._options import MOST_POSITIONS, Options
 from ._overflow import Overflow, checked_overflow
 from ._overflow_policies import Stop
@@ -34,6 +34,7 @@ from ._trace import StepRecord
 
 if TYPE_CHECKING:
     from ._engine import CellStore, Finished, StepEngine
+    from .sync.context import SyncContext
 
 
 class Context:
@@ -50,7 +51,7 @@ class Context:
         self._home = Home(self, loop, encoding, reader, Tokenizer(model.tokenizer, info.vocab_size), model, overflow)
 
     @classmethod
-    @asynccontextmanager
+    @opening
     async def open(
         cls,
         model: str | Path,
@@ -226,6 +227,10 @@ class Context:
 
         await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
         return Branch(self._home, created[0], None, policy, created[1])
+
+    def sync(self) -> SyncContext:
+        """The same Context with verbs that block, for other threads than its event loop's. Raises WrongEventLoop."""
+        return sync_of(self)
 
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
         """Closes every other branch of this Context, agents' prompts too, and waits until their cells are free."""

@@ -144,6 +144,7 @@ class _Life:
 def _settle(outcome: Future[R], task: asyncio.Task[R]) -> None:
     if task.cancelled():
         outcome.cancel()
+        outcome.set_running_or_notify_cancel()  # whoever waits for several only then hears of it
     elif (error := task.exception()) is not None:
         outcome.set_exception(error)
     else:

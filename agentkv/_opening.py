@@ -1,0 +1,69 @@
+"""A Context about to be opened: for an `async with` block, or for code that does not await."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from ._errors import WrongEventLoop
+
+if TYPE_CHECKING:
+    from ._context import Context
+    from .sync.context import SyncContext
+
+P = ParamSpec("P")
+
+
+class Opening(AbstractAsyncContextManager["Context", bool | None]):
+    """What `Context.open` returns: `async with` opens the model, and so does `sync()`. For one of the two, once."""
+
+    def __init__(self, opened: AbstractAsyncContextManager[Context]) -> None:
+        """Private: use `Context.open`."""
+        self._opened = opened
+
+    def __aenter__(self) -> Coroutine[Any, Any, Context]:
+        return self._opened.__aenter__()
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._opened.__aexit__(kind, error, traceback)
+
+    def sync(self) -> SyncContext:
+        """Opens the model on an event loop in a thread of its own: a Context whose verbs block.
+
+        `with kv.Context.open("my-model").sync() as ctx: ...`, or without `with`, until `ctx.close()` or the end of the
+        process. Raises as opening does.
+        """
+        from ._loop_thread import LoopThread
+        from .sync.context import SyncContext
+
+        thread = LoopThread(lambda: self._opened)
+        return SyncContext(thread.value, thread)
+
+
+def opening(open_it: Callable[P, AsyncIterator[Context]]) -> Callable[P, Opening]:
+    """`contextlib.asynccontextmanager` whose result has `sync` as well."""
+    made = asynccontextmanager(open_it)
+
+    @wraps(open_it)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> Opening:
+        return Opening(made(*args, **kwargs))
+
+    return opened
+
+
+def sync_of(context: Context) -> SyncContext:
+    """A Context that is open on the caller's event loop, for other threads. Raises ContextClosed, WrongEventLoop."""
+    from ._loop_thread import OnLoop
+    from .sync.context import SyncContext
+
+    context._loop.check_open()
+    try:
+        return SyncContext(context, OnLoop(asyncio.get_running_loop()))
+    except RuntimeError:
+        raise WrongEventLoop("blocking calls need asyncio, and this Context is trio's; await its verbs") from None

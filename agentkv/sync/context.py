@@ -1,0 +1,134 @@
+"""A Context, for code that does not await."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .._branch import Branch
+from .._context import Context
+from .._inputs import Prompt
+from .._loop_thread import LoopThread, OnLoop
+from .._model_info import ModelInfo
+from .._overflow import Overflow
+from .._saving import Progress, Saved
+from .._stats import Stats
+from .._tokenizer import Tokenizer
+from .._trace import StepRecord
+from .branch import SyncBranch
+from .verb import Verb
+
+R = TypeVar("R")
+
+
+class SyncContext:
+    """A Context whose verbs block until they are done; otherwise as `Context`. Any thread may call them, several at
+    once: what they generate rides in one forward.
+
+    Made by `kv.Context.open(...).sync()`, which opens the model on an event loop in a thread of its own until `close`,
+    the end of a `with` block or of the process; or by `sync` of an open Context, for other threads than its own.
+
+    Attributes:
+        awaited: the Context itself, for code on its event loop.
+    """
+
+    def __init__(self, context: Context, loop: OnLoop) -> None:
+        """Private: use `kv.Context.open(...).sync()`."""
+        self.awaited = context
+        self._loop = loop
+
+    compact = Verb(Context.compact)
+
+    def branch(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: Mapping[str, Any] | None = None,
+        overflow: Overflow | None = None,
+    ) -> SyncBranch:
+        """As `Context.branch`."""
+        return self._made(self.wait(self.awaited.branch(prompt, tools=tools, template=template, overflow=overflow)))
+
+    def keep(self, *branches: SyncBranch) -> None:
+        """As `Context.keep`."""
+        self.wait(self.awaited.keep(branch.awaited for branch in branches))
+
+    def save(
+        self,
+        path: str | Path,
+        branches: Mapping[str, SyncBranch],
+        *,
+        shareable: bool = False,
+        progress: Progress | None = None,
+    ) -> Saved:
+        """As `Context.save`."""
+        named = {name: branch.awaited for name, branch in branches.items()}
+        return self.wait(self.awaited.save(path, named, shareable=shareable, progress=progress))
+
+    def load(
+        self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
+    ) -> SyncBranch:
+        """As `Context.load`."""
+        return self._made(self.wait(self.awaited.load(path, shared=shared, recompute=recompute, progress=progress)))
+
+    def load_all(
+        self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
+    ) -> dict[str, SyncBranch]:
+        """As `Context.load_all`."""
+        loaded = self.wait(self.awaited.load_all(path, shared=shared, recompute=recompute, progress=progress))
+        return {name: self._made(branch) for name, branch in loaded.items()}
+
+    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """What any coroutine returns that is for this Context: `ctx.wait(kv.gather(...))`. Branches in it are those
+        that are `awaited`. A Ctrl-C cancels it.
+
+        Raises WrongEventLoop on the Context's own event loop, where it would wait for ever.
+        """
+        return self._loop.wait(coroutine)
+
+    def close(self) -> None:
+        """Closes what was opened here; a Context that another opened stays open."""
+        if isinstance(self._loop, LoopThread):
+            self._loop.close()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.awaited.tokenizer
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """Facts of the model."""
+        return self.awaited.model_info
+
+    @property
+    def stats(self) -> Stats:
+        """What was done and is held."""
+        return self.awaited.stats
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """What each of the last steps merged, oldest first."""
+        return self.awaited.steps
+
+    @property
+    def branches(self) -> list[SyncBranch]:
+        """The live branches, oldest first."""
+        return [self._made(branch) for branch in self.awaited.branches]
+
+    def _made(self, branch: Branch) -> SyncBranch:
+        return SyncBranch(branch, self._loop)
+
+    def __repr__(self) -> str:
+        return repr(self.awaited)
+
+    def __enter__(self) -> SyncContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,167 @@
+"""Contexts for code that does not await, branches and streams of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import agentkv as kv
+
+QUESTION = [{"role": "user", "content": "Who are you?"}]
+ANSWER = "I am Nano, your desk agent."
+
+
+@pytest.fixture
+def ctx() -> Iterator[kv.SyncContext]:
+    with kv.Context.open(kv.models.nano(), capacity=2048, threads=1).sync() as ctx:
+        yield ctx
+
+
+def endless(ctx: kv.SyncContext) -> kv.Sampling:
+    return kv.Sampling(logit_bias=dict.fromkeys(ctx.tokenizer.eos_ids, -100.0))
+
+
+def loop_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "agentkv-loop"]
+
+
+def test_verbs_do_what_those_of_a_context_do(ctx: kv.SyncContext, tmp_path: Path) -> None:
+    branch = ctx.branch(QUESTION)
+    mark = branch.mark("asked")
+    with branch.fork() as fork:
+        assert fork.generate(max_tokens=32).text == ANSWER
+    assert fork.closed
+    one, two = branch.fork(2)
+    two.generate(max_tokens=3)
+    branch.adopt(two)
+    assert len(branch) == len(one) + 3
+    branch.rollback(mark)
+    assert branch.tokens == one.tokens
+    assert branch.select(["yes", "no"]).text in ("yes", "no")
+    assert branch.logits().shape == (ctx.model_info.vocab_size,)
+    ctx.save(tmp_path / "both.kv", {"branch": branch, "one": one})
+    loaded = ctx.load_all(tmp_path / "both.kv")
+    assert loaded["one"].tokens == one.tokens
+    assert loaded["branch"].marks.keys() == {"asked"}
+    branch.save(tmp_path / "one.kv")
+    assert ctx.load(tmp_path / "one.kv").messages == branch.messages
+    ctx.keep(branch)
+    assert [each.awaited for each in ctx.branches] == [branch.awaited]
+    assert ctx.stats.cells_used == len(branch) - 1 or ctx.stats.cells_used == len(branch)
+
+
+def test_streams_hand_out_tokens_and_keep_what_was_read(ctx: kv.SyncContext) -> None:
+    branch = ctx.branch(QUESTION)
+    with branch.stream(sampling=endless(ctx), max_tokens=500) as tokens:
+        read = [next(tokens) for _ in range(5)]
+    assert [token.id for token in read] == branch.tokens[-5:] == tokens.generation.tokens
+    assert tokens.generation.finish_reason == "cancelled"
+    with branch.stream(max_tokens=4) as tokens:
+        assert len(list(tokens)) == len(tokens.generation.tokens)
+
+
+def test_agents_and_other_coroutines_run_as_well(ctx: kv.SyncContext) -> None:
+    branch = ctx.branch(QUESTION)
+    run = ctx.branch([{"role": "system", "content": "You are Nano, a desk agent."}]).run(kv.Agent(), "Who are you?")
+    assert run.output == ANSWER
+    forks = branch.fork(3)
+    made = ctx.wait(kv.gather(*(fork.awaited.generate(max_tokens=4) for fork in forks)))
+    assert len({each.text for each in made}) == 1
+
+
+def test_threads_share_forwards(ctx: kv.SyncContext) -> None:
+    branches = ctx.branch(QUESTION).fork(8)
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda branch: branch.generate(max_tokens=200, sampling=endless(ctx)), branches))
+    assert len({each.text for each in made}) == 1
+    assert max(step.decode_rows for step in ctx.steps) > 1
+
+
+def test_ctrl_c_ends_a_generation_and_keeps_what_was_made(ctx: kv.SyncContext) -> None:
+    branch = ctx.branch(QUESTION)
+    before = len(branch)
+
+    def interrupt() -> None:
+        while not any(step.decode_rows for step in ctx.steps):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        branch.generate(max_tokens=1900, sampling=endless(ctx))
+    assert before < len(branch) < before + 1900
+    branch.rollback(before)
+    assert branch.generate(max_tokens=32).text == ANSWER
+
+
+def test_errors_are_those_of_the_verbs(ctx: kv.SyncContext) -> None:
+    branch = ctx.branch(QUESTION)
+    with pytest.raises(kv.InvalidInput):
+        branch.generate(max_tokens=0)
+    with pytest.raises(kv.InvalidInput):
+        branch.stream(max_tokens=0)
+    branch.close()
+    branch.close()
+    with pytest.raises(kv.BranchClosed):
+        branch.extend("a")
+    ctx.close()
+    ctx.close()
+    with pytest.raises((kv.ContextClosed, kv.WrongEventLoop)):
+        ctx.branch("a")
+    assert not loop_threads()
+
+
+def test_one_that_nobody_has_is_closed() -> None:
+    def made() -> str:
+        ctx = kv.Context.open(kv.models.nano(), capacity=256, threads=1).sync()
+        return ctx.branch(QUESTION).generate(max_tokens=32).text
+
+    assert made() == ANSWER
+    gc.collect()
+    assert not loop_threads()
+
+
+def test_what_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    with pytest.raises(kv.ModelError):
+        kv.Context.open(tmp_path).sync()
+    with pytest.raises(kv.InvalidInput):
+        kv.Context.open(kv.models.nano(), capacity=-1).sync()
+    assert not loop_threads()
+
+
+def test_an_open_context_is_for_other_threads_as_well() -> None:
+    async def main() -> None:
+        async with kv.Context.open(kv.models.nano(), capacity=512, threads=1) as ctx:
+            blocking = ctx.sync()
+
+            def elsewhere() -> str:
+                with blocking.branch(QUESTION) as branch:
+                    return branch.generate(max_tokens=32).text
+
+            assert await asyncio.to_thread(elsewhere) == ANSWER
+            with pytest.raises(kv.WrongEventLoop, match="await"):
+                blocking.branch(QUESTION)
+            blocking.close()
+            branch = await ctx.branch(QUESTION)  # it is not the facade's to close
+            assert (await branch.generate(max_tokens=32)).text == ANSWER
+        with pytest.raises(kv.ContextClosed):
+            ctx.sync()
+
+    asyncio.run(main())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_contexts_of_trio_are_awaited(anyio_backend: str) -> None:
+    async with kv.Context.open(kv.models.nano(), capacity=64) as ctx:
+        with pytest.raises(kv.WrongEventLoop, match="trio"):
+            ctx.sync()

@@ -142,7 +142,7 @@ $(DONE)/torch: $(DONE)/venv
 
 $(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 	@echo "==> Installing what export and tests need"
-	@$(PIP) $$($(EXTRAS) export serve client trace openai pydantic-ai openai-agents langchain test docs)
+	@$(PIP) $$($(EXTRAS) export serve client trace openai pydantic-ai openai-agents langchain mcp test docs)
 	@touch $@
 
 $(DONE)/docs-deps: $(DONE)/venv pyproject.toml

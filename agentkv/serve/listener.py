@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,27 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .._errors import InvalidInput
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 HEADER_SECONDS = 20.0  # for the whole head of a request
 
 
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises InvalidInput for an address that cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; pass another address"
+        ) from error
+
+
 def listener(app: ASGIApp) -> uvicorn.Server:
-    """A server of HTTP that leaves signals to whoever runs it."""
+    """A server of HTTP that leaves signals, and the lifespan of `app`, to whoever runs it."""
     config = uvicorn.Config(
         app,
         http=_Prompt,

@@ -17,7 +17,7 @@ from .._context import Context
 from .._errors import InvalidInput, SnapshotMismatch
 from ..trace import record
 from .app import application
-from .listener import listener
+from .listener import bound, listener
 
 if TYPE_CHECKING:
     import uvicorn
@@ -57,7 +57,7 @@ async def run(
         trace: file that everything is recorded to; None for none.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    with _bound(listening) as bound:
+    with bound(listening.host, listening.port) as sock:
         stdout.print(f"opening {escaped(model)} ...")
         async with AsyncExitStack() as stack:
             context = await stack.enter_async_context(Context.open(model, **how))
@@ -67,12 +67,12 @@ async def run(
             for path in warm:
                 for branch in (await _loaded(context, path)).values():
                     app.state.server.warm(branch)
-            host, port = bound.getsockname()[:2]
+            host, port = sock.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             stdout.print(
                 f"serving {escaped(settings.names[0])} at http://{shown}:{port}/v1 (Ctrl-C to stop)", soft_wrap=True
             )
-            await _serve(app, app.state.server, bound, listening.drain_seconds)
+            await _serve(app, app.state.server, sock, listening.drain_seconds)
     stdout.print("stopped")
 
 
@@ -87,11 +87,11 @@ async def _loaded(context: Context, path: Path) -> Mapping[str, Branch]:
     return branches
 
 
-async def _serve(app: ASGIApp, server: Server, bound: socket.socket, drain_seconds: float) -> None:
+async def _serve(app: ASGIApp, server: Server, sock: socket.socket, drain_seconds: float) -> None:
     server_of_http = listener(app)
     async with anyio.create_task_group() as group:
         group.start_soon(_until_told, group, server_of_http, server, drain_seconds)
-        await server_of_http.serve(sockets=[bound])
+        await server_of_http.serve(sockets=[sock])
         group.cancel_scope.cancel()
 
 
@@ -112,15 +112,3 @@ async def _drain(http: uvicorn.Server, server: Server, seconds: float) -> None:
     if late:
         stdout.print(f"{late} requests were not done within {seconds:g} s, and were told so")
     http.should_exit = True
-
-
-def _bound(listening: Listening) -> socket.socket:
-    """Raises InvalidInput for an address that cannot be had."""
-    try:
-        family = socket.getaddrinfo(listening.host, listening.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((listening.host, listening.port), family=family)
-    except OSError as error:
-        raise InvalidInput(
-            f"cannot listen on {listening.host} port {listening.port}: {error.strerror or error}; pass another --host "
-            "or --port"
-        ) from error

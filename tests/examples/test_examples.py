@@ -313,3 +313,11 @@ def test_agents_of_other_frameworks_change_one_line(framework: str) -> None:
     cached, prompt = (int(word) for word in re.findall(r"[0-9]+", answer))
     assert answer.startswith("I am Nano, your desk agent.")
     assert cached > prompt * 0.9
+
+
+async def test_tools_of_an_mcp_server() -> None:
+    import mcp_tools
+    from nano.tools import TOOLS
+
+    run = await mcp_tools.ask("What is the weather in Tolvik and in Brasno?")
+    assert [call.result for call in run.calls] == [TOOLS["weather"].run(city) for city in ("Tolvik", "Brasno")]

@@ -1,0 +1,204 @@
+"""Tools of MCP servers, for agents."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+from anyio.abc import TaskGroup, TaskStatus
+from mcp import Client, MCPError, StdioServerParameters
+from mcp_types import CONNECTION_CLOSED
+from mcp_types import Tool as ServerTool
+
+from ..._errors import InvalidInput
+from ..._log import log
+from ..._shown import shown
+from ...agents.tool import Tool
+from ...output import JsonSchema
+from .errors import ServerLost, ServerToolError
+from .results import result_of
+
+DEFAULT_TIMEOUT = 60.0  # seconds
+MOST_NAME = 64  # characters
+_LOST = (CONNECTION_CLOSED,)
+_BROKEN = (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, httpx2.HTTPError)
+_UNSAID = re.compile(r"[^A-Za-z0-9_.-]")  # what names of our tools have not
+
+
+@asynccontextmanager
+async def connect(
+    server: str | Sequence[str],
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    prefix: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> AsyncIterator[Connection]:
+    """A server's tools, for the length of an `async with` block: a toolset for `kv.Agent(toolsets=[...])`.
+
+    A server that goes away in mid-call fails that call, and is started or reached again by the next. Its list of tools
+    is asked for before each turn, so changes of it are seen then.
+
+    Args:
+        server: a command, whose process is started here and spoken to over its stdin and stdout; or an http or https
+            URL (streamable HTTP).
+        timeout: seconds for a call, and for the server to come up.
+        prefix: put before the names of its tools, where those of several servers are alike.
+        env: environment variables for the process, beside a few that are safe to pass on.
+        cwd: its working directory.
+
+    Raises:
+        InvalidInput: a `server` that is neither.
+        ServerLost: it does not come up.
+    """
+    target = _target(server, env, cwd)
+    failure: Exception | None = None  # comes out as it is, not in a group
+    async with anyio.create_task_group() as group:
+        connection = Connection(target, timeout, prefix, group)
+        try:
+            await connection.tools()
+            yield connection
+        except Exception as error:
+            failure = error
+        finally:
+            group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class Connection:
+    """The tools of one server. Made by `connect`; any number of agents and turns may use it at once."""
+
+    def __init__(self, target: str | StdioServerParameters, timeout: float, prefix: str, group: TaskGroup) -> None:
+        """Private: use `connect`."""
+        self.name = target if isinstance(target, str) else target.command
+        self._target = target
+        self._timeout = timeout
+        self._prefix = prefix
+        self._group = group
+        self._session: _Session | None = None
+        self._opening = anyio.Lock()
+
+    async def tools(self) -> list[Tool[Any, ..., Any]]:
+        """Those that it has now. Raises ServerLost."""
+        try:
+            return await self._listed()
+        except ServerLost:  # it may have gone since the last turn, and asking again harms nothing
+            return await self._listed()
+
+    async def _listed(self) -> list[Tool[Any, ..., Any]]:
+        client = await self._client()
+        listed: list[ServerTool] = []
+        with self._told("does not list its tools"), anyio.fail_after(self._timeout):
+            page = await client.list_tools(cache_mode="bypass")
+            listed += page.tools
+            while page.next_cursor is not None:
+                page = await client.list_tools(cursor=page.next_cursor, cache_mode="bypass")
+                listed += page.tools
+        return [self._tool(tool) for tool in listed]
+
+    def _tool(self, tool: ServerTool) -> Tool[Any, ..., Any]:
+        async def call(**arguments: Any) -> Any:
+            client = await self._client()
+            with self._told(f"did not answer a call of {tool.name}"):
+                answer = await client.call_tool(tool.name, arguments)
+            return result_of(answer)
+
+        name = _UNSAID.sub("_", self._prefix + tool.name)[:MOST_NAME]
+        return Tool(name, tool.description or tool.title or "", _held(tool), call, timeout=self._timeout)
+
+    async def _client(self) -> Client:
+        """Of the session, which is opened where none is open."""
+        async with self._opening:
+            if self._session is None or self._session.ended:
+                self._session = _Session(self._target)
+                with self._told("does not come up"), anyio.fail_after(self._timeout):
+                    await self._group.start(self._session.run)
+            assert self._session.client is not None
+            return self._session.client
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Errors of the server as ours. One that was lost is opened again when it is needed."""
+        session = self._session
+        try:
+            yield
+        except TimeoutError as error:
+            raise ServerLost(f"{self.name} {what} within {self._timeout:g} s") from error
+        except MCPError as error:
+            if error.code not in _LOST:
+                raise ServerToolError(str(error)) from error
+            self._lose(session)
+            raise ServerLost(f"{self.name} {what}: it went away") from error
+        except (*_BROKEN, ExceptionGroup) as error:
+            self._lose(session)
+            raise ServerLost(f"{self.name} {what}: {_reason(error)}") from error
+
+    def _lose(self, session: _Session | None) -> None:
+        session = session or self._session
+        if session is not None:
+            session.end()
+
+
+class _Session:
+    """One life of a connection, in a task of its own: whoever finds it broken can end it."""
+
+    def __init__(self, target: str | StdioServerParameters) -> None:
+        self._target = target
+        self._over = anyio.Event()
+        self.client: Client | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._over.is_set()
+
+    def end(self) -> None:
+        self._over.set()
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        try:
+            async with Client(self._target) as client:
+                self.client = client
+                task_status.started()
+                await self._over.wait()
+        except Exception as error:
+            if self.client is None:
+                raise
+            log.warning("an MCP server went away", server=str(self._target), error=_reason(error))
+        finally:
+            self._over.set()
+
+
+def _target(
+    server: str | Sequence[str], env: Mapping[str, str] | None, cwd: str | Path | None
+) -> str | StdioServerParameters:
+    """Raises InvalidInput for what is no URL and no command."""
+    if isinstance(server, str) and server.startswith(("http://", "https://")):
+        return server
+    words = shlex.split(server) if isinstance(server, str) else list(server)
+    if not words or not all(isinstance(word, str) for word in words):
+        raise InvalidInput(f"server is {shown(server)}, but it must be a command, or an http or https URL")
+    return StdioServerParameters(command=words[0], args=words[1:], env=None if env is None else dict(env), cwd=cwd)
+
+
+def _held(tool: ServerTool) -> dict[str, Any]:
+    """The schema that calls are held to: any object, where a grammar cannot hold the server's."""
+    schema = {**tool.input_schema, "type": "object"}
+    try:
+        JsonSchema(schema)
+    except InvalidInput as error:
+        log.warning("calls of an MCP tool are not held to its schema", tool=tool.name, error=str(error))
+        return {"type": "object"}
+    return schema
+
+
+def _reason(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__

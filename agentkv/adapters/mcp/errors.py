@@ -1,0 +1,13 @@
+"""What goes wrong between an agent and an MCP server."""
+
+from __future__ import annotations
+
+from ..._errors import AgentKVError
+
+
+class ServerLost(AgentKVError):
+    """An MCP server cannot be reached, or went away; the next call tries again."""
+
+
+class ServerToolError(AgentKVError):
+    """A server refuses a call, or its tool says what went wrong; the model reads it."""

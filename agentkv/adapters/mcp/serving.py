@@ -1,0 +1,65 @@
+"""An MCP server of branches from the opening of its model to its last request."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import anyio
+from mcp.server.mcpserver import MCPServer
+
+from ... import models
+from ..._console import stderr
+from ..._context import Context
+from ..._errors import InvalidInput
+from ..._shown import shown
+from ...serve.listener import bound, listener
+from .named_branches import NamedBranches
+from .server import branch_server
+
+
+async def serve_branches(
+    model: Path | None, http: str | None, capacity: int, most: int, saves: Path | None, threads: int | None
+) -> None:
+    """Serves until its client hangs up, or Ctrl-C.
+
+    Raises as `Context.open` does, and InvalidInput for an address that is none.
+
+    Args:
+        model: what `Context.open` opens; None for nano.
+        http: address to listen on, as "host:port"; None for stdin and stdout.
+        capacity: cells of the cache.
+        most: branches at one time.
+        saves: folder for saved branches, made where it is missing; None for none.
+        threads: of the model.
+    """
+    address = None if http is None else _address(http)
+    if saves is not None:
+        await anyio.Path(saves).mkdir(parents=True, exist_ok=True)
+    async with Context.open(models.nano() if model is None else model, capacity, threads=threads) as context:
+        server = branch_server(NamedBranches(context, most, saves))
+        if address is None:
+            await server.run_stdio_async()
+        else:
+            await _over_http(server, *address)
+
+
+async def _over_http(server: MCPServer, host: str, port: int) -> None:
+    app = server.streamable_http_app(host=host)
+    with bound(host, port) as sock, anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        name = f"[{host}]" if ":" in host else host
+        stderr.print(f"serving branches at http://{name}:{sock.getsockname()[1]}/mcp (Ctrl-C to stop)", soft_wrap=True)
+        http = listener(app)
+        async with app.router.lifespan_context(app), anyio.create_task_group() as group:
+            group.start_soon(http.serve, [sock])
+            async for _ in signals:
+                http.should_exit = True
+                break
+
+
+def _address(text: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(.+):([0-9]{1,5})", text)
+    if found is None or int(found[2]) > 65535:
+        raise InvalidInput(f"--http is {shown(text)}, but it must be a host and a port, such as 127.0.0.1:8081")
+    return found[1], int(found[2])

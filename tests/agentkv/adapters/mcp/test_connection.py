@@ -1,0 +1,171 @@
+"""Tools of real MCP servers, which run in processes of their own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import mcp_types
+import pytest
+
+import agentkv as kv
+from agentkv.adapters.mcp import Connection, ServerLost, ServerToolError, connect
+from tests.agentkv.adapters.conftest import INSTRUCTIONS, TWO_CALLS, TWO_RESULTS
+
+pytestmark = pytest.mark.anyio
+
+DESK = [sys.executable, str(Path(__file__).with_name("desk_server.py"))]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Of a server of streamable HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([*DESK, "http", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", port), 0.1).close()
+                break
+            except OSError:
+                subprocess.run(["sleep", "0.05"], check=True)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def until(path: Path) -> None:
+    """Returns once there is such a file."""
+    with anyio.fail_after(60):
+        while not path.exists():  # noqa: ASYNC110, ASYNC240 - another process writes it
+            await anyio.sleep(0.01)
+
+
+async def tool(connection: Connection, name: str) -> kv.Tool[object, ..., object]:
+    return next(tool for tool in await connection.tools() if tool.name == name)
+
+
+async def test_an_agent_calls_a_servers_tools() -> None:
+    async with (
+        connect(DESK) as desk,
+        kv.Context.open(kv.models.nano(), capacity=4096, threads=1) as ctx,
+    ):
+        weather = await tool(desk, "weather")
+        agent = kv.Agent(INSTRUCTIONS, tools=[weather])
+        run = await agent.run(await agent.trunk(ctx), TWO_CALLS)
+        assert [call.result for call in run.calls] == TWO_RESULTS
+        assert all(str(told["sky"]) in run.output for told in TWO_RESULTS)
+
+
+async def test_all_of_them_are_a_toolset(address: str) -> None:
+    async with (
+        connect(address) as desk,
+        kv.testing.replies([kv.testing.call("meet"), kv.testing.call("fail", why="no"), "Done."], capacity=4096) as ctx,
+    ):
+        begun = anyio.Event()
+
+        async def meet() -> None:
+            begun.set()
+            await (await tool(desk, "meet"))()
+
+        agent = kv.Agent(INSTRUCTIONS, toolsets=[desk])
+        async with anyio.create_task_group() as group:
+            group.start_soon(meet)
+            run = await agent.run(await ctx.branch(INSTRUCTIONS), "Meet.")
+        met, failed = run.calls
+        assert met.result == {"result": "met"}
+        assert failed.status == "failed"
+        assert "no" in failed.content
+        assert run.output == "Done."
+
+
+async def test_lists_change_between_turns() -> None:
+    async with connect(DESK, prefix="desk_") as desk:
+        before = [each.name for each in await desk.tools()]
+        await (await tool(desk, "desk_grow"))()
+        after = [each.name for each in await desk.tools()]
+        assert after == [*before, "desk_shout_loud"]
+        assert await (await tool(desk, "desk_shout_loud"))(text="hey") == {"result": "HEY"}
+
+
+async def test_what_is_no_text_is_named() -> None:
+    async with connect(DESK) as desk:
+        told = await (await tool(desk, "picture"))()
+        assert told == "a cat\n[image, image/png: not shown, only text is supported]"
+
+
+async def test_a_server_that_dies_fails_the_call_and_comes_back() -> None:
+    async with connect(DESK) as desk:
+        die, weather = await tool(desk, "die"), await tool(desk, "weather")
+        with anyio.fail_after(30):
+            with pytest.raises(ServerLost, match="went away"):
+                await die()
+            assert await weather(city="Tolvik") == TWO_RESULTS[0]
+            with pytest.raises(ServerLost):
+                await die()
+            assert len(await desk.tools()) > 5
+            with pytest.raises(ServerToolError, match="gone"):
+                await desk._tool(mcp_types.Tool(name="gone", input_schema={"type": "object"}))()
+
+
+async def test_a_call_that_is_cancelled_or_late_is_cancelled_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "marker"
+    async with connect(DESK, env={"DESK_MARKER": str(marker)}, timeout=20) as desk:
+        hang = await tool(desk, "hang")
+        async with anyio.create_task_group() as group:
+            group.start_soon(hang)
+            await until(marker.with_suffix(".begun"))
+            group.cancel_scope.cancel()
+        await until(marker)
+        assert await (await tool(desk, "weather"))(city="Tolvik") == TWO_RESULTS[0]
+
+
+async def test_calls_have_a_time(tmp_path: Path) -> None:
+    async with (
+        connect(DESK, env={"DESK_MARKER": str(tmp_path / "marker")}) as desk,
+        kv.testing.replies([kv.testing.call("hang"), "Too slow."], capacity=4096) as ctx,
+    ):
+        slow = await tool(desk, "hang")
+        agent = kv.Agent(INSTRUCTIONS, tools=[replace(slow, timeout=0.5)])
+        run = await agent.run(await ctx.branch(INSTRUCTIONS), "Hang.")
+        assert run.calls[0].status == "timeout"
+        assert run.output == "Too slow."
+
+
+async def test_what_does_not_come_up_says_so() -> None:
+    with anyio.fail_after(60):
+        with pytest.raises(ServerLost, match="no-such-command"):
+            async with connect("no-such-command --now"):
+                pass
+        with pytest.raises(ServerLost, match="within 1 s"):
+            async with connect([*DESK, "mute"], timeout=1):
+                pass
+        with pytest.raises(ServerLost):
+            async with connect("http://127.0.0.1:9/mcp", timeout=10):
+                pass
+        with pytest.raises(ServerLost):
+            async with connect([sys.executable, "-c", "print('hello')"], timeout=20):
+                pass
+        with pytest.raises(kv.InvalidInput, match="command"):
+            async with connect([]):
+                pass
+
+
+async def test_errors_of_the_block_come_out_as_they_are() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with connect(DESK):
+            raise ZeroDivisionError

@@ -1,0 +1,148 @@
+"""`agentkv mcp`, in a process of its own, driven by the SDK's own client."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters
+from typer.testing import CliRunner
+
+from agentkv.cli import app
+
+pytestmark = pytest.mark.anyio
+
+QUESTION = [{"role": "user", "content": "Who are you?"}]
+ANSWER = "I am Nano, your desk agent."
+AGENTKV = [sys.executable, "-m", "agentkv", "mcp", "--capacity", "2048", "--threads", "1"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def served(*options: str) -> AsyncIterator[Client]:
+    async with Client(StdioServerParameters(command=AGENTKV[0], args=[*AGENTKV[1:], *options])) as client:
+        yield client
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    """What it returns. Fails where it is an error."""
+    answer = await client.call_tool(tool, arguments)
+    assert not answer.is_error, answer.content
+    told = answer.structured_content
+    return told["result"] if told is not None and set(told) == {"result"} else told
+
+
+async def refused(client: Client, tool: str, **arguments: Any) -> str:
+    answer = await client.call_tool(tool, arguments)
+    assert answer.is_error
+    return answer.content[0].text
+
+
+async def test_branches_are_forked_and_rolled_back(tmp_path: Path) -> None:
+    async with served("--saves", str(tmp_path / "saves")) as client:
+        trunk = await call(client, "new_branch", messages=QUESTION)
+        assert trunk == {"branch": "b1", "tokens": 27}
+        forks = await call(client, "fork", branch="b1", count=3)
+        made = [await call(client, "generate", branch=fork["branch"], max_tokens=32) for fork in forks]
+        assert {each["text"] for each in made} == {ANSWER}
+        assert made[0]["finish_reason"] == "eos"
+        assert await call(client, "rollback", branch="b2", tokens=27) == {"branch": "b2", "tokens": 27}
+        assert (await call(client, "chat", branch="b3", message="Thank you!"))["text"] == "You are welcome."
+        await call(client, "adopt", branch="b1", other="b3")
+        assert (await call(client, "select", branch="b1", choices=["yes", "no"]))["text"] in ("yes", "no")
+        assert "You are welcome." in await call(client, "read", branch="b1")
+        schema = {"type": "object", "properties": {"sky": {"enum": ["sunny"]}}, "required": ["sky"]}
+        schema["additionalProperties"] = False
+        held = await call(client, "generate", branch="b4", json_schema=schema)
+        assert json.loads(held["text"]) == {"sky": "sunny"}
+        tree = (await call(client, "list_branches")).splitlines()
+        assert [line.split(":")[0] for line in tree] == ["b1", "  b2", "  b3", "  b4"]
+        await call(client, "save", branch="b3", file="talk.kv")
+        await call(client, "close", branch="b3")
+        (loaded,) = await call(client, "load", file="talk.kv")
+        assert "You are welcome." in await call(client, "read", branch=loaded["branch"])
+
+
+async def test_errors_say_what_to_do() -> None:
+    async with served("--most-branches", "2") as client:
+        assert "none yet" in await refused(client, "generate", branch="b9")
+        await call(client, "new_branch", text="Hello")
+        assert "there are: b1" in await refused(client, "read", branch="b9")
+        assert "close some" in await refused(client, "fork", branch="b1", count=2)
+        assert "needs" in await refused(client, "extend", branch="b1", text="word " * 4000)
+        assert "it has 1" in await refused(client, "rollback", branch="b1", tokens=50)
+        await refused(client, "generate", branch="b1", max_tokens=0)
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert {"save", "load"}.isdisjoint(names)
+        assert (await call(client, "generate", branch="b1", max_tokens=3))["generated"] == 3
+
+
+async def test_files_stay_in_their_folder(tmp_path: Path) -> None:
+    async with served("--saves", str(tmp_path)) as client:
+        await call(client, "new_branch", text="Hello")
+        for name in ("../out", "/tmp/out", "a/b", "", ".hidden", "a\0b", "x" * 200):
+            assert "plain name" in await refused(client, "save", branch="b1", file=name)
+        assert "no" in await refused(client, "load", file="none.kv")
+        assert not any(tmp_path.iterdir())  # noqa: ASYNC240
+
+
+async def test_a_cancelled_generation_ends_there() -> None:
+    async with served() as client:
+        await call(client, "new_branch", messages=QUESTION)
+        with anyio.move_on_after(0.3):
+            while True:  # some are cancelled at their beginning, some in their middle
+                await call(client, "generate", branch="b1", max_tokens=1500, temperature=5.0)
+                await call(client, "rollback", branch="b1", tokens=27)
+        with anyio.fail_after(20):
+            await call(client, "rollback", branch="b1", tokens=27)
+            assert (await call(client, "generate", branch="b1", max_tokens=32))["text"] == ANSWER
+
+
+async def test_over_http() -> None:
+    command = [*AGENTKV, "--http", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: ASYNC220
+    assert process.stderr is not None
+    try:
+        found = None
+        while found is None:
+            line = process.stderr.readline()
+            assert line, "it ended"
+            found = re.search(r"http://127.0.0.1:([0-9]+)", line)
+        async with Client(f"http://127.0.0.1:{found[1]}/mcp") as one, Client(f"http://127.0.0.1:{found[1]}/mcp") as two:
+            await call(one, "new_branch", messages=QUESTION)
+            async with anyio.create_task_group() as group:
+                for client in (one, two):
+                    group.start_soon(lambda client: call(client, "fork", branch="b1"), client)
+            assert (await call(two, "generate", branch="b3", max_tokens=32))["text"] == ANSWER
+    finally:
+        process.terminate()
+        assert process.wait(20) in (0, -15, 143)
+        process.stderr.close()
+
+
+def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
+    for arguments, said in (
+        ([str(tmp_path / "none")], "no such folder"),
+        (["--http", "nowhere"], "127.0.0.1:8081"),
+    ):
+        result = CliRunner().invoke(app, ["mcp", *arguments])
+        assert result.exit_code == 1
+        assert said in result.output
+        assert "Traceback" not in result.output
+
+
+def test_a_client_that_hangs_up_ends_it() -> None:
+    ended = subprocess.run(AGENTKV, input="", capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 0)

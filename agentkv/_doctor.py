@@ -24,6 +24,10 @@ EXTRAS = {
     "serve": ("starlette", "uvicorn"),
     "client": ("httpx",),
     "trace": ("opentelemetry-api", "perfetto"),
+    "pydantic-ai": ("pydantic-ai-slim",),
+    "openai-agents": ("openai-agents",),
+    "langchain": ("langchain-openai",),
+    "mcp": ("mcp",),
     "plot": ("matplotlib",),
 }
 """By the packages that tell whether an extra is there."""

@@ -22,6 +22,7 @@ from agentkv._kept import list_models, pull, rm
 from agentkv._progress import displayed
 from agentkv._serving import serve
 from agentkv.adapters.mcp.command import mcp
+from agentkv.terminal.command import chat
 from agentkv.trace.replay_command import replay
 from agentkv.trace.view_command import view
 
@@ -39,6 +40,7 @@ app.command()(pull)
 app.command("list")(list_models)
 app.command()(rm)
 app.command()(serve)
+app.command()(chat)
 app.command()(mcp)
 app.command()(doctor)
 app.command()(view)

@@ -1,0 +1,1 @@
+"""`agentkv chat`: talking to a model in a terminal, on branches."""

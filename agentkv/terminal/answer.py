@@ -1,0 +1,96 @@
+"""An answer as it is written: markdown, drawn block by block."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from agentkv_runtime.printable import printable
+from markdown_it import MarkdownIt
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.text import Text
+
+REDRAWN_S = 0.06  # least time between two drawings of what is being written
+
+
+class Answer:
+    """Shows a text that grows, for the length of a `with` block. Blocks that are complete (a paragraph, a list, code)
+    are printed for good; only the last one is drawn anew as it grows, so nothing that has scrolled away is touched."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._open = ""
+        self._thought = False  # is what is open what the model thinks?
+        self._drawn = 0.0
+        self._parser = MarkdownIt().enable("table")
+
+    def __enter__(self) -> Answer:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end_part()
+        self._live.stop()
+
+    def add(self, text: str) -> None:
+        """More of it."""
+        self._grow(text, thought=False)
+
+    def think(self, text: str) -> None:
+        """More of what the model thinks before it."""
+        self._grow(text, thought=True)
+
+    def _grow(self, text: str, thought: bool) -> None:
+        if thought != self._thought:
+            self._end_part()
+            self._thought = thought
+        self._open += _shown(text)
+        now = time.monotonic()
+        if self._console.is_terminal and now - self._drawn >= REDRAWN_S:
+            self._drawn = now
+            self._draw()
+
+    def note(self, text: str) -> None:
+        """A line of its own, behind what was written so far."""
+        self._end_part()
+        self._console.print(Text(printable(text), "dim"), soft_wrap=True)
+
+    def _draw(self) -> None:
+        lines = self._open.splitlines(keepends=True)
+        blocks = [token.map[0] for token in self._parser.parse(self._open) if token.level == 0 and token.map]
+        last = blocks[-1] if blocks else 0
+        if last:
+            self._flush("".join(lines[:last]))
+            self._open = "".join(lines[last:])
+        self._live.update(self._growing(), refresh=True)
+
+    def _growing(self) -> Markdown | Text:
+        """The last block; of one that is higher than the screen its end."""
+        room = max(self._console.height - 2, 1)
+        lines = self._open.splitlines()
+        wrapped = sum(1 + len(line) // max(self._console.width, 1) for line in lines)
+        return self._styled(self._open) if wrapped < room else Text("\n".join(lines[-room // 2 :]))
+
+    def _end_part(self) -> None:
+        self._flush(self._open)
+        self._open = ""
+
+    def _flush(self, text: str) -> None:
+        self._live.update(Text(""), refresh=True)
+        if text.strip():
+            self._console.print(self._styled(text), soft_wrap=not self._console.is_terminal)
+
+    def _styled(self, text: str) -> Markdown | Text:
+        if self._thought:
+            return Text(text.strip(), "dim italic")
+        return Markdown(text) if self._console.is_terminal else Text(text.strip("\n"))
+
+
+def _shown(text: str) -> str:
+    """Nothing that a terminal would obey."""
+    return "\n".join(printable(line.replace("\t", "    ")) for line in text.split("\n"))

@@ -1,0 +1,57 @@
+"""`agentkv chat`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._console import escaped, reporting, stdout
+
+
+def chat(
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="Model folder, or the name of a model that was pulled; without: nano."),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+    tools: Annotated[
+        Path | None, typer.Option(metavar="FILE.py", help="Python file with functions under @kv.tool. It is run.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 says the likeliest thing each time.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="Says the same again.")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 2048,
+    spec: Annotated[bool, typer.Option("--spec/--no-spec", help="Draft from what was said before.")] = False,
+    load: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on from branches that were saved.")] = None,
+    capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
+) -> None:
+    """Talk to a model: answers as they are written, branches, tools. /help lists what else there is.
+
+    Where stdin is no terminal, each line of it is a message or a command.
+    """
+    with reporting():
+        import anyio
+
+        from .. import models
+        from .opening import How, talking
+
+        nano = models.nano()
+        how = How(
+            model=nano if model is None else model,
+            system=system if system is not None else "You are Nano, a desk agent." if model in (None, nano) else "",
+            tools=tools,
+            calculator=model in (None, nano),
+            temperature=temperature,
+            seed=seed,
+            max_tokens=max_tokens,
+            speculates=spec,
+            load=load,
+            capacity=capacity,
+            threads=threads,
+        )
+        if sys.stdin.isatty():
+            stdout.print(f"[dim]opening {escaped(how.model)} ...[/]", soft_wrap=True)
+        anyio.run(talking, how)

@@ -1,0 +1,178 @@
+"""What a line that begins with `/` does."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._console import bytes_text
+from .._errors import InvalidInput
+from .talk import Talk
+
+
+class Leave(Exception):
+    """The chat is over."""
+
+
+Words = Sequence[str]
+Does = Callable[[Talk, Words], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command.
+
+    Attributes:
+        usage: its arguments, as help shows them.
+        help: what it does, in a line.
+        does: does it, and returns what to show.
+        least, most: how many words it takes.
+    """
+
+    usage: str
+    help: str
+    does: Does
+    least: int = 0
+    most: int = 0
+
+
+async def run(talk: Talk, line: str) -> str:
+    """Does what a line says, and returns what to show. Raises Leave, AgentKVError, OSError."""
+    try:
+        name, *words = shlex.split(line)
+    except ValueError as error:
+        raise InvalidInput(f"{line}: {error}") from error
+    if name == "/system":  # a text, as it is
+        words = [line.removeprefix(name).strip()] if words else []
+    command = COMMANDS.get(name)
+    if command is None:
+        raise InvalidInput(f"there is no {name}; /help lists what there is")
+    if not command.least <= len(words) <= command.most:
+        raise InvalidInput(f"usage: {name} {command.usage}".rstrip())
+    return await command.does(talk, words)
+
+
+async def _fork(talk: Talk, words: Words) -> str:
+    before = talk.current
+    name = await talk.fork(*words)
+    return f"on {name} now, a fork of {before}"
+
+
+async def _switch(talk: Talk, words: Words) -> str:
+    talk.switch(words[0])
+    last = talk.branch.messages[-1].content if talk.branch.messages else ""
+    return f"on {talk.current} now: {_short(last)}"
+
+
+async def _rollback(talk: Talk, words: Words) -> str:
+    turns = words[0] if words else "1"
+    if not turns.isdecimal():
+        raise InvalidInput(f"{turns!r} is no number of questions")
+    first = await talk.rollback(int(turns))
+    return f"took back all from {_short(first)!r} on"
+
+
+async def _branches(talk: Talk, words: Words) -> str:
+    lines = []
+    for depth, name, branch in talk.tree():
+        said = next((m.content for m in reversed(branch.messages) if m.role in ("user", "assistant")), "")
+        mark = "*" if name == talk.current else " "
+        lines.append(f"{mark} {'  ' * depth}{name}  {len(branch)} tokens  {_short(said)}")
+    return "\n".join(lines)
+
+
+async def _close(talk: Talk, words: Words) -> str:
+    await talk.close(words[0])
+    return f"closed {words[0]}"
+
+
+async def _tools(talk: Talk, words: Words) -> str:
+    if not words:
+        on = {tool.name for tool in talk.agent.tools}
+        lines = [f"{'on ' if name in on else 'off'}  {name}: {tool.description}" for name, tool in talk.tools.items()]
+        return "\n".join(lines) or "there are no tools; start with --tools FILE.py"
+    if len(words) != 2 or words[0] not in ("on", "off"):
+        raise InvalidInput("usage: /tools, or /tools on NAME, or /tools off NAME")
+    await talk.turn(words[1], on=words[0] == "on")
+    return f"{words[1]} is {words[0]}"
+
+
+async def _spec(talk: Talk, words: Words) -> str:
+    if words[0] not in ("on", "off"):
+        raise InvalidInput("usage: /spec on, or /spec off")
+    talk.speculate(words[0] == "on")
+    return f"speculation is {words[0]}"
+
+
+async def _save(talk: Talk, words: Words) -> str:
+    saved = await talk.save(_file(words[0]))
+    return f"saved {len(talk.names)} branches to {words[0]} ({bytes_text(saved.nbytes)})"
+
+
+async def _load(talk: Talk, words: Words) -> str:
+    names = await talk.load(_file(words[0]))
+    return f"loaded {', '.join(names)}; on {talk.current} now"
+
+
+async def _stats(talk: Talk, words: Words) -> str:
+    stats, info = talk.context.stats, talk.context.model_info
+    rate = stats.generated / stats.forward_seconds if stats.forward_seconds else 0
+    drafts = f", {stats.accepted} of {stats.drafted} drafts accepted" if stats.drafted else ""
+    return (
+        f"{info.path.name} on {info.backend}, {info.quantization}\n"
+        f"{stats.cells_used} of {stats.capacity} cells used, {bytes_text(stats.kv_bytes)} of keys and values\n"
+        f"{stats.prefilled} tokens read, {stats.reused} not read again, {stats.generated} written "
+        f"({rate:.0f} per second of the model's time{drafts})\n"
+        f"{len(talk.branch)} tokens on {talk.current}"
+    )
+
+
+async def _system(talk: Talk, words: Words) -> str:
+    if not words:
+        return talk.agent.instructions or "there is no system prompt; /system TEXT sets one"
+    await talk.instruct(words[0])
+    return "the system prompt is set, and the conversation read again under it"
+
+
+async def _clear(talk: Talk, words: Words) -> str:
+    await talk.clear()
+    return "a new conversation; other branches are gone"
+
+
+async def _quit(talk: Talk, words: Words) -> str:
+    raise Leave
+
+
+async def _help(talk: Talk, words: Words) -> str:
+    width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
+    lines = [f"{f'{name} {command.usage}':{width}}  {command.help}" for name, command in COMMANDS.items()]
+    return "\n".join([*lines, "", "Enter sends, Alt-Enter begins a new line, Ctrl-C stops an answer, Ctrl-D leaves."])
+
+
+COMMANDS = {
+    "/fork": Command("[NAME]", "go on on a copy of this branch, at no cost", _fork, most=1),
+    "/switch": Command("NAME", "go on on another branch", _switch, 1, 1),
+    "/branches": Command("", "all branches, as a tree", _branches),
+    "/rollback": Command("[N]", "take back the last question, or the last N", _rollback, most=1),
+    "/close": Command("NAME", "drop a branch", _close, 1, 1),
+    "/tools": Command("[on|off NAME]", "list tools, or turn one on or off", _tools, most=2),
+    "/system": Command("[TEXT]", "show or set the system prompt", _system, most=1),
+    "/spec": Command("on|off", "draft from what was said before: same answers, sooner", _spec, 1, 1),
+    "/save": Command("FILE", "save all branches, keys and values included", _save, 1, 1),
+    "/load": Command("FILE", "add the branches of a file", _load, 1, 1),
+    "/stats": Command("", "tokens, cells, speed", _stats),
+    "/clear": Command("", "begin a new conversation", _clear),
+    "/help": Command("", "this list", _help),
+    "/quit": Command("", "leave", _quit),
+}
+
+
+def _file(word: str) -> Path:
+    return Path(word).expanduser()
+
+
+def _short(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 50 else f"{words[:47]}..."

@@ -1,0 +1,54 @@
+"""A chat's model, opened and closed."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.text import Text
+
+from .. import overflow
+from .._console import stdout
+from .._context import Context
+from .._sampling import Sampling
+from ..agents.agent import Agent
+from .chat import HOW_TO_LEAVE, chat, chat_of_lines
+from .talk import Talk
+from .tools import CALCULATOR, tools_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """What `agentkv chat` was asked for; its options say what each is."""
+
+    model: Path
+    system: str
+    tools: Path | None
+    calculator: bool
+    temperature: float
+    seed: int | None
+    max_tokens: int
+    speculates: bool
+    load: Path | None
+    capacity: int
+    threads: int | None
+
+
+async def talking(how: How) -> None:
+    """Opens the model, and chats. Raises as `Context.open` and `Context.load_all` do, InvalidInput."""
+    own = [] if how.tools is None else tools_of(how.tools)
+    on = [*([CALCULATOR] if how.calculator else []), *own]
+    sampling = Sampling(temperature=how.temperature, seed=how.seed)
+    agent: Agent[None, str] = Agent(how.system, tools=on, sampling=sampling, max_tokens=how.max_tokens)
+    room = overflow.DropOldest()  # a chat goes on, though the oldest of it is forgotten
+    async with Context.open(how.model, how.capacity, threads=how.threads, overflow=room) as context:
+        talk = await Talk.begin(context, agent, [CALCULATOR, *own])
+        talk.speculate(how.speculates)
+        if how.load is not None:
+            await talk.load(how.load)
+        if sys.stdin.isatty():
+            stdout.print(Text(f"{context.model_info.path.name} is here. {HOW_TO_LEAVE}.", "dim"))
+            await chat(talk, stdout)
+        else:
+            await chat_of_lines(talk, stdout)

@@ -1,0 +1,83 @@
+"""Where a person types: history, several lines, completion of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from agentkv_runtime.store.home import home
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from .commands import COMMANDS
+from .talk import Talk
+
+HISTORY = "chat-history"
+
+
+def prompt_session(talk: Talk) -> PromptSession[str]:
+    """Enter sends, Alt-Enter (or Ctrl-J) begins a new line; what is pasted keeps its lines."""
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    @keys.add("c-j")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return PromptSession(
+        history=_history(),
+        multiline=True,
+        key_bindings=keys,
+        completer=_Commands(talk),
+        complete_while_typing=False,
+        prompt_continuation="  ",
+        bottom_toolbar=lambda: f" {talk.context.model_info.path.name} | {talk.current}: {len(talk.branch)} tokens",
+    )
+
+
+def _history() -> History:
+    """In the folder of agentkv's own files, readable by its owner; forgotten where nothing can be written."""
+    try:
+        folder = home()
+        folder.mkdir(parents=True, exist_ok=True)
+        path: Path = folder / HISTORY
+        path.touch(mode=0o600)
+    except Exception:
+        return InMemoryHistory()
+    return FileHistory(path)
+
+
+class _Commands(Completer):
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Of commands, and of what may follow them."""
+        line = document.text_before_cursor
+        if not line.startswith("/") or "\n" in line:
+            return
+        *before, word = line.split(" ")
+        for each in self._choices(before):
+            if each.startswith(word):
+                yield Completion(each, start_position=-len(word))
+
+    def _choices(self, before: list[str]) -> Iterable[str]:
+        match before:
+            case []:
+                return COMMANDS
+            case ["/switch" | "/close"]:
+                return self._talk.names
+            case ["/spec"]:
+                return ("on", "off")
+            case ["/tools"]:
+                return ("on", "off")
+            case ["/tools", _]:
+                return self._talk.tools
+        return ()

@@ -1,0 +1,78 @@
+"""Tools of a chat: one that is always there, and those of a Python file."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import math
+import operator
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._errors import InvalidInput
+from ..agents.tool import Retry, Tool
+
+_OPERATIONS: dict[type, Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+MOST_CHARACTERS = 200
+
+
+def calculate(expression: str) -> dict[str, Any]:
+    """A sum, product, quotient ... of numbers. Raises Retry for anything else."""
+    try:
+        if len(expression) > MOST_CHARACTERS:
+            raise ValueError(f"at most {MOST_CHARACTERS} characters")
+        value = _value(ast.parse(expression, mode="eval").body)
+        if not math.isfinite(value):
+            raise ValueError("it is too large")
+    except (SyntaxError, ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise Retry(f"{expression!r} cannot be computed: {error}") from error
+    return {"result": round(value, 4) if isinstance(value, float) and not value.is_integer() else int(value)}
+
+
+def _value(node: ast.expr) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.BinOp(left, op, right) if type(op) in _OPERATIONS:
+            return _OPERATIONS[type(op)](_value(left), _value(right))
+        case ast.UnaryOp(op, operand) if type(op) in _OPERATIONS:
+            return _OPERATIONS[type(op)](_value(operand))
+    raise ValueError("only numbers, + - * / % and parentheses")
+
+
+CALCULATOR: Tool[None, ..., Any] = Tool(
+    "calculator",
+    "do arithmetic",
+    {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+    calculate,
+)
+
+
+def tools_of(path: Path) -> list[Tool[None, ..., Any]]:
+    """What a Python file has at its top level that `kv.tool` made. Runs the file.
+
+    Raises InvalidInput for one that cannot be run or has none.
+    """
+    spec = importlib.util.spec_from_file_location("agentkv_chat_tools", path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"{path} is no Python file; give one with functions under @kv.tool")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidInput(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    found = [value for value in vars(module).values() if isinstance(value, Tool)]
+    if not found:
+        raise InvalidInput(f"{path} has no tools; put @kv.tool over a function")
+    return found

@@ -1,0 +1,99 @@
+"""A person at a terminal: what they type goes through a pseudo-terminal, and they read the screen."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pyte
+
+CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
+
+
+class Person:
+    """Talks to `agentkv chat`. A screen of 100 by 30 at first."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self._screen = pyte.HistoryScreen(100, 30, history=20_000)
+        self._bytes = pyte.ByteStream(self._screen)
+        self.process = pexpect.spawn(
+            sys.executable,
+            ["-m", "agentkv", "chat", "--threads", "1", *options],
+            dimensions=(30, 100),
+            env={**os.environ, "AGENTKV_HOME": str(home), "TERM": "xterm-256color"},
+        )
+
+    @property
+    def lines(self) -> list[str]:
+        """What is on the screen."""
+        return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def text(self) -> str:
+        """All that was shown, what has scrolled away included."""
+        gone = ["".join(line[x].data for x in range(self._screen.columns)) for line in self._screen.history.top]
+        return "\n".join([*(line.rstrip() for line in gone), *self.lines])
+
+    def type(self, text: str) -> None:
+        """Keys, as they are."""
+        while text:  # a terminal takes some kilobytes at a time
+            self.process.send(text[:512])
+            text = text[512:]
+            self.look(0)
+
+    def say(self, line: str) -> None:
+        """A line, and Enter."""
+        self.type(line + "\r")
+
+    def paste(self, text: str) -> None:
+        """As terminals tell pasted text from typed."""
+        self.type(f"\x1b[200~{text}\x1b[201~")
+
+    def resize(self, rows: int, columns: int) -> None:
+        """The window gets another size."""
+        self.process.setwinsize(rows, columns)
+        self._screen.resize(rows, columns)
+
+    def look(self, seconds: float = 0.05) -> None:
+        """Reads what comes meanwhile."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                data = self.process.read_nonblocking(1 << 16, max(deadline - time.monotonic(), 0))
+            except (pexpect.TIMEOUT, pexpect.EOF):
+                return
+            self._bytes.feed(data)
+            for _ in range(data.count(b"\x1b[6n")):  # where is the cursor?
+                self.process.send(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
+
+    def until(self, holds: Callable[[], object], seconds: float = 60) -> None:
+        """Reads until it holds."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                raise AssertionError("it did not come; the screen:\n" + "\n".join(self.lines))
+            self.look()
+
+    def sees(self, text: str, seconds: float = 60) -> None:
+        """Reads until a text is there."""
+        self.until(lambda: text in self.text, seconds)
+
+    def prompted(self, seconds: float = 60) -> None:
+        """Reads until the last line above the toolbar is an empty prompt."""
+
+        def waits() -> bool:
+            shown = [line for line in self.lines if line and not re.match(r" \S+ \| ", line)]
+            return bool(shown) and shown[-1] == ">"
+
+        self.until(waits, seconds)
+
+    def ends(self, seconds: float = 60) -> int:
+        """Reads until it has left; its status."""
+        self.until(lambda: not self.process.isalive(), seconds)
+        self.process.close()
+        return self.process.exitstatus if self.process.exitstatus is not None else -(self.process.signalstatus or 0)

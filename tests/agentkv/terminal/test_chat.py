@@ -1,0 +1,275 @@
+"""`agentkv chat` as a person has it, at a pseudo-terminal."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .person import ALT_ENTER, CTRL_C, CTRL_D, Person
+
+ANSWER = "I am Nano, your desk agent."
+BABBLE = ("--temperature", "50", "--max-tokens", "3000")  # words without end
+TOOLS = """
+import agentkv as kv
+
+@kv.tool
+def weather(city: str) -> str:
+    "weather in a city"
+    return "hail"
+"""
+SitDown = Callable[..., Person]
+
+
+@pytest.fixture
+def sit_down(tmp_path: Path) -> Iterator[SitDown]:
+    people: list[Person] = []
+
+    def sit_down(*options: str, ready: bool = True) -> Person:
+        people.append(Person(tmp_path / "home", *options))
+        if ready:
+            people[-1].prompted()
+        return people[-1]
+
+    yield sit_down
+    for person in people:
+        person.process.close(force=True)
+
+
+def test_it_answers_with_tools_and_leaves(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    person.prompted()
+    person.say("What is 7 * 8?")
+    person.sees("7 * 8 = 56.")
+    assert "-> calculator(expression='7 * 8')" in person.text
+    assert '<- {"result": 56}' in person.text
+    person.until(lambda: any(line.startswith(" nano | main: ") for line in person.lines))
+    person.type(CTRL_C)
+    person.sees("Ctrl-D or /quit leaves")
+    person.type(CTRL_D)
+    assert person.ends() == 0
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_what_was_read(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE)
+    for _ in range(20):  # some end by themselves
+        shown = len(person.text)
+        person.say("Hello")
+        person.until(lambda shown=shown: len(person.text) > shown + 200)
+        person.type(CTRL_C)
+        person.prompted()
+        if "(stopped; what is here stays)" in person.text:
+            break
+    assert "(stopped; what is here stays)" in person.text
+    person.say("/branches")
+    person.sees("* main")
+    tokens = int(re.findall(r"\* main  ([0-9]+) tokens", person.text)[-1])
+    person.prompted()
+    person.say("/rollback")
+    person.sees("took back all from 'Hello' on")
+    person.prompted()
+    person.say("/stats")
+    person.sees("tokens on main")
+    assert int(re.findall(r"([0-9]+) tokens on main", person.text)[-1]) < tokens - 50
+    person.prompted()
+    person.say("/quit")
+    assert person.ends() == 0
+
+
+def test_ctrl_c_at_any_point_leaves_a_chat_that_goes_on(sit_down: SitDown) -> None:
+    rng = random.Random(5)
+    person = sit_down("--temperature", "1.5", "--max-tokens", "200")
+    for _ in range(15):
+        person.say(rng.choice(["Who are you?", "What is 7 * 8?", "/fork", "/stats", "/tools off calculator", "/clear"]))
+        person.look(rng.choice([0, 0.001, 0.01, 0.05, 0.2]))
+        for _ in range(rng.choice([1, 1, 3])):
+            person.type(CTRL_C)
+            person.look(rng.choice([0, 0.01]))
+    person.look(1.0)
+    person.type(CTRL_C)
+    person.prompted()
+    person.say("/clear")
+    person.sees("a new conversation")
+    person.prompted()
+    person.type(CTRL_D)
+    assert person.ends() == 0
+    assert "Traceback" not in person.text
+
+
+def test_ctrl_c_while_it_opens_leaves(sit_down: SitDown) -> None:
+    person = sit_down(ready=False)
+    person.sees("opening")
+    person.type(CTRL_C)
+    assert person.ends() == 130
+    assert "Traceback" not in person.text
+
+
+def test_branches_are_forked_switched_and_rolled_back(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    for line, said in (
+        ("/fork idea", "on idea now, a fork of main"),
+        ("Thank you!", "You are welcome."),
+        ("/switch main", f"on main now: {ANSWER}"),
+        ("/fork", "on fork-1 now"),
+        ("/branches", "*   fork-1"),
+        ("/switch idea", "on idea now: You are welcome."),
+        ("/rollback 2", "took back all from 'Who are you?' on"),
+        ("/rollback", "error: there are 0 questions to take back on this branch, not 1"),
+        ("/fork idea", "error: there is a branch 'idea' already"),
+        ("/switch nowhere", "error: there is no branch 'nowhere'"),
+        ("/close fork-1", "closed fork-1"),
+        ("/nonsense", "error: there is no /nonsense"),
+        ("/fork 'a", "error: /fork 'a: No closing quotation"),
+        ("/stats", "not read again"),
+    ):
+        person.prompted()
+        person.say(line)
+        person.sees(said)
+
+
+def test_tools_of_a_file_are_turned_on_and_off(sit_down: SitDown, tmp_path: Path) -> None:
+    file = tmp_path / "tools.py"
+    file.write_text(
+        "import agentkv as kv\n\n@kv.tool\ndef weather(city: str) -> str:\n    'weather in a city'\n    return 'hail'\n"
+    )
+    person = sit_down("--tools", str(file))
+    for line, said in (
+        ("/tools", "on   weather: weather in a city"),
+        ("What is the weather in Tolvik?", "<- hail"),
+        ("/tools off weather", "weather is off"),
+        ("/tools", "off  weather"),
+        ("/tools off rain", "error: there is no tool 'rain'"),
+        ("/system You are Nano.", "the system prompt is set"),
+        ("/system", "You are Nano."),
+    ):
+        person.prompted()
+        person.say(line)
+        person.sees(said)
+
+
+def test_branches_are_saved_and_gone_on_with(sit_down: SitDown, tmp_path: Path) -> None:
+    file = tmp_path / "talk.kv"
+    person = sit_down()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    person.prompted()
+    person.say("/fork kept")
+    person.prompted()
+    person.say(f"/save {file}")
+    person.sees("saved 2 branches")
+    person.type(CTRL_D)
+    assert person.ends() == 0
+    other = sit_down("--load", str(file))
+    other.say("/branches")
+    other.sees("* kept")
+    other.prompted()
+    other.say("Thank you!")
+    other.sees("You are welcome.")
+    other.prompted()
+    other.say(f"/load {tmp_path / 'none.kv'}")
+    other.sees("error: ")
+    other.prompted()
+    other.say("/save /proc/none/talk.kv")
+    other.until(lambda: other.text.count("error: ") == 2)
+
+
+def test_the_last_questions_come_back_with_the_arrow(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    person.prompted()
+    person.type(CTRL_D)
+    assert person.ends() == 0
+    other = sit_down()
+    other.type("\x1b[A")
+    other.sees("> Who are you?")
+    other.type("\r")
+    other.sees(ANSWER)
+
+
+def test_tab_completes_commands_and_branches(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.type("/fo\t")
+    person.sees("> /fork")
+    person.type(" idea\r")
+    person.sees("on idea now")
+    person.prompted()
+    person.type("/switch m\t")
+    person.sees("> /switch main")
+
+
+def test_lines_are_begun_and_pasted(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.type(f"Who are{ALT_ENTER}you?")
+    person.sees("  you?")
+    person.type(CTRL_C)
+    person.prompted()
+    person.paste("Who are you?\nThank you!")
+    person.look(0.3)
+    assert ANSWER not in person.text  # it is sent by Enter alone
+    person.type("\r")
+    person.sees("nano | main")
+    person.prompted()
+
+
+def test_ten_thousand_lines_are_pasted(sit_down: SitDown) -> None:
+    person = sit_down("--capacity", "512")
+    person.paste("\n".join(f"line {n}" for n in range(10_000)))
+    person.sees("line 9999")
+    person.type("\r")
+    person.sees("error: ")
+    person.prompted()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+
+
+def test_the_window_gets_another_size_meanwhile(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE[:2], "--max-tokens", "400")
+    person.say("Hello")
+    for rows, columns in ((10, 40), (40, 140), (5, 20), (30, 100)):
+        person.look(0.1)
+        person.resize(rows, columns)
+    person.prompted()
+    person.say("/stats")
+    person.sees("tokens on main")
+    assert "Traceback" not in person.text
+
+
+def run(*options: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agentkv", "chat", "--threads", "1", *options]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
+
+
+def test_without_a_terminal_lines_are_answered() -> None:
+    ended = run(stdin="Who are you?\n\n/fork a\nThank you!\n/quit\nWho are you?\n")
+    assert (ended.stdout.splitlines(), ended.stderr, ended.returncode) == (
+        [ANSWER, "on a now, a fork of main", "You are welcome."],
+        "",
+        0,
+    )
+
+
+def test_what_goes_wrong_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("1 / 0")
+    (tmp_path / "empty.py").write_text("")
+    for options, stdin, said in (
+        ([str(tmp_path)], "", "error: "),
+        (["--tools", str(tmp_path / "bad.py")], "", "ZeroDivisionError"),
+        (["--tools", str(tmp_path / "empty.py")], "", "@kv.tool"),
+        (["--tools", str(tmp_path / "none.py")], "", "none.py"),
+        (["--load", str(tmp_path / "none.kv")], "", "none.kv"),
+        ([], "/nope\n", "there is no /nope"),
+    ):
+        ended = run(*options, stdin=stdin)
+        assert ended.returncode == 1
+        assert said in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1

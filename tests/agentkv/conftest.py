@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -21,7 +22,7 @@ TempPaths = pytest.TempPathFactory
 
 def loop_threads() -> list[threading.Thread]:
     """Threads of step loops that run."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("agentkv-")]
+    return [thread for thread in threading.enumerate() if re.fullmatch(r"agentkv-\d+", thread.name)]
 
 
 OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]

@@ -32,16 +32,20 @@ async def ctx() -> AsyncIterator[kv.Context]:
 
 @asynccontextmanager
 async def freed(ctx: kv.Context) -> AsyncIterator[None]:
-    """What runs in the block is cancelled when it is left; nothing of it stays, within a step."""
+    """What runs in the block is cancelled when it is left; nothing of it stays.
+
+    One step was under way and one may have been sent; the rest is what a busy machine runs until the event loop, which
+    carries the cancellation, has its turn. Uncancelled, the runs of these tests take a step for every free cell."""
     before = len(ctx.branches)
     yield
     steps = ctx.stats.steps
     with anyio.fail_after(30):
         while len(ctx.branches) > before:
             await anyio.lowlevel.checkpoint()
-    assert ctx.stats.steps <= steps + 2  # one was under way, and one may have been sent
+    assert ctx.stats.steps <= steps + 50
+    steps = ctx.stats.steps
     await anyio.sleep(0.05)
-    assert ctx.stats.steps <= steps + 2
+    assert ctx.stats.steps <= steps + 1
 
 
 async def generating(ctx: kv.Context) -> None:

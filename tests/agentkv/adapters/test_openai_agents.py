@@ -57,7 +57,7 @@ async def test_text_is_streamed_as_it_is_said(ctx: kv.Context) -> None:
         async for event in stream.stream_events()
         if event.type == "raw_response_event" and isinstance(event.data, ResponseTextDeltaEvent)
     ]
-    assert len(pieces) > 2
+    assert len(pieces) > 1  # what is said while the reader is busy comes together
     assert "".join(pieces) == stream.final_output == (await run(agent, NO_CALL)).final_output
 
 

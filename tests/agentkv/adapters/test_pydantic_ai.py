@@ -44,7 +44,7 @@ async def test_text_is_streamed_as_it_is_said(ctx: kv.Context) -> None:
     whole = (await agent.run(NO_CALL)).output
     async with agent.run_stream(NO_CALL) as stream:
         pieces = [piece async for piece in stream.stream_text(delta=True, debounce_by=None)]
-    assert len(pieces) > 2
+    assert len(pieces) > 1  # what is said while the reader is busy comes together
     assert "".join(pieces) == whole
     assert stream.usage.output_tokens > 0
 

@@ -251,6 +251,15 @@ class Release(Command):
         worker.close(self._branch)
 
 
+class News(Command):
+    """Something came to the engine from elsewhere, which it settles now."""
+
+    __slots__ = ()
+
+    def apply(self, worker: Worker) -> None:
+        pass
+
+
 class LetGo(Command):
     """Lets cells go that were held to be read or written."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,34 +15,35 @@ from ._encoding import Encoding
 from ._errors import InvalidInput
 from ._exporting import exported, needs_export
 from ._home import Home
-from ._inputs import Prompt, checked_bool, checked_count, checked_path
-from ._loading import Loading
+from ._inputs import Prompt, checked_count, checked_path
 from ._log import log
 from ._loop import StepLoop
-from ._model import OpenEngine, OpenModel, open_model
+from ._model import EngineHost, OpenModel, open_model
 from ._model_info import ModelInfo
 from ._opening import opening, sync_of
 from ._options import MOST_POSITIONS, Options
 from ._overflow import Overflow, checked_overflow
 from ._overflow_policies import Stop
 from ._reply import ReplyReader
-from ._saving import Progress, Saved, save_branches
 from ._shown import shown
 from ._speculation import Speculative
 from ._stats import Stats
+from ._storing import Storing
 from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from ._engine import CellStore, Finished, StepEngine
     from .sync.context import SyncContext
 
 
-class Context:
-    """One model and one KV cache, shared by any number of branches. Made by `Context.open`."""
+class Context(Storing):
+    """One model and one KV cache, shared by any number of branches. Made by `Context.open` or `Context.connect`."""
 
     def __init__(self, loop: StepLoop, model: OpenModel, overflow: Overflow) -> None:
-        """Private: use `Context.open`."""
+        """Private: use `Context.open` or `Context.connect`."""
         self._loop = loop
         info = self._info = model.info
         loop.histories.trained_positions = info.trained_positions
@@ -125,17 +127,81 @@ class Context:
         policy = Stop() if overflow is None else checked_overflow(overflow)
         if needs_export(options):
             options = replace(options, path=await exported(options), quant=None)
+        async with cls._running(lambda _: open_model(options), policy) as context:
+            yield context
+
+    @classmethod
+    @opening
+    async def connect(
+        cls,
+        url: str | Sequence[str],
+        model: str | None = None,
+        api_key: str | None = None,
+        tokenizer: str | Path | None = None,
+        backend: str = "vllm",
+        *,
+        call_format: CallFormat | None = None,
+        overflow: Overflow | None = None,
+        timeout: float = 300.0,  # noqa: ASYNC109 - of each request, not of the block
+        retries: int = 4,
+        most_running: int = 256,
+        verify: bool | str | Path | SSLContext = True,
+    ) -> AsyncIterator[Context]:
+        """Connects to a server for an `async with` block: the same branches, whose cells are the server's.
+
+        A branch is a log of tokens here. Requests carry token ids, so nothing is tokenised twice, and what a fork
+        shares is in the server's prefix cache. `ctx.model_info` says what the server promises: `bit_exact`,
+        `top_logits`, `speculates`, `holds_cells`. A generation whose connection breaks goes on behind the tokens that
+        came.
+
+        Args:
+            url: of a server, such as "http://host:8000/v1"; or of several that serve the same model: a tree of branches
+                stays on one of them, as long as that answers and has room.
+            model: its name there; None for the first that the server names.
+            api_key: what the server asks for; no log and no error shows it.
+            tokenizer: the folder of the model, or of its tokenizer; None where the server hands it out ("agentkv"), or
+                names a folder that is on this machine, too.
+            backend: what the servers are: "vllm", or "agentkv" for `agentkv serve`.
+            call_format: as of `open`.
+            overflow: as of `open`.
+            timeout: seconds without a byte after which a request counts as lost; above 0.
+            retries: how often what got no further is asked for again: where a server does not answer, breaks off, or
+                says that it has too much to do.
+            most_running: requests that one server has at a time; more go to another one, or wait.
+            verify: of TLS: certificates of known authorities; a file of your own ones; a context; or False, for none.
+
+        Raises:
+            InvalidInput: an argument out of range.
+            ModelError: the server has no such model, or its tokenizer is not to be had.
+            RemoteError: no server answers, or it lets nobody in.
+        """
+        from .remote.connecting import Remote
+
+        remote = Remote(
+            url, model, api_key, tokenizer, backend, checked_format(call_format), timeout, retries, most_running, verify
+        )
+        policy = Stop() if overflow is None else checked_overflow(overflow)
+        async with cls._running(remote.open, policy) as context:
+            yield context
+
+    @classmethod
+    @asynccontextmanager
+    async def _running(
+        cls, open_host: Callable[[Callable[[], None]], tuple[EngineHost, OpenModel]], policy: Overflow
+    ) -> AsyncIterator[Context]:
+        """`open_host` runs on the step loop's thread, and takes what wakes that."""
         opened: list[OpenModel] = []
-
-        def open_engine() -> OpenEngine:
-            session, model = open_model(options)
-            opened.append(model)
-            return session
-
         loop = StepLoop()
+
+        def open_engine() -> EngineHost:
+            host, model = open_host(loop.wake)
+            opened.append(model)
+            return host
+
         await loop.start(open_engine)
         context = cls(loop, opened[0], policy)
-        log.debug("context opened", model=str(options.path), backend=context.model_info.backend)
+        named = {"model": str(context.model_info.path), "backend": context.model_info.backend}
+        log.debug("context opened", **named)
         try:
             yield context
         except GeneratorExit:  # a coroutine is torn down with the Context open
@@ -143,7 +209,7 @@ class Context:
             raise
         finally:
             await loop.stop()
-            log.debug("context closed", model=str(options.path), steps=context.stats.steps)
+            log.debug("context closed", model=named["model"], steps=context.stats.steps)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -277,73 +343,6 @@ class Context:
             return max(0, before - cells.kv_bytes)  # cells that leave pages of a file take memory
 
         return await self._loop.run(CellCall(compact))
-
-    async def save(
-        self,
-        path: str | Path,
-        branches: Mapping[str, Branch],
-        *,
-        shareable: bool = False,
-        progress: Progress | None = None,
-    ) -> Saved:
-        """Saves several branches to one file, as they are at one moment; see `Branch.save`.
-
-        Cells that they share are in the file once, and are shared again when it is loaded.
-
-        Args:
-            path: the file; its folder must be there.
-            branches: by the names that `load_all` gives them back under.
-            shareable: as of `Branch.save`.
-            progress: called with the bytes that are done and the bytes in all.
-
-        Raises:
-            SnapshotError: the file cannot be written; what was there is unchanged.
-        """
-        self._loop.check_open()
-        return await save_branches(self._home, path, branches, shareable, progress)
-
-    async def load(
-        self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
-    ) -> Branch:
-        """The branch of a file that `Branch.save` wrote. It goes on as the saved one would have: the same tokens,
-        random draws, messages and named marks, and without a forward. `Branch.loaded` says where its cells are from.
-
-        The file is mapped, and checked before the branch is there; it may come from anybody.
-
-        With `shared` its pages become the cells themselves, until these are written: every Context of every process
-        that loads the file so has them in memory once. Nobody may change or cut the file in place from then on (whoever
-        reads a page that is gone dies of SIGBUS); replacing or removing it is harmless. Where the cache has no free
-        cells in a row for it, they are copied, and `Branch.loaded.shared` says 0.
-
-        Args:
-            path: the file.
-            shared: map the cells of a file that was saved with `shareable`.
-            recompute: where the file is of another model with the same tokenizer, or of a cache of another kind, feed
-                its tokens again instead of refusing it.
-            progress: called with the bytes, or the tokens, that are done, and those in all.
-
-        Raises:
-            SnapshotError: the file is missing, unreadable, damaged, or holds no branch.
-            SnapshotMismatch: it does not fit this Context, and `recompute` is False; or it has another tokenizer; or it
-                is to be `shared` and was not saved for that.
-            InvalidInput: it holds several branches; `shared` on another backend than the CPU's.
-            ContextFull, PositionsExhausted, TooManyBranches: there is no room for it.
-        """
-        loaded = await self._load(path, shared, recompute, progress, one=True)
-        return next(iter(loaded.values()))
-
-    async def load_all(
-        self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
-    ) -> dict[str, Branch]:
-        """All branches of a file, by name; all or none. Cells that they shared are shared again. See `load`."""
-        return await self._load(path, shared, recompute, progress, one=False)
-
-    async def _load(
-        self, path: str | Path, shared: bool, recompute: bool, progress: Progress | None, *, one: bool
-    ) -> dict[str, Branch]:
-        self._loop.check_open()
-        file, mapped = checked_path(path, "path", "a file"), checked_bool(shared, "shared")
-        return await Loading(self._home, file, mapped, checked_bool(recompute, "recompute"), progress).run(one=one)
 
     async def _empty_branch(self, overflow: Overflow | None) -> Branch:
         branch, _ = await self._loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))

@@ -115,6 +115,18 @@ class ToolFailed(AgentKVError):
     """A tool that says on_error="raise" failed; its own exception is the cause."""
 
 
+class RemoteError(AgentKVError):
+    """A server cannot be reached, lets nobody in, has too much to do, or failed; the message says which.
+
+    Attributes:
+        status: of HTTP; None where nothing came back.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class LimitReached(AgentKVError):
     """An agent's turn needed more rounds, tokens, calls or seconds than it was allowed."""
 

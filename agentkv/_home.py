@@ -13,12 +13,12 @@ from ._snapshot import ModelKey
 from ._spelling import Spelling
 from .agents.threads import ToolThreads
 from .agents.trunks import Trunks
-from .output._driver import Grammars
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
 
     from ._branch import Branch
+    from ._call_format import CallFormat
     from ._encoding import Encoding
     from ._loop import StepLoop
     from ._model import OpenModel
@@ -55,12 +55,13 @@ class Home:
         self.overflow = overflow
         self._model = model
         self._key: ModelKey | None = None
-        self.grammars = Grammars(model.tokenizer, model.info.vocab_size)
+        self.generate_options = model.generate_options
+        self.grammars = model.grammars(model.tokenizer, model.info.vocab_size)
         self._branches: weakref.WeakValueDictionary[int, Branch] = weakref.WeakValueDictionary()
 
     @property
-    def options(self) -> Options:
-        """How it was opened."""
+    def options(self) -> Options | None:
+        """How it was opened; None over a server."""
         return self._model.options
 
     @cached_property
@@ -71,7 +72,12 @@ class Home:
         try:
             return find_format(self._model.tokenizer, self._model.call_format)
         except ValueError as error:
-            raise ModelError(f"{self._model.info.path}: {error}; or pass call_format to Context.open") from error
+            raise ModelError(f"{self._model.info.path}: {error}; or pass call_format when opening") from error
+
+    @property
+    def named_format(self) -> CallFormat | None:
+        """What it is looked up by; None where the tokenizer itself says."""
+        return self._model.call_format
 
     @property
     def branches(self) -> list[Branch]:

@@ -20,7 +20,7 @@ import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from ._blocked import BlockedStrategy
-from ._commands import Awaited, Call, Cancel, Close, Command, LetGo, Release, Worker
+from ._commands import Awaited, Call, Cancel, Close, Command, LetGo, News, Release, Worker
 from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
 from ._generation_jobs import StreamJob, Taken
 from ._handshake import Quiet
@@ -35,13 +35,14 @@ from ._worker import EngineWorker, Post, Stop
 
 if TYPE_CHECKING:
     from ._engine import StepEngine
-    from ._model import OpenEngine
+    from ._model import EngineHost
 
 T = TypeVar("T")
 
 PATIENCE_S = 0.5  # how often those who must wait for the thread look whether a strategy blocks it
 
 _numbers = itertools.count()
+_NEWS = News()
 
 
 class StepLoop:
@@ -72,7 +73,7 @@ class StepLoop:
         """The last steps, oldest first."""
         return self._worker.trace.records()
 
-    async def start(self, open_engine: Callable[[], OpenEngine]) -> None:
+    async def start(self, open_engine: Callable[[], EngineHost]) -> None:
         """Starts the thread and has it open the engine; raises what that raised.
 
         Opening cannot be interrupted: a cancelled start waits for it, then stops the thread.
@@ -131,6 +132,10 @@ class StepLoop:
             self._thread.join(PATIENCE_S)
             if self._lost:
                 return  # it had its time, and this was some more: one that just comes back ends in order
+
+    def wake(self) -> None:
+        """Has the thread see what came to its engine from elsewhere; from any thread."""
+        self._queue.put(_NEWS)
 
     @property
     def is_open(self) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentkv_runtime.metadata import Kept
 
@@ -14,9 +14,11 @@ from ._call_format import CallFormat
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from ._model_info import ModelInfo
 from ._options import MOST_POSITIONS, Options
+from ._sampling import native_options
 from ._speculation import Speculation
 from ._stats import Snapshot
 from ._window import Window, window_of
+from .output._driver import Grammars
 from .spec._built_in import DraftTarget
 
 if TYPE_CHECKING:
@@ -42,12 +44,34 @@ class OpenModel:
     """And sinks, where the model was given some that it has not by itself: cells are of one such choice."""
     call_format: CallFormat | None
     """That was asked for, or else the one that the folder names; None where neither does."""
-    options: Options
+    options: Options | None
+    """How it was opened; None over a server."""
+    generate_options: Callable[..., Any] = native_options
+    """Makes what `StepEngine.generate` takes, of the fields of the native options; sampling is as users give it."""
+    grammars: Callable[[Tokenizer, int], Grammars] = Grammars
+
+
+class EngineHost(Protocol):
+    """An engine, and what stays with the thread that made it."""
+
+    @property
+    def engine(self) -> Any:
+        """A StepEngine."""
+
+    @property
+    def session(self) -> Any:
+        """A CellStore."""
+
+    def snapshot(self) -> Snapshot:
+        """Counters of the engine and its cache."""
+
+    def close(self) -> None:
+        """Lets go of what others may still refer to."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEngine:
-    """What stays with the thread that opened the model."""
+    """The native engine over a model of this process."""
 
     engine: Engine
     session: Any

@@ -12,7 +12,7 @@ from anyio import to_thread
 from ._commands import check_finished
 from ._generation import FinishReason, Generation, TopLogprob, Usage
 from ._inputs import checked_count, checked_sampling, checked_stop
-from ._sampling import Sampling, native_sampling
+from ._sampling import Sampling
 from ._speculation import Inherit, Speculative
 from .output._asked import Asked, asked
 
@@ -84,12 +84,10 @@ class GenerationRequest:
 
     def start(self, engine: StepEngine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
-        from agentkv_runtime.engine import GenerateOptions
-
-        options = GenerateOptions(
+        options = self.home.generate_options(
             max_tokens=self.max_tokens,
             stop=self.stop,
-            sampling=native_sampling(self.sampling),
+            sampling=self.sampling,
             seed=self.seed or 0,
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -83,3 +83,10 @@ def native_sampling(sampling: Sampling) -> engine.Sampling:
     from agentkv_runtime import engine
 
     return engine.Sampling(**sampling.model_dump(exclude={"seed"}, exclude_none=True))
+
+
+def native_options(*, sampling: Sampling, **options: Any) -> engine.GenerateOptions:
+    """A generation as the native engine takes it."""
+    from agentkv_runtime import engine
+
+    return engine.GenerateOptions(sampling=native_sampling(sampling), **options)

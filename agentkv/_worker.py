@@ -22,7 +22,7 @@ from ._trace import StepTrace
 
 if TYPE_CHECKING:
     from ._engine import CellStore, Emitted, StepEngine, StepReport
-    from ._model import OpenEngine
+    from ._model import EngineHost
 
 TIDY_AFTER_S = 1.0  # so long without anything to do, and memory that nobody needs is given back
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
@@ -68,7 +68,7 @@ class EngineWorker:
     ) -> None:
         self.engine: StepEngine
         self.cells: CellStore
-        self._open_engine: OpenEngine | None = None
+        self._open_engine: EngineHost | None = None
         self.jobs: dict[int, Job[Any]] = {}
         self.snapshot: Snapshot
         self.trace = StepTrace()
@@ -95,7 +95,7 @@ class EngineWorker:
 
     def run(
         self,
-        open_engine: Callable[[], OpenEngine],
+        open_engine: Callable[[], EngineHost],
         opened: Callable[[BaseException | None], None],
         ended: Callable[[], None],
     ) -> None:

@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .._errors import InvalidInput
 from .._generation import Generation, Token, TopLogprob, Usage
 from .._inputs import Prompt, checked_ids
 from .._message import Message, ToolCall
 from .._messages import checked_messages, is_messages
 from .._sampling import Sampling
-from .._shown import shown
-from ..output import Grammar, JsonSchema, Regex
+from ..output import JsonSchema
 from ..output._asked import Asked
-from ..output._typed import Typed, _choices, _one_of
-from ._wire import Told, error_of
+from ..output._told import told_output
+from ..output._typed import Typed
+from ..remote.errors import error_of
+from ._wire import Told
 
 _MOST_TOKENS = 2**31
 
@@ -32,18 +32,7 @@ def prompt_told(prompt: Prompt) -> Told:
 
 def output_told(asked: Asked[Any]) -> Told | None:
     """What holds an output; None for nothing. Raises InvalidInput for what runs in this process."""
-    match asked.constraint:
-        case None:
-            return None
-        case Typed(schema=schema, words=True):
-            return {"type": "regex", "pattern": _one_of(_choices(schema) or ()).pattern}
-        case Typed(schema=schema) | JsonSchema(schema=schema):
-            return {"type": "json_schema", "schema": schema}
-        case Regex(pattern=pattern):
-            return {"type": "regex", "pattern": pattern}
-        case Grammar(lark=lark):
-            return {"type": "grammar", "lark": lark}
-    raise InvalidInput(f"output is {shown(asked.constraint)}, which cannot go to a server; pass a type or a grammar")
+    return told_output(asked.constraint)
 
 
 def sampling_told(sampling: Sampling | None) -> Told | None:

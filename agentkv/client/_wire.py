@@ -9,47 +9,11 @@ from typing import Any
 
 import httpx
 
-from .._errors import (
-    AgentKVError,
-    BranchBusy,
-    BranchClosed,
-    ContextClosed,
-    ContextFull,
-    InvalidInput,
-    InvalidRollback,
-    OutOfMemory,
-    OutputIncomplete,
-    OutputInvalid,
-    PositionsExhausted,
-    TooManyBranches,
-)
+from .._errors import BranchClosed, ContextClosed, RemoteError
+from ..remote.errors import error_of
 
 Told = dict[str, Any]
-
-_BY_CODE: Mapping[str, type[AgentKVError]] = {
-    "branch_busy": BranchBusy,
-    "branch_closed": BranchClosed,
-    "context_full": ContextFull,
-    "context_length_exceeded": PositionsExhausted,
-    "invalid_rollback": InvalidRollback,
-    "out_of_memory": OutOfMemory,
-    "output_incomplete": OutputIncomplete,
-    "output_invalid": OutputInvalid,
-    "stopping": ContextClosed,
-    "too_many_branches": TooManyBranches,
-}
-
-
-class ServerError(AgentKVError):
-    """The server cannot be reached, lets nobody in, has too much to do, or failed; the message says which.
-
-    Attributes:
-        status: of HTTP; None where nothing came back.
-    """
-
-    def __init__(self, message: str, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
+ServerError = RemoteError
 
 
 class Wire:
@@ -115,19 +79,6 @@ class Wire:
         return told
 
 
-def error_of(error: Mapping[str, Any], status: int | None = None) -> AgentKVError:
-    """The SDK's error for one of the server's."""
-    kind = _BY_CODE.get(error.get("code") or "")
-    message = str(error.get("message"))
-    if error.get("code") == "invalid_api_key":
-        message += "; pass api_key to connect"
-    if kind is not None:
-        return kind(message)
-    if error.get("type") == "invalid_request_error":
-        return InvalidInput(message)
-    return ServerError(message, status)
-
-
 async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Told]]:
     name = ""
     async for line in response.aiter_lines():
@@ -141,7 +92,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Told]]:
             yield name, told
 
 
-def _error(status: int, body: bytes) -> AgentKVError:
+def _error(status: int, body: bytes) -> Exception:
     try:
         error = json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):

@@ -120,15 +120,15 @@ class Generate(Body):
         how: dict[str, Any] = {
             "max_tokens": self.max_tokens,
             "stop": self.stop,
-            "sampling": None if self.sampling is None else _sampling(self.sampling),
+            "sampling": None if self.sampling is None else sampling_of(self.sampling),
             "top_logprobs": self.top_logprobs,
             "output": str if self.output is None else self.output.asked(),
         }
         return how if self.speculative else how | {"speculative": None}
 
 
-def _sampling(given: Mapping[str, Any]) -> Sampling:
-    """Keys of JSON are text, and biases are by token."""
+def sampling_of(given: Mapping[str, Any]) -> Sampling:
+    """How tokens are drawn. Keys of JSON are text, and biases are by token."""
     for name in given.keys() - Sampling.model_fields.keys():
         raise Refused("invalid", "there is no such option", "unsupported_parameter", f"sampling.{name}")
     bias = given.get("logit_bias")

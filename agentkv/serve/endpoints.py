@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.responses import Response
 
-from . import branch_request
+from . import branch_request, token_requests
 from . import branch_verbs as branches
+from . import token_verbs as tokens
 from .anthropic.count_tokens import count_tokens
 from .anthropic.message_request import CountRequest, MessageRequest
 from .anthropic.messages import create_message
@@ -59,6 +60,12 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/branches/{branch}/select"): branches.select_branch,
     ("POST", "/v1/branches/{branch}/generate"): branches.generate_on_branch,
     ("POST", "/v1/branches/{branch}/stop"): branches.stop_branch,
+    ("GET", "/v1/tokens"): tokens.show_facts,
+    ("GET", "/v1/tokens/tokenizer"): tokens.show_tokenizer,
+    ("POST", "/v1/tokens"): tokens.generate_tokens,
+    ("POST", "/v1/tokens/prefill"): tokens.prefill_tokens,
+    ("POST", "/v1/tokens/logits"): tokens.logits_of_tokens,
+    ("POST", "/v1/tokens/select"): tokens.select_tokens,
 }
 
 BODIES: Mapping[Endpoint, type[Body]] = {
@@ -78,4 +85,8 @@ BODIES: Mapping[Endpoint, type[Body]] = {
     branches.select_branch: branch_request.Select,
     branches.generate_on_branch: branch_request.Generate,
     branches.stop_branch: branch_request.Stop,
+    tokens.generate_tokens: token_requests.GenerateTokens,
+    tokens.prefill_tokens: token_requests.Prompt,
+    tokens.logits_of_tokens: token_requests.Prompt,
+    tokens.select_tokens: token_requests.SelectTokens,
 }

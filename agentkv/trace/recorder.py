@@ -155,10 +155,11 @@ def _began(ctx: Context) -> Began:
 
     from agentkv_runtime.programs import get_cpu_isa
 
-    options = asdict(replace(ctx._home.options, speculative=None, call_format=None))
+    opened = ctx._home.options
+    options = {} if opened is None else asdict(replace(opened, speculative=None, call_format=None))
     model = asdict(ctx.model_info)
     for given in (options, model):
-        given["path"] = _text(str(given["path"]))
+        given["path"] = _text(str(given.get("path", "")))
     return Began(now(), VERSION, time_ns(), version("agentkv-sdk"), get_cpu_isa(), model, options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import threading
@@ -17,7 +18,13 @@ import pytest
 import agentkv as kv
 from tests.export_cache import ExportCache
 
+from .remote.over_server import over_server
+
 TempPaths = pytest.TempPathFactory
+
+
+OVER = os.environ.get("AGENTKV_TESTS_OVER", "")
+"""The backend of a server that the tests here run over; see tests/agentkv/remote/inapplicable.py."""
 
 
 def loop_threads() -> list[threading.Thread]:
@@ -52,6 +59,8 @@ def open_context(folder: Path) -> OpenContext:
     """`kv.Context.open` of the tiny model, small."""
 
     def open_context(capacity: int = 2048, **options: Any) -> AbstractAsyncContextManager[kv.Context]:
+        if OVER:
+            return over_server(OVER, folder, capacity=capacity, **options)
         return kv.Context.open(folder, capacity=capacity, kv_dtype="fp32", threads=1, **options)
 
     return open_context

@@ -47,8 +47,6 @@ def test_without_the_native_module_the_status_says_so(monkeypatch: pytest.Monkey
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "agentkv", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("agentkv 0.")
-    command = (
-        f"{sys.executable} -m agentkv --show-completion; exit $?"  # the shell is told by its process
-    )
+    command = f"{sys.executable} -m agentkv --show-completion; exit $?"  # the shell is told by its process
     shown = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert "complete" in shown.stdout

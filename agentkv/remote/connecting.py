@@ -1,0 +1,276 @@
+"""Opening a remote Context: what the server serves, its tokenizer, and the engine over both."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import httpx
+
+from .._errors import AgentKVError, InvalidInput, ModelError, opening_error
+from .._inputs import checked_count, checked_path, checked_word
+from .._log import log
+from .._model import OpenModel
+from .._model_info import ModelInfo
+from .._options import MOST_POSITIONS
+from .._shown import shown
+from .._stats import Snapshot
+from .agentkv import AgentKV
+from .cells import NoCells
+from .connection import Connection
+from .engine import RemoteEngine
+from .errors import Busy
+from .exchange import Exchange
+from .facts import Facts
+from .grammars import RemoteGrammars
+from .options import RemoteOptions
+from .replicas import Replicas
+from .speculation import ServersOwn
+from .vllm import VLLM
+
+if TYPE_CHECKING:
+    from agentkv_runtime.tokenizer import Tokenizer
+
+    from .._call_format import CallFormat
+    from .asks import Wire
+
+WIRES: dict[str, Callable[[str | None], Wire]] = {"agentkv": AgentKV, "vllm": VLLM}
+CONNECT_S = 10.0
+PROBE = "The quick brown fox; naïve café, 東京: 12345.678 \n\t{}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteHost:
+    """What stays with the step loop's thread."""
+
+    engine: RemoteEngine
+    session: NoCells
+    held: ExitStack
+
+    def snapshot(self) -> Snapshot:
+        """Counters: of the server's cells there are none."""
+        return Snapshot(cast(Any, replace(self.engine.stats())), 0, 0, 0, 0)
+
+    def close(self) -> None:
+        """Ends what runs, and the network's thread."""
+        self.held.close()
+
+
+class Remote:
+    """What `Context.connect` was asked for. Raises InvalidInput for anything out of range."""
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        model: str | None,
+        api_key: str | None,
+        tokenizer: str | Path | None,
+        backend: str,
+        call_format: CallFormat | None,
+        timeout: float,
+        retries: int,
+        most_running: int,
+        verify: bool | str | Path | ssl.SSLContext,
+    ) -> None:
+        self._urls = _checked_urls(url)
+        self._model = model
+        self._api_key = _checked_key(api_key)
+        self._tokenizer = None if tokenizer is None else checked_path(tokenizer, "tokenizer")
+        self._backend = checked_word(backend, "backend", tuple(WIRES))
+        self._call_format = call_format
+        if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout < 1e9:
+            raise InvalidInput(f"timeout is {shown(timeout)}, but it must be a number of seconds above 0")
+        self._timeout = timeout
+        self._retries = checked_count(retries, "retries", 0, 1000)
+        self._most_running = checked_count(most_running, "most_running", 1, 1 << 20)
+        self._verify = verify
+
+    def open(self, wake: Callable[[], None]) -> tuple[RemoteHost, OpenModel]:
+        """Asks the servers, on the calling thread. Raises RemoteError, ModelError."""
+        wire = WIRES[self._backend](self._model)
+        with ExitStack() as held:
+            exchange = Exchange(wire, self._replicas, self._retries, wake)
+            held.callback(exchange.close)
+            facts = exchange.wait(_facts)
+            tokenizer = self._open_tokenizer(facts, held)
+            exchange.wait(lambda _, replicas: _check_tokenizer(replicas, tokenizer, facts.model))
+            info = self._info(facts, tokenizer)
+            wire.knows(info.vocab_size)
+            engine = RemoteEngine(
+                exchange,
+                token_bytes=tokenizer.token_bytes(info.vocab_size),
+                eos_ids=tokenizer.eos_ids,
+                special_ids=tokenizer.special_ids,
+                vocab_size=info.vocab_size,
+                max_positions=facts.max_positions,
+                capacity=facts.capacity or MOST_POSITIONS,
+            )
+            exchange.hear = engine.hear
+            return RemoteHost(engine, NoCells(), held.pop_all()), self._model_of(facts, info, tokenizer)
+
+    def _replicas(self) -> Replicas:
+        """On the network's thread."""
+        verify = self._verify if isinstance(self._verify, bool | ssl.SSLContext) else _trusting(self._verify)
+        clients = [
+            httpx.AsyncClient(
+                base_url=url,
+                headers={} if self._api_key is None else {"authorization": f"Bearer {self._api_key}"},
+                timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_S), pool=None),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._most_running),
+                verify=verify,
+                http2=find_spec("h2") is not None,
+            )
+            for url in self._urls
+        ]
+        return Replicas([Connection(client) for client in clients], self._most_running)
+
+    def _open_tokenizer(self, facts: Facts, held: ExitStack) -> Tokenizer:
+        from agentkv_runtime.tokenizer import Tokenizer
+
+        folder = self._tokenizer_folder(facts, held)
+        try:
+            return Tokenizer.from_folder(folder)
+        except Exception as error:
+            raise opening_error(error, folder) from error
+
+    def _tokenizer_folder(self, facts: Facts, held: ExitStack) -> Path:
+        from agentkv_runtime.store.entries import find
+
+        if self._tokenizer is not None:
+            kept = None if self._tokenizer.exists() else find(str(self._tokenizer))
+            return self._tokenizer if kept is None else kept.path
+        if facts.tokenizer_files:
+            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
+            for name, text in facts.tokenizer_files.items():
+                (folder / Path(name).name).write_text(text, "utf-8")
+            return folder
+        if facts.folder is None:
+            raise ModelError(
+                f"the server does not hand out the tokenizer of {facts.model}; pass tokenizer: a folder with its "
+                "tokenizer.json, such as that of the model"
+            )
+        return facts.folder
+
+    def _info(self, facts: Facts, tokenizer: Tokenizer) -> ModelInfo:
+        return ModelInfo(
+            path=Path(facts.model),
+            backend=self._backend,
+            vocab_size=facts.vocab_size or tokenizer.vocab_size,
+            max_tokens=facts.max_positions,
+            max_positions=facts.max_positions,
+            trained_positions=None,
+            n_layers=facts.n_layers,
+            n_kv_heads=facts.n_kv_heads,
+            head_dim=facts.head_dim,
+            quantization=facts.quantization,
+            kv_dtype=facts.kv_dtype,
+            quantize_after=None,
+            window=None,
+            sinks=0,
+            state_bytes=0,
+            forgets=False,
+            bit_exact=facts.bit_exact,
+            fingerprint=facts.fingerprint,
+            top_logits=facts.likely,
+            speculates=False,
+            holds_cells=False,
+        )
+
+    def _model_of(self, facts: Facts, info: ModelInfo, tokenizer: Tokenizer) -> OpenModel:
+        named = self._call_format
+        if named is None and tokenizer.response_template is None:
+            named = facts.call_format
+        return OpenModel(
+            info,
+            tokenizer,
+            ServersOwn(),
+            fingerprint=lambda: facts.fingerprint or facts.model,
+            window="",
+            call_format=named,
+            options=None,
+            generate_options=RemoteOptions,
+            grammars=RemoteGrammars,
+        )
+
+
+async def _facts(wire: Wire, replicas: Replicas) -> Facts:
+    """Of all servers that answer, one at least. Raises RemoteError, ModelError."""
+    asked = [_of_one(wire, replica.connection) for replica in replicas.all]
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    facts = [each for each in told if isinstance(each, Facts)]
+    errors = [each for each in told if isinstance(each, BaseException)]
+    if not facts:
+        raise errors[0]
+    for replica, each in zip(replicas.all, told, strict=True):
+        if isinstance(each, BaseException):
+            replica.failed(None)
+            log.warning("a server does not answer; the others do its work", host=replica.connection.host)
+    if len({(each.model, each.fingerprint) for each in facts}) > 1:
+        raise ModelError("the servers serve different models: " + ", ".join(sorted({each.model for each in facts})))
+    return replace(facts[0], max_positions=min(each.max_positions for each in facts))
+
+
+async def _of_one(wire: Wire, http: Connection) -> Facts:
+    try:
+        return await wire.facts(http)
+    except Busy as busy:
+        raise busy.error from busy
+
+
+async def _check_tokenizer(replicas: Replicas, tokenizer: Tokenizer, model: str) -> None:
+    """Raises ModelError where the server makes other tokens of a text."""
+    mine = tokenizer.encode(PROBE)
+    for replica in replicas.all:
+        body = {"model": model, "prompt": PROBE, "add_special_tokens": False}
+        try:
+            told = await replica.connection.post_beside("/tokenize", body)
+        except (AgentKVError, Busy):
+            continue  # not every server has the door, and whether it answers is seen later
+        if isinstance(told, dict) and told.get("tokens") != list(mine):
+            raise ModelError(
+                f"{replica.connection.host} makes other tokens of a text than the tokenizer that was found for "
+                f"{model}; pass the folder of the server's own as tokenizer"
+            )
+
+
+def _checked_urls(url: object) -> list[str]:
+    given = [url] if isinstance(url, str) else url
+    if not isinstance(given, Sequence) or not given or not all(isinstance(each, str) for each in given):
+        raise InvalidInput(f"url is {shown(url)}, but it must be a URL or some, such as 'http://127.0.0.1:8000/v1'")
+    urls = [_checked_url(each) for each in given]
+    if len(set(urls)) < len(urls):
+        raise InvalidInput("url names a server twice; name each once")
+    return urls
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parsed = httpx.URL(url.strip())
+    except httpx.InvalidURL as error:
+        raise InvalidInput(f"url is {shown(url)}, which is no URL: {error}") from error
+    if parsed.userinfo:
+        raise InvalidInput("url holds a name or a password, which logs would show; pass api_key instead")
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise InvalidInput(f"url is {shown(url)}, but it must be like 'http://127.0.0.1:8000/v1'")
+    path = parsed.path.rstrip("/") or "/v1"
+    return str(parsed.copy_with(path=f"{path}/"))
+
+
+def _checked_key(key: object) -> str | None:
+    if key is not None and (not isinstance(key, str) or not key or not key.isascii() or not key.isprintable()):
+        raise InvalidInput("api_key must be None or a string of printable ASCII characters")
+    return key
+
+
+def _trusting(file: str | Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(file))
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(f"verify names {shown(str(file))}, which holds no certificates: {error}") from error

@@ -1,0 +1,390 @@
+"""The engine behind a remote Context: branches are logs here, jobs are requests to a server.
+
+It fills `StepEngine`. It never steps: what the server tells arrives in `hear`, on the network's thread, wakes the step
+loop's, and is settled there.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .._errors import InvalidInput
+from ..output._told import told_output
+from .asks import Again, Ask, Fed, Heard
+from .branches import BranchTable, LogChange, RemoteBranch
+from .jobs import Emitted, ExtendJob, Finished, GenerateJob, Job, LogitsJob, SelectJob
+from .options import RemoteOptions
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+
+WARM_FROM = 256  # tokens: fewer than these are not worth a request of their own, and go with the next one
+
+
+@dataclass(slots=True)
+class Counters:
+    """The fields of the native engine's statistics. Steps, forwards and cells are the server's: 0 here."""
+
+    steps: int = 0
+    forwards: int = 0
+    tokens: int = 0
+    prefilled: int = 0
+    refed: int = 0
+    generated: int = 0
+    reused: int = 0
+    recalled: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    forced: int = 0
+    retries: int = 0
+    branches: int = 0
+    cells_used: int = 0
+    cells_shared: int = 0
+    cells_retained: int = 0
+    capacity: int = 0
+    forward_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    constraint_seconds: float = 0.0
+    mask_seconds: float = 0.0
+    rows_per_step: list[int] = field(default_factory=list)
+
+
+class Hold(NamedTuple):
+    """No cells."""
+
+    id: int = 0
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """See `_engine.StepReport`."""
+
+    emitted: Sequence[Emitted] = ()
+    finished: Sequence[Finished] = ()
+    full: Sequence[int] = ()
+    idle: bool = True
+    forwards: int = 0
+    branches: int = 0
+    decode_rows: int = 0
+    prefill_rows: int = 0
+    shares: bytes = b""
+    seconds: float = 0.0
+    forward_seconds: float = 0.0
+    draft_seconds: float = 0.0
+
+
+class RemoteEngine:
+    """Branches and jobs over one model that servers serve. All calls but `hear` come from the step loop's thread."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        token_bytes: Sequence[bytes],
+        eos_ids: Sequence[int],
+        special_ids: Iterable[int],
+        vocab_size: int,
+        max_positions: int,
+        capacity: int,
+    ) -> None:
+        self._exchange = exchange
+        self._token_bytes = token_bytes
+        self._vocab_size = vocab_size
+        self._heard: deque[tuple[int, Heard]] = deque()
+        self._jobs: dict[int, Job] = {}
+        self._next_job = 0
+        self._emitted: list[Emitted] = []
+        self._finished: list[Finished] = []
+        self._full: list[int] = []
+        self._held: set[int] = set()
+        self.branches = BranchTable(max_positions)
+        self.eos_ids = list(eos_ids)
+        self.eos = frozenset(eos_ids)
+        self.special = frozenset(special_ids)
+        self.max_positions = max_positions
+        self.warm_from = WARM_FROM
+        self.stats_ = Counters(capacity=capacity)
+
+    # What the network tells.
+
+    def hear(self, job: int, heard: Heard) -> None:
+        """The server told something of a job; from any thread."""
+        self._heard.append((job, heard))
+
+    def settle(self) -> Report:
+        """What was told since the last call."""
+        self._exchange.listening()
+        while self._heard:
+            number, heard = self._heard.popleft()
+            self._count(heard)
+            job = self._jobs.get(number)
+            if job is not None:
+                job.hear(heard)
+        if not (self._emitted or self._finished or self._full):
+            return Report()
+        report = Report(self._emitted, self._finished, self._full)
+        self._emitted, self._finished, self._full = [], [], []
+        return report
+
+    def step(self) -> Report:
+        """The same: nothing runs here."""
+        return self.settle()
+
+    # What jobs use.
+
+    def spelled(self, token: int) -> bytes:
+        """The bytes of a token."""
+        return self._token_bytes[token] if token < len(self._token_bytes) else b""
+
+    def emit(self, emitted: Emitted) -> None:
+        """A reader gets a token."""
+        self._emitted.append(emitted)
+
+    def full(self, job: int) -> None:
+        """A generation waits for room."""
+        self._full.append(job)
+
+    def ended(self, job: Job) -> None:
+        """A job has ended."""
+        del self._jobs[job.id]
+        self._held.discard(job.id)
+        self._finished.append(job.outcome)
+        if job.branch.id in self.branches:
+            self.branches.tell(job.branch)
+
+    def hold_back(self, job: int, held: bool) -> None:
+        """The reader of a generation is too far behind, or is not any more."""
+        if held != (job in self._held):
+            (self._held.add if held else self._held.discard)(job)
+            self._exchange.hold_back(job, held)
+
+    def hang_up(self, job: int, at_once: bool) -> None:
+        """Nobody listens any more. Not `at_once` where the server ends by itself with the same token, and its
+        connection can be used again."""
+        self._exchange.hang_up(job, at_once)
+
+    def ask_generation(self, job: Job, ask: Ask) -> None:
+        """Tokens behind a prompt."""
+        self._exchange.generate(job.id, job.branch.root, ask)
+
+    def ask_prefill(self, job: Job, tokens: list[int]) -> None:
+        """A prompt into the server's cache."""
+        self._exchange.ask(job.id, job.branch.root, lambda wire, http: wire.prefill(http, tokens))
+
+    def ask_logits(self, job: Job, tokens: list[int]) -> None:
+        """A row."""
+        self._exchange.ask(job.id, job.branch.root, lambda wire, http: wire.logits(http, tokens))
+
+    def ask_select(self, job: Job, tokens: list[int], choices: list[list[int]]) -> None:
+        """Scores."""
+        self._exchange.ask(job.id, job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
+
+    # Verbs.
+
+    def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
+        self._checked(tokens or ())
+        return self.branches.create().id, 0
+
+    def fork(self, branch: int, n: int) -> list[int]:
+        return [child.id for child in self.branches.fork(self.branches.at(branch), n)]
+
+    def copy(self, branch: int) -> int:
+        return self.branches.copy(self.branches.still(branch)).id
+
+    def rollback(self, branch: int, length: int, epoch: int | None = None, keep_forgotten: bool = False) -> None:
+        self.branches.rollback(self.branches.idle(branch), length, epoch)
+
+    def adopt(self, dst: int, src: int) -> None:
+        self.branches.adopt(self.branches.idle(dst), self.branches.idle(src))
+
+    def forget(self, branch: int, first: int, last: int, for_room: bool = False) -> int:
+        raise InvalidInput(
+            "forget lets cells go that stay behind others, and these are a server's; roll the branch back, or give it "
+            "an overflow policy"
+        )
+
+    def forgotten(self, branch: int) -> Sequence[tuple[int, int]]:
+        self.branches.at(branch)
+        return ()
+
+    def replace(self, branch: int, first: int, last: int, tokens: Iterable[int]) -> None:
+        found = self.branches.still(branch)
+        given, before = self._checked(tokens), len(found)
+        self.branches.replace(found, first, last, given)
+        if found.job is not None:
+            found.job.shifted(len(found) - before)
+
+    def uncache(self, branch: int, length: int) -> None:
+        found = self.branches.still(branch)
+        found.sent = min(found.sent, length)
+
+    def length(self, branch: int) -> int:
+        return len(self.branches.at(branch))
+
+    def n_cached(self, branch: int) -> int:
+        return self.branches.at(branch).sent
+
+    def lacking(self, branch: int) -> int:
+        return 0
+
+    def go_on(self, job: int, made_room: bool) -> None:
+        if job in self._jobs:
+            self._jobs[job].go_on(made_room)
+
+    def end(self, branch: int) -> tuple[int, int]:
+        found = self.branches.idle(branch)
+        return len(found), found.lineage.at(len(found))
+
+    def tokens(self, branch: int) -> npt.NDArray[np.int32]:
+        return np.array(self.branches.at(branch).log, np.int32)
+
+    def close(self, branch: int) -> None:
+        if branch in self.branches:
+            found = self.branches.at(branch)
+            if found.job is not None:
+                found.job.cancel()
+            self.branches.close(found)
+
+    def extend(self, branch: int, tokens: Iterable[int]) -> int:
+        found, given = self.branches.idle(branch), self._checked(tokens)
+        self.branches.check_positions(found, len(given))
+        return self._begun(ExtendJob(self._next_job, found, self, given))
+
+    def generate(self, branch: int, options: RemoteOptions) -> int:
+        found = self._started(branch)
+        if not options.wait_for_room:
+            self.branches.check_positions(found, 1)
+        output = told_output(options.constraint)
+        last = found.output
+        if last is not None and output is not None:
+            goes_on = last.constraint == options.constraint and last.end == len(found) and not last.complete
+            if goes_on and last.began < last.end:
+                raise InvalidInput(
+                    "this output was cut short, and a server cannot go on with it; roll the branch back to where it "
+                    "began and allow more tokens"
+                )
+        return self._begun(GenerateJob(self._next_job, found, self, options, output))
+
+    def logits(self, branch: int) -> int:
+        return self._begun(LogitsJob(self._next_job, self._started(branch), self))
+
+    def select(self, branch: int, choices: Sequence[Iterable[int]]) -> int:
+        found, given = self._started(branch), [self._checked(choice) for choice in choices]
+        if not given or not all(given):
+            raise InvalidInput("select needs at least one choice, and each needs a token")
+        for choice in given:
+            self.branches.check_positions(found, len(choice) - 1)
+        return self._begun(SelectJob(self._next_job, found, self, given))
+
+    def cancel(self, job: int) -> None:
+        if job in self._jobs:
+            self._jobs[job].cancel()
+
+    def take_back(self, job: int, kept: int = 0) -> bool:
+        self.cancel(job)
+        return self.branches.take_back(job, kept)
+
+    def taken(self, job: int, tokens: int) -> None:
+        if job in self._jobs:
+            self._jobs[job].taken(tokens)
+
+    def take_changes(self) -> Sequence[LogChange]:
+        return self.branches.take_changes()
+
+    def stats(self) -> Counters:
+        self.stats_.branches = len(self.branches)
+        return self.stats_
+
+    def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
+        found = self.branches.idle(branch)
+        found.stream, found.forks = rng_stream, forks
+
+    def rng_stream(self, branch: int) -> int:
+        return self.branches.at(branch).stream
+
+    def live(self) -> Sequence[int]:
+        return self.branches.live()
+
+    def set_digests(self, on: bool) -> None:
+        pass  # rows of logits stay with the server
+
+    # Cells, of which there are none.
+
+    def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[Any]]:
+        from agentkv_runtime.engine import StoredBranch
+
+        none, unknown = np.zeros((0, 3), np.int32), np.zeros(0, np.float32)
+        found = [self.branches.at(branch) for branch in branches]
+        return Hold(), [
+            StoredBranch(b.log, none, rng_stream=b.stream, forks=b.forks, next_logits=unknown) for b in found
+        ]
+
+    def hold_unshared(self, branch: int) -> Hold:
+        self.branches.idle(branch)
+        return Hold()
+
+    def reserve(self, rows: int, align: int = 0) -> Hold:
+        return Hold(rows=rows)
+
+    def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
+        return ()
+
+    def held_lacks(self, hold: int, first: int, count: int) -> npt.NDArray[np.uint8]:
+        return np.zeros(count, np.uint8)
+
+    def discard(self, hold: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
+        pass
+
+    def release(self, hold: int) -> None:
+        pass
+
+    def restore(self, hold: int, stored: Sequence[Any]) -> list[int]:
+        for each in stored:
+            self._checked(each.tokens)
+        return [self.branches.restore(array("i", each.tokens), each.rng_stream, each.forks).id for each in stored]
+
+    def set_aside(self, branch: int, hold: int) -> None:
+        self.branches.idle(branch)
+
+    def bring_back(self, branch: int, hold: int) -> None:
+        self.branches.at(branch)
+
+    def compact(self, retain: int | None = None) -> int:
+        return 0
+
+    def _count(self, heard: Heard) -> None:
+        """What is counted, whoever still listens."""
+        if isinstance(heard, Fed):
+            cached = heard.cached or 0
+            self.stats_.reused += cached
+            self.stats_.prefilled += heard.tokens - cached
+            self.stats_.tokens += heard.tokens - cached
+        elif isinstance(heard, Again):
+            self.stats_.retries += 1
+
+    def _begun(self, job: Job) -> int:
+        self._jobs[job.id] = job
+        self._next_job += 1
+        job.begin()
+        return job.id
+
+    def _started(self, branch: int) -> RemoteBranch:
+        found = self.branches.idle(branch)
+        if not len(found):
+            raise InvalidInput(f"branch {branch} holds no token yet: extend it first")
+        return found
+
+    def _checked(self, tokens: Iterable[int]) -> list[int]:
+        """Raises InvalidInput for ids outside of the vocabulary."""
+        given = list(tokens)
+        if given and not 0 <= min(given) <= max(given) < self._vocab_size:
+            wrong = next(token for token in given if not 0 <= token < self._vocab_size)
+            raise InvalidInput(f"token {wrong} is outside of the vocabulary of {self._vocab_size} tokens")
+        return given

@@ -1,0 +1,116 @@
+"""Errors of servers and of the way to them, as the SDK's."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from .._errors import (
+    AgentKVError,
+    BranchBusy,
+    BranchClosed,
+    ContextClosed,
+    ContextFull,
+    InvalidInput,
+    InvalidRollback,
+    OutOfMemory,
+    OutputIncomplete,
+    OutputInvalid,
+    PositionsExhausted,
+    RemoteError,
+    TooManyBranches,
+)
+
+BUSY = frozenset({429, 502, 503, 504})  # statuses that say: later, or elsewhere
+
+_BY_CODE: Mapping[str, type[AgentKVError]] = {
+    "branch_busy": BranchBusy,
+    "branch_closed": BranchClosed,
+    "context_full": ContextFull,
+    "context_length_exceeded": PositionsExhausted,
+    "invalid_rollback": InvalidRollback,
+    "out_of_memory": OutOfMemory,
+    "output_incomplete": OutputIncomplete,
+    "output_invalid": OutputInvalid,
+    "stopping": ContextClosed,
+    "too_many_branches": TooManyBranches,
+}
+_OF_POSITIONS = {"input_tokens", "max_tokens"}  # parameters that vLLM refuses too much of
+_LONGEST = 2000  # characters of a message
+
+
+class Busy(Exception):
+    """A server that answers later, or not at all: what it was asked can be asked again.
+
+    Attributes:
+        error: what users get once nobody asks again.
+        seconds: that it wants to be left alone; None where it does not say.
+    """
+
+    def __init__(self, error: AgentKVError, seconds: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.seconds = seconds
+
+
+def error_of(error: Mapping[str, Any], status: int | None = None) -> AgentKVError:
+    """The SDK's error for one of a server's."""
+    code = error.get("code")
+    message = str(error.get("message"))[:_LONGEST]
+    if code == "invalid_api_key" or status in (401, 403):
+        return RemoteError(f"{message}; pass api_key to connect", status)
+    if isinstance(code, str) and code in _BY_CODE:
+        return _BY_CODE[code](message)
+    if status == 400 and error.get("param") in _OF_POSITIONS:
+        return PositionsExhausted(message)
+    if status == 400 or error.get("type") == "invalid_request_error":
+        return InvalidInput(message)
+    return RemoteError(message, status)
+
+
+def refusal(response: httpx.Response, body: bytes) -> Exception:
+    """What a response with an error's status raises: the SDK's error, or Busy."""
+    status = response.status_code
+    try:
+        told = json.loads(body)["error"]
+        error = error_of(told if isinstance(told, Mapping) else {"message": told}, status)
+    except (ValueError, KeyError, TypeError):
+        error = RemoteError(f"{response.url.host} answered with status {status}, and says no more", status)
+    if isinstance(error, ContextClosed):  # the server's, which is not ours
+        error = RemoteError(str(error), status)
+    return Busy(error, _seconds(response)) if status in BUSY else error
+
+
+def unreachable(error: httpx.TransportError, host: str) -> Exception:
+    """What a broken connection raises: Busy, or RemoteError where the next attempt would fail as well."""
+    why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
+        return RemoteError(f"{host} is not who it must be, or speaks no TLS ({why}); see `verify` of connect")
+    return Busy(RemoteError(f"{host} cannot be reached, or went silent ({why}); is the server running?"))
+
+
+def garbled(host: str, what: str) -> RemoteError:
+    """Something that is no protocol of ours."""
+    return RemoteError(f"{host} answered {what}; is it the server that `backend` names?")
+
+
+def cut_off(host: str) -> Busy:
+    """A stream that ended before the generation did."""
+    return Busy(RemoteError(f"{host} ended a generation in the middle"))
+
+
+def _seconds(response: httpx.Response) -> float | None:
+    try:
+        return float(response.headers["retry-after"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

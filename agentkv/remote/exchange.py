@@ -1,0 +1,220 @@
+"""The network's thread: an event loop on which requests run, are sent again, and are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .._errors import RemoteError
+from .._log import log
+from .asks import Again, Ask, Ended, Failed, Heard, Made, Wire
+from .errors import Busy
+from .replicas import Replica, Replicas
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+Asked: TypeAlias = Callable[[Wire, "Connection"], Awaitable[Heard | Sequence[Heard]]]
+
+DRAIN_S = 1.0  # how long a server may take to end what it was to end by itself
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 8.0
+
+
+class Exchange:
+    """Requests of jobs. All methods may be called from any thread, and none waits for the network.
+
+    Args:
+        wire: what the servers speak.
+        replicas: made on the thread, from its event loop.
+        retries: how often a request is sent again that got no further.
+        wake: called when something came that nobody has taken yet.
+
+    `hear`, which is to be set before anything is asked, takes what comes, on the thread.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        replicas: Callable[[], Replicas],
+        retries: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self.wire = wire
+        self._make_replicas = replicas
+        self._retries = retries
+        self.hear: Callable[[int, Heard], None]
+        self._wake = wake
+        self._awake = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._gates: dict[int, asyncio.Event] = {}
+        self._deaf: set[int] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="agentkv-net", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._replicas = self._make_replicas()
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def wait(self, work: Callable[[Wire, Replicas], Coroutine[Any, Any, Any]]) -> Any:
+        """What a coroutine returns that runs there. Blocks, for the opening alone."""
+
+        async def run() -> Any:
+            return await work(self.wire, self._replicas)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def close(self) -> None:
+        """Cancels all requests, closes all connections and ends the thread."""
+
+        async def close() -> None:
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for replica in self._replicas.all:
+                with suppress(Exception):
+                    await replica.connection.aclose()
+
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def listening(self) -> None:
+        """What came is about to be taken: what comes from now on wakes anew."""
+        self._awake = False
+
+    def ask(self, job: int, root: int | None, asked: Asked) -> None:
+        """One request, one answer."""
+
+        async def run() -> None:
+            async def once(replica: Replica) -> None:
+                told = await asked(self.wire, replica.connection)
+                for heard in told if isinstance(told, tuple) and not hasattr(told, "_fields") else (told,):
+                    self._tell(job, heard)
+
+            await self._tried(job, root, once)
+
+        self._loop.call_soon_threadsafe(self._begin, job, run)
+
+    def generate(self, job: int, root: int | None, ask: Ask) -> None:
+        """Tokens as they come. Where a connection breaks, another request goes on behind those that came."""
+        made: list[int] = []
+
+        async def once(replica: Replica) -> None:
+            async for heard in self.wire.generate(replica.connection, ask.after(made)):
+                if job in self._deaf and isinstance(heard, Made):
+                    return  # it did not end by itself
+                if isinstance(heard, Made):
+                    made.extend(heard.tokens)
+                self._tell(job, heard)
+                if isinstance(heard, Ended):
+                    return
+                if (gate := self._gates.get(job)) is not None:
+                    await gate.wait()
+
+        async def run() -> None:
+            await self._tried(job, root, once, lambda: len(made), resumable=ask.output is None)
+
+        self._loop.call_soon_threadsafe(self._begin, job, run)
+
+    def hold_back(self, job: int, held: bool) -> None:
+        """Nothing more of a generation is read for now, or it is again."""
+        self._loop.call_soon_threadsafe(self._hold_back, job, held)
+
+    def hang_up(self, job: int, at_once: bool) -> None:
+        """Ends a request; not `at_once` where it is about to end by itself."""
+        self._loop.call_soon_threadsafe(self._hang_up, job, at_once)
+
+    def _begin(self, job: int, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._tasks[job] = self._loop.create_task(run())
+        task.add_done_callback(lambda ended: self._ended(job, ended))
+
+    def _ended(self, job: int, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(job) is task:
+            del self._tasks[job]
+            self._gates.pop(job, None)
+            self._deaf.discard(job)
+
+    def _hold_back(self, job: int, held: bool) -> None:
+        if job not in self._tasks:
+            return
+        if held:
+            self._gates[job] = asyncio.Event()
+        elif (gate := self._gates.pop(job, None)) is not None:
+            gate.set()
+
+    def _hang_up(self, job: int, at_once: bool) -> None:
+        task = self._tasks.get(job)
+        if task is None:
+            return
+        self._deaf.add(job)
+        self._hold_back(job, held=False)
+        if at_once:
+            task.cancel()
+        else:
+            self._loop.call_later(DRAIN_S, task.cancel)
+
+    async def _tried(
+        self,
+        job: int,
+        root: int | None,
+        once: Callable[[Replica], Awaitable[None]],
+        progress: Callable[[], int] = lambda: 0,
+        resumable: bool = True,
+    ) -> None:
+        """Runs a request, and again while that may help; tells what it came to where it came to nothing."""
+        failures, reached = 0, progress()
+        while True:
+            try:
+                async with self._replicas.place(root) as replica:
+                    try:
+                        await once(replica)
+                        replica.answered()
+                        return
+                    except Busy as busy:
+                        replica.failed(busy.seconds)
+                        raise
+            except Busy as busy:
+                failures = 0 if progress() > reached else failures
+                failures += 1
+                reached = progress()
+                if failures > self._retries or job in self._deaf or (reached and not resumable):
+                    return self._tell(job, Failed(busy.error))
+                log.warning("a server is asked again", host=replica.connection.host, error=str(busy), attempt=failures)
+                self._tell(job, Again())
+                await asyncio.sleep(_pause(failures, busy.seconds, len(self._replicas.all)))
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                return self._tell(job, Failed(_known(error)))
+
+    def _tell(self, job: int, heard: Heard) -> None:
+        self.hear(job, heard)
+        if not self._awake:
+            self._awake = True
+            self._wake()
+
+
+def _pause(failures: int, seconds: float | None, replicas: int) -> float:
+    """Seconds until the next attempt: at once the first time where there is another server."""
+    if failures == 1 and replicas > 1:
+        return 0.0
+    longest = min(_FIRST_PAUSE_S * 2 ** (failures - 1), _LONGEST_PAUSE_S)
+    return max(min(seconds or 0.0, _LONGEST_PAUSE_S), random.uniform(longest / 2, longest))
+
+
+def _known(error: Exception) -> Exception:
+    from .._errors import AgentKVError
+
+    if isinstance(error, AgentKVError):
+        return error
+    return RemoteError(f"a request came to nothing: {type(error).__name__}: {error}")

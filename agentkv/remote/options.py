@@ -1,0 +1,25 @@
+"""What a generation over a server is asked to be: the fields of the native engine's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..output.grammar import GrammarSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteOptions:
+    """One generation. `emit`: its tokens are handed out as they come, at most `emit_ahead` ahead of the reader."""
+
+    max_tokens: int
+    sampling: Any
+    stop: list[str] = field(default_factory=list)
+    seed: int = 0
+    emit: bool = False
+    emit_ahead: int = 0
+    top_logprobs: int = 0
+    wait_for_room: bool = False
+    drafter: None = None
+    constraint: GrammarSource[Any] | None = None

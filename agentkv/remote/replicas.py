@@ -1,0 +1,93 @@
+"""Which of several servers a request goes to: the one that holds its tree's prefix, as long as that has room.
+
+Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998): every server gets
+a number from its own name and the tree's root, and the highest has the tree. A server that goes away moves its own
+trees alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import xxhash
+
+from .connection import Connection
+
+_LONGEST_PAUSE_S = 30.0
+
+
+class Replica:
+    """One server, and what is known of it.
+
+    Attributes:
+        running: requests that it has now.
+        failures: in a row.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.running = 0
+        self.failures = 0
+        self._again_at = 0.0
+
+    @property
+    def well(self) -> bool:
+        """Does it answer, as far as is known?"""
+        return time.monotonic() >= self._again_at
+
+    def failed(self, seconds: float | None) -> None:
+        """It did not answer, or wants to be left alone for so long."""
+        self.failures += 1
+        pause = min(0.25 * 2**self.failures, _LONGEST_PAUSE_S) if seconds is None else min(seconds, _LONGEST_PAUSE_S)
+        self._again_at = time.monotonic() + pause
+
+    def answered(self) -> None:
+        """It did."""
+        self.failures = 0
+        self._again_at = 0.0
+
+    def weight(self, root: int) -> int:
+        """Its claim on a tree."""
+        return xxhash.xxh3_64_intdigest(self.connection.host.encode(), seed=root)
+
+
+class Replicas:
+    """Servers of the same model."""
+
+    def __init__(self, connections: Sequence[Connection], most_running: int) -> None:
+        self.all = [Replica(connection) for connection in connections]
+        self._most_running = most_running
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def place(self, root: int | None) -> AsyncIterator[Replica]:
+        """A place on the server that the tree is of; on the next one where that is full or does not answer."""
+        while (replica := self._choice(root)) is None:
+            left = asyncio.get_running_loop().create_future()
+            self._waiting.append(left)
+            try:
+                await left
+            finally:
+                if left in self._waiting:
+                    self._waiting.remove(left)
+        replica.running += 1
+        try:
+            yield replica
+        finally:
+            replica.running -= 1
+            while self._waiting and replica.running < self._most_running:
+                left = self._waiting.popleft()
+                if not left.done():
+                    left.set_result(None)
+                    break
+
+    def _choice(self, root: int | None) -> Replica | None:
+        free = [replica for replica in self.all if replica.running < self._most_running]
+        free = [replica for replica in free if replica.well] or free
+        if root is None:
+            return min(free, key=lambda replica: replica.running, default=None)
+        return max(free, key=lambda replica: replica.weight(root), default=None)

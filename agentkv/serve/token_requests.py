@@ -1,0 +1,46 @@
+"""The bodies of `/v1/tokens`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from .body import Body
+from .branch_request import Count, Output, Stops, sampling_of
+
+Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+
+
+class Prompt(Body):
+    """Token ids, at least one."""
+
+    tokens: Tokens
+
+
+class GenerateTokens(Prompt):
+    """`POST /v1/tokens`: as the SDK's `generate`. `draws` is the stream that random numbers are from: the same tokens,
+    seed and stream give the same tokens."""
+
+    max_tokens: Count = 256
+    stop: Stops | None = None
+    sampling: dict[str, Any] | None = None
+    draws: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    output: Output | None = None
+
+    def how(self) -> dict[str, Any]:
+        """The options. Raises Refused, InvalidInput."""
+        return {
+            "max_tokens": self.max_tokens,
+            "stop": self.stop,
+            "sampling": None if self.sampling is None else sampling_of(self.sampling),
+            "top_logprobs": self.top_logprobs,
+            "output": str if self.output is None else self.output.asked(),
+        }
+
+
+class SelectTokens(Prompt):
+    """`POST /v1/tokens/select`."""
+
+    choices: Annotated[list[Tokens], Field(min_length=1, max_length=256)]

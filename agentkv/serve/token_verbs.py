@@ -1,0 +1,127 @@
+"""`/v1/tokens`: token ids in, token ids out, and nothing kept between requests but what the cache remembers. What
+`Context.connect(..., backend="agentkv")` speaks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+from starlette.responses import JSONResponse, Response
+
+from .._commands import Job, check_finished
+from .body import read_body
+from .event_stream import Answer, Emit, EventStream
+from .openai.chat import ERRORS
+from .token_requests import GenerateTokens, Prompt, SelectTokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from starlette.requests import Request
+
+    from .._branch import Branch
+    from .server import Server
+
+_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+
+
+async def show_facts(server: Server, request: Request) -> Response:
+    """`GET /v1/tokens`: what a client must know of the model."""
+    info = server.context.model_info
+    told = {
+        "names": list(server.settings.names),
+        "max_positions": min(info.max_positions or 2**31 - 1, server.context.stats.capacity),
+        "capacity": server.context.stats.capacity,
+        "vocab_size": info.vocab_size,
+        "fingerprint": info.fingerprint,
+        "bit_exact": info.bit_exact,
+        "call_format": server.context._home.named_format,
+        "quantization": info.quantization,
+        "kv_dtype": info.kv_dtype,
+        "n_layers": info.n_layers,
+        "n_kv_heads": info.n_kv_heads,
+        "head_dim": info.head_dim,
+    }
+    return JSONResponse(told)
+
+
+async def show_tokenizer(server: Server, request: Request) -> Response:
+    """`GET /v1/tokens/tokenizer`: the files of the tokenizer."""
+    folder = server.context.model_info.path
+    return JSONResponse({"files": await anyio.to_thread.run_sync(_read, folder)})
+
+
+async def generate_tokens(server: Server, request: Request) -> Response:
+    """`POST /v1/tokens`: what follows these tokens, as server-sent events. A client that hangs up ends it."""
+    body = await read_body(request, GenerateTokens, server.settings.most_bytes)
+    how = body.how()
+
+    async def stream(emit: Emit) -> None:
+        async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
+            branch = prompted.branch
+            if body.draws is not None:
+                await branch._loop.call(lambda engine: engine.set_stream(branch.id, body.draws or 0, 0))
+            cached: dict[str, Any] = {"cached": prompted.cached}
+            async with branch.stream(**how, keep="made") as tokens:
+                while batch := await tokens.batch():
+                    made = [token for token in batch if token.id >= 0]
+                    told = {
+                        "tokens": [token.id for token in made],
+                        "logprobs": [token.logprob for token in made],
+                        "tops": [[top[::2] for top in token.top_logprobs] for token in made if body.top_logprobs],
+                    }
+                    await emit(json.dumps(told | cached))
+                    cached = {}
+            await emit(json.dumps({"finish_reason": tokens.generation.finish_reason} | cached))
+
+    return EventStream(stream, ERRORS)
+
+
+async def prefill_tokens(server: Server, request: Request) -> Response:
+    """`POST /v1/tokens/prefill`: the cache has these tokens then."""
+    body = await read_body(request, Prompt, server.settings.most_bytes)
+
+    async def work() -> Response:
+        async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
+            return JSONResponse({"cached": prompted.cached})
+
+    return Answer(work, ERRORS)
+
+
+async def logits_of_tokens(server: Server, request: Request) -> Response:
+    """`POST /v1/tokens/logits`: the row behind these tokens, float32 in little-endian order."""
+    body = await read_body(request, Prompt, server.settings.most_bytes)
+
+    async def work() -> Response:
+        async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
+            row = await server.with_room(prompted.branch.logits)
+            headers = {"x-cached": str(prompted.cached)}
+            return Response(row.astype("<f4").tobytes(), headers=headers, media_type="application/octet-stream")
+
+    return Answer(work, ERRORS)
+
+
+async def select_tokens(server: Server, request: Request) -> Response:
+    """`POST /v1/tokens/select`: how likely continuations are."""
+    body = await read_body(request, SelectTokens, server.settings.most_bytes)
+
+    async def work() -> Response:
+        async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
+            scores = await server.with_room(lambda: _scores(prompted.branch, body.choices))
+            return JSONResponse({"logprobs": scores, "cached": prompted.cached})
+
+    return Answer(work, ERRORS)
+
+
+async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:
+    def finish(finished: Any) -> list[float]:
+        check_finished(finished)
+        return list(finished.scores)
+
+    return await branch._loop.run(Job(lambda engine: engine.select(branch.id, choices), finish))
+
+
+def _read(folder: Path) -> dict[str, str]:
+    found = [folder / name for name in _FILES if (folder / name).is_file()]
+    return {path.name: path.read_text("utf-8") for path in found}

@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest soak models bench bench-peers asan lint format stub docs install wheel clean
+.PHONY: help demo test pytest ctest test-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -37,6 +37,19 @@ ctest: $(DONE)/tools ## Builds and runs the C++ tests
 	@cmake --build build/tests
 	@echo "==> Running the C++ tests"
 	@ctest --test-dir build/tests --output-on-failure --progress --no-tests=error
+
+# vLLM has an environment of its own, without the two packages that would pull a CUDA build of torch.
+VLLM := build/vllm
+$(VLLM)/done:
+	@echo "==> Installing vLLM into $(VLLM) (once, some minutes)"
+	@$(PYTHON) -m venv $(VLLM)
+	@$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@$(VLLM)/bin/python tests/vllm/install.py
+	@touch $@
+
+test-vllm: $(DONE)/test-deps $(DONE)/install $(VLLM)/done ## Runs the tests of remote branches over a real vLLM, which it installs
+	@echo "==> Running the tests over vLLM"
+	@AGENTKV_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(PY) -m pytest -q tests/vllm
 
 soak: $(DONE)/test-deps $(DONE)/install ## Runs the random tests in large counts, seeded (an hour or so)
 	@echo "==> Running the random tests in large counts"

@@ -31,7 +31,8 @@ class Stats:
         rows_per_step: how many steps had how many rows, {rows: steps}.
         branches: live branches.
         cells: cache cells that have memory now: those in use and a few more, up to `capacity`.
-        cells_used: of these, cells that some live branch holds.
+        cells_used: of these, cells that some live branch holds. Over a server: tokens that the live branches hold, each
+            counted once, whatever its cache has of them.
         cells_shared: of these, cells that two or more branches hold.
         cells_retained: cells that closed branches left, for prompts that begin alike; they are free to whoever needs
             them, and no part of `cells_used`.

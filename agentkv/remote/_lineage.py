@@ -20,6 +20,12 @@ class Lineage:
         behind = bisect_left(self._stretches, (length, 0))
         return self._stretches[behind - 1][1] if behind else 0
 
+    def stretches(self, length: int) -> list[tuple[int, int, int]]:
+        """(epoch, first, last) of the positions below `length`: those of one epoch are the same in every log."""
+        ends = [first for first, _ in self._stretches[1:]] + [length]
+        pairs = zip(self._stretches, ends, strict=True)
+        return [(epoch, first, min(last, length)) for (first, epoch), last in pairs if first < min(last, length)]
+
     def cut(self, length: int, epoch: int) -> None:
         """What comes after so many tokens is of this epoch."""
         del self._stretches[bisect_left(self._stretches, (length, 0)) :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,6 +45,7 @@ class RemoteBranch:
 
     Attributes:
         sent: so many of its tokens the server was given before, in one request.
+        pending: was its last token made, and not given to the server yet?
         made: the last generation that emitted, and the length that it began at.
     """
 
@@ -54,6 +56,7 @@ class RemoteBranch:
     forks: int = 0
     output: Output | None = None
     sent: int = 0
+    pending: bool = False
     root: int | None = None
     job: Job | None = None
     made: tuple[int, int] | None = None
@@ -65,6 +68,7 @@ class RemoteBranch:
 
     def cut(self, length: int) -> None:
         """Only so many tokens are left."""
+        self.pending = self.pending and length == len(self)
         del self.log[length:]
         self.sent = min(self.sent, length)
         if self.output is not None and length <= self.output.began:
@@ -74,6 +78,7 @@ class RemoteBranch:
 
     def append(self, tokens: Iterable[int]) -> None:
         """More tokens, of the last epoch."""
+        self.pending = False
         self.log.extend(tokens)
         if self.root is None:
             self.root = xxhash.xxh3_64_intdigest(self.log[:ROOT_TOKENS].tobytes())
@@ -193,7 +198,7 @@ class BranchTable:
         dst.lineage.cut(len(src), self._epoch())
         dst.told = min(dst.told, same)
         dst.log, dst.stream, dst.forks = src.log[:], src.stream, src.forks
-        dst.output, dst.sent, dst.root, dst.made = src.output, src.sent, src.root, None
+        dst.output, dst.sent, dst.pending, dst.root, dst.made = src.output, src.sent, src.pending, src.root, None
         self.tell(dst)
 
     def replace(self, branch: RemoteBranch, first: int, last: int, tokens: Sequence[int]) -> None:
@@ -217,6 +222,23 @@ class BranchTable:
             if branch.told > 0:
                 self._last_words.append(_change_of(branch))
         del self._branches[branch.id]
+
+    def held(self) -> tuple[int, int]:
+        """Tokens that the branches hold, shared ones counted once; and those that two or more hold."""
+        of_epoch: dict[int, Counter[int]] = defaultdict(Counter)  # how many more, or fewer, hold the tokens from here on
+        for branch in self._branches.values():
+            for epoch, first, last in branch.lineage.stretches(len(branch) - branch.pending):
+                of_epoch[epoch][first] += 1
+                of_epoch[epoch][last] -= 1
+        held = shared = 0
+        for steps in of_epoch.values():
+            holders = before = 0
+            for position in sorted(steps):
+                held += (position - before) * (holders > 0)
+                shared += (position - before) * (holders > 1)
+                holders += steps[position]
+                before = position
+        return held, shared
 
     def tell(self, branch: RemoteBranch) -> None:
         """Its log has changed."""
@@ -247,7 +269,7 @@ class BranchTable:
         made = self._add(stream)
         made.log, made.lineage = branch.log[:], branch.lineage.copy()
         made.lineage.cut(len(made), self._epoch())  # another branch may go on with the last one
-        made.output, made.sent, made.root = branch.output, branch.sent, branch.root
+        made.output, made.sent, made.pending, made.root = branch.output, branch.sent, branch.pending, branch.root
         return made
 
     def _check_room(self, n: int) -> None:

@@ -90,7 +90,7 @@ class Remote:
         self._timeout = timeout
         self._retries = checked_count(retries, "retries", 0, 1000)
         self._most_running = checked_count(most_running, "most_running", 1, 1 << 20)
-        self._verify = verify
+        self._verify = verify if isinstance(verify, bool | ssl.SSLContext) else _trusting(verify)
 
     def open(self, wake: Callable[[], None]) -> tuple[RemoteHost, OpenModel]:
         """Asks the servers, on the calling thread. Raises RemoteError, ModelError."""
@@ -117,14 +117,13 @@ class Remote:
 
     def _replicas(self) -> Replicas:
         """On the network's thread."""
-        verify = self._verify if isinstance(self._verify, bool | ssl.SSLContext) else _trusting(self._verify)
         clients = [
             httpx.AsyncClient(
                 base_url=url,
                 headers={} if self._api_key is None else {"authorization": f"Bearer {self._api_key}"},
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_S), pool=None),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._most_running),
-                verify=verify,
+                verify=self._verify,
                 http2=find_spec("h2") is not None,
             )
             for url in self._urls

@@ -30,7 +30,8 @@ WARM_FROM = 256  # tokens: fewer than these are not worth a request of their own
 
 @dataclass(slots=True)
 class Counters:
-    """The fields of the native engine's statistics. Steps, forwards and cells are the server's: 0 here."""
+    """The fields of the native engine's statistics. Steps and forwards are the server's: 0 here. Cells are
+    the tokens that the branches hold."""
 
     steps: int = 0
     forwards: int = 0
@@ -142,6 +143,10 @@ class RemoteEngine:
     def spelled(self, token: int) -> bytes:
         """The bytes of a token."""
         return self._token_bytes[token] if token < len(self._token_bytes) else b""
+
+    def soon(self, job: Job, heard: Heard) -> None:
+        """It hears this with what is settled next, as if a server had told it."""
+        self._heard.append((job.id, heard))
 
     def emit(self, emitted: Emitted) -> None:
         """A reader gets a token."""
@@ -300,6 +305,7 @@ class RemoteEngine:
 
     def stats(self) -> Counters:
         self.stats_.branches = len(self.branches)
+        self.stats_.cells_used, self.stats_.cells_shared = self.branches.held()
         return self.stats_
 
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:

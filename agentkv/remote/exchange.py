@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Asked: TypeAlias = Callable[[Wire, "Connection"], Awaitable[Heard | Sequence[Heard]]]
 
+OPENING_S = 30.0  # that a server may take to say what it serves
 DRAIN_S = 1.0  # how long a server may take to end what it was to end by itself
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
@@ -45,7 +46,6 @@ class Exchange:
         wake: Callable[[], None],
     ) -> None:
         self.wire = wire
-        self._make_replicas = replicas
         self._retries = retries
         self.hear: Callable[[int, Heard], None]
         self._wake = wake
@@ -56,19 +56,24 @@ class Exchange:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agentkv-net", daemon=True)
         self._thread.start()
+        self._replicas = asyncio.run_coroutine_threadsafe(_called(replicas), self._loop).result()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._replicas = self._make_replicas()
         self._loop.run_forever()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
     def wait(self, work: Callable[[Wire, Replicas], Coroutine[Any, Any, Any]]) -> Any:
-        """What a coroutine returns that runs there. Blocks, for the opening alone."""
+        """What a coroutine returns that runs there. Blocks, for the opening alone. Raises RemoteError where that takes
+        too long."""
 
         async def run() -> Any:
-            return await work(self.wire, self._replicas)
+            try:
+                async with asyncio.timeout(OPENING_S):
+                    return await work(self.wire, self._replicas)
+            except TimeoutError:
+                raise RemoteError(f"no server answered within {OPENING_S:g} s; is it still starting?") from None
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
@@ -202,6 +207,10 @@ class Exchange:
         if not self._awake:
             self._awake = True
             self._wake()
+
+
+async def _called(make: Callable[[], Replicas]) -> Replicas:
+    return make()
 
 
 def _pause(failures: int, seconds: float | None, replicas: int) -> float:

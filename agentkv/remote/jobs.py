@@ -133,7 +133,7 @@ class ExtendJob(Job):
         if self._tokens and len(whole) - self.branch.sent >= self.engine.warm_from:
             self.engine.ask_prefill(self, whole)
         else:
-            self._append()
+            self.engine.soon(self, Fed(0, 0))  # not at once: until it is reported, it can be cancelled
 
     def told(self, heard: Heard) -> None:
         raise AssertionError("nothing but how many tokens it was given")
@@ -142,13 +142,14 @@ class ExtendJob(Job):
         super().hear(heard)
         if isinstance(heard, Fed) and not self.done:
             self._append()
-            self.branch.sent = len(self.branch)
+            if heard.tokens:
+                self.branch.sent = len(self.branch)
+            self.finish()
 
     def _append(self) -> None:
         length = len(self.branch)
         self.branch.append(self._tokens)
         self.branch.made = (self.id, length)
-        self.finish()
 
 
 class LogitsJob(Job):
@@ -276,7 +277,7 @@ class GenerateJob(Job):
     def _take(self, token: int, logprob: float, top: Top) -> str | None:
         branch, outcome = self.branch, self.outcome
         branch.append((token,))
-        branch.sent = len(branch) - 1
+        branch.sent, branch.pending = len(branch) - 1, True
         self.engine.branches.tell(branch)
         if not outcome.tokens:
             outcome.first_token_seconds = self._seconds()

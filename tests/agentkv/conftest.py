@@ -18,6 +18,7 @@ import pytest
 import agentkv as kv
 from tests.export_cache import ExportCache
 
+from .remote.inapplicable import reason
 from .remote.over_server import over_server
 
 TempPaths = pytest.TempPathFactory
@@ -25,6 +26,13 @@ TempPaths = pytest.TempPathFactory
 
 OVER = os.environ.get("AGENTKV_TESTS_OVER", "")
 """The backend of a server that the tests here run over; see tests/agentkv/remote/inapplicable.py."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items if OVER else ():
+        why = reason(item.path.stem, getattr(item, "originalname", item.name))
+        if why is not None:
+            item.add_marker(pytest.mark.skip(reason=f"over {OVER}: {why}"))
 
 
 def loop_threads() -> list[threading.Thread]:
@@ -42,10 +50,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 async def after_forwards(ctx: kv.Context, count: int) -> None:
-    """Returns once so many more forwards have run."""
-    goal = ctx.stats.forwards + count
+    """Returns once so many more forwards have run; over a server, once so many tokens more have come."""
+    counter = "generated" if OVER else "forwards"
+    goal = getattr(ctx.stats, counter) + count
     with anyio.fail_after(20):
-        while ctx.stats.forwards < goal:
+        while getattr(ctx.stats, counter) < goal:
             await ctx._loop.call(lambda _: None)
 
 

@@ -1,0 +1,120 @@
+"""A proxy in front of a real server that breaks what passes through it, request by request."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+Fault = Callable[["Exchange"], Awaitable[None]]
+
+
+class Exchange:
+    """One connection of a client, whose first request is read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, server: str) -> None:
+        self.reader, self.writer, self.head, self.server = reader, writer, head, server
+
+    async def answered(self, status: str, body: bytes = b"", *headers: str) -> None:
+        """As a server that says this and hangs up."""
+        lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", "connection: close", *headers]
+        self.writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        await self.writer.drain()
+
+    async def passed_on(self, cut_after: int | None = None) -> None:
+        """By the real server, of whose answer so many bytes arrive."""
+        parts = urlsplit(self.server)
+        there, back = await asyncio.open_connection(parts.hostname, parts.port)
+        left = cut_after
+
+        async def forward() -> None:
+            back.write(self.head)
+            with suppress(ConnectionError):
+                while data := await self.reader.read(65536):
+                    back.write(data)
+                    await back.drain()
+            back.close()
+
+        sending = asyncio.create_task(forward())
+        try:
+            while data := await there.read(65536):
+                piece = data if left is None else data[:left]
+                self.writer.write(piece)
+                await self.writer.drain()
+                if left is not None:
+                    left -= len(piece)
+                    if left <= 0:
+                        return
+        except ConnectionError:
+            pass
+        finally:
+            sending.cancel()
+            back.close()
+
+
+class FaultyProxy:
+    """What it does to the next connections is in `faults`, one each; those after them pass."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self.faults: deque[Fault] = deque()
+        self.connections = 0
+        self.open = 0
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            head = await reader.read(65536)
+            if head:
+                head = head.replace(b"Connection: keep-alive", b"Connection: close")  # one fault, one request
+                self.connections += 1
+                fault = self.faults.popleft() if self.faults else Exchange.passed_on
+                await fault(Exchange(reader, writer, head, self.server))
+        except ConnectionError:
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+
+
+@asynccontextmanager
+async def proxied(server: str) -> AsyncIterator[FaultyProxy]:
+    proxy = FaultyProxy(server)
+    listening = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.url = "http://{}:{}".format(*listening.sockets[0].getsockname())
+    try:
+        yield proxy
+    finally:
+        listening.close()
+
+
+def cut_after(size: int) -> Fault:
+    return lambda exchange: exchange.passed_on(size)
+
+
+def answers(status: str, body: bytes = b"", *headers: str) -> Fault:
+    return lambda exchange: exchange.answered(status, body, *headers)
+
+
+async def hangs(exchange: Exchange) -> None:
+    """Reads what comes, and says nothing until the client is gone."""
+    while await exchange.reader.read(65536):
+        pass
+
+
+async def hangs_up(exchange: Exchange) -> None:
+    """At once."""
+
+
+@asynccontextmanager
+async def tls_in_front_of(server: str, context: ssl.SSLContext) -> AsyncIterator[str]:
+    proxy = FaultyProxy(server)
+    listening = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield "https://localhost:{}".format(listening.sockets[0].getsockname()[1])
+    finally:
+        listening.close()

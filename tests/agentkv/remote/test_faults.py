@@ -1,0 +1,214 @@
+"""Servers that break, are busy, hang, or are not what they should be: transparent retries, or typed errors."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+import agentkv as kv
+from agentkv._loop_thread import LoopThread
+
+from .conftest import QUESTION, Broken
+from .faulty_proxy import Fault, answers, cut_after, hangs, hangs_up, tls_in_front_of
+
+BUSY = b'{"error": {"message": "too much is going on", "type": "overloaded", "code": "overloaded"}}'
+HOW = {"max_tokens": 40, "sampling": kv.Sampling(temperature=0.8, seed=5, logit_bias={2: -100})}  # without an end
+
+pytestmark = pytest.mark.anyio
+
+
+async def said(ctx: kv.Context) -> list[int]:
+    async with await ctx.branch(QUESTION) as branch:
+        await branch.draw_as(7)
+        return (await branch.generate(**HOW)).tokens  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def expected(local: kv.Context) -> list[int]:
+    return await said(local)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        cut_after(0),
+        cut_after(40),
+        cut_after(400),
+        cut_after(1100),
+        hangs_up,
+        answers("503 Service Unavailable", BUSY, "retry-after: 0"),
+        answers("429 Too Many Requests", BUSY),
+        answers("502 Bad Gateway", b"<html>nginx</html>"),
+        answers("504 Gateway Timeout"),
+    ],
+)
+async def test_what_may_pass_is_tried_again_and_says_the_same(
+    broken: Broken, expected: list[int], fault: Fault
+) -> None:
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
+        broken.proxy.faults.append(fault)
+        assert await said(ctx) == expected
+        assert ctx.stats.retries >= 1
+        assert not broken.proxy.faults
+
+
+async def test_a_stream_that_breaks_again_and_again_goes_on(broken: Broken, expected: list[int]) -> None:
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=1) as ctx:
+        broken.proxy.faults.extend(cut_after(350) for _ in range(5))
+        branch = await ctx.branch(QUESTION)
+        await branch.draw_as(7)
+        async with branch.stream(**HOW) as tokens:  # type: ignore[arg-type]
+            read = [token.id async for token in tokens if token.id >= 0]
+        assert read == expected == branch.tokens[-len(read) :]
+        assert tokens.generation.text.strip()
+
+
+async def test_who_is_silent_for_too_long_is_asked_again_and_then_named(broken: Broken, expected: list[int]) -> None:
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", timeout=0.5, retries=1) as ctx:
+        broken.proxy.faults.append(hangs)
+        assert await said(ctx) == expected
+        branch = await ctx.branch(QUESTION)
+        before = branch.tokens
+        broken.proxy.faults.extend([hangs] * 2)
+        with pytest.raises(kv.RemoteError, match="cannot be reached, or went silent"):
+            await branch.generate(**HOW)  # type: ignore[arg-type]
+        assert branch.tokens == before
+        assert await said(ctx) == expected
+
+
+async def test_the_errors_of_a_busy_server_are_told_once_nobody_asks_again(broken: Broken) -> None:
+    full = BUSY.replace(b"overloaded\"}}", b"context_full\"}}")
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=0) as ctx:
+        for body, error in ((BUSY, kv.RemoteError), (full, kv.ContextFull)):
+            broken.proxy.faults.append(answers("429 Too Many Requests", body))
+            branch = await ctx.branch(QUESTION)
+            with pytest.raises(error, match="too much is going on"):
+                await branch.generate(**HOW)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        (answers("200 OK", b"data: {nope\n\n"), kv.RemoteError, "no JSON"),
+        (answers("200 OK", b'data: {"error": {"message": "odd", "code": "odd"}}\n\n'), kv.RemoteError, "odd"),
+        (answers("500 Internal Server Error", b"oh"), kv.RemoteError, "status 500"),
+        (answers("401 Unauthorized", b'{"error": "Unauthorized"}'), kv.RemoteError, "api_key"),
+        (answers("404 Not Found", b"[]"), kv.RemoteError, "status 404"),
+        (answers("400 Bad Request", b'{"error": {"message": "odd"}}'), kv.InvalidInput, "odd"),
+        (answers("301 Moved", b"", "location: http://127.0.0.1:1/"), kv.RemoteError, "status 301"),
+    ],
+)
+async def test_what_does_not_pass_is_a_typed_error_at_once(
+    broken: Broken, fault: Fault, error: type[Exception], words: str
+) -> None:
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
+        branch = await ctx.branch(QUESTION)
+        before = branch.tokens
+        broken.proxy.faults.append(fault)
+        with pytest.raises(error, match=words):
+            await branch.generate(**HOW)  # type: ignore[arg-type]
+        assert branch.tokens == before
+        assert ctx.stats.retries == 0
+
+
+async def test_a_server_that_is_none_of_ours_is_refused_when_opened(broken: Broken) -> None:
+    for fault in (answers("200 OK", b"<html>"), answers("200 OK", b"[]"), answers("200 OK", b'{"names": 3}')):
+        broken.proxy.faults.append(fault)
+        with pytest.raises(kv.RemoteError, match="backend"):
+            async with kv.Context.connect(broken.proxy.url, backend="agentkv"):
+                pass
+    with pytest.raises(kv.RemoteError, match="none of vLLM"):
+        async with kv.Context.connect(broken.proxy.url, backend="vllm"):
+            pass
+
+
+async def test_nobody_there(unused_port: int) -> None:
+    for url in (f"http://127.0.0.1:{unused_port}", "http://no-such-host.invalid:8000/v1"):
+        with pytest.raises(kv.RemoteError, match="cannot be reached"):
+            async with kv.Context.connect(url, backend="agentkv"):
+                pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-net"]
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return int(bound.getsockname()[1])
+
+
+async def test_tls_that_cannot_be_trusted(broken: Broken, tmp_path: Path) -> None:
+    plain = broken.served.url.replace("http:", "https:")
+    with pytest.raises(kv.RemoteError, match="verify"):
+        async with kv.Context.connect(plain, backend="agentkv"):
+            pass
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command for a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
+    named = ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*made, *named], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    proxy = LoopThread(lambda: tls_in_front_of(broken.served.url, context))
+    with pytest.raises(kv.RemoteError, match="verify"):
+        async with kv.Context.connect(proxy.value, backend="agentkv"):
+            pass
+    async with kv.Context.connect(proxy.value, backend="agentkv", verify=certificate) as ctx:
+        assert await said(ctx)
+    with pytest.raises(kv.InvalidInput, match="holds no certificates"):
+        async with kv.Context.connect(proxy.value, backend="agentkv", verify=key):
+            pass
+
+
+async def test_the_key_is_in_no_error_and_no_log(broken: Broken, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(kv.InvalidInput) as refused:
+        async with kv.Context.connect("http://user:sesame@127.0.0.1:1/v1"):
+            pass
+    assert "sesame" not in str(refused.value)
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", api_key="sesame-open", retries=0) as ctx:
+        broken.proxy.faults.append(answers("401 Unauthorized", b'{"error": "Unauthorized"}'))
+        branch = await ctx.branch(QUESTION)
+        with pytest.raises(kv.RemoteError) as error:
+            await branch.generate(**HOW)  # type: ignore[arg-type]
+        assert "sesame" not in repr(error.value) + repr(ctx)
+    assert "sesame" not in caplog.text
+
+
+async def test_500_cancellations_leave_nothing_behind(broken: Broken) -> None:
+    import random
+
+    rng = random.Random(3)
+    served = broken.served
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
+        trunk = await ctx.branch(QUESTION)
+
+        async def one(delay: float) -> None:
+            async with await trunk.fork() as branch:
+                with anyio.move_on_after(delay):
+                    await branch.generate(max_tokens=400, sampling=kv.Sampling(temperature=1.5))
+
+        for _ in range(25):
+            async with anyio.create_task_group() as group:
+                for _ in range(20):
+                    group.start_soon(one, rng.random() * 0.05)
+        exchange = ctx._loop._worker.engine._exchange  # type: ignore[attr-defined]
+        with anyio.fail_after(20):
+            while served.server.admission.running or exchange._tasks:
+                await anyio.sleep(0.01)
+            while len(served.ctx.branches):
+                await anyio.sleep(0.01)
+        assert all(replica.running == 0 for replica in exchange._replicas.all)
+        assert len(ctx.branches) == 1
+        assert ctx._loop._worker.jobs == {}
+    with anyio.fail_after(5):
+        while broken.proxy.open:
+            await anyio.sleep(0.01)

@@ -1,0 +1,34 @@
+"""Nano behind a real vLLM: `make test-vllm`, which says which Python has it. Elsewhere nothing here is collected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import agentkv as kv
+
+from .server import VLLMServer
+
+PYTHON = os.environ.get("AGENTKV_VLLM_PYTHON")
+collect_ignore_glob = [] if PYTHON else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMServer]:
+    assert PYTHON is not None
+    server = VLLMServer(PYTHON, tmp_path_factory.mktemp("vllm") / "log", threads=2)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def ctx(server: VLLMServer) -> AsyncIterator[kv.Context]:
+    async with kv.Context.connect(server.url) as ctx:
+        yield ctx

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
-from .._errors import BranchBusy, BranchClosed, InvalidInput, InvalidRollback, PositionsExhausted, TooManyBranches
+from .._errors import (
+    BranchBusy,
+    BranchClosed,
+    ContextFull,
+    InvalidInput,
+    InvalidRollback,
+    PositionsExhausted,
+    TooManyBranches,
+)
 from ._lineage import Lineage
 from ._streams import child_stream
 
@@ -87,8 +95,9 @@ class RemoteBranch:
 class BranchTable:
     """The live branches of one connection. A call checks everything before it changes anything."""
 
-    def __init__(self, max_positions: int) -> None:
+    def __init__(self, max_positions: int, capacity: int) -> None:
         self._max_positions = max_positions
+        self._capacity = capacity
         self._branches: dict[int, RemoteBranch] = {}
         self._next = 0
         self._roots = 0
@@ -126,11 +135,16 @@ class BranchTable:
         return found if found.job is not None and found.job.waits else self.idle(branch)
 
     def check_positions(self, branch: RemoteBranch, more: int) -> None:
-        """Raises PositionsExhausted where so many tokens more have no position."""
+        """Raises PositionsExhausted, ContextFull where so many tokens more have no position, or cannot have a cell."""
         if len(branch) + more > self._max_positions:
             raise PositionsExhausted(
                 f"branch {branch.id} holds {len(branch)} tokens and would need {len(branch) + more} positions, but the "
                 f"server gives {self._max_positions}: roll the branch back, or begin another with less"
+            )
+        if len(branch) + more > self._capacity:
+            raise ContextFull(
+                f"branch {branch.id} holds {len(branch)} tokens, and {more} more need more cells than the "
+                f"{self._capacity} of the server's cache: roll the branch back, or begin another with less"
             )
 
     def create(self) -> RemoteBranch:
@@ -187,6 +201,7 @@ class BranchTable:
             branch.made = None
             if length < len(branch):
                 self.rollback(branch, length)
+                branch.pending = kept > 0
         return bool(found)
 
     def adopt(self, dst: RemoteBranch, src: RemoteBranch) -> None:
@@ -225,7 +240,8 @@ class BranchTable:
 
     def held(self) -> tuple[int, int]:
         """Tokens that the branches hold, shared ones counted once; and those that two or more hold."""
-        of_epoch: dict[int, Counter[int]] = defaultdict(Counter)  # how many more, or fewer, hold the tokens from here on
+        # Of each epoch: how many more branches, or fewer, hold the tokens from a position on.
+        of_epoch: dict[int, Counter[int]] = defaultdict(Counter)
         for branch in self._branches.values():
             for epoch, first, last in branch.lineage.stretches(len(branch) - branch.pending):
                 of_epoch[epoch][first] += 1

@@ -1,11 +1,18 @@
-"""The cells of a remote Context: none."""
+"""The cells of a remote Context, of which there are none: what asks for them, answered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from .records import Hold
+
+if TYPE_CHECKING:
+    from .branches import BranchTable
 
 
 class NoCells:
@@ -36,3 +43,55 @@ class NoCells:
 
     def shrink(self, cells: int) -> None:
         pass
+
+
+class WithoutCells:
+    """What of `StepEngine` is about cells. Branches that are stored or set aside are their tokens."""
+
+    branches: BranchTable
+
+    def check_tokens(self, tokens: Iterable[int], what: str = "there is") -> list[int]:
+        """Raises InvalidInput for ids outside of the vocabulary."""
+        raise NotImplementedError
+
+    def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[Any]]:
+        from agentkv_runtime.engine import StoredBranch
+
+        none, unknown = np.zeros((0, 3), np.int32), np.zeros(0, np.float32)
+        found = [self.branches.at(branch) for branch in branches]
+        return Hold(), [
+            StoredBranch(b.log, none, rng_stream=b.stream, forks=b.forks, next_logits=unknown) for b in found
+        ]
+
+    def hold_unshared(self, branch: int) -> Hold:
+        self.branches.idle(branch)
+        return Hold()
+
+    def reserve(self, rows: int, align: int = 0) -> Hold:
+        return Hold(rows=rows)
+
+    def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
+        return ()
+
+    def held_lacks(self, hold: int, first: int, count: int) -> npt.NDArray[np.uint8]:
+        return np.zeros(count, np.uint8)
+
+    def discard(self, hold: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
+        pass
+
+    def release(self, hold: int) -> None:
+        pass
+
+    def restore(self, hold: int, stored: Sequence[Any]) -> list[int]:
+        for each in stored:
+            self.check_tokens(each.tokens)
+        return [self.branches.restore(array("i", each.tokens), each.rng_stream, each.forks).id for each in stored]
+
+    def set_aside(self, branch: int, hold: int) -> None:
+        self.branches.idle(branch)
+
+    def bring_back(self, branch: int, hold: int) -> None:
+        self.branches.at(branch)
+
+    def compact(self, retain: int | None = None) -> int:
+        return 0

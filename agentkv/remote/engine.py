@@ -6,11 +6,9 @@ loop's, and is settled there.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +17,10 @@ from .._errors import InvalidInput
 from ..output._told import told_output
 from .asks import Again, Ask, Fed, Heard
 from .branches import BranchTable, LogChange, RemoteBranch
+from .cells import WithoutCells
 from .jobs import Emitted, ExtendJob, Finished, GenerateJob, Job, LogitsJob, SelectJob
 from .options import RemoteOptions
+from .records import Counters, Report
 
 if TYPE_CHECKING:
     from .exchange import Exchange
@@ -28,61 +28,7 @@ if TYPE_CHECKING:
 WARM_FROM = 256  # tokens: fewer than these are not worth a request of their own, and go with the next one
 
 
-@dataclass(slots=True)
-class Counters:
-    """The fields of the native engine's statistics. Steps and forwards are the server's: 0 here. Cells are
-    the tokens that the branches hold."""
-
-    steps: int = 0
-    forwards: int = 0
-    tokens: int = 0
-    prefilled: int = 0
-    refed: int = 0
-    generated: int = 0
-    reused: int = 0
-    recalled: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    forced: int = 0
-    retries: int = 0
-    branches: int = 0
-    cells_used: int = 0
-    cells_shared: int = 0
-    cells_retained: int = 0
-    capacity: int = 0
-    forward_seconds: float = 0.0
-    draft_seconds: float = 0.0
-    constraint_seconds: float = 0.0
-    mask_seconds: float = 0.0
-    rows_per_step: list[int] = field(default_factory=list)
-
-
-class Hold(NamedTuple):
-    """No cells."""
-
-    id: int = 0
-    rows: int = 0
-
-
-@dataclass(slots=True)
-class Report:
-    """See `_engine.StepReport`."""
-
-    emitted: Sequence[Emitted] = ()
-    finished: Sequence[Finished] = ()
-    full: Sequence[int] = ()
-    idle: bool = True
-    forwards: int = 0
-    branches: int = 0
-    decode_rows: int = 0
-    prefill_rows: int = 0
-    shares: bytes = b""
-    seconds: float = 0.0
-    forward_seconds: float = 0.0
-    draft_seconds: float = 0.0
-
-
-class RemoteEngine:
+class RemoteEngine(WithoutCells):
     """Branches and jobs over one model that servers serve. All calls but `hear` come from the step loop's thread."""
 
     def __init__(
@@ -105,11 +51,11 @@ class RemoteEngine:
         self._finished: list[Finished] = []
         self._full: list[int] = []
         self._held: set[int] = set()
-        self.branches = BranchTable(max_positions)
+        self.branches = BranchTable(max_positions, capacity)
         self.eos_ids = list(eos_ids)
         self.eos = frozenset(eos_ids)
         self.special = frozenset(special_ids)
-        self.max_positions = max_positions
+        self.longest = min(max_positions, capacity + 1)  # the last token made has no cell yet
         self.warm_from = WARM_FROM
         self.stats_ = Counters(capacity=capacity)
 
@@ -194,7 +140,7 @@ class RemoteEngine:
     # Verbs.
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
-        self._checked(tokens or ())
+        self.check_tokens(tokens or ())
         return self.branches.create().id, 0
 
     def fork(self, branch: int, n: int) -> list[int]:
@@ -221,7 +167,7 @@ class RemoteEngine:
 
     def replace(self, branch: int, first: int, last: int, tokens: Iterable[int]) -> None:
         found = self.branches.still(branch)
-        given, before = self._checked(tokens), len(found)
+        given, before = self.check_tokens(tokens), len(found)
         self.branches.replace(found, first, last, given)
         if found.job is not None:
             found.job.shifted(len(found) - before)
@@ -234,7 +180,8 @@ class RemoteEngine:
         return len(self.branches.at(branch))
 
     def n_cached(self, branch: int) -> int:
-        return self.branches.at(branch).sent
+        found = self.branches.at(branch)
+        return len(found) - found.pending
 
     def lacking(self, branch: int) -> int:
         return 0
@@ -258,12 +205,13 @@ class RemoteEngine:
             self.branches.close(found)
 
     def extend(self, branch: int, tokens: Iterable[int]) -> int:
-        found, given = self.branches.idle(branch), self._checked(tokens)
+        found, given = self.branches.idle(branch), self.check_tokens(tokens)
         self.branches.check_positions(found, len(given))
         return self._begun(ExtendJob(self._next_job, found, self, given))
 
     def generate(self, branch: int, options: RemoteOptions) -> int:
         found = self._started(branch)
+        self.check_tokens(options.sampling.logit_bias or (), "logit_bias names")
         if not options.wait_for_room:
             self.branches.check_positions(found, 1)
         output = told_output(options.constraint)
@@ -281,7 +229,7 @@ class RemoteEngine:
         return self._begun(LogitsJob(self._next_job, self._started(branch), self))
 
     def select(self, branch: int, choices: Sequence[Iterable[int]]) -> int:
-        found, given = self._started(branch), [self._checked(choice) for choice in choices]
+        found, given = self._started(branch), [self.check_tokens(choice) for choice in choices]
         if not given or not all(given):
             raise InvalidInput("select needs at least one choice, and each needs a token")
         for choice in given:
@@ -321,50 +269,6 @@ class RemoteEngine:
     def set_digests(self, on: bool) -> None:
         pass  # rows of logits stay with the server
 
-    # Cells, of which there are none.
-
-    def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[Any]]:
-        from agentkv_runtime.engine import StoredBranch
-
-        none, unknown = np.zeros((0, 3), np.int32), np.zeros(0, np.float32)
-        found = [self.branches.at(branch) for branch in branches]
-        return Hold(), [
-            StoredBranch(b.log, none, rng_stream=b.stream, forks=b.forks, next_logits=unknown) for b in found
-        ]
-
-    def hold_unshared(self, branch: int) -> Hold:
-        self.branches.idle(branch)
-        return Hold()
-
-    def reserve(self, rows: int, align: int = 0) -> Hold:
-        return Hold(rows=rows)
-
-    def held_cells(self, hold: int, first: int, count: int) -> Sequence[int]:
-        return ()
-
-    def held_lacks(self, hold: int, first: int, count: int) -> npt.NDArray[np.uint8]:
-        return np.zeros(count, np.uint8)
-
-    def discard(self, hold: int, first: int, lacks: npt.NDArray[np.uint8]) -> None:
-        pass
-
-    def release(self, hold: int) -> None:
-        pass
-
-    def restore(self, hold: int, stored: Sequence[Any]) -> list[int]:
-        for each in stored:
-            self._checked(each.tokens)
-        return [self.branches.restore(array("i", each.tokens), each.rng_stream, each.forks).id for each in stored]
-
-    def set_aside(self, branch: int, hold: int) -> None:
-        self.branches.idle(branch)
-
-    def bring_back(self, branch: int, hold: int) -> None:
-        self.branches.at(branch)
-
-    def compact(self, retain: int | None = None) -> int:
-        return 0
-
     def _count(self, heard: Heard) -> None:
         """What is counted, whoever still listens."""
         if isinstance(heard, Fed):
@@ -387,10 +291,10 @@ class RemoteEngine:
             raise InvalidInput(f"branch {branch} holds no token yet: extend it first")
         return found
 
-    def _checked(self, tokens: Iterable[int]) -> list[int]:
+    def check_tokens(self, tokens: Iterable[int], what: str = "there is") -> list[int]:
         """Raises InvalidInput for ids outside of the vocabulary."""
         given = list(tokens)
         if given and not 0 <= min(given) <= max(given) < self._vocab_size:
             wrong = next(token for token in given if not 0 <= token < self._vocab_size)
-            raise InvalidInput(f"token {wrong} is outside of the vocabulary of {self._vocab_size} tokens")
+            raise InvalidInput(f"{what} token id {wrong}, but ids are from 0 to {self._vocab_size - 1}")
         return given

@@ -278,7 +278,6 @@ class GenerateJob(Job):
         branch, outcome = self.branch, self.outcome
         branch.append((token,))
         branch.sent, branch.pending = len(branch) - 1, True
-        self.engine.branches.tell(branch)
         if not outcome.tokens:
             outcome.first_token_seconds = self._seconds()
         outcome.tokens.append(token)
@@ -324,4 +323,4 @@ class GenerateJob(Job):
     def _left(self) -> int:
         """Tokens that it may still make."""
         wanted = self._options.max_tokens - len(self.outcome.tokens)
-        return min(wanted, self.engine.max_positions - len(self.branch))
+        return min(wanted, self.engine.longest - len(self.branch))

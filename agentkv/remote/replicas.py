@@ -2,7 +2,8 @@
 
 Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998): every server gets
 a number from its own name and the tree's root, and the highest has the tree. A server that goes away moves its own
-trees alone.
+trees alone. A server that has more than its share of what is under way gives the next request to the next one (bounded
+loads: Mirrokni, Thorup and Zadimoghaddam 2018), which docs/scaling.md shows the use of.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ import xxhash
 from .connection import Connection
 
 _LONGEST_PAUSE_S = 30.0
+_FEW = 16  # requests: so many always stay with their tree
+_BOUND = 1.25
+
+
+def share(mean: float) -> float:
+    """How many requests one server may have where all have so many on average."""
+    return max(_FEW, _BOUND * (1 + mean))
 
 
 class Replica:
@@ -90,4 +98,6 @@ class Replicas:
         free = [replica for replica in free if replica.well] or free
         if root is None:
             return min(free, key=lambda replica: replica.running, default=None)
+        most = share(sum(replica.running for replica in self.all) / len(self.all))
+        free = [replica for replica in free if replica.running < most] or free
         return max(free, key=lambda replica: replica.weight(root), default=None)

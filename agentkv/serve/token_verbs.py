@@ -31,7 +31,7 @@ async def show_facts(server: Server, request: Request) -> Response:
     info = server.context.model_info
     told = {
         "names": list(server.settings.names),
-        "max_positions": min(info.max_positions or 2**31 - 1, server.context.stats.capacity),
+        "max_positions": info.max_positions or 2**31 - 1,
         "capacity": server.context.stats.capacity,
         "vocab_size": info.vocab_size,
         "fingerprint": info.fingerprint,

@@ -105,6 +105,7 @@ def draw(rng: random.Random, target: Target, others: list[Any], folder: Path) ->
                 "other": others[0],
                 "model": folder,
                 "path": Path(SAVED.name) / "saved",
+                "url": "http://127.0.0.1:1/v1",  # where nobody is
                 "branches": {"one": others[0]},
             }
             if required != "variables":

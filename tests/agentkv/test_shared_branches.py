@@ -14,7 +14,7 @@ import pytest
 
 import agentkv as kv
 
-from .conftest import OpenContext, loop_threads
+from .conftest import OVER, OpenContext, loop_threads
 from .strategies import LastTime
 from .watched import watched
 
@@ -155,8 +155,9 @@ async def check_nothing_is_left(ctx: kv.Context) -> None:
     gc.collect()
     await ctx._loop.call(lambda _: None)
     assert ctx._loop._worker.jobs == {}
-    assert ctx.stats.steps == sum(ctx.stats.rows_per_step.values())
-    assert ctx.stats.tokens == sum(rows * steps for rows, steps in ctx.stats.rows_per_step.items())
+    if ctx.model_info.holds_cells:
+        assert ctx.stats.steps == sum(ctx.stats.rows_per_step.values())
+        assert ctx.stats.tokens == sum(rows * steps for rows, steps in ctx.stats.rows_per_step.items())
     assert (ctx.stats.branches, ctx.stats.cells_used) == (0, 0)
     assert ctx._loop.histories._of == {}
 
@@ -187,7 +188,7 @@ async def run_sessions(open_context: OpenContext, seeds: range, verbs: int) -> d
 async def test_tasks_that_share_branches_leave_them_true(open_context: OpenContext) -> None:
     counts = await run_sessions(open_context, range(SEEDS), VERBS)
     for verb in VERB_NAMES:  # a run that tries too little is noticed
-        assert sum(count for key, count in counts.items() if key == f"{verb} done") > 20, counts
+        assert sum(count for key, count in counts.items() if key == f"{verb} done") > (5 if OVER else 20), counts
     assert sum(count for key, count in counts.items() if key.endswith("cancelled")) > 100, counts
     assert counts["stream cut"] > 10 < counts["stream stayed"] * 10, counts
 

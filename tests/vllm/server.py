@@ -14,7 +14,12 @@ WEIGHTS = Path(__file__).parents[2] / "examples" / "nano" / "weights"
 MODULE = "vllm.entrypoints.openai.api_server"
 STARTS_S = 300.0
 BLOCK = 32  # tokens of a block of its prefix cache: the smallest that it takes on a CPU
-QUIET = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+QUIET = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
 
 
 class VLLMServer:

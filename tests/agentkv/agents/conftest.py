@@ -10,7 +10,8 @@ import pytest
 
 import agentkv as kv
 from examples.nano.tools import SYSTEM, TOOLS
-from tests.agentkv.conftest import OpenContext, anyio_backend, folder, open_context  # noqa: F401 - fixtures
+from tests.agentkv.conftest import OVER, OpenContext, anyio_backend, folder, open_context  # noqa: F401 - fixtures
+from tests.agentkv.remote.over_server import over_server
 
 from .table import Table
 
@@ -40,7 +41,11 @@ def open_desk() -> OpenDesk:
 
     @asynccontextmanager
     async def open_desk(capacity: int = 2048, **options: Any) -> AsyncIterator[kv.Context]:
-        async with kv.Context.open(kv.models.nano(), capacity=capacity, threads=1, **options) as ctx:
+        if OVER:
+            opened = over_server(OVER, kv.models.nano(), capacity=capacity, **options)
+        else:
+            opened = kv.Context.open(kv.models.nano(), capacity=capacity, threads=1, **options)
+        async with opened as ctx:
             yield ctx
 
     return open_desk

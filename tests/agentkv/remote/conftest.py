@@ -1,4 +1,4 @@
-"""Nano behind `agentkv serve`, with a proxy in front of it that breaks things. The servers run on a loop of their own."""
+"""Nano behind `agentkv serve`, and a proxy in front that breaks things, on an event loop of their own."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Broken(NamedTuple):
 
 @asynccontextmanager
 async def behind_a_proxy(**options: Any) -> AsyncIterator[Broken]:
-    async with own_server(kv.models.nano(), **{"capacity": 8192, "threads": 1} | options) as served:
-        async with proxied(served.url) as proxy:
-            yield Broken(served, proxy)
+    served_with = {"capacity": 8192, "threads": 1} | options
+    async with own_server(kv.models.nano(), **served_with) as served, proxied(served.url) as proxy:
+        yield Broken(served, proxy)
 
 
 @pytest.fixture(scope="module")

@@ -115,6 +115,6 @@ async def tls_in_front_of(server: str, context: ssl.SSLContext) -> AsyncIterator
     proxy = FaultyProxy(server)
     listening = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=context)
     try:
-        yield "https://localhost:{}".format(listening.sockets[0].getsockname()[1])
+        yield f"https://localhost:{listening.sockets[0].getsockname()[1]}"
     finally:
         listening.close()

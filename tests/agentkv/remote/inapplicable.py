@@ -5,6 +5,10 @@ from __future__ import annotations
 HERE = "passes objects of this process into the step loop"
 STEPS = "counts or waits for forwards, which are the server's"
 CELLS = "is about the cells of a cache, which are the server's"
+FIRST = "expects the first token of a generation at once"
+CUT = "goes on with an output that was cut, which no server does"
+FAULTS = "makes forwards of this process fail"
+FAST = "waits for one token while the next ones are not there yet"
 LOCAL = "opens the model in this process, with options of its own"
 
 MODULES: dict[str, str] = {
@@ -17,9 +21,46 @@ MODULES: dict[str, str] = {
     "test_retention": CELLS,
     "test_quantize_after": CELLS,
     "test_saving": CELLS,
+    "test_overflow": CELLS,
 }
 
 TESTS: dict[str, str] = {
+    # test_asyncio, test_branch, test_context
+    "test_gather_shares_the_forwards": STEPS,
+    "test_select_scores_every_choice_and_changes_nothing": STEPS,
+    "test_a_branch_does_one_thing_at_a_time": FIRST,
+    "test_model_info_and_tokenizer": LOCAL,
+    "test_a_prompt_that_a_live_branch_holds_is_not_computed_again": STEPS,
+    "test_statistics_count_what_happened": STEPS,
+    "test_branches_of_two_contexts_do_not_mix": LOCAL,
+    "test_steps_show_what_was_merged": STEPS,
+    "test_leaving_ends_everything": LOCAL,
+    # test_faults
+    "test_a_full_context_refuses_and_keeps_what_was": CELLS,
+    "test_one_prompt_too_many_fails_alone": CELLS,
+    "test_the_257th_branch_is_refused": CELLS,
+    "test_a_fork_that_is_too_wide_says_how_many_are_live": CELLS,
+    "test_a_forward_that_fails_ends_its_own_verb": FAULTS,
+    "test_a_merged_forward_that_fails_is_retried_one_by_one": FAULTS,
+    # test_generation, test_messages, test_leaving, test_penalties, test_typed_output
+    "test_a_full_context_ends_one_branch_alone": CELLS,
+    "test_a_fork_during_an_extend_has_the_messages_that_are_whole": STEPS,
+    "test_leaving_at_random_moments": HERE,
+    "test_a_loop_of_ones_own_says_the_same": HERE,
+    "test_the_likeliest_tokens_are_the_models_own": HERE,
+    "test_drafts_change_nothing": HERE,
+    "test_an_output_that_was_cut_goes_on": CUT,
+    # test_stream, test_stream_keep, test_stream_shared
+    # agents
+    "test_a_forward_that_fails_ends_the_turn": FAULTS,
+    "test_turns_are_transactions_whatever_happens": FAULTS,
+    "test_a_full_cache_ends_the_turn": CELLS,
+    "test_the_prompt_is_prefilled_once": STEPS,
+    "test_a_helper_costs_no_prefill_of_what_is_known": STEPS,
+    "test_what_was_kept_of_a_message_that_nobody_listened_to_is_the_text": HERE,
+    "test_a_call_begins_while_the_next_one_is_written": FAST,
+    "test_a_turn_that_nobody_listens_to_is_woken_where_a_call_may_end": FAST,
+    "test_an_output_may_be_cut_inside_a_character": CUT,
     "test_a_cancelled_prefill_leaves_the_branch_as_it_was": STEPS,
     "test_a_cancelled_first_prefill_leaves_no_branch": STEPS,
 }

@@ -6,8 +6,8 @@ import logging
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -85,7 +85,7 @@ async def test_who_is_silent_for_too_long_is_asked_again_and_then_named(broken: 
 
 
 async def test_the_errors_of_a_busy_server_are_told_once_nobody_asks_again(broken: Broken) -> None:
-    full = BUSY.replace(b"overloaded\"}}", b"context_full\"}}")
+    full = BUSY.replace(b'overloaded"}}', b'context_full"}}')
     async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=0) as ctx:
         for body, error in ((BUSY, kv.RemoteError), (full, kv.ContextFull)):
             broken.proxy.faults.append(answers("429 Too Many Requests", body))
@@ -154,7 +154,7 @@ async def test_tls_that_cannot_be_trusted(broken: Broken, tmp_path: Path) -> Non
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate]
     named = ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run([*made, *named], check=True, capture_output=True)
+    await anyio.run_process([*made, *named])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     proxy = LoopThread(lambda: tls_in_front_of(broken.served.url, context))
@@ -201,14 +201,14 @@ async def test_500_cancellations_leave_nothing_behind(broken: Broken) -> None:
                 for _ in range(20):
                     group.start_soon(one, rng.random() * 0.05)
         exchange = ctx._loop._worker.engine._exchange  # type: ignore[attr-defined]
-        with anyio.fail_after(20):
-            while served.server.admission.running or exchange._tasks:
-                await anyio.sleep(0.01)
-            while len(served.ctx.branches):
-                await anyio.sleep(0.01)
+        await until(lambda: not (served.server.admission.running or exchange._tasks or served.ctx.branches))
         assert all(replica.running == 0 for replica in exchange._replicas.all)
         assert len(ctx.branches) == 1
         assert ctx._loop._worker.jobs == {}
-    with anyio.fail_after(5):
-        while broken.proxy.open:
+    await until(lambda: not broken.proxy.open)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(20):
+        while not holds():  # noqa: ASYNC110 - another thread does it
             await anyio.sleep(0.01)

@@ -88,8 +88,12 @@ class RemoteBranch:
         """More tokens, of the last epoch."""
         self.pending = False
         self.log.extend(tokens)
-        if self.root is None:
-            self.root = xxhash.xxh3_64_intdigest(self.log[:ROOT_TOKENS].tobytes())
+        self.take_root(self.log)
+
+    def take_root(self, tokens: array[int]) -> None:
+        """What it begins with decides which replica its tree is of."""
+        if self.root is None and tokens:
+            self.root = xxhash.xxh3_64_intdigest(tokens[:ROOT_TOKENS].tobytes())
 
 
 class BranchTable:

@@ -20,7 +20,7 @@ class NoCells:
 
     kv_bytes = mapped_bytes = states = cell_bytes = allocated_cells = 0
     # One array of no numbers: files of branches have a layout, whatever their rows hold.
-    cell_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = (("none", "uint8", (1,), None),)
+    cell_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = (("none", "U8", (1,), None),)
     state_arrays: Sequence[tuple[str, str, Sequence[int], int | None]] = ()
 
     def read_cells(self, cells: Sequence[int]) -> npt.NDArray[np.uint8]:

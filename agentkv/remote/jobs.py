@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,7 @@ class ExtendJob(Job):
 
     def begin(self) -> None:
         whole = [*self.branch.log, *self._tokens]
+        self.branch.take_root(array("i", whole))
         if self._tokens and len(whole) - self.branch.sent >= self.engine.warm_from:
             self.engine.ask_prefill(self, whole)
         else:

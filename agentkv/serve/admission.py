@@ -24,6 +24,7 @@ class Admission:
         self.waiting = 0
         self.draining = False
         self.stopped = False
+        self.ended = 0  # requests that were let in and are over
 
     @property
     def running(self) -> int:
@@ -89,6 +90,7 @@ class Admission:
         return late
 
     def _leave(self, scope: anyio.CancelScope) -> None:
+        self.ended += 1
         self._scopes.discard(scope)
         self._places.release()
         self._left.set()

@@ -163,18 +163,24 @@ class Server:
     async def with_room(self, verb: Callable[[], Awaitable[T]]) -> T:
         """Runs a verb, and again each time that there is more room."""
         while True:
+            ended = self.admission.ended
             try:
                 return await verb()
             except TooManyBranches:
                 if (
                     not (self.branches.close_idle() or self.shelf.close_oldest())
+                    and self.admission.ended == ended  # nobody left meanwhile
                     and not await self.admission.another_leaves()
                 ):
                     raise
             except (ContextFull, OutOfMemory) as error:
                 if getattr(error, "hopeless", False):
                     raise _too_long(error) from error
-                if not await self._give_way() and not await self.admission.another_leaves():
+                if (
+                    not await self._give_way()
+                    and self.admission.ended == ended
+                    and not await self.admission.another_leaves()
+                ):
                     if len(self.branches) or self.admission.running > 1:
                         raise
                     raise _too_long(error) from error

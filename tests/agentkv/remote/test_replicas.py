@@ -1,0 +1,82 @@
+"""Trees stay with their server, as long as that has room and answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+
+from agentkv.remote.connection import Connection
+from agentkv.remote.replicas import Replicas, share
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def some(count: int, most_running: int = 1000) -> Replicas:
+    urls = [f"http://replica-{i}:8000/v1/" for i in range(count)]
+    return Replicas([Connection(httpx.AsyncClient(base_url=url)) for url in urls], most_running)
+
+
+async def host_of(replicas: Replicas, root: int | None) -> str:
+    async with replicas.place(root) as replica:
+        return replica.connection.host
+
+
+async def test_a_tree_has_its_server_and_trees_spread() -> None:
+    replicas = some(5)
+    hosts = {root: await host_of(replicas, root) for root in range(500)}
+    assert all([await host_of(replicas, root) == host for root, host in hosts.items()])
+    assert min(Counter(hosts.values()).values()) > 60
+    fewer = some(4)  # without the last one: only its own trees move
+    for root, host in hosts.items():
+        assert "replica-4" in host or await host_of(fewer, root) == host
+
+
+async def test_one_that_has_more_than_its_share_gives_to_the_next() -> None:
+    replicas = some(4)
+    async with AsyncExitStack() as stack:
+        places = [await stack.enter_async_context(replicas.place(7)) for _ in range(200)]
+        running = sorted(replica.running for replica in replicas.all)
+    assert sum(running) == 200
+    assert running[-1] <= share(50) + 1
+    assert all(place is places[0] for place in places[:16])
+    assert all(replica.running == 0 for replica in replicas.all)
+
+
+async def test_who_finds_no_place_waits_for_one() -> None:
+    replicas = some(1, most_running=2)
+    entered: list[int] = []
+
+    async def one(number: int) -> None:
+        async with replicas.place(number):
+            entered.append(number)
+            await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(one(number)) for number in range(20)]
+    await asyncio.sleep(0)
+    for task in tasks[5:10]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(entered) == 15
+    assert replicas.all[0].running == 0
+
+
+async def test_one_that_fails_is_left_alone_for_a_while() -> None:
+    replicas = some(2)
+    first = await host_of(replicas, 3)
+    bad = next(replica for replica in replicas.all if replica.connection.host == first)
+    bad.failed(None)
+    assert await host_of(replicas, 3) != first
+    for replica in replicas.all:
+        replica.failed(30)
+    assert await host_of(replicas, 3) == first  # all are bad: the tree's own is asked
+    bad.answered()
+    assert bad.well

@@ -1,0 +1,44 @@
+"""Stop strings are found as the native engine finds them, wherever tokens cut them."""
+
+from __future__ import annotations
+
+import random
+
+from agentkv.remote._stops import StopMatcher
+
+
+def first_end(text: bytes, stops: list[bytes]) -> tuple[int, int] | None:
+    """Where the first stop string to be complete ends, and how long the longest is that ends there."""
+    for end in range(1, len(text) + 1):
+        if ending := [len(stop) for stop in stops if text[:end].endswith(stop)]:
+            return end, max(ending)
+    return None
+
+
+def test_against_a_search_of_the_whole_text() -> None:
+    rng = random.Random(5)
+    found = 0
+    for _ in range(3000):
+        stops = ["".join(rng.choices("ab", k=rng.randint(1, 4))) for _ in range(rng.randint(0, 3))]
+        pieces = ["".join(rng.choices("abc", k=rng.randint(0, 4))).encode() for _ in range(6)]
+        matcher, text, shown = StopMatcher(stops), b"", b""
+        expected = None
+        for piece in pieces:
+            text += piece
+            expected = first_end(text, [stop.encode() for stop in stops])
+            assert matcher.push(piece) == (expected is not None)
+            shown += matcher.take_shown()
+            if expected is not None:
+                break
+            held = matcher.text[len(shown) :]
+            assert matcher.text == text
+            assert not held or any(stop.encode().startswith(held) and stop.encode() != held for stop in stops)
+            longest = [k for stop in stops for k in range(1, len(stop)) if text.endswith(stop.encode()[:k])]
+            assert len(held) == max(longest, default=0)
+        if expected is not None:
+            end, length = expected
+            assert matcher.text == text[: end - length]
+            found += 1
+        matcher.finish()
+        assert shown + matcher.take_shown() == matcher.text
+    assert found > 500

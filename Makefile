@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest test-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
+.PHONY: help demo test pytest ctest test-remote test-vllm bench-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -30,6 +30,13 @@ test: ctest pytest ## Runs every test: C++ and Python (downloads torch on the fi
 pytest: $(DONE)/test-deps $(DONE)/install ## Runs the Python tests
 	@echo "==> Running the Python tests"
 	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile
+
+# The tests that open_context and open_desk open a Context for.
+OVER := $(shell grep -lE 'open_context|open_desk' tests/agentkv/test_*.py tests/agentkv/agents/test_*.py tests/agentkv/patterns/test_*.py)
+
+test-remote: $(DONE)/test-deps $(DONE)/install ## Runs the tests of verbs, agents and patterns over `agentkv serve`
+	@echo "==> Running the tests of the SDK over agentkv serve"
+	@AGENTKV_TESTS_OVER=agentkv $(PY) -m pytest -q -n $(JOBS) --dist loadfile $(OVER)
 
 ctest: $(DONE)/tools ## Builds and runs the C++ tests
 	@echo "==> Building the C++ tests"
@@ -50,6 +57,11 @@ $(VLLM)/done:
 test-vllm: $(DONE)/test-deps $(DONE)/install $(VLLM)/done ## Runs the tests of remote branches over a real vLLM, which it installs
 	@echo "==> Running the tests over vLLM"
 	@AGENTKV_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(PY) -m pytest -q tests/vllm
+	@echo "==> Running the tests of the SDK over vLLM"
+	@AGENTKV_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python AGENTKV_TESTS_OVER=vllm $(PY) -m pytest -q $(OVER)
+
+bench-vllm: $(DONE)/test-deps $(DONE)/install $(VLLM)/done ## Measures remote branches beside the openai client, and two replicas
+	@AGENTKV_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(PY) -m tests.vllm.bench
 
 soak: $(DONE)/test-deps $(DONE)/install ## Runs the random tests in large counts, seeded (an hour or so)
 	@echo "==> Running the random tests in large counts"
@@ -155,7 +167,7 @@ $(DONE)/torch: $(DONE)/venv
 
 $(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 	@echo "==> Installing what export and tests need"
-	@$(PIP) $$($(EXTRAS) export serve client trace openai pydantic-ai openai-agents langchain mcp test docs)
+	@$(PIP) $$($(EXTRAS) export serve client remote trace openai pydantic-ai openai-agents langchain mcp test docs)
 	@touch $@
 
 $(DONE)/docs-deps: $(DONE)/venv pyproject.toml

@@ -12,7 +12,7 @@ from ._branch import Branch
 from ._call_format import CallFormat, checked_format
 from ._commands import CellCall, Job, check_finished
 from ._encoding import Encoding
-from ._errors import InvalidInput
+from ._errors import InvalidInput, ModelError
 from ._exporting import exported, needs_export
 from ._home import Home
 from ._inputs import Prompt, checked_count, checked_path
@@ -155,8 +155,8 @@ class Context(Storing):
         came.
 
         Args:
-            url: of a server, such as "http://host:8000/v1"; or of several that serve the same model: a tree of branches
-                stays on one of them, as long as that answers and has room.
+            url: such as "http://host:8000/v1"; or those of several servers of the same model: a tree of branches stays
+                on one of them, as long as that answers and has room.
             model: its name there; None for the first that the server names.
             api_key: what the server asks for; no log and no error shows it.
             tokenizer: the folder of the model, or of its tokenizer; None where the server hands it out ("agentkv"), or
@@ -168,18 +168,19 @@ class Context(Storing):
             retries: how often what got no further is asked for again: where a server does not answer, breaks off, or
                 says that it has too much to do.
             most_running: requests that one server has at a time; more go to another one, or wait.
-            verify: of TLS: certificates of known authorities; a file of your own ones; a context; or False, for none.
+            verify: of TLS: certificates of known authorities, a file of your own, a context, or False for none.
 
         Raises:
             InvalidInput: an argument out of range.
             ModelError: the server has no such model, or its tokenizer is not to be had.
             RemoteError: no server answers, or it lets nobody in.
         """
-        from .remote.connecting import Remote
-
-        remote = Remote(
-            url, model, api_key, tokenizer, backend, checked_format(call_format), timeout, retries, most_running, verify
-        )
+        try:
+            from .remote.connecting import Remote
+        except ImportError as error:
+            raise ModelError(f"{error}; pip install 'agentkv-sdk[remote]'") from error
+        given = (checked_format(call_format), timeout, retries, most_running, verify)
+        remote = Remote(url, model, api_key, tokenizer, backend, *given)
         policy = Stop() if overflow is None else checked_overflow(overflow)
         async with cls._running(remote.open, policy) as context:
             yield context

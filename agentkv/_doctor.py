@@ -23,6 +23,7 @@ EXTRAS = {
     "mlx": ("mlx",),
     "serve": ("starlette", "uvicorn"),
     "client": ("httpx",),
+    "remote": ("httpx", "h2"),
     "trace": ("opentelemetry-api", "perfetto"),
     "pydantic-ai": ("pydantic-ai-slim",),
     "openai-agents": ("openai-agents",),

@@ -170,7 +170,7 @@ def simulate(
     oracle: bool,
     seed: int,
 ) -> Outcome:
-    """Tasks arrive at random, so many per second on average. With an `oracle` every token is computed once, anywhere."""
+    """Tasks arrive at random, so many a second on average. With an `oracle` every token is computed once, anywhere."""
     rng = random.Random(seed)
     Replica.running = 0
     servers = [Replica(f"replica-{i}", machine) for i in range(replicas)]

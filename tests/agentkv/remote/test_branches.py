@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -87,18 +88,18 @@ async def test_random_verbs(local: kv.Context, seed: int) -> None:
                     both.table.tell(branch)
                 case 4:
                     length = rng.randint(-1, len(branch) + 1)
-                    both.do(lambda: native.rollback(here, length), lambda: both.table.rollback(branch, length))
+                    both.do(partial(native.rollback, here, length), partial(both.table.rollback, branch, length))
                 case 5:
                     length = rng.randint(0, len(branch))
                     epochs = both.native.end(here)[1], branch.lineage.at(len(branch))
                     both.do(
-                        lambda: native.rollback(here, length, epochs[0]),
-                        lambda: both.table.rollback(branch, length, epochs[1]),
+                        partial(native.rollback, here, length, epochs[0]),
+                        partial(both.table.rollback, branch, length, epochs[1]),
                     )
                 case 6:
                     both.do(
-                        lambda: native.adopt(here, other[0]),
-                        lambda: both.table.adopt(branch, both.table.at(other[1])),
+                        partial(native.adopt, here, other[0]),
+                        partial(both.table.adopt, branch, both.table.at(other[1])),
                     )
                 case 7 if len(both.pairs) > 3 and step % 2:
                     native.close(here)

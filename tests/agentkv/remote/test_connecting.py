@@ -1,4 +1,4 @@
-"""Contexts over `agentkv serve`: the same tokens as in this process, to the bit; what is told of them; what is refused."""
+"""Contexts over `agentkv serve`: the same tokens as in this process, to the bit; what is known, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,0 +1,23 @@
+"""A sample of the SDK's own tests over `agentkv serve`; `make test-remote` runs them all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("module", ["test_branch", "test_stream_shared", "agents/test_attempts"])
+def test_the_tests_of_the_sdk(module: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/agentkv/{module}.py"]
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        command, cwd=ROOT, env={**outer, "AGENTKV_TESTS_OVER": "agentkv"}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " passed" in done.stdout

@@ -69,7 +69,6 @@ class Job(ABC):
         self.done = False
         self._began = time.perf_counter()
         branch.job = self
-        branch.made = None
 
     @abstractmethod
     def begin(self) -> None:
@@ -128,6 +127,7 @@ class ExtendJob(Job):
     def __init__(self, number: int, branch: RemoteBranch, engine: RemoteEngine, tokens: Sequence[int]) -> None:
         super().__init__(number, branch, engine)
         self._tokens = list(tokens)
+        branch.made = None
 
     def begin(self) -> None:
         whole = [*self.branch.log, *self._tokens]
@@ -205,6 +205,7 @@ class GenerateJob(Job):
         self._reason: str | None = None  # the server's, once it has ended
         self._refused = False
         self.outcome.prompt_tokens = len(branch)
+        branch.made = None
         if options.constraint is not None:
             branch.output = Output(options.constraint, len(branch), len(branch), False)
 

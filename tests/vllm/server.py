@@ -25,16 +25,16 @@ QUIET = {
 class VLLMServer:
     """It listens once it is made. `python` is that of an environment that has vLLM."""
 
-    def __init__(self, python: str, log: Path, *, threads: int = 1) -> None:
+    def __init__(self, python: str, log: Path, model: Path = WEIGHTS, *, threads: int = 1) -> None:
         with socket.create_server(("127.0.0.1", 0)) as bound:
             self.port = bound.getsockname()[1]
         self.root = f"http://127.0.0.1:{self.port}"
         self.url = f"{self.root}/v1"
         self._log = log
         self._environment = {**os.environ, **QUIET, "OMP_NUM_THREADS": str(threads)}
-        self._command = [python, "-m", MODULE, "--model", str(WEIGHTS), "--served-model-name", "nano"]
+        self._command = [python, "-m", MODULE, "--model", str(model), "--served-model-name", "nano"]
         self._command += ["--port", str(self.port), "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager"]
-        self._command += ["--max-model-len", "4096", "--max-num-seqs", "64", "--block-size", str(BLOCK)]
+        self._command += ["--max-num-seqs", "64", "--block-size", str(BLOCK)]
         self._command += ["--enable-prompt-tokens-details", "--structured-outputs-config", '{"backend": "guidance"}']
         self._process: subprocess.Popen[bytes] | None = None
         self.start()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import agentkv as kv
 from agentkv._loop_thread import LoopThread
 from agentkv.serve import Settings
+from tests.models import tiny_spec, write_hf_folder
+from tests.vllm.server import WEIGHTS, VLLMServer
 
 from ..serve.conftest import Served, serving_of
 
@@ -34,5 +40,26 @@ async def over_agentkv(folder: Path, **options: Any) -> AsyncIterator[kv.Context
         thread.close()
 
 
+@asynccontextmanager
+async def over_vllm(folder: Path, **options: Any) -> AsyncIterator[kv.Context]:
+    """On one server of nano, or of a tiny model of random weights, for the whole run: capacities are its own."""
+    given = {name: options[name] for name in options if name not in OF_SERVER}
+    async with kv.Context.connect(vllm_server(folder == kv.models.nano()).url, **given) as ctx:
+        yield ctx
+
+
+@cache
+def vllm_server(nano: bool) -> VLLMServer:
+    python, log = os.environ["AGENTKV_VLLM_PYTHON"], Path(tempfile.mkdtemp())
+    server = VLLMServer(python, log / "log", WEIGHTS if nano else tiny(log / "tiny"))
+    atexit.register(server.kill)
+    return server
+
+
+def tiny(folder: Path) -> Path:
+    """As the tiny model of the other tests, with heads of a size that vLLM has kernels for."""
+    return write_hf_folder(tiny_spec("llama", head_dim=64), folder)
+
+
 def over_server(backend: str, folder: Path, **options: Any) -> AbstractAsyncContextManager[kv.Context]:
-    return {"agentkv": over_agentkv}[backend](folder, **options)
+    return {"agentkv": over_agentkv, "vllm": over_vllm}[backend](folder, **options)

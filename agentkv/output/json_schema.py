@@ -66,9 +66,14 @@ _STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": 
 
 def grammar_of(schema: dict[str, Any]) -> str:
     """A schema as llguidance takes it, in our style unless it has an `x-guidance` of its own."""
+    return json.dumps({"grammars": [{"json_schema": styled(schema)}]})
+
+
+def styled(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, which says how its JSON is spaced."""
     style = schema.get("x-guidance", {})
     style = _STYLE | style if isinstance(style, dict) else style  # llguidance says what is wrong with that
-    return json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": style}}]})
+    return {**schema, "x-guidance": style}
 
 
 def cut_json(fault: str) -> OutputIncomplete:

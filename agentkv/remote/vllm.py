@@ -12,6 +12,7 @@ import numpy as np
 
 from .._errors import InvalidInput, ModelError
 from .._sampling import Sampling
+from ..output.json_schema import styled
 from ._streams import seed_at
 from .asks import Ask, Ended, Fed, Made, Row, Scores, Top
 from .errors import cut_off, error_of, garbled
@@ -141,7 +142,7 @@ def _drawn(ask: Ask) -> dict[str, Any]:
 def _structured(output: dict[str, Any]) -> dict[str, Any]:
     match output["type"]:
         case "json_schema":
-            return {"json": output["schema"]}
+            return {"json": styled(output["schema"])}
         case "regex":
             return {"regex": output["pattern"]}
     return {"grammar": output["lark"]}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,17 +40,18 @@ class NamedBranches:
     most: int
     folder: Path | None
     _named: dict[str, Named] = field(default_factory=dict)
+    _coming: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
     async def new(self, prompt: str | Sequence[Mapping[str, Any]] | None) -> Named:
         """Raises as `Context.branch` does."""
-        self._check_room(1)
-        return self._put(await self.context.branch(prompt), None)
+        with self._room(1):
+            return self._put(await self.context.branch(prompt), None)
 
     async def forks(self, name: str, count: int) -> list[Named]:
         """Raises as `Branch.fork` does."""
-        self._check_room(count)
-        return [self._put(fork, name) for fork in await self.get(name).fork(count)]
+        with self._room(count):
+            return [self._put(fork, name) for fork in await self.get(name).fork(count)]
 
     def get(self, name: str) -> Branch:
         """Raises InvalidInput for a name that no branch has."""
@@ -67,8 +69,15 @@ class NamedBranches:
 
     async def load(self, file: str) -> list[Named]:
         """The branches of a saved file. Raises as `Context.load_all` does."""
-        self._check_room(1)
-        return [self._put(branch, None) for branch in (await self.context.load_all(self.path(file))).values()]
+        with self._room(1):
+            loaded = list((await self.context.load_all(self.path(file))).values())
+        try:
+            self._check_room(len(loaded))
+        except TooManyBranches:
+            for branch in loaded:
+                branch.close()
+            raise
+        return [self._put(branch, None) for branch in loaded]
 
     def path(self, file: str) -> Path:
         """Of a saved file. Raises InvalidInput for one outside of the folder."""
@@ -102,7 +111,17 @@ class NamedBranches:
     def _live(self) -> dict[str, Named]:
         return {name: named for name, named in self._named.items() if not named.branch.closed}
 
+    @contextmanager
+    def _room(self, count: int) -> Iterator[None]:
+        """For so many that are about to be there: other calls may come meanwhile. Raises TooManyBranches."""
+        self._check_room(count)
+        self._coming += count
+        try:
+            yield
+        finally:
+            self._coming -= count
+
     def _check_room(self, count: int) -> None:
-        live = len(self._live())
+        live = len(self._live()) + self._coming
         if live + count > self.most:
             raise TooManyBranches(f"{live} branches are open, and {self.most} may be; close some")

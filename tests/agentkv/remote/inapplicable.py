@@ -10,6 +10,7 @@ CUT = "goes on with an output that was cut, which no server does"
 FAULTS = "makes forwards of this process fail"
 FAST = "waits for one token while the next ones are not there yet"
 BITS = "compares bits, or draws that follow from them"
+END = "has no token behind an output that is complete, where vLLM has an end"
 LOCAL = "opens the model in this process, with options of its own"
 
 MODULES: dict[str, str] = {
@@ -74,6 +75,8 @@ OVER_VLLM: dict[str, str] = {
     "test_text_that_may_begin_a_stop_string_is_held_back": BITS,
     "test_a_slow_reader_pauses_its_own_branch_only": FIRST,
     "test_no_memory_in_the_bookkeeping": FIRST,
+    "test_a_refused_value_of_a_stream_stays_on_the_branch": END,
+    "test_beside_tools_a_message_is_calls_or_the_value": BITS,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class AgentKV:
         except (AttributeError, KeyError, TypeError, IndexError) as error:
             raise garbled(http.host, "with facts that are none of agentkv's") from error
 
-    async def generate(self, http: Connection, ask: Ask) -> AsyncIterator[Made | Fed | Ended]:
+    async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
         """The tokens as they come, and at last Ended."""
         body = {
             "tokens": ask.tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -98,7 +98,7 @@ class Wire(Protocol):
     async def facts(self, http: Connection) -> Facts:
         """What it serves."""
 
-    def generate(self, http: Connection, ask: Ask) -> AsyncIterator[Made | Fed | Ended]:
+    def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
         """The tokens as they come, and at last Ended."""
 
     async def prefill(self, http: Connection, tokens: list[int]) -> Fed:

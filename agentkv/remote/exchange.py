@@ -6,12 +6,12 @@ import asyncio
 import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._errors import RemoteError
 from .._log import log
-from .asks import Again, Ask, Ended, Failed, Heard, Made, Wire
+from .asks import Again, Ask, Failed, Heard, Made, Wire
 from .errors import Busy
 from .replicas import Replica, Replicas
 
@@ -115,16 +115,15 @@ class Exchange:
         made: list[int] = []
 
         async def once(replica: Replica) -> None:
-            async for heard in self.wire.generate(replica.connection, ask.after(made)):
-                if job in self._deaf and isinstance(heard, Made):
-                    return  # it did not end by itself
-                if isinstance(heard, Made):
-                    made.extend(heard.tokens)
-                self._tell(job, heard)
-                if isinstance(heard, Ended):
-                    return
-                if (gate := self._gates.get(job)) is not None:
-                    await gate.wait()
+            async with aclosing(self.wire.generate(replica.connection, ask.after(made))) as told:
+                async for heard in told:
+                    if job in self._deaf and isinstance(heard, Made):
+                        return  # it did not end by itself
+                    if isinstance(heard, Made):
+                        made.extend(heard.tokens)
+                    self._tell(job, heard)
+                    if (gate := self._gates.get(job)) is not None:
+                        await gate.wait()
 
         async def run() -> None:
             await self._tried(job, root, once, lambda: len(made), resumable=ask.output is None)

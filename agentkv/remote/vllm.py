@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ class VLLM:
         folder = Path(root) if root and (Path(root) / "tokenizer.json").is_file() else None
         return Facts(name, most, folder=folder, likely=self._likely)
 
-    async def generate(self, http: Connection, ask: Ask) -> AsyncIterator[Made | Fed | Ended]:
+    async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
         """The tokens as they come, and at last Ended."""
         body = self._body(ask.tokens, ask.max_tokens, ask.top_logprobs) | _drawn(ask)
         body |= {"stop": list(ask.stop), "include_stop_str_in_output": True, "stop_token_ids": list(ask.ends)}

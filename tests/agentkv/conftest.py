@@ -30,7 +30,7 @@ OVER = os.environ.get("AGENTKV_TESTS_OVER", "")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items if OVER else ():
-        why = reason(OVER, item.path.stem, getattr(item, "originalname", item.name))
+        why = reason(OVER, item.path.stem, item.name)
         if why is not None:
             item.add_marker(pytest.mark.skip(reason=f"over {OVER}: {why}"))
 

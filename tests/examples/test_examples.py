@@ -16,6 +16,8 @@ import pytest
 from rich.console import Console
 
 import agentkv as kv
+from agentkv._loop_thread import LoopThread
+from tests.agentkv.remote.over_server import own_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.anyio
@@ -46,6 +48,19 @@ async def test_desk_agent_gives_right_answers() -> None:
     assert [len(agent.rollbacks) for agent in agents] == [0, 1, 0, 0, 0]
     assert "rolled back" in out.getvalue()
     assert "adopted" in out.getvalue()
+
+
+async def test_desk_agent_runs_over_a_server_with_one_line_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import desk_agent
+
+    thread = LoopThread(lambda: own_server(kv.models.nano(), capacity=4096, threads=1))
+    opened = lambda *_, **__: kv.Context.connect(thread.value.url, backend="agentkv")  # noqa: E731
+    monkeypatch.setattr(kv.Context, "open", opened)
+    agents = await desk_agent.desk_agent(Console(file=io.StringIO(), width=120), None)
+    runs = [agent.run for agent in agents if agent.run is not None]
+    assert [[(call.name, call.arguments) for call in run.calls] for run in runs] == desk_agent.EXPECTED_CALLS
+    assert [len(agent.rollbacks) for agent in agents] == [0, 1, 0, 0, 0]
+    thread.close()
 
 
 async def test_chat_streams_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

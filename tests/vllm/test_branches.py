@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import AsyncIterator
 from typing import Literal
 
 import numpy as np
 import pytest
 from pydantic import BaseModel
+from rich.console import Console
 
 import agentkv as kv
-from examples.nano.tools import SYSTEM, TOOLS
 
-from .server import WEIGHTS
+from .server import WEIGHTS, VLLMServer
 
 pytestmark = pytest.mark.anyio
 QUESTION = [{"role": "user", "content": "What is the weather in Tolvik and in Brasno?"}]
@@ -94,11 +95,15 @@ async def test_typed_output_is_held_by_the_server(ctx: kv.Context) -> None:
     assert isinstance(outputs[4], bool)
 
 
-async def test_an_agent_calls_its_tools(ctx: kv.Context) -> None:
-    agent = kv.Agent(SYSTEM, tools=list(TOOLS.values()))
-    run = await agent.run(await (await agent.trunk(ctx)).fork(), "What is the weather in Tolvik and in Brasno?")
-    assert [call.arguments["city"] for call in run.calls] == ["Tolvik", "Brasno"]
-    assert all(str(call.result["sky"]) in run.text for call in run.calls)
+async def test_the_demo_runs_with_one_line_changed(server: VLLMServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(WEIGHTS.parents[1]))
+    import desk_agent  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(kv.Context, "open", lambda *_, **__: kv.Context.connect(server.url))
+    agents = await desk_agent.desk_agent(Console(file=io.StringIO(), width=120), None)
+    runs = [agent.run for agent in agents]
+    assert [[(call.name, call.arguments) for call in run.calls] for run in runs] == desk_agent.EXPECTED_CALLS
+    assert [len(agent.rollbacks) for agent in agents] == [0, 1, 0, 0, 0]
 
 
 async def test_what_it_cannot_do_is_refused_by_name(ctx: kv.Context) -> None:

@@ -47,6 +47,8 @@ class RemoteEngine(WithoutCells):
         self._heard: deque[tuple[int, Heard]] = deque()
         self._jobs: dict[int, Job] = {}
         self._next_job = 0
+        self._asked: dict[int, Job] = {}  # by request: a job that waited for room asks anew, while its last one ends
+        self._next_request = 0
         self._emitted: list[Emitted] = []
         self._finished: list[Finished] = []
         self._full: list[int] = []
@@ -61,9 +63,9 @@ class RemoteEngine(WithoutCells):
 
     # What the network tells.
 
-    def hear(self, job: int, heard: Heard) -> None:
-        """The server told something of a job; from any thread."""
-        self._heard.append((job, heard))
+    def hear(self, request: int, heard: Heard) -> None:
+        """The server told something of a request; from any thread."""
+        self._heard.append((request, heard))
 
     def settle(self) -> Report:
         """What was told since the last call."""
@@ -71,7 +73,7 @@ class RemoteEngine(WithoutCells):
         while self._heard:
             number, heard = self._heard.popleft()
             self._count(heard)
-            job = self._jobs.get(number)
+            job = self._asked.get(number)
             if job is not None:
                 job.hear(heard)
         if not (self._emitted or self._finished or self._full):
@@ -92,7 +94,7 @@ class RemoteEngine(WithoutCells):
 
     def soon(self, job: Job, heard: Heard) -> None:
         """It hears this with what is settled next, as if a server had told it."""
-        self._heard.append((job.id, heard))
+        self._heard.append((self._request(job), heard))
 
     def emit(self, emitted: Emitted) -> None:
         """A reader gets a token."""
@@ -105,37 +107,38 @@ class RemoteEngine(WithoutCells):
     def ended(self, job: Job) -> None:
         """A job has ended."""
         del self._jobs[job.id]
-        self._held.discard(job.id)
+        self._forget(job.request)
         self._finished.append(job.outcome)
         if job.branch.id in self.branches:
             self.branches.tell(job.branch)
 
-    def hold_back(self, job: int, held: bool) -> None:
+    def hold_back(self, job: Job, held: bool) -> None:
         """The reader of a generation is too far behind, or is not any more."""
-        if held != (job in self._held):
-            (self._held.add if held else self._held.discard)(job)
-            self._exchange.hold_back(job, held)
+        if held != (job.request in self._held):
+            (self._held.add if held else self._held.discard)(job.request)
+            self._exchange.hold_back(job.request, held)
 
-    def hang_up(self, job: int, at_once: bool) -> None:
+    def hang_up(self, job: Job, at_once: bool) -> None:
         """Nobody listens any more. Not `at_once` where the server ends by itself with the same token, and its
         connection can be used again."""
-        self._exchange.hang_up(job, at_once)
+        self._forget(job.request)
+        self._exchange.hang_up(job.request, at_once)
 
     def ask_generation(self, job: Job, ask: Ask) -> None:
         """Tokens behind a prompt."""
-        self._exchange.generate(job.id, job.branch.root, ask)
+        self._exchange.generate(self._request(job), job.branch.root, ask)
 
     def ask_prefill(self, job: Job, tokens: list[int]) -> None:
         """A prompt into the server's cache."""
-        self._exchange.ask(job.id, job.branch.root, lambda wire, http: wire.prefill(http, tokens))
+        self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.prefill(http, tokens))
 
     def ask_logits(self, job: Job, tokens: list[int]) -> None:
         """A row."""
-        self._exchange.ask(job.id, job.branch.root, lambda wire, http: wire.logits(http, tokens))
+        self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.logits(http, tokens))
 
     def ask_select(self, job: Job, tokens: list[int], choices: list[list[int]]) -> None:
         """Scores."""
-        self._exchange.ask(job.id, job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
+        self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
 
     # Verbs.
 
@@ -278,6 +281,18 @@ class RemoteEngine(WithoutCells):
             self.stats_.tokens += heard.tokens - cached
         elif isinstance(heard, Again):
             self.stats_.retries += 1
+
+    def _request(self, job: Job) -> int:
+        """The number of what a job asks next."""
+        self._forget(job.request)
+        job.request = self._next_request
+        self._next_request += 1
+        self._asked[job.request] = job
+        return job.request
+
+    def _forget(self, request: int) -> None:
+        self._asked.pop(request, None)
+        self._held.discard(request)
 
     def _begun(self, job: Job) -> int:
         self._jobs[job.id] = job

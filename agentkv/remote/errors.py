@@ -65,10 +65,10 @@ def error_of(error: Mapping[str, Any], status: int | None = None) -> AgentKVErro
         return RemoteError(f"{message}; pass api_key to connect", status)
     if isinstance(code, str) and code in _BY_CODE:
         return _BY_CODE[code](message)
-    if status == 400 and error.get("param") in _OF_POSITIONS:
-        return PositionsExhausted(message)
-    if status == 400 or error.get("type") == "invalid_request_error":
+    if error.get("type") == "invalid_request_error":
         return InvalidInput(message)
+    if status == 400:
+        return PositionsExhausted(message) if error.get("param") in _OF_POSITIONS else InvalidInput(message)
     return RemoteError(message, status)
 
 

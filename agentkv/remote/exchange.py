@@ -27,7 +27,7 @@ _LONGEST_PAUSE_S = 8.0
 
 
 class Exchange:
-    """Requests of jobs. All methods may be called from any thread, and none waits for the network.
+    """Requests, by number. All methods may be called from any thread, and none waits for the network.
 
     Args:
         wire: what the servers speak.
@@ -97,71 +97,70 @@ class Exchange:
         """What came is about to be taken: what comes from now on wakes anew."""
         self._awake = False
 
-    def ask(self, job: int, root: int | None, asked: Asked) -> None:
+    def ask(self, request: int, root: int | None, asked: Asked) -> None:
         """One request, one answer."""
 
         async def run() -> None:
             async def once(replica: Replica) -> None:
                 told = await asked(self.wire, replica.connection)
                 for heard in told if isinstance(told, tuple) and not hasattr(told, "_fields") else (told,):
-                    self._tell(job, heard)
+                    self._tell(request, heard)
 
-            await self._tried(job, root, once)
+            await self._tried(request, root, once)
 
-        self._loop.call_soon_threadsafe(self._begin, job, run)
+        self._loop.call_soon_threadsafe(self._begin, request, run)
 
-    def generate(self, job: int, root: int | None, ask: Ask) -> None:
+    def generate(self, request: int, root: int | None, ask: Ask) -> None:
         """Tokens as they come. Where a connection breaks, another request goes on behind those that came."""
         made: list[int] = []
 
         async def once(replica: Replica) -> None:
             async with aclosing(self.wire.generate(replica.connection, ask.after(made))) as told:
                 async for heard in told:
-                    if job in self._deaf and isinstance(heard, Made):
+                    if request in self._deaf and isinstance(heard, Made):
                         return  # it did not end by itself
                     if isinstance(heard, Made):
                         made.extend(heard.tokens)
-                    self._tell(job, heard)
-                    if (gate := self._gates.get(job)) is not None:
+                    self._tell(request, heard)
+                    if (gate := self._gates.get(request)) is not None:
                         await gate.wait()
 
         async def run() -> None:
-            await self._tried(job, root, once, lambda: len(made), resumable=ask.output is None)
+            await self._tried(request, root, once, lambda: len(made), resumable=ask.output is None)
 
-        self._loop.call_soon_threadsafe(self._begin, job, run)
+        self._loop.call_soon_threadsafe(self._begin, request, run)
 
-    def hold_back(self, job: int, held: bool) -> None:
+    def hold_back(self, request: int, held: bool) -> None:
         """Nothing more of a generation is read for now, or it is again."""
-        self._loop.call_soon_threadsafe(self._hold_back, job, held)
+        self._loop.call_soon_threadsafe(self._hold_back, request, held)
 
-    def hang_up(self, job: int, at_once: bool) -> None:
+    def hang_up(self, request: int, at_once: bool) -> None:
         """Ends a request; not `at_once` where it is about to end by itself."""
-        self._loop.call_soon_threadsafe(self._hang_up, job, at_once)
+        self._loop.call_soon_threadsafe(self._hang_up, request, at_once)
 
-    def _begin(self, job: int, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = self._tasks[job] = self._loop.create_task(run())
-        task.add_done_callback(lambda ended: self._ended(job, ended))
+    def _begin(self, request: int, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = self._tasks[request] = self._loop.create_task(run())
+        task.add_done_callback(lambda _: self._ended(request))
 
-    def _ended(self, job: int, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(job) is task:
-            del self._tasks[job]
-            self._gates.pop(job, None)
-            self._deaf.discard(job)
+    def _ended(self, request: int) -> None:
+        del self._tasks[request]
+        self._gates.pop(request, None)
+        self._deaf.discard(request)
 
-    def _hold_back(self, job: int, held: bool) -> None:
-        if job not in self._tasks:
+    def _hold_back(self, request: int, held: bool) -> None:
+        if request not in self._tasks:
             return
         if held:
-            self._gates[job] = asyncio.Event()
-        elif (gate := self._gates.pop(job, None)) is not None:
+            self._gates[request] = asyncio.Event()
+        elif (gate := self._gates.pop(request, None)) is not None:
             gate.set()
 
-    def _hang_up(self, job: int, at_once: bool) -> None:
-        task = self._tasks.get(job)
+    def _hang_up(self, request: int, at_once: bool) -> None:
+        task = self._tasks.get(request)
         if task is None:
             return
-        self._deaf.add(job)
-        self._hold_back(job, held=False)
+        self._deaf.add(request)
+        self._hold_back(request, held=False)
         if at_once:
             task.cancel()
         else:
@@ -169,7 +168,7 @@ class Exchange:
 
     async def _tried(
         self,
-        job: int,
+        request: int,
         root: int | None,
         once: Callable[[Replica], Awaitable[None]],
         progress: Callable[[], int] = lambda: 0,
@@ -191,18 +190,18 @@ class Exchange:
                 failures = 0 if progress() > reached else failures
                 failures += 1
                 reached = progress()
-                if failures > self._retries or job in self._deaf or (reached and not resumable):
-                    return self._tell(job, Failed(busy.error))
+                if failures > self._retries or request in self._deaf or (reached and not resumable):
+                    return self._tell(request, Failed(busy.error))
                 log.warning("a server is asked again", host=replica.connection.host, error=str(busy), attempt=failures)
-                self._tell(job, Again())
+                self._tell(request, Again())
                 await asyncio.sleep(_pause(failures, busy.seconds, len(self._replicas.all)))
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                return self._tell(job, Failed(_known(error)))
+                return self._tell(request, Failed(_known(error)))
 
-    def _tell(self, job: int, heard: Heard) -> None:
-        self.hear(job, heard)
+    def _tell(self, request: int, heard: Heard) -> None:
+        self.hear(request, heard)
         if not self._awake:
             self._awake = True
             self._wake()

@@ -62,6 +62,7 @@ class Job(ABC):
 
     def __init__(self, number: int, branch: RemoteBranch, engine: RemoteEngine) -> None:
         self.id = number
+        self.request = -1  # the last that it asked
         self.branch = branch
         self.engine = engine
         self.outcome = Finished(number, self.kind)
@@ -100,7 +101,7 @@ class Job(ABC):
     def cancel(self) -> None:
         """Ends it, on the server too."""
         if not self.done:
-            self.engine.hang_up(self.id, at_once=True)
+            self.engine.hang_up(self, at_once=True)
             self.finish("cancelled")
 
     def finish(self, reason: str | None = None) -> None:
@@ -267,13 +268,13 @@ class GenerateJob(Job):
             reason = self._take(*self._waiting.popleft())
             if reason is not None:
                 self._waiting.clear()
-                self.engine.hang_up(self.id, at_once=False)
+                self.engine.hang_up(self, at_once=False)
                 if reason == "room":
                     self._no_room()
                 else:
                     self.finish(reason)
                 return
-        self.engine.hold_back(self.id, bool(self._waiting))
+        self.engine.hold_back(self, bool(self._waiting))
         if self._reason is not None and not self._waiting:
             self._server_ended(REACHED.get(self._reason, self._reason))
 

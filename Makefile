@@ -65,7 +65,7 @@ bench-vllm: $(DONE)/test-deps $(DONE)/install $(VLLM)/done ## Measures remote br
 
 soak: $(DONE)/test-deps $(DONE)/install ## Runs the random tests in large counts, seeded (an hour or so)
 	@echo "==> Running the random tests in large counts"
-	@$(PY) -m pytest -q -s -m soak
+	@$(PY) -m pytest -q -s -m soak --timeout=0
 
 models: $(DONE)/test-deps $(DONE)/install ## Exports and runs every architecture of transformers, and writes docs/models.md
 	@echo "==> Exporting and running every architecture"

@@ -121,8 +121,8 @@ async def test_an_overflow_policy_makes_room(local: kv.Context) -> None:
     async with kv.Context.connect(thread.value.url, backend="agentkv", overflow=oldest) as ctx:
         branch = await ctx.branch(QUESTION)
         endless = kv.Sampling(logit_bias={2: -100})
-        generation = await branch.generate(max_tokens=600, sampling=endless)
-        assert (generation.finish_reason, len(generation.tokens)) == ("length", 600)
+        generation = await branch.generate(max_tokens=3000, sampling=endless)
+        assert (generation.finish_reason, len(generation.tokens)) == ("length", 3000)
         assert len(branch) <= 301
     thread.close()
 

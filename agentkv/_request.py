@@ -39,6 +39,8 @@ class GenerationRequest:
     home: Home
     buffer: int | None
     wait_for_room: bool
+    made: int
+    output_made: int
 
     @classmethod
     def checked(
@@ -54,11 +56,14 @@ class GenerationRequest:
         home: Home,
         wait_for_room: bool,
         buffer: int | None = None,
+        made: int = 0,
+        output_made: int = 0,
     ) -> GenerationRequest:
         """Raises InvalidInput for anything out of range; draws the seed where one is needed.
 
         With a `buffer` tokens are handed out as they come, at most so many ahead of the reader. `wait_for_room`: where
-        there is none, whoever awaits the job has some made.
+        there is none, whoever awaits the job has some made. `made`, `output_made`: so many tokens at the end of the
+        branch are of this generation already, as penalties count them, and of its output.
         """
         strategy = home.speculation.resolve(speculative)
         limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
@@ -66,7 +71,8 @@ class GenerationRequest:
         sampling = checked_sampling(sampling)
         likely = checked_count(top_logprobs, "top_logprobs", 0, MOST_TOP_LOGPROBS)
         seed = sampling.drawn_seed()
-        return cls(branch, limit, stops, sampling, seed, strategy, asked(output), likely, home, buffer, wait_for_room)
+        how = (branch, limit, stops, sampling, seed, strategy, asked(output), likely)
+        return cls(*how, home, buffer, wait_for_room, made, output_made)
 
     def again(self, attempt: int) -> GenerationRequest:
         """The same request with other draws. Greedy would say the same, so it draws by the model's own distribution.
@@ -95,6 +101,8 @@ class GenerationRequest:
             drafter=self.home.speculation.drafter(self.strategy),
             constraint=self.home.grammars.of_generation(engine, self.branch, self.output.constraint),
             top_logprobs=self.top_logprobs,
+            made=self.made,
+            output_made=self.output_made,
         )
         return engine.generate(self.branch, options)
 

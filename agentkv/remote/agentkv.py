@@ -3,38 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from .._errors import ModelError
-from .asks import Ask, Ended, Fed, Made, Row, Scores
-from .errors import cut_off, error_of, garbled
+from .asks import Ask, Count, Ended, Fed, Made, Row, Scores, TokenId, ended, made
+from .errors import cut_off, event_error, garbled
 from .facts import Facts
 
 if TYPE_CHECKING:
     from .connection import Connection
 
 
+class _Served(TypedDict):
+    names: Annotated[list[str], Field(min_length=1)]
+    max_positions: Annotated[int, Field(gt=0)]
+    capacity: Count
+    vocab_size: Annotated[int, Field(gt=0)]
+    fingerprint: str
+    bit_exact: bool
+    call_format: str | None
+    quantization: str
+    kv_dtype: str
+    n_layers: Count
+    n_kv_heads: Count
+    head_dim: Count
+
+
+class _Tokenizer(TypedDict):
+    files: Annotated[dict[str, str], Field(min_length=1)]
+
+
+class _Prefilled(TypedDict):
+    cached: Count
+
+
+class _Selected(_Prefilled):
+    logprobs: list[float]
+
+
+class _Event(TypedDict, total=False):
+    error: dict[str, Any]
+    cached: Count
+    tokens: list[TokenId]
+    logprobs: list[float]
+    tops: list[list[tuple[TokenId, float]]]
+    finish_reason: str
+
+
+_SERVED, _TOKENIZER, _EVENT = TypeAdapter(_Served), TypeAdapter(_Tokenizer), TypeAdapter(_Event)
+_PREFILLED, _SELECTED = TypeAdapter(_Prefilled), TypeAdapter(_Selected)
+_ENDS = frozenset({"eos", "stop", "length", "context_full"})
+
+
 class AgentKV:
     """The wire of our own server. `model` is its name there; None for the one that it has."""
 
+    goes_on = True
+
     def __init__(self, model: str | None) -> None:
         self._model = model
+        self._vocab_size = 0
+        self._of_model: dict[str, str] = {}
 
-    def knows(self, vocab_size: int) -> None:
-        """The server's rows are whole."""
+    def knows(self, facts: Facts, vocab_size: int) -> None:
+        """Requests name the model: a server that has another one by now refuses them."""
+        self._vocab_size = vocab_size
+        self._of_model = {"fingerprint": facts.fingerprint}
 
     async def facts(self, http: Connection) -> Facts:
         """Of its model, the tokenizer included. Raises ModelError for a model that it does not have."""
-        told = await http.get("tokens")
-        try:
-            names = told.pop("names")
-            if self._model is not None and self._model not in names:
-                raise ModelError(f"{http.host} has no model {self._model!r}; it has {', '.join(names)}")
-            return Facts(model=names[0], tokenizer_files=(await http.get("tokens/tokenizer"))["files"], **told)
-        except (AttributeError, KeyError, TypeError, IndexError) as error:
-            raise garbled(http.host, "with facts that are none of agentkv's") from error
+        told = await http.get("tokens", _SERVED)
+        names = told["names"]
+        if self._model is not None and self._model not in names:
+            raise ModelError(f"{http.host} has no model {self._model!r}; it has {', '.join(names)}")
+        files = (await http.get("tokens/tokenizer", _TOKENIZER))["files"]
+        known = {name: value for name, value in told.items() if name != "names"}
+        return Facts(model=self._model or names[0], tokenizer_files=files, **known)  # type: ignore[arg-type]
 
     async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
         """The tokens as they come, and at last Ended."""
@@ -46,37 +94,42 @@ class AgentKV:
             "draws": ask.stream,
             "top_logprobs": ask.top_logprobs,
             "output": ask.output,
+            "made": ask.made,
+            "output_made": ask.output_made,
         }
-        ended = False
-        async with http.events("tokens", body) as events:
+        body |= self._of_model
+        got_on = False
+        async with http.events("tokens", body, _EVENT) as events:
             async for event in events:
                 if "error" in event:
-                    raise error_of(event["error"])
+                    raise event_error(event["error"], got_on=got_on)
                 if "cached" in event:
                     yield Fed(len(ask.tokens), event["cached"])
-                if "tokens" in event:
-                    tops = [[(int(token), logprob) for token, logprob in top] for top in event["tops"]]
-                    yield Made(event["tokens"], event["logprobs"], tops)
+                if event.get("tokens"):
+                    got_on = True
+                    yield made(http.host, event["tokens"], event.get("logprobs"), event.get("tops"), ask.top_logprobs)
                 if "finish_reason" in event:
-                    ended = True
-                    yield Ended(event["finish_reason"])
-        if not ended:
-            raise cut_off(http.host)
+                    yield ended(http.host, event["finish_reason"], _ENDS)
+                    return
+        raise cut_off(http.host)
 
     async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
         """Computes them, and nothing else."""
-        return Fed(len(tokens), (await http.post("tokens/prefill", {"tokens": tokens}))["cached"])
+        body = {"tokens": tokens} | self._of_model
+        return Fed(len(tokens), (await http.post("tokens/prefill", body, _PREFILLED))["cached"])
 
     async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
         """The whole row, as it is there."""
-        response = await http.post_for_bytes("tokens/logits", {"tokens": tokens})
-        return _fed(tokens, response.headers), Row(np.frombuffer(response.content, "<f4").astype(np.float32))
+        body, headers = await http.post_for_bytes("tokens/logits", {"tokens": tokens} | self._of_model)
+        cached = headers.get("x-cached", "")
+        if len(body) != 4 * self._vocab_size or not cached.isdecimal():
+            raise garbled(http.host, f"with {len(body)} bytes instead of {self._vocab_size} logits")
+        return Fed(len(tokens), int(cached)), Row(np.frombuffer(body, "<f4").astype(np.float32))
 
     async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
         """Scored together."""
-        told = await http.post("tokens/select", {"tokens": tokens, "choices": choices})
+        body = {"tokens": tokens, "choices": choices} | self._of_model
+        told = await http.post("tokens/select", body, _SELECTED)
+        if len(told["logprobs"]) != len(choices):
+            raise garbled(http.host, f"with {len(told['logprobs'])} scores of {len(choices)} choices")
         return Fed(len(tokens), told["cached"]), Scores(told["logprobs"])
-
-
-def _fed(tokens: list[int], headers: Any) -> Fed:
-    return Fed(len(tokens), int(headers["x-cached"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +20,7 @@ from .._errors import (
 )
 from ._lineage import Lineage
 from ._streams import child_stream
+from .census import Census
 
 if TYPE_CHECKING:
     from .jobs import Job
@@ -45,6 +45,10 @@ class Output(NamedTuple):
     began: int
     end: int
     complete: bool
+
+    def goes_on(self, under: object, length: int) -> bool:
+        """Does a generation under this constraint, behind so many tokens, go on with it?"""
+        return self.constraint == under and self.end == length and not self.complete
 
 
 @dataclass(slots=True)
@@ -106,8 +110,10 @@ class BranchTable:
         self._next = 0
         self._roots = 0
         self._epochs = 0
-        self._changed: list[int] = []
+        self._changed: dict[int, None] = {}
         self._last_words: list[LogChange] = []
+        self._census = Census()
+        self._uncounted: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._branches)
@@ -224,47 +230,45 @@ class BranchTable:
         """Tokens [first, last) give way to others. Raises InvalidInput, PositionsExhausted."""
         if not 0 <= first <= last <= len(branch):
             raise InvalidInput(f"tokens [{first}, {last}) of branch {branch.id}, which has {len(branch)}")
-        self.check_positions(branch, len(tokens) - (last - first))
-        behind = branch.log[last:]
+        more = len(tokens) - (last - first)
+        self.check_positions(branch, more)
+        behind, output = branch.log[last:], branch.output
         branch.cut(first)
         branch.lineage.cut(first, self._epoch())
         branch.append(tokens)
         branch.append(behind)
-        branch.output = branch.made = None
+        branch.made = None
+        moves = output is not None and output.began >= last
+        branch.output = output._replace(began=output.began + more, end=output.end + more) if output and moves else None
         branch.told = min(branch.told, first)
         self.tell(branch)
 
     def close(self, branch: RemoteBranch) -> None:
         """Whoever was told of it is told its last words."""
         if branch.changed:
-            self._changed.remove(branch.id)
+            del self._changed[branch.id]
             if branch.told > 0:
                 self._last_words.append(_change_of(branch))
+        self._uncounted.add(branch.id)
         del self._branches[branch.id]
 
-    def held(self) -> tuple[int, int]:
-        """Tokens that the branches hold, shared ones counted once; and those that two or more hold."""
-        # Of each epoch: how many more branches, or fewer, hold the tokens from a position on.
-        of_epoch: dict[int, Counter[int]] = defaultdict(Counter)
-        for branch in self._branches.values():
-            for epoch, first, last in branch.lineage.stretches(len(branch) - branch.pending):
-                of_epoch[epoch][first] += 1
-                of_epoch[epoch][last] -= 1
-        held = shared = 0
-        for steps in of_epoch.values():
-            holders = before = 0
-            for position in sorted(steps):
-                held += (position - before) * (holders > 0)
-                shared += (position - before) * (holders > 1)
-                holders += steps[position]
-                before = position
-        return held, shared
+    def held(self, busy: Iterable[int] = ()) -> tuple[int, int]:
+        """Tokens that the branches hold, shared ones counted once; and those that two or more hold. The logs of `busy`
+        ones may have changed without a word."""
+        self._uncounted.update(busy)
+        for number in self._uncounted:
+            branch = self._branches.get(number)
+            stretches = [] if branch is None else branch.lineage.stretches(len(branch) - branch.pending)
+            self._census.count(number, stretches)
+        self._uncounted.clear()
+        return self._census.held, self._census.shared
 
     def tell(self, branch: RemoteBranch) -> None:
         """Its log has changed."""
+        self._uncounted.add(branch.id)
         if not branch.changed:
             branch.changed = True
-            self._changed.append(branch.id)
+            self._changed[branch.id] = None
 
     def take_changes(self) -> list[LogChange]:
         """How the logs differ from what the last call said."""

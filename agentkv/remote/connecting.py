@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,9 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 
-from .._errors import AgentKVError, InvalidInput, ModelError, opening_error
+from .._errors import InvalidInput, ModelError, opening_error
 from .._inputs import checked_count, checked_path, checked_word
-from .._log import log
 from .._model import OpenModel
 from .._model_info import ModelInfo
 from .._options import MOST_POSITIONS
@@ -26,11 +24,11 @@ from .agentkv import AgentKV
 from .cells import NoCells
 from .connection import Connection
 from .engine import RemoteEngine
-from .errors import Busy
 from .exchange import Exchange
 from .facts import Facts
 from .grammars import RemoteGrammars
 from .options import RemoteOptions
+from .probing import check_tokenizer, told_facts
 from .replicas import Replicas
 from .speculation import ServersOwn
 from .vllm import VLLM
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
 WIRES: dict[str, Callable[[str | None], Wire]] = {"agentkv": AgentKV, "vllm": VLLM}
 CONNECT_S = 10.0
-PROBE = "The quick brown fox; naïve café, 東京: 12345.678 \n\t{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +95,11 @@ class Remote:
         with ExitStack() as held:
             exchange = Exchange(wire, self._replicas, self._retries, wake)
             held.callback(exchange.close)
-            facts = exchange.wait(_facts)
+            facts = exchange.wait(told_facts)
             tokenizer = self._open_tokenizer(facts, held)
-            exchange.wait(lambda _, replicas: _check_tokenizer(replicas, tokenizer, facts.model))
+            exchange.wait(lambda _, replicas: check_tokenizer(replicas, tokenizer, facts.model))
             info = self._info(facts, tokenizer)
-            wire.knows(info.vocab_size)
+            wire.knows(facts, info.vocab_size)
             engine = RemoteEngine(
                 exchange,
                 token_bytes=tokenizer.token_bytes(info.vocab_size),
@@ -197,46 +194,6 @@ class Remote:
             generate_options=RemoteOptions,
             grammars=RemoteGrammars,
         )
-
-
-async def _facts(wire: Wire, replicas: Replicas) -> Facts:
-    """Of all servers that answer, one at least. Raises RemoteError, ModelError."""
-    asked = [_of_one(wire, replica.connection) for replica in replicas.all]
-    told = await asyncio.gather(*asked, return_exceptions=True)
-    facts = [each for each in told if isinstance(each, Facts)]
-    errors = [each for each in told if isinstance(each, BaseException)]
-    if not facts:
-        raise errors[0]
-    for replica, each in zip(replicas.all, told, strict=True):
-        if isinstance(each, BaseException):
-            replica.failed(None)
-            log.warning("a server does not answer; the others do its work", host=replica.connection.host)
-    if len({(each.model, each.fingerprint) for each in facts}) > 1:
-        raise ModelError("the servers serve different models: " + ", ".join(sorted({each.model for each in facts})))
-    return replace(facts[0], max_positions=min(each.max_positions for each in facts))
-
-
-async def _of_one(wire: Wire, http: Connection) -> Facts:
-    try:
-        return await wire.facts(http)
-    except Busy as busy:
-        raise busy.error from busy
-
-
-async def _check_tokenizer(replicas: Replicas, tokenizer: Tokenizer, model: str) -> None:
-    """Raises ModelError where the server makes other tokens of a text."""
-    mine = tokenizer.encode(PROBE)
-    for replica in replicas.all:
-        body = {"model": model, "prompt": PROBE, "add_special_tokens": False}
-        try:
-            told = await replica.connection.post_beside("/tokenize", body)
-        except (AgentKVError, Busy):
-            continue  # not every server has the door, and whether it answers is seen later
-        if isinstance(told, dict) and told.get("tokens") != list(mine):
-            raise ModelError(
-                f"{replica.connection.host} makes other tokens of a text than the tokenizer that was found for "
-                f"{model}; pass the folder of the server's own as tokenizer"
-            )
 
 
 def _checked_urls(url: object) -> list[str]:

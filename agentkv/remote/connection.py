@@ -4,84 +4,106 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
-from pydantic_core import from_json, to_json
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from .errors import garbled, refusal, unreachable
 
+T = TypeVar("T")
+
+MOST_BYTES = 1 << 26  # of an answer, or of an event
+_MOST_REFUSAL_BYTES = 1 << 20
 _JSON = {"content-type": "application/json"}
-_MOST_EVENT_BYTES = 1 << 26
+_BROKEN = (httpx.TransportError, httpx.DecodingError)
 
 
 class Connection:
-    """One server. Everything raises AgentKVError, or Busy for what can be asked again."""
+    """One server. Everything raises AgentKVError, or Busy for what can be asked again. An answer that is not of the
+    shape that was asked for is RemoteError."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
         self.host = http.base_url.netloc.decode()
 
-    async def get(self, path: str) -> Any:
+    async def get(self, path: str, shape: TypeAdapter[T]) -> T:
         """The JSON at a path."""
-        return await self._json("GET", path, None)
+        return self._shaped((await self._response("GET", path, None))[0], shape)
 
-    async def post(self, path: str, body: Any) -> Any:
+    async def post(self, path: str, body: Any, shape: TypeAdapter[T]) -> T:
         """The JSON that a request is answered with."""
-        return await self._json("POST", path, to_json(body))
+        return self._shaped((await self._response("POST", path, to_json(body)))[0], shape)
 
-    async def post_beside(self, path: str, body: Any) -> Any:
+    async def post_beside(self, path: str, body: Any, shape: TypeAdapter[T]) -> T:
         """The same at a path from the root of the server."""
-        return await self._json("POST", str(self._http.base_url.join(path)), to_json(body))
+        return await self.post(str(self._http.base_url.join(path)), body, shape)
 
-    async def post_for_bytes(self, path: str, body: Any) -> httpx.Response:
-        """The whole response."""
+    async def post_for_bytes(self, path: str, body: Any) -> tuple[bytes, httpx.Headers]:
+        """The whole answer."""
         return await self._response("POST", path, to_json(body))
 
     @asynccontextmanager
-    async def events(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[Any]]:
+    async def events(self, path: str, body: Any, shape: TypeAdapter[T]) -> AsyncIterator[AsyncIterator[T]]:
         """The JSON of server-sent events, as they come; those that are not whole are not told."""
-        try:
-            async with self._http.stream("POST", path, content=to_json(body), headers=_JSON) as response:
-                if response.status_code != 200:
-                    raise refusal(response, await response.aread())
-                yield self._told(response)
-        except httpx.TransportError as error:
-            raise unreachable(error, self.host) from error
+        async with self._answer("POST", path, to_json(body)) as response:
+            yield self._told(response, shape)
 
     async def aclose(self) -> None:
         """Closes its connections."""
         await self._http.aclose()
 
-    async def _told(self, response: httpx.Response) -> AsyncIterator[Any]:
+    @asynccontextmanager
+    async def _answer(self, method: str, path: str, content: bytes | None) -> AsyncIterator[httpx.Response]:
+        """An answer that is none of an error, its body not read yet."""
+        try:
+            async with self._http.stream(method, path, content=content, headers=_JSON) as response:
+                if response.status_code != 200:
+                    raise refusal(response, await _body(response, self.host, _MOST_REFUSAL_BYTES))
+                yield response
+        except _BROKEN as error:
+            raise unreachable(error, self.host) from error
+
+    async def _response(self, method: str, path: str, content: bytes | None) -> tuple[bytes, httpx.Headers]:
+        async with self._answer(method, path, content) as response:
+            return await _body(response, self.host, MOST_BYTES), response.headers
+
+    async def _told(self, response: httpx.Response, shape: TypeAdapter[T]) -> AsyncIterator[T]:
         waiting = bytearray()
-        async for piece in response.aiter_raw():
+        async for piece in response.aiter_bytes():
+            if b"\n" not in piece and len(waiting) <= MOST_BYTES:
+                waiting += piece  # no event ends in it
+                continue
             waiting += piece
             *events, rest = bytes(waiting.replace(b"\r\n", b"\n")).split(b"\n\n")
             waiting[:] = rest
             for event in events:
                 if (data := _data(event)) is not None and data != b"[DONE]":
-                    yield self._parsed(data)
-            if len(waiting) > _MOST_EVENT_BYTES:
+                    yield self._shaped(data, shape)
+            if len(waiting) > MOST_BYTES:
                 raise garbled(self.host, "with an event that does not end")
 
-    async def _json(self, method: str, path: str, content: bytes | None) -> Any:
-        return self._parsed((await self._response(method, path, content)).content)
-
-    async def _response(self, method: str, path: str, content: bytes | None) -> httpx.Response:
+    def _shaped(self, data: bytes, shape: TypeAdapter[T]) -> T:
         try:
-            response = await self._http.request(method, path, content=content, headers=_JSON)
-        except httpx.TransportError as error:
-            raise unreachable(error, self.host) from error
-        if response.status_code != 200:
-            raise refusal(response, response.content)
-        return response
+            return shape.validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            no_json = first["type"] == "json_invalid"
+            raise garbled(
+                self.host,
+                f"with what is no JSON ({first['msg'][:100]})" if no_json else f"oddly ({where}: {first['msg']})",
+            ) from None
 
-    def _parsed(self, data: bytes) -> Any:
-        try:
-            return from_json(data)
-        except ValueError as error:
-            raise garbled(self.host, f"with what is no JSON ({str(error)[:100]})") from error
+
+async def _body(response: httpx.Response, host: str, most: int) -> bytes:
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > most:
+            raise garbled(host, f"with more than {most:,} bytes")
+    return bytes(body)
 
 
 def _data(event: bytes) -> bytes | None:

@@ -18,7 +18,8 @@ from ..output._told import told_output
 from .asks import Again, Ask, Fed, Heard
 from .branches import BranchTable, LogChange, RemoteBranch
 from .cells import WithoutCells
-from .jobs import Emitted, ExtendJob, Finished, GenerateJob, Job, LogitsJob, SelectJob
+from .generate_job import GenerateJob
+from .jobs import Emitted, ExtendJob, Finished, Job, LogitsJob, SelectJob
 from .options import RemoteOptions
 from .records import Counters, Report
 
@@ -43,7 +44,7 @@ class RemoteEngine(WithoutCells):
     ) -> None:
         self._exchange = exchange
         self._token_bytes = token_bytes
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._heard: deque[tuple[int, Heard]] = deque()
         self._jobs: dict[int, Job] = {}
         self._next_job = 0
@@ -57,6 +58,7 @@ class RemoteEngine(WithoutCells):
         self.eos_ids = list(eos_ids)
         self.eos = frozenset(eos_ids)
         self.special = frozenset(special_ids)
+        self.goes_on = exchange.wire.goes_on
         self.longest = min(max_positions, capacity + 1)  # the last token made has no cell yet
         self.warm_from = WARM_FROM
         self.stats_ = Counters(capacity=capacity)
@@ -143,7 +145,7 @@ class RemoteEngine(WithoutCells):
     # Verbs.
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
-        self.check_tokens(tokens or ())
+        self.check_tokens(() if tokens is None else tokens)
         return self.branches.create().id, 0
 
     def fork(self, branch: int, n: int) -> list[int]:
@@ -219,13 +221,12 @@ class RemoteEngine(WithoutCells):
             self.branches.check_positions(found, 1)
         output = told_output(options.constraint)
         last = found.output
-        if last is not None and output is not None:
-            goes_on = last.constraint == options.constraint and last.end == len(found) and not last.complete
-            if goes_on and last.began < last.end:
-                raise InvalidInput(
-                    "this output was cut short, and a server cannot go on with it; roll the branch back to where it "
-                    "began and allow more tokens"
-                )
+        was_cut = last is not None and last.began < last.end and last.goes_on(options.constraint, len(found))
+        if output is not None and was_cut and not self.goes_on:
+            raise InvalidInput(
+                "this output was cut short, and a server like this cannot go on with it; roll the branch back to where "
+                "it began and allow more tokens"
+            )
         return self._begun(GenerateJob(self._next_job, found, self, options, output))
 
     def logits(self, branch: int) -> int:
@@ -256,7 +257,8 @@ class RemoteEngine(WithoutCells):
 
     def stats(self) -> Counters:
         self.stats_.branches = len(self.branches)
-        self.stats_.cells_used, self.stats_.cells_shared = self.branches.held()
+        busy = (job.branch.id for job in self._jobs.values())
+        self.stats_.cells_used, self.stats_.cells_shared = self.branches.held(busy)
         return self.stats_
 
     def set_stream(self, branch: int, rng_stream: int, forks: int) -> None:
@@ -309,7 +311,7 @@ class RemoteEngine(WithoutCells):
     def check_tokens(self, tokens: Iterable[int], what: str = "there is") -> list[int]:
         """Raises InvalidInput for ids outside of the vocabulary."""
         given = list(tokens)
-        if given and not 0 <= min(given) <= max(given) < self._vocab_size:
-            wrong = next(token for token in given if not 0 <= token < self._vocab_size)
-            raise InvalidInput(f"{what} token id {wrong}, but ids are from 0 to {self._vocab_size - 1}")
+        if given and not 0 <= min(given) <= max(given) < self.vocab_size:
+            wrong = next(token for token in given if not 0 <= token < self.vocab_size)
+            raise InvalidInput(f"{what} token id {wrong}, but ids are from 0 to {self.vocab_size - 1}")
         return given

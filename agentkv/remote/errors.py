@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -33,6 +35,7 @@ _BY_CODE: Mapping[str, type[AgentKVError]] = {
     "context_full": ContextFull,
     "context_length_exceeded": PositionsExhausted,
     "invalid_rollback": InvalidRollback,
+    "other_model": RemoteError,
     "out_of_memory": OutOfMemory,
     "output_incomplete": OutputIncomplete,
     "output_invalid": OutputInvalid,
@@ -72,6 +75,15 @@ def error_of(error: Mapping[str, Any], status: int | None = None) -> AgentKVErro
     return RemoteError(message, status)
 
 
+def event_error(error: Mapping[str, Any], status: int | None = None, got_on: bool = False) -> Exception:
+    """What an error inside of a stream raises: the SDK's error, or Busy where the server is about to end, or gave it
+    too little time and it `got_on`."""
+    told = error_of(error, status)
+    if isinstance(told, ContextClosed) or (got_on and error.get("code") == "timeout"):
+        return Busy(RemoteError(str(told), status))
+    return told
+
+
 def refusal(response: httpx.Response, body: bytes) -> Exception:
     """What a response with an error's status raises: the SDK's error, or Busy."""
     status = response.status_code
@@ -85,7 +97,7 @@ def refusal(response: httpx.Response, body: bytes) -> Exception:
     return Busy(error, _seconds(response)) if status in BUSY else error
 
 
-def unreachable(error: httpx.TransportError, host: str) -> Exception:
+def unreachable(error: httpx.RequestError, host: str) -> Exception:
     """What a broken connection raises: Busy, or RemoteError where the next attempt would fail as well."""
     why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
@@ -98,15 +110,20 @@ def garbled(host: str, what: str) -> RemoteError:
     return RemoteError(f"{host} answered {what}; is it the server that `backend` names?")
 
 
-def cut_off(host: str) -> Busy:
+def cut_off(host: str, reason: str = "") -> Busy:
     """A stream that ended before the generation did."""
-    return Busy(RemoteError(f"{host} ended a generation in the middle"))
+    why = f" ({reason[:100]})" if reason else ""
+    return Busy(RemoteError(f"{host} ended a generation in the middle{why}"))
 
 
 def _seconds(response: httpx.Response) -> float | None:
+    """Of `retry-after`, which is a count or a date (RFC 9110)."""
+    told = response.headers.get("retry-after", "")
+    if told.isdecimal():
+        return float(told[:9])
     try:
-        return float(response.headers["retry-after"])
-    except (KeyError, ValueError):
+        return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
+    except (ValueError, OverflowError):
         return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._errors import RemoteError
 from .._log import log
-from .asks import Again, Ask, Failed, Heard, Made, Wire
+from .asks import Again, Anew, Ask, Ended, Failed, Heard, Made, Wire
 from .errors import Busy
 from .replicas import Replica, Replicas
 
@@ -111,10 +111,21 @@ class Exchange:
         self._loop.call_soon_threadsafe(self._begin, request, run)
 
     def generate(self, request: int, root: int | None, ask: Ask) -> None:
-        """Tokens as they come. Where a connection breaks, another request goes on behind those that came."""
+        """Tokens as they come. Where a connection breaks, another request goes on behind those that came; what cannot
+        go on begins again, or fails where somebody has read some of it."""
         made: list[int] = []
 
+        def goes_on() -> bool:
+            if not made or self.wire.goes_on or not ask.depends_on_made:
+                return True
+            if not ask.read:
+                made.clear()
+                self._tell(request, Anew())
+            return not ask.read
+
         async def once(replica: Replica) -> None:
+            if (reason := ask.ended_with(made)) is not None:  # the connection broke before the server could say so
+                return self._tell(request, Ended(reason))
             async with aclosing(self.wire.generate(replica.connection, ask.after(made))) as told:
                 async for heard in told:
                     if request in self._deaf and isinstance(heard, Made):
@@ -126,7 +137,7 @@ class Exchange:
                         await gate.wait()
 
         async def run() -> None:
-            await self._tried(request, root, once, lambda: len(made), resumable=ask.output is None)
+            await self._tried(request, root, once, lambda: len(made), goes_on)
 
         self._loop.call_soon_threadsafe(self._begin, request, run)
 
@@ -172,9 +183,10 @@ class Exchange:
         root: int | None,
         once: Callable[[Replica], Awaitable[None]],
         progress: Callable[[], int] = lambda: 0,
-        resumable: bool = True,
+        goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Runs a request, and again while that may help; tells what it came to where it came to nothing."""
+        """Runs a request, and again while that may help; tells what it came to where it came to nothing. `goes_on` is
+        called before each further attempt: False where there can be none."""
         failures, reached = 0, progress()
         while True:
             try:
@@ -190,7 +202,7 @@ class Exchange:
                 failures = 0 if progress() > reached else failures
                 failures += 1
                 reached = progress()
-                if failures > self._retries or request in self._deaf or (reached and not resumable):
+                if failures > self._retries or request in self._deaf or not goes_on():
                     return self._tell(request, Failed(busy.error))
                 log.warning("a server is asked again", host=replica.connection.host, error=str(busy), attempt=failures)
                 self._tell(request, Again())

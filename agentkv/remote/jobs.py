@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from array import array
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,15 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._stops import StopMatcher
-from .asks import Again, Ask, Ended, Failed, Fed, Heard, Made, Row, Scores, Top
-from .branches import Output, RemoteBranch
+from .asks import Again, Failed, Fed, Heard, Row, Scores, Top
+from .branches import RemoteBranch
 
 if TYPE_CHECKING:
     from .engine import RemoteEngine
-    from .options import RemoteOptions
-
-REACHED = {"length": "context_full"}  # the server's limit, where ours is not reached
 
 
 class Emitted(NamedTuple):
@@ -84,10 +79,14 @@ class Job(ABC):
         if self.done:
             return
         if isinstance(heard, Failed):
-            self.outcome.error = heard.error
-            self.finish()
+            self.failed(heard.error)
         elif not isinstance(heard, Fed | Again):
             self.told(heard)
+
+    def failed(self, error: Exception) -> None:
+        """It came to nothing."""
+        self.outcome.error = error
+        self.finish()
 
     def taken(self, tokens: int) -> None:  # noqa: B027 - of generations alone
         """The reader took so many of its tokens."""
@@ -187,144 +186,3 @@ class SelectJob(Job):
         self.outcome.scores = heard.logprobs
         self.branch.sent = len(self.branch)
         self.finish()
-
-
-class GenerateJob(Job):
-    """Samples tokens. Which of them are kept is decided here: eos, stop strings and limits are ours."""
-
-    kind = "generate"
-
-    def __init__(
-        self, number: int, branch: RemoteBranch, engine: RemoteEngine, options: RemoteOptions, output: Any
-    ) -> None:
-        super().__init__(number, branch, engine)
-        self._options = options
-        self._output = output  # as the server is told
-        self._matcher = StopMatcher(options.stop)
-        self._waiting: deque[tuple[int, float, Top]] = deque()  # told, but the reader is too far behind
-        self._untaken = 0
-        self._reason: str | None = None  # the server's, once it has ended
-        self._refused = False
-        self.outcome.prompt_tokens = len(branch)
-        branch.made = None
-        if options.constraint is not None:
-            branch.output = Output(options.constraint, len(branch), len(branch), False)
-
-    def begin(self) -> None:
-        if self._left() == 0:
-            self._no_room()
-            return
-        self._reason = None
-        options = self._options
-        ask = Ask(
-            tokens=self.branch.log.tolist(),
-            max_tokens=self._left(),
-            sampling=options.sampling,
-            seed=options.seed,
-            stream=self.branch.stream,
-            stop=options.stop,
-            top_logprobs=options.top_logprobs,
-            output=self._output,
-            ends=self.engine.eos_ids,
-        )
-        self.engine.ask_generation(self, ask)
-
-    def told(self, heard: Heard) -> None:
-        if isinstance(heard, Made):
-            tops = heard.tops or [[]] * len(heard.tokens)
-            self._waiting.extend(zip(heard.tokens, heard.logprobs, tops, strict=True))
-        elif isinstance(heard, Ended):
-            self._reason = heard.reason
-        self._go_through()
-
-    def taken(self, tokens: int) -> None:
-        self._untaken -= tokens
-        if not self.done and not self.waits:
-            self._go_through()
-
-    def go_on(self, made_room: bool) -> None:
-        if not self.waits:
-            return
-        self.waits = False
-        self._refused = not made_room
-        self.begin()
-
-    def shifted(self, tokens: int) -> None:
-        self.outcome.prompt_tokens += tokens
-
-    def conclude(self) -> None:
-        self.outcome.text = self._matcher.text
-        if self._options.emit:
-            self.branch.made = (self.id, self.outcome.prompt_tokens)
-        if self._options.constraint is None or self.branch.output is None:
-            return
-        self.outcome.output_began = self.branch.output.began
-        complete = self.outcome.finish_reason in ("eos", "stop")
-        self.branch.output = self.branch.output._replace(end=len(self.branch), complete=complete)
-
-    def _go_through(self) -> None:
-        ahead = self._options.emit_ahead
-        while self._waiting and not (ahead and self._untaken >= ahead):
-            reason = self._take(*self._waiting.popleft())
-            if reason is not None:
-                self._waiting.clear()
-                self.engine.hang_up(self, at_once=False)
-                if reason == "room":
-                    self._no_room()
-                else:
-                    self.finish(reason)
-                return
-        self.engine.hold_back(self, bool(self._waiting))
-        if self._reason is not None and not self._waiting:
-            self._server_ended(REACHED.get(self._reason, self._reason))
-
-    def _take(self, token: int, logprob: float, top: Top) -> str | None:
-        branch, outcome = self.branch, self.outcome
-        branch.append((token,))
-        branch.sent, branch.pending = len(branch) - 1, True
-        if not outcome.tokens:
-            outcome.first_token_seconds = self._seconds()
-        outcome.tokens.append(token)
-        outcome.logprobs.append(logprob)
-        if self._options.top_logprobs:
-            outcome.top_logprobs.append(top)
-        self.engine.stats_.generated += 1
-        reason = self._reason_to_end(token)
-        if reason is not None:
-            self._matcher.finish()
-        if self._options.emit:
-            self.engine.emit(Emitted(self.id, token, logprob, self._matcher.take_shown(), top))
-            self._untaken += 1
-        return reason
-
-    def _reason_to_end(self, token: int) -> str | None:
-        if token in self.engine.eos:
-            return "eos"
-        if token not in self.engine.special and self._matcher.push(self.engine.spelled(token)):
-            return "stop"
-        if len(self.outcome.tokens) == self._options.max_tokens:
-            return "length"
-        return ("room" if self._may_ask() else "context_full") if self._left() == 0 else None
-
-    def _server_ended(self, reason: str) -> None:
-        if reason == "context_full":
-            self._no_room()
-        else:
-            self._matcher.finish()
-            self.finish(reason)
-
-    def _may_ask(self) -> bool:
-        return self._options.wait_for_room and not self._refused
-
-    def _no_room(self) -> None:
-        if self._may_ask():
-            self.waits = True
-            self.engine.full(self.id)
-        else:
-            self._matcher.finish()
-            self.finish("context_full")
-
-    def _left(self) -> int:
-        """Tokens that it may still make."""
-        wanted = self._options.max_tokens - len(self.outcome.tokens)
-        return min(wanted, self.engine.longest - len(self.branch))

@@ -23,3 +23,5 @@ class RemoteOptions:
     wait_for_room: bool = False
     drafter: None = None
     constraint: GrammarSource[Any] | None = None
+    made: int = 0
+    output_made: int = 0

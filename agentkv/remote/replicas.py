@@ -79,19 +79,26 @@ class Replicas:
             self._waiting.append(left)
             try:
                 await left
-            finally:
+            except asyncio.CancelledError:
                 if left in self._waiting:
                     self._waiting.remove(left)
+                elif not left.cancelled():
+                    self._call_next()  # it was this one's turn
+                raise
         replica.running += 1
         try:
             yield replica
         finally:
             replica.running -= 1
-            while self._waiting and replica.running < self._most_running:
-                left = self._waiting.popleft()
-                if not left.done():
-                    left.set_result(None)
-                    break
+            self._call_next()
+
+    def _call_next(self) -> None:
+        """Whoever has waited longest looks for a place."""
+        while self._waiting:
+            left = self._waiting.popleft()
+            if not left.done():
+                left.set_result(None)
+                return
 
     def _choice(self, root: int | None) -> Replica | None:
         free = [replica for replica in self.all if replica.running < self._most_running]

@@ -6,16 +6,18 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from .._errors import InvalidInput, ModelError
 from .._sampling import Sampling
 from ..output.json_schema import styled
 from ._streams import seed_at
-from .asks import Ask, Ended, Fed, Made, Row, Scores, Top
-from .errors import cut_off, error_of, garbled
+from .asks import Ask, Count, Ended, Fed, Made, Row, Scores, TokenId, Top, ended, made
+from .errors import cut_off, event_error, garbled
 from .facts import Facts
 
 if TYPE_CHECKING:
@@ -24,35 +26,81 @@ if TYPE_CHECKING:
 _IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True, "add_special_tokens": False}
 _NAMED = "token_id:"
 _FEWEST_LIKELY = 20  # of the likeliest tokens that every server tells
+_ENDS = frozenset({"stop", "length"})
+
+# Ranks of a place by the names of tokens: {"token_id:17": -0.3}.
+_Place = dict[Annotated[str, Field(pattern=rf"^{_NAMED}[0-9]{{1,9}}$")], float]
+
+
+class _Model(TypedDict):
+    id: str
+    max_model_len: Annotated[int, Field(gt=0)]
+
+
+class _RootedModel(_Model, total=False):
+    root: str | None
+
+
+class _Models(TypedDict):
+    data: Annotated[list[_RootedModel], Field(min_length=1)]
+
+
+class _Cached(TypedDict, total=False):
+    cached_tokens: Count | None
+
+
+class _UsedPrompt(TypedDict):
+    prompt_tokens: Count
+
+
+class _Usage(_UsedPrompt, total=False):
+    prompt_tokens_details: _Cached | None
+
+
+class _Logprobs(TypedDict, total=False):
+    token_logprobs: list[float] | None
+    top_logprobs: list[_Place] | None
+
+
+class _Choice(TypedDict, total=False):
+    token_ids: list[TokenId] | None
+    logprobs: _Logprobs | None
+    finish_reason: str | None
+
+
+class _Told(TypedDict, total=False):
+    error: dict[str, Any]
+    usage: _Usage | None
+    choices: list[_Choice]
+
+
+_MODELS, _TOLD = TypeAdapter(_Models), TypeAdapter(_Told)
 
 
 class VLLM:
     """The wire of a vLLM server. `model` is its name there; None for the only one."""
+
+    goes_on = False  # its grammars and penalties begin with the request
 
     def __init__(self, model: str | None) -> None:
         self._model = model
         self._likely: int | None = None
         self._vocab_size = 0
 
-    def knows(self, vocab_size: int) -> None:
-        """The model has so many tokens."""
-        self._vocab_size = vocab_size
+    def knows(self, facts: Facts, vocab_size: int) -> None:
+        """Its name, and what `logits` are of."""
+        self._model, self._likely, self._vocab_size = facts.model, facts.likely, vocab_size
 
     async def facts(self, http: Connection) -> Facts:
         """Of its model. Raises ModelError for a server that does not tell token ids."""
-        told = await http.get("models")
-        try:
-            served = {each["id"]: each for each in told["data"]}
-            name = self._model or next(iter(served))
-            if name not in served:
-                raise ModelError(f"{http.host} has no model {name!r}; it has {', '.join(served)}")
-            most, root = int(served[name]["max_model_len"]), str(served[name].get("root") or "")
-        except (KeyError, TypeError, ValueError, StopIteration) as error:
-            raise garbled(http.host, "with a list of models that is none of vLLM's") from error
-        self._model = name
-        self._likely = await self._most_likely(http)
+        served = {each["id"]: each for each in (await http.get("models", _MODELS))["data"]}
+        name = self._model or next(iter(served))
+        if name not in served:
+            raise ModelError(f"{http.host} has no model {name!r}; it has {', '.join(served)}")
+        likely = await self._most_likely(http, name)
+        root = served[name].get("root")
         folder = Path(root) if root and (Path(root) / "tokenizer.json").is_file() else None
-        return Facts(name, most, folder=folder, likely=self._likely)
+        return Facts(name, served[name]["max_model_len"], folder=folder, likely=likely)
 
     async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
         """The tokens as they come, and at last Ended."""
@@ -61,33 +109,33 @@ class VLLM:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         if ask.output is not None:
             body["structured_outputs"] = _structured(ask.output)
-        ended: str | None = None
-        async with http.events("completions", body) as events:
+        reason: str | None = None
+        async with http.events("completions", body, _TOLD) as events:
             async for event in events:
                 if "error" in event:
-                    raise error_of(event["error"], 500)
+                    raise event_error(event["error"], 500)
                 if event.get("usage"):
-                    yield _fed(event)
+                    yield _fed(http, event)
                 for choice in event.get("choices", ()):
                     if choice.get("token_ids"):
                         yield _made(http, choice, ask.top_logprobs)
-                    ended = choice.get("finish_reason") or ended
-        if ended is None:
+                    reason = choice.get("finish_reason") or reason
+        if reason is None:
             raise cut_off(http.host)
-        yield Ended(ended)
+        yield ended(http.host, reason, _ENDS)
 
     async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
         """One token is made, and dropped: the least that it takes."""
-        return _fed(await http.post("completions", self._body(tokens, 1, 0) | {"temperature": 0}))
+        return _fed(http, await self._complete(http, tokens, 0))
 
     async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
         """Log-probabilities: logits up to a constant, of as many tokens as the server tells."""
-        told = await http.post("completions", self._body(tokens, 1, self._likely) | {"temperature": 0})
+        told = await self._complete(http, tokens, self._likely)
         row = np.full(self._vocab_size, -np.inf, np.float32)
         for token, logprob in _place(http, told):
             if token < len(row):
                 row[token] = logprob
-        return _fed(told), Row(row)
+        return _fed(http, told), Row(row)
 
     async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
         """Asks once for each place where choices part or go on, all at a time."""
@@ -103,26 +151,30 @@ class VLLM:
         return Fed(sum(each.tokens for each in fed), cached), Scores(scores)
 
     async def _next(self, http: Connection, tokens: list[int], following: list[int]) -> tuple[Fed, dict[int, float]]:
-        body = self._body(tokens, 1, 0) | {"temperature": 0, "logprob_token_ids": following}
-        told = await http.post("completions", body)
+        told = await self._complete(http, tokens, 0, logprob_token_ids=following)
         likely = dict(_place(http, told))
         if not likely.keys() >= set(following):
             raise garbled(http.host, "without the log-probabilities that it was asked for")
-        return _fed(told), likely
+        return _fed(http, told), likely
 
-    async def _most_likely(self, http: Connection) -> int | None:
+    async def _most_likely(self, http: Connection, model: str) -> int | None:
         """How many of the likeliest tokens it tells; None for all. Also finds out whether it tells ids at all."""
         for count in (-1, _FEWEST_LIKELY):
             try:
-                told = await http.post("completions", self._body([0], 1, count) | {"temperature": 0})
+                told = await self._complete(http, [0], count, model=model)
             except InvalidInput as error:
                 if count != -1 or not re.search("logprob", str(error)):
                     raise
             else:
-                if not (told.get("choices") or [{}])[0].get("token_ids"):
+                choices = told.get("choices")
+                if not choices or not choices[0].get("token_ids"):
                     raise ModelError(f"{http.host} tells no token ids; it takes vLLM 0.10.2 or newer")
                 return None if count == -1 else count
         raise AssertionError
+
+    async def _complete(self, http: Connection, tokens: list[int], likely: int | None, **more: Any) -> _Told:
+        """One token, the likeliest."""
+        return await http.post("completions", self._body(tokens, 1, likely) | {"temperature": 0} | more, _TOLD)
 
     def _body(self, tokens: list[int], max_tokens: int, likely: int | None) -> dict[str, Any]:
         logprobs = -1 if likely is None else likely
@@ -148,29 +200,30 @@ def _structured(output: dict[str, Any]) -> dict[str, Any]:
     return {"grammar": output["lark"]}
 
 
-def _made(http: Connection, choice: dict[str, Any], top: int) -> Made:
-    tokens, told = choice["token_ids"], choice.get("logprobs") or {}
-    logprobs = told.get("token_logprobs") or []
-    if len(logprobs) != len(tokens):
-        raise garbled(http.host, "with tokens that lack their log-probabilities")
-    tops = [_likeliest(place, top) for place in told["top_logprobs"]] if top else []
-    return Made(tokens, logprobs, tops)
+def _made(http: Connection, choice: _Choice, top: int) -> Made:
+    told = choice.get("logprobs") or _Logprobs()
+    tops = [_likeliest(place, top) for place in told.get("top_logprobs") or ()] if top else None
+    return made(http.host, choice.get("token_ids") or [], told.get("token_logprobs"), tops, top)
 
 
-def _place(http: Connection, told: dict[str, Any]) -> list[tuple[int, float]]:
-    try:
-        place = told["choices"][0]["logprobs"]["top_logprobs"][0]
-        return [(int(name.removeprefix(_NAMED)), logprob) for name, logprob in place.items()]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise garbled(http.host, "without log-probabilities") from error
+def _place(http: Connection, told: _Told) -> list[tuple[int, float]]:
+    places = [(choice.get("logprobs") or _Logprobs()).get("top_logprobs") for choice in told.get("choices", ())]
+    if not places or not places[0]:
+        raise garbled(http.host, "without log-probabilities")
+    return _likely(places[0][0])
 
 
-def _likeliest(place: dict[str, float], count: int) -> Top:
-    likely = [(int(name.removeprefix(_NAMED)), logprob) for name, logprob in place.items()]
-    return sorted(likely, key=lambda each: (-each[1], each[0]))[:count]
+def _likely(place: _Place) -> list[tuple[int, float]]:
+    return [(int(name.removeprefix(_NAMED)), logprob) for name, logprob in place.items()]
 
 
-def _fed(told: dict[str, Any]) -> Fed:
-    usage = told["usage"]
-    details = usage.get("prompt_tokens_details") or {}
+def _likeliest(place: _Place, count: int) -> Top:
+    return sorted(_likely(place), key=lambda each: (-each[1], each[0]))[:count]
+
+
+def _fed(http: Connection, told: _Told) -> Fed:
+    usage = told.get("usage")
+    if not usage:
+        raise garbled(http.host, "without a count of its tokens")
+    details = usage.get("prompt_tokens_details") or _Cached()
     return Fed(usage["prompt_tokens"], details.get("cached_tokens"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -62,6 +62,10 @@ class _Prompt(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """A client is there."""
         super().connection_made(transport)
+        # asyncio does this for sockets that name their protocol, which those that listen here need not: without it an
+        # answer waits for the client's delayed acknowledgement (RFC 896), 40 ms a request.
+        with suppress(OSError):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._watch()
 
     def data_received(self, data: bytes) -> None:

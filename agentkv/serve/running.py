@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,7 +58,7 @@ async def run(
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     with bound(listening.host, listening.port) as sock:
-        stdout.print(f"opening {escaped(model)} ...")
+        _say(f"opening {escaped(model)} ...")
         async with AsyncExitStack() as stack:
             context = await stack.enter_async_context(Context.open(model, **how))
             if trace is not None:
@@ -69,11 +69,9 @@ async def run(
                     app.state.server.warm(branch)
             host, port = sock.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            stdout.print(
-                f"serving {escaped(settings.names[0])} at http://{shown}:{port}/v1 (Ctrl-C to stop)", soft_wrap=True
-            )
+            _say(f"serving {escaped(settings.names[0])} at http://{shown}:{port}/v1 (Ctrl-C to stop)", soft_wrap=True)
             await _serve(app, app.state.server, sock, listening.drain_seconds)
-    stdout.print("stopped")
+    _say("stopped")
 
 
 async def _loaded(context: Context, path: Path) -> Mapping[str, Branch]:
@@ -83,7 +81,7 @@ async def _loaded(context: Context, path: Path) -> Mapping[str, Branch]:
     except (SnapshotMismatch, InvalidInput):
         branches = await context.load_all(path)
     tokens = sum(map(len, branches.values()))
-    stdout.print(f"loaded {len(branches)} branches of {tokens} tokens from {escaped(path)}", soft_wrap=True)
+    _say(f"loaded {len(branches)} branches of {tokens} tokens from {escaped(path)}")
     return branches
 
 
@@ -103,12 +101,18 @@ async def _until_told(group: TaskGroup, http: uvicorn.Server, server: Server, dr
                 http.force_exit = http.should_exit = True
                 return
             running = server.admission.running
-            stdout.print(f"stopping: {running} requests are at work" if running else "stopping")
+            _say(f"stopping: {running} requests are at work" if running else "stopping")
             group.start_soon(_drain, http, server, drain_seconds)
 
 
 async def _drain(http: uvicorn.Server, server: Server, seconds: float) -> None:
     late = await server.admission.drain(seconds)
     if late:
-        stdout.print(f"{late} requests were not done within {seconds:g} s, and were told so")
+        _say(f"{late} requests were not done within {seconds:g} s, and were told so")
     http.should_exit = True
+
+
+def _say(text: str) -> None:
+    """On stdout, if anybody still reads it: the server goes on without."""
+    with suppress(SystemExit, OSError):  # rich leaves by SystemExit where a pipe is broken
+        stdout.print(text, soft_wrap=True)

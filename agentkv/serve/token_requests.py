@@ -13,14 +13,16 @@ Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length
 
 
 class Prompt(Body):
-    """Token ids, at least one."""
+    """Token ids, at least one. `fingerprint` names the model that they are of; without it they are this one's."""
 
     tokens: Tokens
+    fingerprint: str | None = None
 
 
 class GenerateTokens(Prompt):
     """`POST /v1/tokens`: as the SDK's `generate`. `draws` is the stream that random numbers are from: the same tokens,
-    seed and stream give the same tokens."""
+    seed and stream give the same tokens. `made` and `output_made`: so many of the last tokens are of this generation
+    already, which goes on: penalties count those, and the output began with these."""
 
     max_tokens: Count = 256
     stop: Stops | None = None
@@ -28,6 +30,8 @@ class GenerateTokens(Prompt):
     draws: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
     output: Output | None = None
+    made: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    output_made: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     def how(self) -> dict[str, Any]:
         """The options. Raises Refused, InvalidInput."""
@@ -36,6 +40,8 @@ class GenerateTokens(Prompt):
             "stop": self.stop,
             "sampling": None if self.sampling is None else sampling_of(self.sampling),
             "top_logprobs": self.top_logprobs,
+            "made": self.made,
+            "output_made": self.output_made,
             "output": str if self.output is None else self.output.asked(),
         }
 

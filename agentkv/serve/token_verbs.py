@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
 from starlette.responses import JSONResponse, Response
 
 from .._commands import Job, check_finished
+from .._request import GenerationRequest
+from .._speculation import INHERIT
+from .._stream import DEFAULT_BUFFER, TokenStream
 from .body import read_body
 from .event_stream import Answer, Emit, EventStream
 from .openai.chat import ERRORS
+from .refused import Refused
 from .token_requests import GenerateTokens, Prompt, SelectTokens
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
     from .._branch import Branch
     from .server import Server
+
+P = TypeVar("P", bound=Prompt)
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
@@ -54,7 +60,7 @@ async def show_tokenizer(server: Server, request: Request) -> Response:
 
 async def generate_tokens(server: Server, request: Request) -> Response:
     """`POST /v1/tokens`: what follows these tokens, as server-sent events. A client that hangs up ends it."""
-    body = await read_body(request, GenerateTokens, server.settings.most_bytes)
+    body = await _body(server, request, GenerateTokens)
     how = body.how()
 
     async def stream(emit: Emit) -> None:
@@ -63,7 +69,10 @@ async def generate_tokens(server: Server, request: Request) -> Response:
             if body.draws is not None:
                 await branch._loop.call(lambda engine: engine.set_stream(branch.id, body.draws or 0, 0))
             cached: dict[str, Any] = {"cached": prompted.cached}
-            async with branch.stream(**how, keep="made") as tokens:
+            asked = GenerationRequest.checked(
+                branch.id, **how, speculative=INHERIT, home=branch._home, wait_for_room=False, buffer=DEFAULT_BUFFER
+            )
+            async with TokenStream(branch, asked, DEFAULT_BUFFER, "made") as tokens:
                 while batch := await tokens.batch():
                     made = [token for token in batch if token.id >= 0]
                     told = {
@@ -80,7 +89,7 @@ async def generate_tokens(server: Server, request: Request) -> Response:
 
 async def prefill_tokens(server: Server, request: Request) -> Response:
     """`POST /v1/tokens/prefill`: the cache has these tokens then."""
-    body = await read_body(request, Prompt, server.settings.most_bytes)
+    body = await _body(server, request, Prompt)
 
     async def work() -> Response:
         async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
@@ -91,7 +100,7 @@ async def prefill_tokens(server: Server, request: Request) -> Response:
 
 async def logits_of_tokens(server: Server, request: Request) -> Response:
     """`POST /v1/tokens/logits`: the row behind these tokens, float32 in little-endian order."""
-    body = await read_body(request, Prompt, server.settings.most_bytes)
+    body = await _body(server, request, Prompt)
 
     async def work() -> Response:
         async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
@@ -104,7 +113,7 @@ async def logits_of_tokens(server: Server, request: Request) -> Response:
 
 async def select_tokens(server: Server, request: Request) -> Response:
     """`POST /v1/tokens/select`: how likely continuations are."""
-    body = await read_body(request, SelectTokens, server.settings.most_bytes)
+    body = await _body(server, request, SelectTokens)
 
     async def work() -> Response:
         async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
@@ -112,6 +121,19 @@ async def select_tokens(server: Server, request: Request) -> Response:
             return JSONResponse({"logprobs": scores, "cached": prompted.cached})
 
     return Answer(work, ERRORS)
+
+
+async def _body(server: Server, request: Request, shape: type[P]) -> P:
+    """Raises Refused where the tokens are another model's: this server may have been started anew."""
+    body = await read_body(request, shape, server.settings.most_bytes)
+    if body.fingerprint not in (None, server.context.model_info.fingerprint):
+        raise Refused(
+            "conflict",
+            "the model here is not the one that was connected to; connect again",
+            "other_model",
+            "fingerprint",
+        )
+    return body
 
 
 async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:

@@ -209,6 +209,8 @@ class TracedEngine:
             "" if options.constraint is None else self._grammar_text(options.constraint),
             options.drafter is not None,
             options.emit,
+            options.made,
+            options.output_made,
         )
 
 

@@ -255,6 +255,8 @@ class Player:
             sampling=Sampling(**{name: value for name, value in how.sampling.items() if value is not None}),
             seed=how.seed,
             constraint=grammars.restored(how.grammar) if how.grammar else None,
+            made=how.made,
+            output_made=how.output_made,
         )
         return await self.run(lambda engine: engine.generate(branch.id, options))
 

@@ -114,6 +114,8 @@ class How(Record, frozen=True):
         grammar: text of the grammar that the output keeps to; "" where there is none, None where it has no text (a
             constraint written in Python).
         drafts: does a strategy draft for it?
+        made, output_made: so many tokens at the end of the branch were of it already, as penalties count them, and of
+            its output.
     """
 
     max_tokens: int
@@ -123,6 +125,8 @@ class How(Record, frozen=True):
     grammar: str | None
     drafts: bool
     streamed: bool
+    made: int = 0
+    output_made: int = 0
 
 
 class JobBegan(Record, tag=7, frozen=True):

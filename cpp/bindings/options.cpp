@@ -20,7 +20,9 @@ void bind_options(nanobind::module_& m) {
       "max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token "
       "appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not "
       "`taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be "
-      "said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each.");
+      "said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each. made, output_made: so many "
+      "tokens at the end of the branch are of this generation already: penalties count those, and the output under a "
+      "constraint began with these.");
   bind_fields(options, kGenerateFields);
   nanobind::class_<PolicyOptions> policy(m, "PolicyOptions",
                                          "The constants of the drafting policy; engine/policy_options.h has reasons.");

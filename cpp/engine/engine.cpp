@@ -219,7 +219,7 @@ JobId Engine::extend(BranchId id, std::span<const Token> tokens) {
 
 JobId Engine::generate(BranchId id, const GenerateOptions& options) {
   Branch& branch = startable(id);
-  options.validate(vocabulary_.size());
+  options.validate(vocabulary_.size(), branch.length());
   if (!options.wait_for_room) check_positions(branch, 1);
   if (options.drafter) attach(options.drafter);
   return start<GenerateJob>(branch, options);

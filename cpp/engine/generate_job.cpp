@@ -7,16 +7,23 @@
 
 namespace agentkv {
 
-void GenerateOptions::validate(Token vocab_size) const {
+void GenerateOptions::validate(Token vocab_size, Pos length) const {
   if (max_tokens < 1) throw InvalidSampling(error_text("max_tokens is ", max_tokens, ", but must be at least 1"));
   if (top_logprobs < 0 || top_logprobs > kMostTopLogprobs) {
     throw InvalidSampling(error_text("top_logprobs is ", top_logprobs, ", but must be from 0 to ", kMostTopLogprobs));
+  }
+  for (const auto& [name, count] : {std::pair{"made", made}, std::pair{"output_made", output_made}}) {
+    if (count >= 0 && count <= length) continue;
+    throw InvalidSampling(error_text(name, " is ", count, ", but the branch holds ", length, " tokens"));
   }
   sampling.validate(vocab_size);
 }
 
 GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options)
-    : Job(id, branch, context), options_(options), matcher_(options.stop) {
+    : Job(id, branch, context),
+      options_(options),
+      before_(branch.log.end() - options.made, branch.log.end()),
+      matcher_(options.stop) {
   branch.made = {};
   outcome_.prompt_tokens = branch.length();
   if (options_.emit) base_row_ = branch.next_logits;
@@ -24,7 +31,8 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
   if (!options_.constraint) return;
   const Pos length = branch.length();
   Output& output = branch.output;
-  if (!output.goes_on(options_.constraint, length)) output = {options_.constraint, length, length};
+  if (!output.goes_on(options_.constraint, length))
+    output = {options_.constraint, length - options_.output_made, length};
   constrained_.emplace(Constrained{options_.constraint, output.began});
 }
 
@@ -142,7 +150,7 @@ const char* GenerateJob::sample(std::span<const float> row, std::int32_t node) {
 const char* GenerateJob::draw(std::span<const float> row, TokenMask mask) {
   const RandomKey key{options_.seed, branch_.rng_stream, static_cast<std::uint32_t>(branch_.length())};
   const auto [token, logprob] =
-      context_.sampler.sample(row, options_.sampling, {branch_.log, outcome_.tokens}, key, mask);
+      context_.sampler.sample(row, options_.sampling, {branch_.log, outcome_.tokens, before_}, key, mask);
   branch_.log.push_back(token);
   if (constrained_) branch_.output.end = branch_.length();
   branch_.next_logits.reset();

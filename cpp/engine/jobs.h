@@ -76,13 +76,16 @@ struct GenerateOptions {
   std::uint64_t seed = 0;
   bool ignore_eos = false;
   bool emit = false;
-  std::int32_t emit_ahead = 0;                       // pauses when so many emitted tokens are not taken; 0: never
-  bool wait_for_room = false;                        // where there is none, until go_on()
-  std::int32_t top_logprobs = 0;                     // so many of the likeliest tokens are told beside each one
+  std::int32_t emit_ahead = 0;    // pauses when so many emitted tokens are not taken; 0: never
+  bool wait_for_room = false;     // where there is none, until go_on()
+  std::int32_t top_logprobs = 0;  // so many of the likeliest tokens are told beside each one
+  // What an earlier generation, which this one goes on with, had put at the end of the log:
+  std::int32_t made = 0;                             // tokens that penalties count
+  std::int32_t output_made = 0;                      // tokens of the output under the constraint
   std::shared_ptr<Drafter> drafter = nullptr;        // speculates; null for plain decoding
   std::shared_ptr<Constraint> constraint = nullptr;  // null: any token may come
 
-  void validate(Token vocab_size) const;  // throws InvalidSampling
+  void validate(Token vocab_size, Pos length) const;  // throws InvalidSampling
 };
 
 inline constexpr std::tuple kGenerateFields{
@@ -91,7 +94,8 @@ inline constexpr std::tuple kGenerateFields{
     Field{"ignore_eos", &GenerateOptions::ignore_eos},       Field{"emit", &GenerateOptions::emit},
     Field{"emit_ahead", &GenerateOptions::emit_ahead},       Field{"top_logprobs", &GenerateOptions::top_logprobs},
     Field{"wait_for_room", &GenerateOptions::wait_for_room}, Field{"drafter", &GenerateOptions::drafter},
-    Field{"constraint", &GenerateOptions::constraint},
+    Field{"constraint", &GenerateOptions::constraint},       Field{"made", &GenerateOptions::made},
+    Field{"output_made", &GenerateOptions::output_made},
 };
 
 // Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.
@@ -129,6 +133,7 @@ class GenerateJob final : public Job {
   void conclude() override;
 
   GenerateOptions options_;
+  std::vector<Token> before_;  // that it made already, where penalties count them
   enum class Room { Enough, Asked, Refused };
 
   bool asks_for_room();

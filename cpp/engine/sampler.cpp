@@ -90,19 +90,22 @@ std::span<const float> Sampler::adjusted(std::span<const float> row, const Sampl
       scores_[static_cast<std::size_t>(token)] = x < 0 ? x * s.repetition_penalty : x / s.repetition_penalty;
     }
   }
-  if (counted) subtract_counted(s, past.made);
+  if (counted) subtract_counted(s, past);
   for (const auto& [token, bias] : s.logit_bias) scores_[static_cast<std::size_t>(token)] += bias;
   return scores_;
 }
 
-void Sampler::subtract_counted(const Sampling& s, std::span<const Token> made) {
+void Sampler::subtract_counted(const Sampling& s, const Past& past) {
   counts_.resize(scores_.size());
-  for (const Token token : made) ++counts_[static_cast<std::size_t>(token)];
-  for (const Token token : made) {
-    const auto i = static_cast<std::size_t>(token);
+  const auto of_each = [&past](const auto& visit) {
+    for (const Token token : past.before) visit(static_cast<std::size_t>(token));
+    for (const Token token : past.made) visit(static_cast<std::size_t>(token));
+  };
+  of_each([this](std::size_t i) { ++counts_[i]; });
+  of_each([this, &s](std::size_t i) {
     const std::int32_t count = std::exchange(counts_[i], 0);
     if (count > 0) scores_[i] -= s.presence_penalty + s.frequency_penalty * static_cast<float>(count);
-  }
+  });
 }
 
 // Every filter keeps a prefix of the tokens in descending order of score, so together they are one floor.

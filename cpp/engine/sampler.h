@@ -51,8 +51,9 @@ class Sampler {
 
   // What comes before the token that is drawn.
   struct Past {
-    std::span<const Token> log = {};   // of the branch, all of it
-    std::span<const Token> made = {};  // by this generation
+    std::span<const Token> log = {};     // of the branch, all of it
+    std::span<const Token> made = {};    // by this generation
+    std::span<const Token> before = {};  // that it had made already when it was asked to go on
   };
 
   // mask: what may come, whatever the sampling says. Throws ForwardFailed when the row holds NaN or +inf, or nothing
@@ -68,7 +69,7 @@ class Sampler {
 
   std::span<const float> allowed(std::span<const float> scores, TokenMask mask);
   std::span<const float> adjusted(std::span<const float> row, const Sampling& sampling, const Past& past);
-  void subtract_counted(const Sampling& sampling, std::span<const Token> made);
+  void subtract_counted(const Sampling& sampling, const Past& past);
   Token draw(std::span<const float> scores, float max, const Sampling& sampling, double u);
   float kth_largest(std::span<const float> scores, std::size_t k);
   void gather(std::span<const float> scores, float floor);

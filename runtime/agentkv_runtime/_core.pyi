@@ -835,10 +835,10 @@ class Sampling:
 
 class GenerateOptions:
     """
-    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each.
+    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each. made, output_made: so many tokens at the end of the branch are of this generation already: penalties count those, and the output under a constraint began with these.
     """
 
-    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, wait_for_room: bool = False, drafter: Drafter | None = None, constraint: Constraint | None = None) -> None: ...
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, wait_for_room: bool = False, drafter: Drafter | None = None, constraint: Constraint | None = None, made: int = 0, output_made: int = 0) -> None: ...
 
     @property
     def max_tokens(self) -> int: ...
@@ -872,6 +872,12 @@ class GenerateOptions:
 
     @property
     def constraint(self) -> Constraint: ...
+
+    @property
+    def made(self) -> int: ...
+
+    @property
+    def output_made(self) -> int: ...
 
 class PolicyOptions:
     """

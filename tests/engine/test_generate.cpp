@@ -208,6 +208,25 @@ void penalties_look_at_the_whole_log() {
   CHECK((f.tokens == Tokens{8, 7, 6}));  // 9 / 1.5 = 6 ties with 6, which is the lower id
 }
 
+void what_it_made_before_counts() {
+  Rig rig;
+  const Tokens prompt = prompt_tokens(6, 4);
+  const Sampling sampling{.presence_penalty = 0.7f, .frequency_penalty = 0.9f};
+  const Tokens whole =
+      rig.run(rig.engine.generate(rig.prompt(prompt), {.max_tokens = 30, .sampling = sampling, .ignore_eos = true}))
+          .tokens;
+  bool differs = false;
+  for (std::int32_t made = 0; made < 30; ++made) {
+    const Tokens rest(whole.begin() + made, whole.end());
+    const Tokens before = joined(prompt, Tokens(whole.begin(), whole.begin() + made));
+    GenerateOptions options{.max_tokens = 30 - made, .sampling = sampling, .ignore_eos = true, .made = made};
+    CHECK(rig.run(rig.engine.generate(rig.prompt(before), options)).tokens == rest);
+    options.made = 0;
+    differs |= rig.run(rig.engine.generate(rig.prompt(before), options)).tokens != rest;
+  }
+  CHECK(differs);
+}
+
 void refusals_come_before_any_change() {
   Rig rig;
   const BranchId empty = rig.engine.create().first;
@@ -222,6 +241,12 @@ void refusals_come_before_any_change() {
   for (const std::int32_t n : {-1, 21}) {
     const GenerateOptions options{.max_tokens = 1, .top_logprobs = n};
     CHECK_THROWS(rig.engine.generate(branch, options), InvalidSampling, "top_logprobs", "0 to 20");
+  }
+  for (const std::int32_t made : {-1, 3}) {
+    GenerateOptions options{.max_tokens = 1, .made = made};
+    CHECK_THROWS(rig.engine.generate(branch, options), InvalidSampling, "made is", "2 tokens");
+    options = {.max_tokens = 1, .output_made = made};
+    CHECK_THROWS(rig.engine.generate(branch, options), InvalidSampling, "output_made is", "2 tokens");
   }
   CHECK_THROWS(rig.engine.extend(branch, Tokens{3, 48}), InvalidToken, "48", "47", "index 1");
   CHECK_THROWS(rig.engine.extend(branch, Tokens{-1}), InvalidToken, "-1");
@@ -259,6 +284,7 @@ int main() {
   stop_strings_are_found_across_tokens();
   sampling_is_keyed_by_seed_stream_and_position();
   penalties_look_at_the_whole_log();
+  what_it_made_before_counts();
   refusals_come_before_any_change();
   a_row_that_is_no_distribution_fails_its_branch_alone();
 }

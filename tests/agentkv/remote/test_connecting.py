@@ -82,11 +82,20 @@ async def test_what_a_server_cannot_do_is_refused_by_name(remote: kv.Context) ->
 
     with pytest.raises(kv.InvalidInput, match="object of this process"):
         await branch.generate(output=Own())  # type: ignore[call-overload]
-    cut = await branch.generate(output=list[int], max_tokens=2, sampling=kv.Sampling(temperature=2, seed=1))
-    assert cut.finish_reason == "length"
-    with pytest.raises(kv.InvalidInput, match="cut short"):
-        await branch.generate(output=list[int])
-    assert (await branch.generate(max_tokens=2)).tokens
+
+
+async def test_an_output_that_was_cut_goes_on(remote: kv.Context, local: kv.Context) -> None:
+    async def said(ctx: kv.Context) -> list[Any]:
+        branch = await ctx.branch(QUESTION)
+        await branch.draw_as(3)
+        hot: dict[str, Any] = {"sampling": kv.Sampling(temperature=1.5, seed=3, frequency_penalty=0.5)}
+        pieces = [await branch.generate(output=list[int], max_tokens=n, **hot) for n in (2, 3, 1)]
+        await branch.rollback(len(branch) - 1)
+        (kid,) = await branch.fork(1)
+        pieces += [await each.generate(output=list[int], max_tokens=200, **hot) for each in (branch, kid)]
+        return [(piece.tokens, piece.logprobs, piece.finish_reason) for piece in pieces] + [pieces[3].output]
+
+    assert await said(remote) == await said(local)
 
 
 async def test_branches_are_saved_as_their_tokens(remote: kv.Context, local: kv.Context, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -71,6 +72,64 @@ async def test_a_stream_that_breaks_again_and_again_goes_on(broken: Broken, expe
         assert tokens.generation.text.strip()
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"sampling": kv.Sampling(temperature=0.9, seed=4, presence_penalty=0.8, logit_bias={2: -100})},
+        {"sampling": kv.Sampling(frequency_penalty=0.7, logit_bias={2: -100})},
+        {"output": kv.Regex("[a-z0-9 ,]{30,60}"), "sampling": kv.Sampling(temperature=1.2, seed=4)},
+        {"output": dict[str, list[int]], "sampling": kv.Sampling(temperature=1.2, seed=9)},
+    ],
+)
+async def test_what_depends_on_where_it_began_goes_on(broken: Broken, local: kv.Context, how: dict[str, Any]) -> None:
+    async def of(ctx: kv.Context) -> list[int]:
+        branch = await ctx.branch(QUESTION)
+        await branch.draw_as(7)
+        async with branch.stream(max_tokens=40, **how) as tokens:
+            return [token.id async for token in tokens if token.id >= 0]
+
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=1) as ctx:
+        broken.proxy.faults.extend(cut_after(350) for _ in range(3))
+        assert await of(ctx) == await of(local)
+        assert ctx.stats.retries >= 2
+
+
+async def test_turns_of_agents_outlive_broken_connections(broken: Broken, local: kv.Context) -> None:
+    @kv.tool
+    def weather(city: str) -> dict[str, Any]:
+        """The weather in a city."""
+        return {"temp": len(city), "sky": "rainy"}
+
+    agent = kv.Agent("You are Nano, a desk agent.", tools=[weather])
+
+    async def of(ctx: kv.Context) -> list[Any]:
+        run = await agent.run(await agent.trunk(ctx), "What is the weather in Tolvik and in Brasno?")
+        return [run.output, run.rounds, [call.result for call in run.calls]]
+
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=2) as ctx:
+        broken.proxy.faults.extend([cut_after(500), cut_after(900), hangs_up, cut_after(700)])
+        assert await of(ctx) == await of(local)
+        assert ctx.stats.retries >= 3
+
+
+async def test_a_server_that_has_another_model_by_now_is_refused(broken: Broken) -> None:
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
+        branch = await ctx.branch(QUESTION)
+        ctx._loop._worker.engine._exchange.wire._of_model["fingerprint"] = "another"  # type: ignore[attr-defined]
+        before = branch.tokens
+        for verb in (branch.generate, branch.logits, lambda: branch.select(["a"]), lambda: branch.extend([5] * 300)):
+            with pytest.raises(kv.RemoteError, match="not the one that was connected to"):
+                await verb()
+        assert branch.tokens == before
+
+
+async def test_a_server_that_stops_in_the_middle_is_asked_again(broken: Broken, expected: list[int]) -> None:
+    told = b'data: {"error": {"message": "the server is stopping", "code": "stopping"}}\n\n'
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
+        broken.proxy.faults.append(answers("200 OK", told, "content-type: text/event-stream"))
+        assert await said(ctx) == expected
+
+
 async def test_who_is_silent_for_too_long_is_asked_again_and_then_named(broken: Broken, expected: list[int]) -> None:
     async with kv.Context.connect(broken.proxy.url, backend="agentkv", timeout=0.5, retries=1) as ctx:
         broken.proxy.faults.append(hangs)
@@ -125,7 +184,7 @@ async def test_a_server_that_is_none_of_ours_is_refused_when_opened(broken: Brok
         with pytest.raises(kv.RemoteError, match="backend"):
             async with kv.Context.connect(broken.proxy.url, backend="agentkv"):
                 pass
-    with pytest.raises(kv.RemoteError, match="none of vLLM"):
+    with pytest.raises(kv.RemoteError, match="backend"):
         async with kv.Context.connect(broken.proxy.url, backend="vllm"):
             pass
 
@@ -136,6 +195,13 @@ async def test_nobody_there(unused_port: int) -> None:
             async with kv.Context.connect(url, backend="agentkv"):
                 pass
     assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-net"]
+
+
+async def test_one_of_two_servers_hangs(broken: Broken, expected: list[int]) -> None:
+    broken.proxy.faults.extend([hangs] * 3)
+    with anyio.fail_after(15):
+        async with kv.Context.connect([broken.served.url, broken.proxy.url], backend="agentkv") as ctx:
+            assert await said(ctx) == expected
 
 
 @pytest.fixture

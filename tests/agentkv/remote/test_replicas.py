@@ -69,6 +69,18 @@ async def test_who_finds_no_place_waits_for_one() -> None:
     assert replicas.all[0].running == 0
 
 
+async def test_a_turn_that_is_cancelled_passes_on() -> None:
+    replicas = some(1, most_running=1)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(replicas.place(1))
+        waiting = [asyncio.create_task(host_of(replicas, 1)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await stack.aclose()  # the first of them may go now
+        waiting[0].cancel()
+    told = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+    assert told[1:] == ["replica-0:8000"] * 2
+
+
 async def test_one_that_fails_is_left_alone_for_a_while() -> None:
     replicas = some(2)
     first = await host_of(replicas, 3)

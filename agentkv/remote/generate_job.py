@@ -1,0 +1,211 @@
+"""Generations over a server: which tokens are kept is decided here, and when they begin again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .._errors import RemoteError
+from ._stops import StopMatcher
+from .asks import Anew, Ask, Ended, Heard, Made, Top
+from .branches import Output, RemoteBranch
+from .jobs import Emitted, Job
+
+if TYPE_CHECKING:
+    from .engine import RemoteEngine
+    from .options import RemoteOptions
+
+
+class GenerateJob(Job):
+    """Samples tokens. Which of them are kept is decided here: eos, stop strings and limits are ours."""
+
+    kind = "generate"
+
+    def __init__(
+        self, number: int, branch: RemoteBranch, engine: RemoteEngine, options: RemoteOptions, output: Any
+    ) -> None:
+        super().__init__(number, branch, engine)
+        self._options = options
+        self._output = output  # as the server is told
+        self._matcher = StopMatcher(options.stop)
+        self._waiting: deque[tuple[int, float, Top]] = deque()  # told, but the reader is too far behind
+        self._untaken = 0
+        self._reason: str | None = None  # the server's, once it has ended
+        self._failure: Exception | None = None  # behind what waits
+        self._refused = False
+        self.outcome.prompt_tokens = len(branch)
+        branch.made = None
+        self._begin_output()
+
+    def _begin_output(self) -> None:
+        """It is a new one, or goes on with the branch's last."""
+        constraint, last, length = self._options.constraint, self.branch.output, len(self.branch)
+        if constraint is not None and (last is None or not last.goes_on(constraint, length)):
+            self.branch.output = Output(constraint, length, length, False)
+
+    def begin(self) -> None:
+        if self._left() == 0:
+            self._no_room()
+            return
+        self._reason = None
+        self.engine.ask_generation(self, self._ask())
+
+    def _ask(self) -> Ask:
+        options, output = self._options, self.branch.output
+        return Ask(
+            tokens=self.branch.log.tolist(),
+            max_tokens=self._left(),
+            sampling=options.sampling,
+            seed=options.seed,
+            stream=self.branch.stream,
+            stop=options.stop,
+            top_logprobs=options.top_logprobs,
+            output=self._output,
+            ends=self.engine.eos_ids,
+            made=min(len(self.outcome.tokens), len(self.branch)),
+            output_made=len(self.branch) - output.began if options.constraint and output else 0,
+            read=options.emit,
+        )
+
+    def told(self, heard: Heard) -> None:
+        if isinstance(heard, Made):
+            if (last := max(heard.tokens, default=0)) >= self.engine.vocab_size:
+                self._refuse(last)
+                return
+            tops = heard.tops or [[]] * len(heard.tokens)
+            self._waiting.extend(zip(heard.tokens, heard.logprobs, tops, strict=True))
+        elif isinstance(heard, Ended):
+            self._reason = heard.reason
+        elif isinstance(heard, Anew):
+            self._forget_all()
+        self._go_through()
+
+    def _forget_all(self) -> None:
+        """Nothing was made yet: it begins again."""
+        self.engine.branches.rollback(self.branch, max(self.outcome.prompt_tokens, 0))
+        self._begin_output()
+        self._waiting.clear()
+        self._matcher = StopMatcher(self._options.stop)
+        outcome = self.outcome
+        outcome.tokens, outcome.logprobs, outcome.top_logprobs = [], [], []
+
+    def _refuse(self, token: int) -> None:
+        self.engine.hang_up(self, at_once=True)
+        most = self.engine.vocab_size - 1
+        self.outcome.error = RemoteError(f"the server made token {token}, but its model has ids from 0 to {most}")
+        self.finish()
+
+    def failed(self, error: Exception) -> None:
+        self._failure = error  # the reader gets what came before it
+        self._go_through()
+
+    def taken(self, tokens: int) -> None:
+        self._untaken -= tokens
+        if not self.done and not self.waits:
+            self._go_through()
+
+    def go_on(self, made_room: bool) -> None:
+        if not self.waits:
+            return
+        self.waits = False
+        self._refused = not made_room
+        if made_room and self.outcome.tokens and self._is_lost():
+            if self._options.emit:
+                self._end("context_full")
+                return
+            self._forget_all()
+        self.begin()
+
+    def _is_lost(self) -> bool:
+        """Can no server go on with what it made?"""
+        constrained = self._options.constraint is not None
+        if constrained and (self.branch.output is None or self.branch.output.began < 0):
+            return True
+        return not self.engine.goes_on and self._ask().depends_on_made
+
+    def shifted(self, tokens: int) -> None:
+        self.outcome.prompt_tokens += tokens
+
+    def conclude(self) -> None:
+        self.outcome.text = self._matcher.text
+        if self._options.emit:
+            self.branch.made = (self.id, self.outcome.prompt_tokens)
+        if self._options.constraint is None or self.branch.output is None:
+            return
+        self.outcome.output_began = self.branch.output.began
+        complete = self.outcome.finish_reason in ("eos", "stop")
+        self.branch.output = self.branch.output._replace(end=len(self.branch), complete=complete)
+
+    def _go_through(self) -> None:
+        ahead = self._options.emit_ahead
+        while self._waiting and not (ahead and self._untaken >= ahead):
+            reason = "length" if self._is_whole() else self._take(*self._waiting.popleft())
+            if reason is not None:
+                self._waiting.clear()
+                self.engine.hang_up(self, at_once=False)
+                if reason == "room":
+                    self._no_room()
+                else:
+                    self.finish(reason)
+                return
+        self.engine.hold_back(self, bool(self._waiting))
+        if self._failure is not None and not self._waiting:
+            super().failed(self._failure)
+        elif self._reason is not None and not self._waiting:
+            self._server_ended(self._reason)
+
+    def _is_whole(self) -> bool:
+        return len(self.outcome.tokens) == self._options.max_tokens
+
+    def _take(self, token: int, logprob: float, top: Top) -> str | None:
+        branch, outcome = self.branch, self.outcome
+        branch.append((token,))
+        branch.sent, branch.pending = len(branch) - 1, True
+        if not outcome.tokens:
+            outcome.first_token_seconds = self._seconds()
+        outcome.tokens.append(token)
+        outcome.logprobs.append(logprob)
+        if self._options.top_logprobs:
+            outcome.top_logprobs.append(top)
+        self.engine.stats_.generated += 1
+        reason = self._reason_to_end(token)
+        if reason is not None:
+            self._matcher.finish()
+        if self._options.emit:
+            self.engine.emit(Emitted(self.id, token, logprob, self._matcher.take_shown(), top))
+            self._untaken += 1
+        return reason
+
+    def _reason_to_end(self, token: int) -> str | None:
+        if token in self.engine.eos:
+            return "eos"
+        if token not in self.engine.special and self._matcher.push(self.engine.spelled(token)):
+            return "stop"
+        if self._is_whole():  # whether an output is complete with it, the server knows
+            return "length" if self._options.constraint is None else None
+        return ("room" if self._may_ask() else "context_full") if self._left() == 0 else None
+
+    def _server_ended(self, reason: str) -> None:
+        if reason == "context_full" or (reason == "length" and not self._is_whole()):
+            self._no_room()
+        else:
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        self._matcher.finish()
+        self.finish(reason)
+
+    def _may_ask(self) -> bool:
+        return self._options.wait_for_room and not self._refused
+
+    def _no_room(self) -> None:
+        if self._may_ask():
+            self.waits = True
+            self.engine.full(self.id)
+        else:
+            self._end("context_full")
+
+    def _left(self) -> int:
+        """Tokens that it may still make."""
+        wanted = self._options.max_tokens - len(self.outcome.tokens)
+        return min(wanted, self.engine.longest - len(self.branch))

@@ -69,7 +69,7 @@ async def run(
                     app.state.server.warm(branch)
             host, port = sock.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            _say(f"serving {escaped(settings.names[0])} at http://{shown}:{port}/v1 (Ctrl-C to stop)", soft_wrap=True)
+            _say(f"serving {escaped(settings.names[0])} at http://{shown}:{port}/v1 (Ctrl-C to stop)")
             await _serve(app, app.state.server, sock, listening.drain_seconds)
     _say("stopped")
 

@@ -37,6 +37,7 @@ from ._message import Message, ToolCall
 from ._model_info import ModelInfo
 from ._sampling import Sampling
 from ._saving import Saved
+from ._servers import ServerState
 from ._stats import Stats
 from ._stream import TokenStream
 from ._tokenizer import Tokenizer
@@ -96,6 +97,7 @@ __all__ = [
     "RunContext",
     "Sampling",
     "Saved",
+    "ServerState",
     "SnapshotError",
     "SnapshotMismatch",
     "Stats",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ._branch import Branch
 from ._call_format import CallFormat, checked_format
 from ._commands import CellCall, Job, check_finished
+from ._connecting import Connecting
 from ._encoding import Encoding
-from ._errors import InvalidInput, ModelError
+from ._errors import InvalidInput
 from ._exporting import exported, needs_export
 from ._home import Home
 from ._inputs import Prompt, checked_count, checked_path
@@ -33,19 +34,18 @@ from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from ._engine import CellStore, Finished, StepEngine
     from .sync.context import SyncContext
 
 
-class Context(Storing):
+class Context(Storing, Connecting):
     """One model and one KV cache, shared by any number of branches. Made by `Context.open` or `Context.connect`."""
 
     def __init__(self, loop: StepLoop, model: OpenModel, overflow: Overflow) -> None:
         """Private: use `Context.open` or `Context.connect`."""
         self._loop = loop
         info = self._info = model.info
+        self._servers = model.servers
         loop.histories.trained_positions = info.trained_positions
         reader = ReplyReader(model.tokenizer, lambda: self._home.format)
         capacity = loop.snapshot.engine.capacity if info.window is None else MOST_POSITIONS
@@ -128,61 +128,6 @@ class Context(Storing):
         if needs_export(options):
             options = replace(options, path=await exported(options), quant=None)
         async with cls._running(lambda _: open_model(options), policy) as context:
-            yield context
-
-    @classmethod
-    @opening
-    async def connect(
-        cls,
-        url: str | Sequence[str],
-        model: str | None = None,
-        api_key: str | None = None,
-        tokenizer: str | Path | None = None,
-        backend: str = "vllm",
-        *,
-        call_format: CallFormat | None = None,
-        overflow: Overflow | None = None,
-        timeout: float = 300.0,  # noqa: ASYNC109 - of each request, not of the block
-        retries: int = 4,
-        most_running: int = 256,
-        verify: bool | str | Path | SSLContext = True,
-    ) -> AsyncIterator[Context]:
-        """Connects to a server for an `async with` block: the same branches, whose cells are the server's.
-
-        A branch is a log of tokens here. Requests carry token ids, so nothing is tokenised twice, and what a fork
-        shares is in the server's prefix cache. `ctx.model_info` says what the server promises: `bit_exact`,
-        `top_logits`, `speculates`, `holds_cells`. A generation whose connection breaks goes on behind the tokens that
-        came.
-
-        Args:
-            url: such as "http://host:8000/v1"; or those of several servers of the same model: a tree of branches stays
-                on one of them, as long as that answers and has room.
-            model: its name there; None for the first that the server names.
-            api_key: what the server asks for; no log and no error shows it.
-            tokenizer: the folder of the model, or of its tokenizer; None where the server hands it out ("agentkv"), or
-                names a folder that is on this machine, too.
-            backend: what the servers are: "vllm", or "agentkv" for `agentkv serve`.
-            call_format: as of `open`.
-            overflow: as of `open`.
-            timeout: seconds without a byte after which a request counts as lost; above 0.
-            retries: how often what got no further is asked for again: where a server does not answer, breaks off, or
-                says that it has too much to do.
-            most_running: requests that one server has at a time; more go to another one, or wait.
-            verify: of TLS: certificates of known authorities, a file of your own, a context, or False for none.
-
-        Raises:
-            InvalidInput: an argument out of range.
-            ModelError: the server has no such model, or its tokenizer is not to be had.
-            RemoteError: no server answers, or it lets nobody in.
-        """
-        try:
-            from .remote.connecting import Remote
-        except ImportError as error:
-            raise ModelError(f"{error}; pip install 'agentkv-sdk[remote]'") from error
-        given = (checked_format(call_format), timeout, retries, most_running, verify)
-        remote = Remote(url, model, api_key, tokenizer, backend, *given)
-        policy = Stop() if overflow is None else checked_overflow(overflow)
-        async with cls._running(remote.open, policy) as context:
             yield context
 
     @classmethod

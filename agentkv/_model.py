@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
     from agentkv_runtime.tokenizer import Tokenizer
 
+    from ._servers import ServerState
+
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+\.gguf)?(@[\w./-]+)?")
 MOST_BRANCHES = 256
 SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
@@ -49,6 +51,8 @@ class OpenModel:
     generate_options: Callable[..., Any] = native_options
     """Makes what `StepEngine.generate` takes, of the fields of the native options; sampling is as users give it."""
     grammars: Callable[[Tokenizer, int], Grammars] = Grammars
+    servers: Callable[[], list[ServerState]] = list
+    """As they are now, from any thread; none of a model in this process."""
 
 
 class EngineHost(Protocol):

@@ -45,7 +45,7 @@ def generation_of(told: Mapping[str, Any], asked: Asked[Any]) -> Generation[Any]
     fields = {**told}
     value, fault = fields.pop("output"), fields.pop("output_error")
     if fault is not None:
-        value, fault = None, error_of(fault)
+        value, fault = None, error_of("the server", fault)
     else:
         text = value if isinstance(value, str) and not _is_json(asked) else json.dumps(value)
         value, fault = asked.outcome(lambda: text, fields["finish_reason"])

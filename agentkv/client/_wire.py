@@ -88,7 +88,7 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Told]]:
         elif field == "data":
             told = json.loads(value)
             if "error" in told:
-                raise error_of(told["error"])
+                raise error_of("the server", told["error"])
             yield name, told
 
 
@@ -97,7 +97,7 @@ def _error(status: int, body: bytes) -> Exception:
         error = json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
         return ServerError(f"the server answered with status {status}, and is none of agentkv's", status)
-    return error_of(error, status)
+    return error_of("the server", error, status)
 
 
 def _unreachable(error: httpx.HTTPError) -> ServerError:

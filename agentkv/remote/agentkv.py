@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 class _Served(TypedDict):
     names: Annotated[list[str], Field(min_length=1)]
-    max_positions: Annotated[int, Field(gt=0)]
+    max_positions: Annotated[int, Field(gt=0, lt=2**31)]
     capacity: Count
-    vocab_size: Annotated[int, Field(gt=0)]
+    vocab_size: Annotated[int, Field(gt=0, le=MOST_TOKENS)]
     fingerprint: str
     bit_exact: bool
     call_format: str | None
@@ -56,6 +56,9 @@ class _Event(TypedDict, total=False):
 
 _SERVED, _TOKENIZER, _EVENT = TypeAdapter(_Served), TypeAdapter(_Tokenizer), TypeAdapter(_Event)
 _PREFILLED, _SELECTED = TypeAdapter(_Prefilled), TypeAdapter(_Selected)
+MOST_TOKENS = 1 << 24  # of a vocabulary
+MOST_STOPS = 16  # that a request may name; further ones are found here
+MOST_CHOICES = 256  # of one request
 _ENDS = frozenset({"eos", "stop", "length", "context_full"})
 
 
@@ -89,7 +92,7 @@ class AgentKV:
         body = {
             "tokens": ask.tokens,
             "max_tokens": ask.max_tokens,
-            "stop": list(ask.stop),
+            "stop": list(ask.stop[:MOST_STOPS]),
             "sampling": ask.sampling.model_dump(exclude={"seed"}, exclude_none=True) | {"seed": ask.seed % 2**63},
             "draws": ask.stream,
             "top_logprobs": ask.top_logprobs,
@@ -102,7 +105,7 @@ class AgentKV:
         async with http.events("tokens", body, _EVENT) as events:
             async for event in events:
                 if "error" in event:
-                    raise event_error(event["error"], got_on=got_on)
+                    raise event_error(http.host, event["error"], got_on=got_on)
                 if "cached" in event:
                     yield Fed(len(ask.tokens), event["cached"])
                 if event.get("tokens"):
@@ -127,7 +130,12 @@ class AgentKV:
         return Fed(len(tokens), int(cached)), Row(np.frombuffer(body, "<f4").astype(np.float32))
 
     async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
-        """Scored together."""
+        """Scored together, as many as go into a request."""
+        if len(choices) > MOST_CHOICES:
+            first, scores = await self.select(http, tokens, choices[:MOST_CHOICES])
+            more, others = await self.select(http, tokens, choices[MOST_CHOICES:])
+            fed = Fed(first.tokens + more.tokens, (first.cached or 0) + (more.cached or 0))
+            return fed, Scores(scores.logprobs + others.logprobs)
         body = {"tokens": tokens, "choices": choices} | self._of_model
         told = await http.post("tokens/select", body, _SELECTED)
         if len(told["logprobs"]) != len(choices):

@@ -144,14 +144,15 @@ class BranchTable:
         found = self.at(branch)
         return found if found.job is not None and found.job.waits else self.idle(branch)
 
-    def check_positions(self, branch: RemoteBranch, more: int) -> None:
-        """Raises PositionsExhausted, ContextFull where so many tokens more have no position, or cannot have a cell."""
+    def check_positions(self, branch: RemoteBranch, more: int, cells: bool = True) -> None:
+        """Raises PositionsExhausted, ContextFull where so many tokens more have no position, or cannot have a cell (if
+        `cells` are asked for)."""
         if len(branch) + more > self._max_positions:
             raise PositionsExhausted(
                 f"branch {branch.id} holds {len(branch)} tokens and would need {len(branch) + more} positions, but the "
                 f"server gives {self._max_positions}: roll the branch back, or begin another with less"
             )
-        if len(branch) + more > self._capacity:
+        if cells and len(branch) + more > self._capacity:
             raise ContextFull(
                 f"branch {branch.id} holds {len(branch)} tokens, and {more} more need more cells than the "
                 f"{self._capacity} of the server's cache: roll the branch back, or begin another with less"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 
-from .._errors import InvalidInput, ModelError, opening_error
+from .._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from .._inputs import checked_count, checked_path, checked_word
 from .._model import OpenModel
 from .._model_info import ModelInfo
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 WIRES: dict[str, Callable[[str | None], Wire]] = {"agentkv": AgentKV, "vllm": VLLM}
 CONNECT_S = 10.0
+FILES = {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ class Remote:
                 capacity=facts.capacity or MOST_POSITIONS,
             )
             exchange.hear = engine.hear
-            return RemoteHost(engine, NoCells(), held.pop_all()), self._model_of(facts, info, tokenizer)
+            model = self._model_of(facts, info, tokenizer, exchange)
+            return RemoteHost(engine, NoCells(), held.pop_all()), model
 
     def _replicas(self) -> Replicas:
         """On the network's thread."""
@@ -120,7 +122,7 @@ class Remote:
                 headers={} if self._api_key is None else {"authorization": f"Bearer {self._api_key}"},
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_S), pool=None),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._most_running),
-                verify=self._verify,
+                verify=self._verify if url.startswith("https:") else False,  # certificates take a moment to read
                 http2=find_spec("h2") is not None,
             )
             for url in self._urls
@@ -130,9 +132,12 @@ class Remote:
     def _open_tokenizer(self, facts: Facts, held: ExitStack) -> Tokenizer:
         from agentkv_runtime.tokenizer import Tokenizer
 
-        folder = self._tokenizer_folder(facts, held)
+        folder = self._tokenizer or Path(facts.model)
         try:
+            folder = self._tokenizer_folder(facts, held)
             return Tokenizer.from_folder(folder)
+        except AgentKVError:
+            raise
         except Exception as error:
             raise opening_error(error, folder) from error
 
@@ -144,8 +149,8 @@ class Remote:
             return self._tokenizer if kept is None else kept.path
         if facts.tokenizer_files:
             folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
-            for name, text in facts.tokenizer_files.items():
-                (folder / Path(name).name).write_text(text, "utf-8")
+            for name in FILES & facts.tokenizer_files.keys():  # and no others, wherever they would lead
+                (folder / name).write_bytes(facts.tokenizer_files[name].encode("utf-8", "replace"))
             return folder
         if facts.folder is None:
             raise ModelError(
@@ -179,7 +184,7 @@ class Remote:
             holds_cells=False,
         )
 
-    def _model_of(self, facts: Facts, info: ModelInfo, tokenizer: Tokenizer) -> OpenModel:
+    def _model_of(self, facts: Facts, info: ModelInfo, tokenizer: Tokenizer, exchange: Exchange) -> OpenModel:
         named = self._call_format
         if named is None and tokenizer.response_template is None:
             named = facts.call_format
@@ -193,6 +198,7 @@ class Remote:
             options=None,
             generate_options=RemoteOptions,
             grammars=RemoteGrammars,
+            servers=exchange.servers,
         )
 
 
@@ -209,14 +215,16 @@ def _checked_urls(url: object) -> list[str]:
 def _checked_url(url: str) -> str:
     try:
         parsed = httpx.URL(url.strip())
-    except httpx.InvalidURL as error:
+        path = parsed.path.rstrip("/") or "/v1"
+        whole = str(parsed.copy_with(path=f"{path}/"))
+        known = parsed.scheme in ("http", "https") and parsed.host and not parsed.query and not parsed.fragment
+    except (httpx.InvalidURL, ValueError) as error:  # of its host, too: what has no form in IDNA
         raise InvalidInput(f"url is {shown(url)}, which is no URL: {error}") from error
     if parsed.userinfo:
         raise InvalidInput("url holds a name or a password, which logs would show; pass api_key instead")
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+    if not known or not 0 < (parsed.port or 80) < 1 << 16:
         raise InvalidInput(f"url is {shown(url)}, but it must be like 'http://127.0.0.1:8000/v1'")
-    path = parsed.path.rstrip("/") or "/v1"
-    return str(parsed.copy_with(path=f"{path}/"))
+    return whole
 
 
 def _checked_key(key: object) -> str | None:
@@ -228,5 +236,5 @@ def _checked_key(key: object) -> str | None:
 def _trusting(file: str | Path) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(file))
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ssl.SSLError, ValueError) as error:
         raise InvalidInput(f"verify names {shown(str(file))}, which holds no certificates: {error}") from error

@@ -27,6 +27,8 @@ class Connection:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
         self.host = http.base_url.netloc.decode()
+        self.url = str(http.base_url)
+        self._secret = http.headers.get("authorization", "").removeprefix("Bearer ").encode()
 
     async def get(self, path: str, shape: TypeAdapter[T]) -> T:
         """The JSON at a path."""
@@ -60,28 +62,31 @@ class Connection:
         try:
             async with self._http.stream(method, path, content=content, headers=_JSON) as response:
                 if response.status_code != 200:
-                    raise refusal(response, await _body(response, self.host, _MOST_REFUSAL_BYTES))
+                    raise refusal(response, self._unsecret(await _body(response, self.host, _MOST_REFUSAL_BYTES)))
                 yield response
         except _BROKEN as error:
-            raise unreachable(error, self.host) from error
+            raise unreachable(error, self.host, self._http.timeout.read) from error
+
+    def _unsecret(self, body: bytes) -> bytes:
+        """Without the key, which a server may have put into what it says."""
+        return body.replace(self._secret, b"***") if self._secret else body
 
     async def _response(self, method: str, path: str, content: bytes | None) -> tuple[bytes, httpx.Headers]:
         async with self._answer(method, path, content) as response:
             return await _body(response, self.host, MOST_BYTES), response.headers
 
     async def _told(self, response: httpx.Response, shape: TypeAdapter[T]) -> AsyncIterator[T]:
-        waiting = bytearray()
+        waiting, searched = bytearray(), 0
         async for piece in response.aiter_bytes():
-            if b"\n" not in piece and len(waiting) <= MOST_BYTES:
-                waiting += piece  # no event ends in it
-                continue
-            waiting += piece
-            *events, rest = bytes(waiting.replace(b"\r\n", b"\n")).split(b"\n\n")
-            waiting[:] = rest
-            for event in events:
-                if (data := _data(event)) is not None and data != b"[DONE]":
+            waiting += piece.replace(b"\r", b"")
+            while (end := waiting.find(b"\n\n", max(searched - 1, 0))) >= 0:
+                data = _data(bytes(waiting[:end]))
+                del waiting[: end + 2]
+                searched = 0
+                if data is not None and data != b"[DONE]":
                     yield self._shaped(data, shape)
-            if len(waiting) > MOST_BYTES:
+            searched = len(waiting)
+            if searched > MOST_BYTES:
                 raise garbled(self.host, "with an event that does not end")
 
     def _shaped(self, data: bytes, shape: TypeAdapter[T]) -> T:

@@ -218,7 +218,7 @@ class RemoteEngine(WithoutCells):
         found = self._started(branch)
         self.check_tokens(options.sampling.logit_bias or (), "logit_bias names")
         if not options.wait_for_room:
-            self.branches.check_positions(found, 1)
+            self.branches.check_positions(found, 1, cells=False)
         output = told_output(options.constraint)
         last = found.output
         was_cut = last is not None and last.began < last.end and last.goes_on(options.constraint, len(found))

@@ -44,6 +44,7 @@ _BY_CODE: Mapping[str, type[AgentKVError]] = {
 }
 _OF_POSITIONS = {"input_tokens", "max_tokens"}  # parameters that vLLM refuses too much of
 _LONGEST = 2000  # characters of a message
+_WHICH = 'is it what `backend` of connect names ("vllm": vLLM, "agentkv": agentkv serve), and is its URL like http://host:8000/v1?'
 
 
 class Busy(Exception):
@@ -60,10 +61,10 @@ class Busy(Exception):
         self.seconds = seconds
 
 
-def error_of(error: Mapping[str, Any], status: int | None = None) -> AgentKVError:
+def error_of(host: str, error: Mapping[str, Any], status: int | None = None) -> AgentKVError:
     """The SDK's error for one of a server's."""
     code = error.get("code")
-    message = str(error.get("message"))[:_LONGEST]
+    message = f"{host} says: {str(error.get('message'))[:_LONGEST]}"
     if code == "invalid_api_key" or status in (401, 403):
         return RemoteError(f"{message}; pass api_key to connect", status)
     if isinstance(code, str) and code in _BY_CODE:
@@ -75,10 +76,10 @@ def error_of(error: Mapping[str, Any], status: int | None = None) -> AgentKVErro
     return RemoteError(message, status)
 
 
-def event_error(error: Mapping[str, Any], status: int | None = None, got_on: bool = False) -> Exception:
+def event_error(host: str, error: Mapping[str, Any], status: int | None = None, got_on: bool = False) -> Exception:
     """What an error inside of a stream raises: the SDK's error, or Busy where the server is about to end, or gave it
     too little time and it `got_on`."""
-    told = error_of(error, status)
+    told = error_of(host, error, status)
     if isinstance(told, ContextClosed) or (got_on and error.get("code") == "timeout"):
         return Busy(RemoteError(str(told), status))
     return told
@@ -86,28 +87,32 @@ def event_error(error: Mapping[str, Any], status: int | None = None, got_on: boo
 
 def refusal(response: httpx.Response, body: bytes) -> Exception:
     """What a response with an error's status raises: the SDK's error, or Busy."""
-    status = response.status_code
+    status, host = response.status_code, response.url.netloc.decode()
     try:
         told = json.loads(body)["error"]
-        error = error_of(told if isinstance(told, Mapping) else {"message": told}, status)
-    except (ValueError, KeyError, TypeError):
-        error = RemoteError(f"{response.url.host} answered with status {status}, and says no more", status)
+        error = error_of(host, told if isinstance(told, Mapping) else {"message": told}, status)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        error = RemoteError(f"{host} answered with status {status}, and says no more", status)
     if isinstance(error, ContextClosed):  # the server's, which is not ours
         error = RemoteError(str(error), status)
+    if status == 404:
+        error = RemoteError(f"{error}; {_WHICH}", status)
     return Busy(error, _seconds(response)) if status in BUSY else error
 
 
-def unreachable(error: httpx.RequestError, host: str) -> Exception:
+def unreachable(error: httpx.RequestError, host: str, silence: float | None) -> Exception:
     """What a broken connection raises: Busy, or RemoteError where the next attempt would fail as well."""
     why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
         return RemoteError(f"{host} is not who it must be, or speaks no TLS ({why}); see `verify` of connect")
-    return Busy(RemoteError(f"{host} cannot be reached, or went silent ({why}); is the server running?"))
+    if isinstance(error, httpx.ReadTimeout):
+        return Busy(RemoteError(f"{host} went silent for {silence:g} s; if it only takes long, pass a larger timeout"))
+    return Busy(RemoteError(f"{host} cannot be reached, or hung up ({why}); is the server running?"))
 
 
 def garbled(host: str, what: str) -> RemoteError:
     """Something that is no protocol of ours."""
-    return RemoteError(f"{host} answered {what}; is it the server that `backend` names?")
+    return RemoteError(f"{host} answered {what}; {_WHICH}")
 
 
 def cut_off(host: str, reason: str = "") -> Busy:

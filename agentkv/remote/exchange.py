@@ -16,6 +16,7 @@ from .errors import Busy
 from .replicas import Replica, Replicas
 
 if TYPE_CHECKING:
+    from .._servers import ServerState
     from .connection import Connection
 
 Asked: TypeAlias = Callable[[Wire, "Connection"], Awaitable[Heard | Sequence[Heard]]]
@@ -76,6 +77,10 @@ class Exchange:
                 raise RemoteError(f"no server answered within {OPENING_S:g} s; is it still starting?") from None
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def servers(self) -> list[ServerState]:
+        """As they are now."""
+        return [replica.state for replica in self._replicas.all]
 
     def close(self) -> None:
         """Cancels all requests, closes all connections and ends the thread."""
@@ -196,7 +201,7 @@ class Exchange:
                         replica.answered()
                         return
                     except Busy as busy:
-                        replica.failed(busy.seconds)
+                        replica.failed(str(busy), busy.seconds)
                         raise
             except Busy as busy:
                 failures = 0 if progress() > reached else failures

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
     from .asks import Wire
-    from .connection import Connection
     from .replicas import Replicas
 
 T = TypeVar("T")
@@ -37,19 +36,37 @@ _TOKENIZED = TypeAdapter(_Tokenized)
 
 async def told_facts(wire: Wire, replicas: Replicas) -> Facts:
     """Of all servers that answer, one at least. Raises RemoteError, ModelError."""
-    told = await _by_all([_of_one(wire, replica.connection) for replica in replicas.all])
+    told = await _by_all([wire.facts(replica.connection) for replica in replicas.all])
     facts = [each for each in told if isinstance(each, Facts)]
     for each in told:
-        if isinstance(each, ModelError) or (not facts and isinstance(each, Exception)):
+        if isinstance(each, Exception) and not isinstance(each, Busy):
             raise each
     for replica, each in zip(replicas.all, told, strict=True):
-        if not isinstance(each, Facts):
-            replica.failed(None)
-            log.warning("a server does not answer; the others do its work", host=replica.connection.host)
+        if isinstance(each, Facts):
+            continue
+        if isinstance(each, Busy) and not facts:
+            raise each.error from each
+        why = str(each) if isinstance(each, Busy) else "it takes long to say what it serves"
+        replica.failed(why, None)
+        log.warning("a server does not answer; the others do its work", host=replica.connection.host, error=why)
+    return _common(facts)
+
+
+def _common(facts: list[Facts]) -> Facts:
+    """What all of them promise. Raises ModelError where they serve different models."""
     if len({(each.model, each.fingerprint) for each in facts}) > 1:
         raise ModelError("the servers serve different models: " + ", ".join(sorted({each.model for each in facts})))
+    caches = {each.kv_dtype for each in facts}
+    if len(caches) > 1:
+        log.warning("the caches of the servers differ: what one says, another may not", kv_dtypes=sorted(caches))
     likely = [each.likely for each in facts if each.likely is not None]
-    return replace(facts[0], max_positions=min(each.max_positions for each in facts), likely=min(likely, default=None))
+    return replace(
+        facts[0],
+        max_positions=min(each.max_positions for each in facts),
+        capacity=min(each.capacity for each in facts),
+        likely=min(likely, default=None),
+        bit_exact=len(caches) == 1 and all(each.bit_exact for each in facts),
+    )
 
 
 async def _by_all(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
@@ -65,13 +82,6 @@ async def _by_all(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseExcep
     for task in waiting:
         task.cancel()
     return await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _of_one(wire: Wire, http: Connection) -> Facts:
-    try:
-        return await wire.facts(http)
-    except Busy as busy:
-        raise busy.error from busy
 
 
 async def check_tokenizer(replicas: Replicas, tokenizer: Tokenizer, model: str) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import xxhash
 
+from .._log import log
+from .._servers import ServerState
 from .connection import Connection
 
 _LONGEST_PAUSE_S = 30.0
@@ -41,22 +43,56 @@ class Replica:
         self.running = 0
         self.failures = 0
         self._again_at = 0.0
+        self._requests = 0
+        self._failed = 0
+        self._seconds = 0.0
+        self._error: str | None = None
 
     @property
     def well(self) -> bool:
         """Does it answer, as far as is known?"""
         return time.monotonic() >= self._again_at
 
-    def failed(self, seconds: float | None) -> None:
+    @property
+    def state(self) -> ServerState:
+        """For users; from any thread."""
+        return ServerState(
+            url=self.connection.url,
+            answers=self.well,
+            running=self.running,
+            requests=self._requests,
+            failed=self._failed,
+            seconds=self._seconds,
+            error=self._error,
+        )
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """It has one request more."""
+        self.running += 1
+        self._requests += 1
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self._seconds += time.monotonic() - began
+
+    def failed(self, error: str, seconds: float | None) -> None:
         """It did not answer, or wants to be left alone for so long."""
+        self._error = error
+        self._failed += 1
         self.failures += 1
-        pause = min(0.25 * 2**self.failures, _LONGEST_PAUSE_S) if seconds is None else min(seconds, _LONGEST_PAUSE_S)
-        self._again_at = time.monotonic() + pause
+        pause = 0.25 * 2 ** min(self.failures, 10) if seconds is None else seconds
+        self._again_at = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
 
     def answered(self) -> None:
         """It did."""
+        if self.failures:
+            log.info("a server answers again", host=self.connection.host)
         self.failures = 0
         self._again_at = 0.0
+        self._error = None
 
     def weight(self, root: int) -> int:
         """Its claim on a tree."""
@@ -85,11 +121,10 @@ class Replicas:
                 elif not left.cancelled():
                     self._call_next()  # it was this one's turn
                 raise
-        replica.running += 1
         try:
-            yield replica
+            with replica.at_work():
+                yield replica
         finally:
-            replica.running -= 1
             self._call_next()
 
     def _call_next(self) -> None:

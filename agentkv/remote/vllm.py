@@ -34,7 +34,7 @@ _Place = dict[Annotated[str, Field(pattern=rf"^{_NAMED}[0-9]{{1,9}}$")], float]
 
 class _Model(TypedDict):
     id: str
-    max_model_len: Annotated[int, Field(gt=0)]
+    max_model_len: Annotated[int, Field(gt=0, lt=2**31)]
 
 
 class _RootedModel(_Model, total=False):
@@ -99,7 +99,7 @@ class VLLM:
             raise ModelError(f"{http.host} has no model {name!r}; it has {', '.join(served)}")
         likely = await self._most_likely(http, name)
         root = served[name].get("root")
-        folder = Path(root) if root and (Path(root) / "tokenizer.json").is_file() else None
+        folder = Path(root) if root and _has_tokenizer(root) else None
         return Facts(name, served[name]["max_model_len"], folder=folder, likely=likely)
 
     async def generate(self, http: Connection, ask: Ask) -> AsyncGenerator[Made | Fed | Ended]:
@@ -113,7 +113,7 @@ class VLLM:
         async with http.events("completions", body, _TOLD) as events:
             async for event in events:
                 if "error" in event:
-                    raise event_error(event["error"], 500)
+                    raise event_error(http.host, event["error"], 500)
                 if event.get("usage"):
                     yield _fed(http, event)
                 for choice in event.get("choices", ()):
@@ -179,6 +179,13 @@ class VLLM:
     def _body(self, tokens: list[int], max_tokens: int, likely: int | None) -> dict[str, Any]:
         logprobs = -1 if likely is None else likely
         return {"model": self._model, "prompt": tokens, "max_tokens": max_tokens, "logprobs": logprobs, **_IDS}
+
+
+def _has_tokenizer(folder: str) -> bool:
+    try:
+        return (Path(folder) / "tokenizer.json").is_file()
+    except (OSError, ValueError):  # it is no path here
+        return False
 
 
 def _drawn(ask: Ask) -> dict[str, Any]:

@@ -85,8 +85,8 @@ class Output(Body):
 
     type: Literal["text", "json_schema", "regex", "grammar"]
     schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
-    pattern: Annotated[Text, Field(max_length=65536)] | None = None
-    lark: Annotated[Text, Field(max_length=262144)] | None = None
+    pattern: Annotated[Text, Field(max_length=1048576)] | None = None
+    lark: Annotated[Text, Field(max_length=1048576)] | None = None
 
     def asked(self) -> Any:
         """As the SDK takes it. Raises Refused, InvalidInput."""

@@ -115,6 +115,44 @@ async def test_branches_are_saved_as_their_tokens(remote: kv.Context, local: kv.
     assert (await here.generate(**hot)).tokens == expected.tokens
 
 
+async def test_what_was_saved_here_goes_on_there(remote: kv.Context, local: kv.Context, tmp_path: Path) -> None:
+    branch = await local.branch(QUESTION)
+    await branch.draw_as(4)
+    await branch.save(tmp_path / "branch")
+    await local.save(tmp_path / "all", {"one": branch})
+    hot: dict[str, Any] = {"max_tokens": 12, "sampling": kv.Sampling(temperature=1, seed=2)}
+    expected = await branch.generate(**hot)
+    with pytest.raises(kv.SnapshotMismatch):
+        await remote.load(tmp_path / "branch")
+    there = await remote.load(tmp_path / "branch", recompute=True)
+    (other,) = (await remote.load_all(tmp_path / "all", recompute=True)).values()
+    for each in (there, other):
+        assert [message.content for message in each.messages] == [QUESTION[0]["content"]]
+        assert (await each.generate(**hot)).tokens == expected.tokens
+
+
+async def test_any_number_of_choices_and_stop_strings(remote: kv.Context, local: kv.Context) -> None:
+    choices, stop = [f"word {i}" for i in range(600)], [f"zz{i}" for i in range(40)]
+    said = []
+    for ctx in (remote, local):
+        branch = await ctx.branch(QUESTION)
+        said.append([(await branch.select(choices)).logprobs, (await branch.generate(max_tokens=9, stop=stop)).tokens])
+    assert said[0] == said[1]
+
+
+async def test_a_full_branch_makes_nothing_more() -> None:
+    thread = LoopThread(lambda: own_server(kv.models.nano(), capacity=300, threads=1))
+    async with kv.Context.connect(thread.value.url, backend="agentkv") as ctx:
+        branch = await ctx.branch([7] * 300)
+        generation = await branch.generate(max_tokens=5)
+        assert (len(generation.tokens), generation.finish_reason) == (1, "context_full")
+        again = await branch.generate(max_tokens=5)
+        assert (again.tokens, again.finish_reason) == ([], "context_full")
+        with pytest.raises(kv.ContextFull):
+            await branch.extend([7])
+    thread.close()
+
+
 async def test_a_slow_reader_has_only_what_it_may(remote: kv.Context) -> None:
     branch, other = await remote.branch(QUESTION), await remote.branch(QUESTION)
     endless = kv.Sampling(logit_bias={2: -100})
@@ -144,6 +182,12 @@ async def test_an_overflow_policy_makes_room(local: kv.Context) -> None:
         {"url": ["http://a/v1", "http://a/v1/"]},
         {"url": "ftp://a"},
         {"url": 3},
+        {"url": "http://127.0.0.1:99999"},
+        {"url": "http://127.0.0.1:-1"},
+        {"url": "http://xn--/"},
+        {"url": "http://h/\ud800"},
+        {"url": "http://h/%3Fq"},
+        {"verify": "\0"},
         {"backend": "ollama"},
         {"timeout": 0},
         {"retries": -1},

@@ -137,7 +137,7 @@ async def test_who_is_silent_for_too_long_is_asked_again_and_then_named(broken: 
         branch = await ctx.branch(QUESTION)
         before = branch.tokens
         broken.proxy.faults.extend([hangs] * 2)
-        with pytest.raises(kv.RemoteError, match="cannot be reached, or went silent"):
+        with pytest.raises(kv.RemoteError, match=r"went silent for 0\.5 s.*larger timeout"):
             await branch.generate(**HOW)  # type: ignore[arg-type]
         assert branch.tokens == before
         assert await said(ctx) == expected
@@ -197,6 +197,33 @@ async def test_nobody_there(unused_port: int) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-net"]
 
 
+async def test_who_is_not_let_in_by_one_of_two_servers_is_told(broken: Broken) -> None:
+    broken.proxy.faults.append(answers("401 Unauthorized", b'{"error": "Unauthorized"}'))
+    with pytest.raises(kv.RemoteError, match="pass api_key"):
+        async with kv.Context.connect([broken.served.url, broken.proxy.url], backend="agentkv"):
+            pass
+
+
+async def test_servers_are_shown_as_they_are(broken: Broken, local: kv.Context) -> None:
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=0) as ctx:
+        await said(ctx)
+        await until(lambda: ctx.servers[0].running == 0)
+        (server,) = ctx.servers
+        assert server.url == f"{broken.proxy.url}/v1/"
+        assert (server.answers, server.running, server.failed, server.error) == (True, 0, 0, None)
+        assert server.requests == 1
+        assert 0 < server.mean_seconds < 60
+        broken.proxy.faults.append(hangs_up)
+        with pytest.raises(kv.RemoteError):
+            await said(ctx)
+        (server,) = ctx.servers
+        assert (server.answers, server.requests, server.failed) == (False, 2, 1)
+        assert "hung up" in (server.error or "")
+        await said(ctx)  # nobody else is there to ask
+        await until(lambda: (ctx.servers[0].answers, ctx.servers[0].error) == (True, None))
+    assert local.servers == []
+
+
 async def test_one_of_two_servers_hangs(broken: Broken, expected: list[int]) -> None:
     broken.proxy.faults.extend([hangs] * 3)
     with anyio.fail_after(15):
@@ -246,6 +273,9 @@ async def test_the_key_is_in_no_error_and_no_log(broken: Broken, caplog: pytest.
         with pytest.raises(kv.RemoteError) as error:
             await branch.generate(**HOW)  # type: ignore[arg-type]
         assert "sesame" not in repr(error.value) + repr(ctx)
+        broken.proxy.faults.append(answers("400 Bad", b'{"error": {"message": "no such key: sesame-open"}}'))
+        with pytest.raises(kv.InvalidInput, match=r"no such key: \*\*\*"):
+            await branch.generate(**HOW)  # type: ignore[arg-type]
     assert "sesame" not in caplog.text
 
 

@@ -85,10 +85,19 @@ async def test_one_that_fails_is_left_alone_for_a_while() -> None:
     replicas = some(2)
     first = await host_of(replicas, 3)
     bad = next(replica for replica in replicas.all if replica.connection.host == first)
-    bad.failed(None)
+    bad.failed("it is gone", None)
     assert await host_of(replicas, 3) != first
     for replica in replicas.all:
-        replica.failed(30)
+        replica.failed("it is gone", 30)
     assert await host_of(replicas, 3) == first  # all are bad: the tree's own is asked
     bad.answered()
     assert bad.well
+
+
+async def test_any_number_of_failures_is_one_more() -> None:
+    (replica,) = some(1).all
+    for _ in range(5000):
+        replica.failed("it is gone", None)
+    assert not replica.well
+    replica.failed("it is busy", 0)
+    assert replica.well

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ._state import ConstraintFailed, Masks, State, Walk
@@ -23,7 +23,8 @@ class GrammarVocabulary:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
-        encode = lru_cache(maxsize=_KNOWN_TEXTS)(tokenizer.encode)  # what is forced is much the same each time
+        # What is forced is much the same each time. It is text: tokens of their own the grammar names as such.
+        encode = lru_cache(maxsize=_KNOWN_TEXTS)(partial(tokenizer.encode, parse_special=False))
 
         class Encoder:
             eos_token_id = (tokenizer.eos_ids or [vocab_size])[0]

@@ -129,3 +129,22 @@ def test_a_draft_that_was_taken_back_leaves_nothing_behind(
             expected = masks_of(fresh(rule, train[:said]), [], [], vocabulary.size)
             assert (masks_of(state, [], [], vocabulary.size) == expected).all(), (end, said)
             rule.end(state)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "output",
+    [
+        kv.JsonSchema({"const": "<|im_end|>"}),
+        kv.JsonSchema({"enum": ["<|im_start|>"]}),
+        kv.JsonSchema({"type": "object", "properties": {"<|im_end|>": {"const": 1}}, "required": ["<|im_end|>"]}),
+        kv.Regex(r"<\|im_start\|>x"),
+    ],
+)
+async def test_a_control_token_that_a_grammar_spells_is_text(output: kv.JsonSchema) -> None:
+    async with kv.Context.open(kv.models.nano(), capacity=1024, threads=1) as ctx:
+        branch = await ctx.branch([{"role": "user", "content": "Who are you?"}])
+        generation = await branch.generate(output=output, max_tokens=60)
+        assert generation.finish_reason == "stop"
+        assert not set(generation.tokens) & set(ctx.tokenizer.encode("<|im_start|><|im_end|>"))
+        assert "<|im_" in str(generation.output)

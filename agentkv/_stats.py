@@ -22,12 +22,14 @@ class Stats:
         refed: of these, tokens of a branch's own history whose cells had been let go: a rollback went behind what a
             window or `forget` left, or tokens before them left the branch. The last of them counts with what follows.
         generated: tokens that were sampled.
-        reused: tokens of prompts that were in the cache already, or computed for another prompt at the same time.
+        reused: tokens of prompts that were in the cache already, or computed for another prompt at the same time. Over
+            a server each request names its whole history, and counts what the server had of it.
         recalled: of these, tokens that no live branch had: closed branches had left them (`Context.open`'s `retain`).
         drafted: draft tokens that the model verified.
         accepted: of these, tokens that the model went on with.
         forced: tokens that a constraint left no choice about, and that were run with the token before them.
-        retries: forwards that were run again, for one branch alone, after a forward of several had failed.
+        retries: forwards that were run again, for one branch alone, after a forward of several had failed. Over a
+            server: requests that were sent again.
         rows_per_step: how many steps had how many rows, {rows: steps}.
         branches: live branches.
         cells: cache cells that have memory now: those in use and a few more, up to `capacity`.

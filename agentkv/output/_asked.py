@@ -35,8 +35,9 @@ class Asked(Generic[Out]):
         """The value of the text that a generation came to, or why there is none."""
         if reason not in _COMPLETE:
             return None, OutputIncomplete(
-                f"the output is not complete: the generation ended with {reason!r}; generate again with the same "
-                "`output` to go on with it, or roll back and allow more tokens; `text` is what there is of it"
+                f"the output is not complete: the generation ended with {reason!r}; roll back and allow more "
+                "tokens, or generate again with the same `output` to go on with it (not over vLLM); `text` is what "
+                "there is of it"
             )
         try:
             return self.read(text()), None

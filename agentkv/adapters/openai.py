@@ -16,7 +16,13 @@ from .._context import Context
 from ._exchange import AsyncTransport, Transport
 from ._local import Local
 
-OPTIONS: dict[str, Any] = {"base_url": "http://agentkv.invalid/v1", "api_key": "none", "max_retries": 0}
+# A model here takes the time that it takes; who asks may say how long to wait for it.
+OPTIONS: dict[str, Any] = {
+    "base_url": "http://agentkv.invalid/v1",
+    "api_key": "none",
+    "max_retries": 0,
+    "timeout": None,
+}
 
 
 def client(model: Context | str | Path, **opening: Any) -> AsyncOpenAI:

@@ -45,6 +45,15 @@ async def test_a_stream_that_is_left_ends_what_it_read(ctx: kv.Context) -> None:
         await stream.close()
 
 
+async def test_who_asks_may_say_how_long_to_wait(ctx: kv.Context) -> None:
+    bias = {str(i): -100 for i in ctx.tokenizer.eos_ids}
+    async with freed(ctx):
+        with pytest.raises(openai.APITimeoutError):
+            await client(ctx).chat.completions.create(**QUESTION, logit_bias=bias, timeout=0.05)
+    stream = await client(ctx).chat.completions.create(**QUESTION, stream=True, timeout=60)
+    assert [chunk async for chunk in stream]
+
+
 def test_threads_ask_at_once() -> None:
     def answers() -> list[str | None]:
         local = blocking_client(kv.models.nano(), capacity=4096, threads=1)

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CONNECTION_CLOSED
 from mcp_types import Tool as ServerTool
+from pydantic import ValidationError
 
 from ..._errors import InvalidInput
 from ..._log import log
@@ -136,6 +137,11 @@ class Connection:
                 raise ServerToolError(str(error)) from error
             self._lose(session)
             raise ServerLost(f"{self.name} {what}: it went away") from error
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where = ".".join(map(str, fault["loc"]))
+            told = f"it answers {shown(fault['input'])} for {where}: {fault['msg']}"
+            raise ServerLost(f"{self.name} {what}: {told}") from error
         except (*_BROKEN, ExceptionGroup) as error:
             self._lose(session)
             raise ServerLost(f"{self.name} {what}: {_reason(error)}") from error

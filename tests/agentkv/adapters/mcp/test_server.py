@@ -57,7 +57,7 @@ async def test_branches_are_forked_and_rolled_back(tmp_path: Path) -> None:
     async with served("--saves", str(tmp_path / "saves")) as client:
         trunk = await call(client, "new_branch", messages=QUESTION)
         assert trunk == {"branch": "b1", "tokens": 27}
-        forks = await call(client, "fork", branch="b1", count=3)
+        forks = await call(client, "fork", branch="b1", n=3)
         made = [await call(client, "generate", branch=fork["branch"], max_tokens=32) for fork in forks]
         assert {each["text"] for each in made} == {ANSWER}
         assert made[0]["finish_reason"] == "eos"
@@ -83,10 +83,15 @@ async def test_errors_say_what_to_do() -> None:
         assert "none yet" in await refused(client, "generate", branch="b9")
         await call(client, "new_branch", text="Hello")
         assert "there are: b1" in await refused(client, "read", branch="b9")
-        assert "close some" in await refused(client, "fork", branch="b1", count=2)
+        assert "close some" in await refused(client, "fork", branch="b1", n=2)
         assert "needs" in await refused(client, "extend", branch="b1", text="word " * 4000)
         assert "it has 1" in await refused(client, "rollback", branch="b1", tokens=50)
         await refused(client, "generate", branch="b1", max_tokens=0)
+        assert "count" in await refused(client, "fork", branch="b1", count=1)
+        for verb, branch in (("new_branch", {}), ("extend", {"branch": "b1"})):
+            assert "one of them" in await refused(client, verb, **branch, text="Hello", messages=QUESTION)
+        endless = await refused(client, "generate", branch="b1", json_schema={"$ref": "#"})
+        assert "$ref: # leads back to itself" in endless
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert {"save", "load"}.isdisjoint(names)
         assert (await call(client, "generate", branch="b1", max_tokens=3))["generated"] == 3

@@ -16,13 +16,7 @@ from .._context import Context
 from ._exchange import AsyncTransport, Transport
 from ._local import Local
 
-# A model here takes the time that it takes; who asks may say how long to wait for it.
-OPTIONS: dict[str, Any] = {
-    "base_url": "http://agentkv.invalid/v1",
-    "api_key": "none",
-    "max_retries": 0,
-    "timeout": None,
-}
+OPTIONS: dict[str, Any] = {"base_url": "http://agentkv.invalid/v1", "api_key": "none", "max_retries": 0}
 
 
 def client(model: Context | str | Path, **opening: Any) -> AsyncOpenAI:
@@ -46,10 +40,12 @@ def blocking_client(model: Context | str | Path, **opening: Any) -> OpenAI:
 
 
 def async_client(local: Local) -> AsyncOpenAI:
-    """Over a model that several clients share."""
-    return AsyncOpenAI(http_client=httpx2.AsyncClient(transport=AsyncTransport(local.async_door)), **OPTIONS)
+    """Over a model that several clients share. It takes the time that it takes: who asks may say how long to wait."""
+    return AsyncOpenAI(
+        http_client=httpx2.AsyncClient(transport=AsyncTransport(local.async_door)), timeout=None, **OPTIONS
+    )
 
 
 def sync_client(local: Local) -> OpenAI:
     """Over a model that several clients share."""
-    return OpenAI(http_client=httpx2.Client(transport=Transport(local.door)), **OPTIONS)
+    return OpenAI(http_client=httpx2.Client(transport=Transport(local.door)), timeout=None, **OPTIONS)

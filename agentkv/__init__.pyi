@@ -1,6 +1,6 @@
 """What `agentkv` offers and where it is; `__init__.py` imports each name when it is first asked for."""
 
-from . import formats, models, overflow, patterns, spec, testing
+from . import adapters, formats, models, overflow, patterns, spec, testing
 from ._branch import Branch
 from ._context import Context
 from ._errors import (
@@ -119,6 +119,7 @@ __all__ = [
     "TraceError",
     "Usage",
     "WrongEventLoop",
+    "adapters",
     "events",
     "formats",
     "gather",

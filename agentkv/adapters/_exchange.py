@@ -49,14 +49,17 @@ class _Exchange:
             "root_path": "",
         }
         self._body: bytes | None = body
-
-    async def begin(self) -> _Head:
-        """Sends the request; what the response begins with."""
+        self._patience = request.extensions.get("timeout", {}).get("read")  # seconds; None for any time
         self._sent: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._gone = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it has begun
+
+    async def begin(self) -> _Head:
+        """Sends the request; what the response begins with. Raises ReadTimeout."""
+        self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._answer())
         try:
-            first = await self._sent.get()
+            first = await self._heard()
         except BaseException:
             await self.close()
             raise
@@ -66,9 +69,15 @@ class _Exchange:
         return _Head(first["status"], list(first["headers"]))
 
     async def next(self) -> bytes | None:
-        """More of the response; None at its end."""
-        event = await self._sent.get()
+        """More of the response; None at its end. Raises ReadTimeout."""
+        event = await self._heard()
         return None if event is None else event.get("body", b"")
+
+    def leave(self) -> None:
+        """The client hangs up, and does not wait: any thread may say so, at any moment."""
+        if self._loop is not None:  # else it was cancelled before it began
+            with suppress(RuntimeError):  # the application has ended
+                self._loop.call_soon_threadsafe(self._gone.set)
 
     async def close(self) -> None:
         """The client hangs up; whatever works for it has ended then."""
@@ -80,6 +89,13 @@ class _Exchange:
                 self._task.cancel()
         if not self._task.cancelled():
             self._task.exception()  # a client that has gone hears of none
+
+    async def _heard(self) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(self._patience):
+                return await self._sent.get()
+        except TimeoutError:
+            raise httpx2.ReadTimeout(f"nothing came for {self._patience:g} s") from None
 
     async def _answer(self) -> None:
         try:
@@ -109,7 +125,11 @@ class AsyncTransport(httpx2.AsyncBaseTransport):
         """Raises what opening the application raises."""
         door = await self._door()
         exchange = _Exchange(door.app, request, await request.aread())
-        head = await door.loop.run(exchange.begin())
+        try:
+            head = await door.loop.run(exchange.begin())
+        except BaseException:  # it may have begun all the same: on another event loop than the caller's
+            exchange.leave()
+            raise
         return httpx2.Response(head.status, headers=head.headers, stream=_AsyncBody(door.loop, exchange))
 
 
@@ -123,7 +143,11 @@ class Transport(httpx2.BaseTransport):
         """Raises what opening the application raises, and WrongEventLoop on the application's own event loop."""
         door = self._door()
         exchange = _Exchange(door.app, request, request.read())
-        head = door.loop.wait(exchange.begin())
+        try:
+            head = door.loop.wait(exchange.begin())
+        except BaseException:  # a Ctrl-C, likewise
+            exchange.leave()
+            raise
         return httpx2.Response(head.status, headers=head.headers, stream=_Body(door.loop, exchange))
 
 
@@ -137,6 +161,7 @@ class _AsyncBody(httpx2.AsyncByteStream):
             yield part
 
     async def aclose(self) -> None:
+        self._exchange.leave()  # what follows may be cancelled before it begins
         with suppress(WrongEventLoop):  # the application has ended
             await self._loop.run(self._exchange.close())
 

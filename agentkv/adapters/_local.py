@@ -14,6 +14,7 @@ from .._context import Context
 from .._errors import WrongEventLoop
 from .._inputs import checked_path
 from .._loop_thread import LoopThread, OnLoop
+from .._tokenizer import Tokenizer
 from ..serve import Settings, application
 from ._exchange import Door
 
@@ -35,6 +36,7 @@ class Local:
         self._lock = threading.Lock()
         self._thread: LoopThread[Context] | None = None
         self._door: Door | None = None
+        self._context = model if isinstance(model, Context) else None
         if isinstance(model, Context):
             self.name = model.model_info.path.name
             self._door = Door(loop=_loop_of(model), app=_app_of(model, self.name))
@@ -47,24 +49,31 @@ class Local:
         with self._lock:
             if self._door is None:
                 self._thread = LoopThread(partial(Context.open, self._path, **self._opening))
-                self._door = Door(_app_of(self._thread.value, self.name), self._thread)
+                self._context = self._thread.value
+                self._door = Door(_app_of(self._context, self.name), self._thread)
             return self._door
 
     async def async_door(self) -> Door:
         """The same, beside whatever else the event loop runs."""
         return await asyncio.to_thread(self.door) if self._door is None else self._door
 
+    def tokenizer(self) -> Tokenizer:
+        """The model's. Opens the model where it is not open."""
+        self.door()
+        assert self._context is not None
+        return self._context.tokenizer
+
     def close(self) -> None:
         """Closes what it opened; the next request opens it again."""
         with self._lock:
             if self._thread is not None:
                 self._thread.close()
-                self._thread = self._door = None
+                self._thread = self._door = self._context = None
 
 
 def _app_of(context: Context, name: str) -> ASGIApp:
     names = tuple(dict.fromkeys((name, context.model_info.path.name)))
-    return application(context, Settings(names=names, most_waiting=MOST_WAITING, most_seconds=math.inf))
+    return application(context, Settings(names=names, most_waiting=MOST_WAITING, most_seconds=math.inf, any_name=True))
 
 
 def _loop_of(context: Context) -> OnLoop:

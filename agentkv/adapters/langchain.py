@@ -5,12 +5,13 @@ model = agentkv.adapters.langchain.ChatModel("nano", temperature=0.2)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, get_buffer_string
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_openai import ChatOpenAI
 from openai import BaseModel
@@ -21,6 +22,11 @@ from ._exchange import AsyncTransport, Transport
 from ._local import Local
 from .openai import OPTIONS
 
+_OPENING = inspect.signature(Context.open).parameters.keys() - {"model"}
+# What LangChain is told of a server elsewhere; here there is none.
+_ELSEWHERE = frozenset(
+    ["api_key", "openai_api_key", "base_url", "openai_api_base", "organization", "openai_organization", "openai_proxy"]
+)
 _REASONING = "reasoning_content"  # under which `AIMessage.content_blocks` finds it
 
 
@@ -32,8 +38,9 @@ class ChatModel(ChatOpenAI):
     Args:
         model: as `agentkv.adapters.openai.client` takes it. Over an open Context the methods that block are for other
             threads than its event loop's.
-        opening: for `Context.open`, where the model is opened here: `{"capacity": 16384}`, say.
-        options: of LangChain's `ChatOpenAI`: `temperature`, `max_tokens`, `seed`, `stop`, ...
+        options: of LangChain's `ChatOpenAI`: `temperature`, `max_tokens`, `seed`, `stop`, ...; those that say where a
+            server is, and who asks it, are not used. And of `Context.open`, where the model is opened here:
+            `capacity`, `speculative`, ...
 
     Raises:
         InvalidInput: `model` is neither a Context nor a path or name.
@@ -42,21 +49,28 @@ class ChatModel(ChatOpenAI):
 
     _local: Local = PrivateAttr()
 
-    def __init__(
-        self, model: Context | str | Path, *, opening: Mapping[str, Any] | None = None, **options: Any
-    ) -> None:
-        local = Local(model, opening or {})
+    def __init__(self, model: Context | str | Path, **options: Any) -> None:
+        opening = {name: options.pop(name) for name in _OPENING & options.keys()}
+        local = Local(model, opening)
         in_process: dict[str, Any] = {
             "http_client": httpx2.Client(transport=Transport(local.door)),
             "http_async_client": httpx2.AsyncClient(transport=AsyncTransport(local.async_door)),
-            "stream_usage": True,
         }
-        super().__init__(model=local.name, **OPTIONS, **in_process, **options)
+        given = {name: value for name, value in options.items() if name not in _ELSEWHERE}
+        super().__init__(**{"model": local.name, "stream_usage": True, **OPTIONS, **given, **in_process})
         self._local = local
 
     def close(self) -> None:
         """Closes what was opened here, which else lasts as long as the process."""
         self._local.close()
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """Of a text, by the model's own tokenizer."""
+        return self._local.tokenizer().encode(text)
+
+    def get_num_tokens_from_messages(self, messages: Sequence[BaseMessage], tools: Any = None, **how: Any) -> int:
+        """About how many tokens messages have: of each its role and its text."""
+        return sum(self.get_num_tokens(get_buffer_string([message])) for message in messages)
 
     @property
     def _llm_type(self) -> str:

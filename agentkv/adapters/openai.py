@@ -40,10 +40,12 @@ def blocking_client(model: Context | str | Path, **opening: Any) -> OpenAI:
 
 
 def async_client(local: Local) -> AsyncOpenAI:
-    """Over a model that several clients share."""
-    return AsyncOpenAI(http_client=httpx2.AsyncClient(transport=AsyncTransport(local.async_door)), **OPTIONS)
+    """Over a model that several clients share. It takes the time that it takes: who asks may say how long to wait."""
+    return AsyncOpenAI(
+        http_client=httpx2.AsyncClient(transport=AsyncTransport(local.async_door)), timeout=None, **OPTIONS
+    )
 
 
 def sync_client(local: Local) -> OpenAI:
     """Over a model that several clients share."""
-    return OpenAI(http_client=httpx2.Client(transport=Transport(local.door)), **OPTIONS)
+    return OpenAI(http_client=httpx2.Client(transport=Transport(local.door)), timeout=None, **OPTIONS)

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from .._errors import InvalidInput, OutputInvalid
 from .._shown import shown
+from ._endless import endless_reference
 from ._held_schema import HeldSchema
 from ._schema_checks import inexact_number, refused_keyword
 from .grammar import GrammarSource
@@ -54,7 +55,7 @@ class Typed(GrammarSource[Out]):
             ) from error
         words = _choices(schema)
         grammar = grammar_of(schema) if words is None else _one_of(words).grammar
-        fault = inexact_number(schema) or refused_keyword(grammar)
+        fault = inexact_number(schema) or refused_keyword(grammar) or endless_reference(schema)
         if fault:
             raise InvalidInput(f"output is {_named(kind)}, whose schema a grammar cannot hold: {fault}")
         return cls(grammar, schema, words is not None, adapter)

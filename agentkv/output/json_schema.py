@@ -9,6 +9,7 @@ from typing import Any
 
 from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import said, shown
+from ._endless import endless_reference
 from ._schema_checks import inexact_number, refused_keyword, repeatable_keys
 from .grammar import GrammarSource
 
@@ -26,14 +27,21 @@ class JsonSchema(GrammarSource[Any]):
     Raises:
         InvalidInput: no JSON Schema, or one that a grammar cannot hold; it names the keyword (`uniqueItems`, `not`,
             `if`, `contains`, `propertyNames`, `dependent...`, `unevaluated...`, `oneOf` where the options may overlap,
-            a `format` other than date-time, date, time, duration, email, hostname, ipv4, ipv6, uri and uuid).
+            a `$ref` that leads back to itself only, a `format` other than date-time, date, time, duration, email,
+            hostname, ipv4, ipv6, uri and uuid).
     """
 
     text: str
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
         object.__setattr__(self, "text", _json_of(schema))
-        fault = repeatable_keys(self.schema) or inexact_number(self.schema) or refused_keyword(self.grammar)
+        schema = self.schema
+        fault = (
+            repeatable_keys(schema)
+            or inexact_number(schema)
+            or refused_keyword(self.grammar)
+            or endless_reference(schema)  # last: it takes for granted that the schema is one
+        )
         if fault:
             raise InvalidInput(f"a grammar cannot hold this schema: {fault}; take that out, and check it afterwards")
 

@@ -78,7 +78,7 @@ class Server:
     def check_model(self, name: str) -> None:
         """Raises Refused for a name that is not the model's."""
         names = self.settings.names
-        if name not in names:
+        if name not in names and not self.settings.any_name:
             what = f"there is no model {name!r}; there is {', '.join(names)}"
             raise Refused("missing", what, "model_not_found", "model")
 

@@ -12,6 +12,7 @@ class Settings:
 
     Attributes:
         names: what clients may call the model; the first one is its own.
+        any_name: may they call it anything else as well?
         api_key: what clients must send; None lets everybody in.
         most_running: requests that the model works on at one time.
         most_waiting: requests that wait for their turn; further ones are refused with 429.
@@ -40,3 +41,4 @@ class Settings:
     offload: Path | None = None
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    any_name: bool = False

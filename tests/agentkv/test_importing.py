@@ -38,6 +38,13 @@ def test_a_context_loads_no_agents_patterns_or_tests() -> None:
     assert not {name.split(".")[0] for name in loaded} & NOT_FOR_A_CONTEXT
 
 
+def test_adapters_are_reached_without_an_import_and_load_none_of_the_others() -> None:
+    assert "pydantic_ai" not in loaded_by("import agentkv; agentkv.adapters")
+    loaded = loaded_by("import agentkv; agentkv.adapters.openai.client")
+    assert "openai" in loaded
+    assert not loaded & {"pydantic_ai", "agents", "langchain_core", "mcp"}
+
+
 def test_any_name_may_be_the_first() -> None:
     """Whichever is asked for first decides in which order modules are imported."""
     script = (

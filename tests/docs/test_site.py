@@ -45,6 +45,8 @@ def public_names() -> Iterator[str]:
     for module in modules:
         for name in module.__all__:
             value = getattr(module, name)
+            if value is kv.adapters:
+                continue  # its modules import all of a framework's names; their pages name what is theirs
             if isinstance(value, types.ModuleType):
                 modules.append(value)
             else:

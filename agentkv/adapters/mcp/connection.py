@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from mcp import Client, MCPError, StdioServerParameters
 from mcp_types import CONNECTION_CLOSED
 from mcp_types import Tool as ServerTool
+from pydantic import ValidationError
 
 from ..._errors import InvalidInput
 from ..._log import log
@@ -48,14 +49,14 @@ async def connect(
     Args:
         server: a command, whose process is started here and spoken to over its stdin and stdout; or an http or https
             URL (streamable HTTP).
-        timeout: seconds for a call, and for the server to come up.
+        timeout: seconds for a call, and for the server to come up; a process that did not has a few more to end.
         prefix: put before the names of its tools, where those of several servers are alike.
         env: environment variables for the process, beside a few that are safe to pass on.
         cwd: its working directory.
 
     Raises:
         InvalidInput: a `server` that is neither.
-        ServerLost: it does not come up.
+        ServerLost: it does not come up, or its list of tools is none.
     """
     target = _target(server, env, cwd)
     failure: Exception | None = None  # comes out as it is, not in a group
@@ -77,7 +78,7 @@ class Connection:
 
     def __init__(self, target: str | StdioServerParameters, timeout: float, prefix: str, group: TaskGroup) -> None:
         """Private: use `connect`."""
-        self.name = target if isinstance(target, str) else target.command
+        self.name = target if isinstance(target, str) else shlex.join([target.command, *target.args])
         self._target = target
         self._timeout = timeout
         self._prefix = prefix
@@ -85,12 +86,22 @@ class Connection:
         self._session: _Session | None = None
         self._opening = anyio.Lock()
 
+    def __repr__(self) -> str:
+        return f"<Connection to {self.name}>"
+
     async def tools(self) -> list[Tool[Any, ..., Any]]:
         """Those that it has now. Raises ServerLost."""
+        was_up = self._is_up
         try:
             return await self._listed()
-        except ServerLost:  # it may have gone since the last turn, and asking again harms nothing
-            return await self._listed()
+        except ServerLost:
+            if not was_up:
+                raise
+            return await self._listed()  # it may have gone since the last turn, and asking again harms nothing
+
+    @property
+    def _is_up(self) -> bool:
+        return self._session is not None and not self._session.ended
 
     async def _listed(self) -> list[Tool[Any, ..., Any]]:
         client = await self._client()
@@ -116,10 +127,11 @@ class Connection:
     async def _client(self) -> Client:
         """Of the session, which is opened where none is open."""
         async with self._opening:
-            if self._session is None or self._session.ended:
-                self._session = _Session(self._target)
+            if not self._is_up:
+                self._session = _Session(self._target, self.name)
                 with self._told("does not come up"), anyio.fail_after(self._timeout):
                     await self._group.start(self._session.run)
+            assert self._session is not None
             assert self._session.client is not None
             return self._session.client
 
@@ -136,6 +148,11 @@ class Connection:
                 raise ServerToolError(str(error)) from error
             self._lose(session)
             raise ServerLost(f"{self.name} {what}: it went away") from error
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where = ".".join(map(str, fault["loc"]))
+            told = f"it answers {shown(fault['input'])} for {where}: {fault['msg']}"
+            raise ServerLost(f"{self.name} {what}: {told}") from error
         except (*_BROKEN, ExceptionGroup) as error:
             self._lose(session)
             raise ServerLost(f"{self.name} {what}: {_reason(error)}") from error
@@ -149,8 +166,9 @@ class Connection:
 class _Session:
     """One life of a connection, in a task of its own: whoever finds it broken can end it."""
 
-    def __init__(self, target: str | StdioServerParameters) -> None:
+    def __init__(self, target: str | StdioServerParameters, name: str) -> None:
         self._target = target
+        self._name = name
         self._over = anyio.Event()
         self.client: Client | None = None
 
@@ -170,7 +188,7 @@ class _Session:
         except Exception as error:
             if self.client is None:
                 raise
-            log.warning("an MCP server went away", server=str(self._target), error=_reason(error))
+            log.warning("an MCP server went away", server=self._name, error=_reason(error))
         finally:
             self._over.set()
 
@@ -181,10 +199,20 @@ def _target(
     """Raises InvalidInput for what is no URL and no command."""
     if isinstance(server, str) and server.startswith(("http://", "https://")):
         return server
-    words = shlex.split(server) if isinstance(server, str) else list(server)
-    if not words or not all(isinstance(word, str) for word in words):
+    words = _words(server)
+    if not words or "://" in words[0]:
         raise InvalidInput(f"server is {shown(server)}, but it must be a command, or an http or https URL")
     return StdioServerParameters(command=words[0], args=words[1:], env=None if env is None else dict(env), cwd=cwd)
+
+
+def _words(server: object) -> list[str]:
+    """Of a command; none for what is no command."""
+    if isinstance(server, Sequence) and not isinstance(server, str | bytes):
+        return list(server) if all(isinstance(word, str) for word in server) else []
+    try:
+        return shlex.split(server) if isinstance(server, str) else []
+    except ValueError:  # a quotation without its end
+        return []
 
 
 def _held(tool: ServerTool) -> dict[str, Any]:
@@ -201,4 +229,6 @@ def _held(tool: ServerTool) -> dict[str, Any]:
 def _reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, MCPError) and str(error) == "Not Found":  # what the SDK makes of HTTP's 404
+        return "there is nothing at this address; those of most servers end in /mcp"
     return str(error) or type(error).__name__

@@ -6,7 +6,7 @@ from ..._errors import AgentKVError
 
 
 class ServerLost(AgentKVError):
-    """An MCP server cannot be reached, or went away; the next call tries again."""
+    """An MCP server cannot be reached, went away or does not speak the protocol; the next call tries again."""
 
 
 class ServerToolError(AgentKVError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from ..._branch import Branch
 from ..._context import Context
 from ..._errors import InvalidInput, TooManyBranches
+from ..._inputs import ChatMessage
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
@@ -43,7 +44,7 @@ class NamedBranches:
     _coming: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
-    async def new(self, prompt: str | Sequence[Mapping[str, Any]] | None) -> Named:
+    async def new(self, prompt: str | Sequence[ChatMessage] | None) -> Named:
         """Raises as `Context.branch` does."""
         with self._room(1):
             return self._put(await self.context.branch(prompt), None)

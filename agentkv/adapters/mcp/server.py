@@ -8,9 +8,10 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
-from ..._errors import AgentKVError
+from ..._errors import AgentKVError, InvalidInput
 from ..._generation import Generation
 from ..._inputs import ChatMessage
 from ..._sampling import Sampling
@@ -30,29 +31,28 @@ Temperature = Annotated[float, Field(ge=0, le=10, description="0 takes the likel
 
 def branch_server(branches: NamedBranches) -> MCPServer:
     """The verbs of branches as tools. Errors of theirs are results that say what to do."""
-    server = MCPServer("agentkv", instructions=_INSTRUCTIONS, log_level="WARNING")
+    tools: list[Tool] = []
 
-    def tool(verb: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        return server.tool()(_told_why(verb))
+    def tool(verb: Callable[P, Awaitable[R]]) -> None:
+        tools.append(_strict(Tool.from_function(_told_why(verb))))
 
     @tool
     async def new_branch(text: str | None = None, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         """A new branch that has read a text, or chat messages ({"role", "content"}); empty without either."""
-        return _told(await branches.new(messages if text is None else text))
+        return _told(await branches.new(_prompt(text, messages)))
 
     @tool
     async def extend(
         branch: Name, text: str | None = None, messages: list[dict[str, Any]] | None = None
     ) -> dict[str, Any]:
         """Reads more on a branch."""
-        prompt: str | list[ChatMessage] = text if text is not None else list(messages or ())
-        await branches.get(branch).extend(prompt)
+        await branches.get(branch).extend(_prompt(text, messages) or "")
         return _length(branches, branch)
 
     @tool
-    async def fork(branch: Name, count: Count = 1) -> list[dict[str, Any]]:
+    async def fork(branch: Name, n: Count = 1) -> list[dict[str, Any]]:
         """New branches that go on from where this one is, at no cost."""
-        return [_told(named) for named in await branches.forks(branch, count)]
+        return [_told(named) for named in await branches.forks(branch, n)]
 
     @tool
     async def rollback(branch: Name, tokens: Annotated[int, Field(ge=0)]) -> dict[str, Any]:
@@ -126,7 +126,16 @@ def branch_server(branches: NamedBranches) -> MCPServer:
             """The branches that a file holds, without reading anything again."""
             return [_told(named) for named in await branches.load(file)]
 
-    return server
+    return MCPServer("agentkv", instructions=_INSTRUCTIONS, log_level="WARNING", tools=tools)
+
+
+def _strict(tool: Tool) -> Tool:
+    """Refuses arguments that it does not know, which the SDK leaves out."""
+    model = tool.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    tool.parameters = model.model_json_schema(by_alias=True)
+    return tool
 
 
 def _told_why(verb: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
@@ -138,6 +147,13 @@ def _told_why(verb: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
             raise ToolError(str(error)) from error
 
     return telling
+
+
+def _prompt(text: str | None, messages: list[dict[str, Any]] | None) -> str | list[ChatMessage] | None:
+    """Raises InvalidInput for both."""
+    if text is not None and messages is not None:
+        raise InvalidInput("text and messages are given, but a branch reads one of them at a time")
+    return text if messages is None else list(messages)
 
 
 def _told(named: Named) -> dict[str, Any]:

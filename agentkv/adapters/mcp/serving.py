@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 from pathlib import Path
 
 import anyio
 from mcp.server.mcpserver import MCPServer
+from starlette.requests import ClientDisconnect
 
 from ... import models
 from ..._console import stderr
@@ -17,12 +19,13 @@ from ..._shown import shown
 from ...serve.listener import bound, listener
 from .named_branches import NamedBranches
 from .server import branch_server
+from .stdio import over_stdio
 
 
 async def serve_branches(
     model: Path | None, http: str | None, capacity: int, most: int, saves: Path | None, threads: int | None
 ) -> None:
-    """Serves until its client hangs up, or Ctrl-C.
+    """Serves until its client hangs up, Ctrl-C or SIGTERM.
 
     Raises as `Context.open` does, and InvalidInput for an address that is none.
 
@@ -40,7 +43,7 @@ async def serve_branches(
     async with Context.open(models.nano() if model is None else model, capacity, threads=threads) as context:
         server = branch_server(NamedBranches(context, most, saves))
         if address is None:
-            await server.run_stdio_async()
+            await over_stdio(server)
         else:
             await _over_http(server, *address)
 
@@ -51,11 +54,18 @@ async def _over_http(server: MCPServer, host: str, port: int) -> None:
         name = f"[{host}]" if ":" in host else host
         stderr.print(f"serving branches at http://{name}:{sock.getsockname()[1]}/mcp (Ctrl-C to stop)", soft_wrap=True)
         http = listener(app)
+        for name in ("uvicorn.error", "mcp.server.streamable_http"):
+            logging.getLogger(name).addFilter(_is_worth_saying)
         async with app.router.lifespan_context(app), anyio.create_task_group() as group:
             group.start_soon(http.serve, [sock])
             async for _ in signals:
                 http.should_exit = True
                 break
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """All but tracebacks of clients that went in the middle of their request."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], ClientDisconnect)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -127,7 +127,9 @@ class ChatRequest(Drawn):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
-    store: Literal[False] | None = None
+    store: bool | None = None  # nothing is stored here: there is no address to get it from
+    modalities: list[Literal["text"]] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     service_tier: Literal["auto", "default"] | None = None

@@ -117,7 +117,7 @@ async def test_a_cancelled_run_frees_its_branch(ctx: kv.Context) -> None:
 
 
 def test_code_that_does_not_await_asks_as_well() -> None:
-    model = ChatModel(kv.models.nano(), opening={"capacity": 2048, "threads": 1}, temperature=0)
+    model = ChatModel(kv.models.nano(), capacity=2048, threads=1, temperature=0)
     try:
         said = model.invoke(NO_CALL).content
         assert "".join(chunk.content for chunk in model.stream(NO_CALL)) == said
@@ -129,6 +129,22 @@ def test_code_that_does_not_await_asks_as_well() -> None:
     finally:
         model.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-loop"]
+
+
+def test_what_is_said_to_a_server_elsewhere_harms_nothing() -> None:
+    ported = {"max_retries": 2, "api_key": "sk-1", "base_url": "https://x.invalid/v1", "stream_usage": False}
+    model = ChatModel(kv.models.nano(), capacity=1024, threads=1, temperature=0, timeout=60, **ported)
+    try:
+        assert "Nano" in model.invoke(NO_CALL).content
+        assert model.max_retries == 2
+    finally:
+        model.close()
+
+
+async def test_tokens_are_counted_by_the_models_own_tokenizer(ctx: kv.Context) -> None:
+    model = ChatModel(ctx)
+    assert model.get_token_ids(NO_CALL) == ctx.tokenizer.encode(NO_CALL)
+    assert model.get_num_tokens_from_messages([HumanMessage(NO_CALL)]) > model.get_num_tokens(NO_CALL)
 
 
 async def test_blocking_calls_are_for_other_threads(ctx: kv.Context) -> None:

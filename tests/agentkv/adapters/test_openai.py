@@ -32,8 +32,8 @@ async def test_it_answers_what_a_server_answers(ctx: kv.Context) -> None:
     response = await local.responses.create(model="nano", input=NO_CALL, temperature=0)
     assert response.output_text == whole.choices[0].message.content
     assert [model.id async for model in local.models.list()] == ["nano"]
-    with pytest.raises(openai.NotFoundError, match="there is no model"):
-        await local.chat.completions.create(**{**QUESTION, "model": "gpt"})
+    named = await local.chat.completions.create(**{**QUESTION, "model": "gpt", "store": True, "verbosity": "low"})
+    assert (named.model, named.choices[0].message) == ("gpt", whole.choices[0].message)
 
 
 async def test_a_stream_that_is_left_ends_what_it_read(ctx: kv.Context) -> None:
@@ -43,6 +43,15 @@ async def test_a_stream_that_is_left_ends_what_it_read(ctx: kv.Context) -> None:
         async for _ in stream:
             break
         await stream.close()
+
+
+async def test_who_asks_may_say_how_long_to_wait(ctx: kv.Context) -> None:
+    bias = {str(i): -100 for i in ctx.tokenizer.eos_ids}
+    async with freed(ctx):
+        with pytest.raises(openai.APITimeoutError):
+            await client(ctx).chat.completions.create(**QUESTION, logit_bias=bias, timeout=0.05)
+    stream = await client(ctx).chat.completions.create(**QUESTION, stream=True, timeout=60)
+    assert [chunk async for chunk in stream]
 
 
 def test_threads_ask_at_once() -> None:

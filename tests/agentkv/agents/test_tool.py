@@ -209,6 +209,8 @@ def test_a_tool_may_come_with_a_schema_of_its_own() -> None:
     tool = kv.Tool("search", "Searches.", schema, nothing, timeout=3)
     assert tool.check({"q": "x"}) == {"q": "x"}
     assert tool.definition["function"]["parameters"] == schema
+    bare = kv.Tool("now", "The time.", {"type": "object"}, nothing)
+    assert bare.definition["function"]["parameters"] == {"type": "object", "properties": {}}
 
 
 def no_hint(a) -> None: ...  # type: ignore[no-untyped-def]

@@ -135,6 +135,38 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+PAIR = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
+NODE = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+ENDLESS: list[dict[str, Any]] = [
+    {"$ref": "#"},
+    {"$defs": PAIR, "$ref": "#/$defs/a"},
+    {"$defs": PAIR, "type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}},
+    NODE,
+    {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+    {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 2},
+    {"anyOf": [{"$ref": "#/anyOf/1"}, {"$ref": "#/anyOf/0"}]},
+]
+ENDING: list[dict[str, Any]] = [
+    LIST,
+    {**NODE, "required": []},
+    {**NODE, "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}},
+    {"type": "array", "items": {"$ref": "#"}},
+    {"$defs": {"a": {"$ref": "#/$defs/a~1b"}, "a/b": {"type": "null"}}, "$ref": "#/$defs/a"},
+    {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "object", "required": 5, "properties": []}}},
+]
+
+
+@pytest.mark.parametrize("schema", ENDLESS, ids=str)
+def test_values_that_never_end_are_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(kv.InvalidInput, match=r"\$ref: #.* never end"):
+        kv.JsonSchema(schema)
+
+
+@pytest.mark.parametrize("schema", ENDING, ids=str)
+def test_values_that_may_end_are_held(schema: dict[str, Any]) -> None:
+    kv.JsonSchema(schema)
+
+
 @pytest.mark.parametrize(("schema", "named"), REFUSED, ids=[named for _, named in REFUSED])
 def test_a_keyword_that_no_grammar_holds_is_named(schema: dict[str, Any], named: str) -> None:
     with pytest.raises(kv.InvalidInput, match=f"a grammar cannot hold this schema: .*{named}"):

@@ -227,7 +227,7 @@ REFUSED: list[tuple[dict[str, Any], int, str | None]] = [
     ({"reasoning_effort": "high"}, 400, "reasoning_effort"),
     ({"audio": {"voice": "x"}}, 400, "audio"),
     ({"web_search_options": {}}, 400, "web_search_options"),
-    ({"store": True}, 400, "store"),
+    ({"modalities": ["audio"]}, 400, "modalities.0"),
     ({"response_format": {"type": "json_schema"}}, 400, "response_format"),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "wrong"}}}},

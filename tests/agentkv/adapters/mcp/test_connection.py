@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import mcp_types
@@ -44,6 +46,12 @@ def address() -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+def bare(schema: Any) -> list[str]:
+    """A server of one tool with this schema."""
+    tools = [{"name": "now", "description": "The time.", "inputSchema": schema}]
+    return [sys.executable, str(Path(__file__).with_name("bare_server.py")), json.dumps(tools)]
 
 
 async def until(path: Path) -> None:
@@ -160,9 +168,50 @@ async def test_what_does_not_come_up_says_so() -> None:
         with pytest.raises(ServerLost):
             async with connect([sys.executable, "-c", "print('hello')"], timeout=20):
                 pass
-        with pytest.raises(kv.InvalidInput, match="command"):
-            async with connect([]):
-                pass
+        for server in ([], "", 5, ["a", 5], "ftp://x", "a 'b", None, b"http://x"):
+            with pytest.raises(kv.InvalidInput, match="must be a command, or an http or https URL"):
+                async with connect(server):  # type: ignore[arg-type]
+                    pass
+
+
+async def test_what_does_not_come_up_is_named_and_asked_once(tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    script = f"import sys; open({str(tries)!r}, 'a').write('x'); sys.stdin.read()"
+    with pytest.raises(ServerLost, match=r"sys.stdin.read.* within 1 s"):
+        async with connect([sys.executable, "-c", script], timeout=1):
+            pass
+    assert tries.read_text() == "x"
+
+
+async def test_an_address_without_a_server_hints_at_the_usual_one(address: str) -> None:
+    with pytest.raises(ServerLost, match=r"/none does not come up: there is nothing .* end in /mcp"):
+        async with connect(address.replace("/mcp", "/none")):
+            pass
+
+
+LEFT_ALONE = [
+    {"type": "object"},
+    {"type": "object", "properties": {"x": {"$ref": "#/properties/x"}}},
+    {"type": "object", "properties": {"x": {"type": "string"}}, "uniqueItems": True, "not": {}},
+]
+
+
+@pytest.mark.parametrize("schema", LEFT_ALONE, ids=["bare", "circular", "not"])
+async def test_a_schema_that_no_grammar_holds_fails_no_turn(schema: dict[str, Any]) -> None:
+    async with (
+        connect(bare(schema)) as server,
+        kv.Context.open(kv.models.nano(), capacity=1024, threads=1) as ctx,
+    ):
+        assert repr(server).startswith(f"<Connection to {sys.executable} ")
+        agent = kv.Agent(INSTRUCTIONS, toolsets=[server])
+        assert "Nano" in (await agent.run(await agent.trunk(ctx), "Who are you?")).output
+
+
+@pytest.mark.parametrize("schema", [5, {"type": "array"}, {"type": "object", "properties": 5}], ids=str)
+async def test_a_list_of_tools_that_is_none_is_said(schema: Any) -> None:
+    with pytest.raises(ServerLost, match=r"does not list its tools: .*inputSchema"):
+        async with connect(bare(schema)):
+            pass
 
 
 async def test_errors_of_the_block_come_out_as_they_are() -> None:

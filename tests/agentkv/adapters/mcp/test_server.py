@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import anyio
@@ -54,7 +57,7 @@ async def test_branches_are_forked_and_rolled_back(tmp_path: Path) -> None:
     async with served("--saves", str(tmp_path / "saves")) as client:
         trunk = await call(client, "new_branch", messages=QUESTION)
         assert trunk == {"branch": "b1", "tokens": 27}
-        forks = await call(client, "fork", branch="b1", count=3)
+        forks = await call(client, "fork", branch="b1", n=3)
         made = [await call(client, "generate", branch=fork["branch"], max_tokens=32) for fork in forks]
         assert {each["text"] for each in made} == {ANSWER}
         assert made[0]["finish_reason"] == "eos"
@@ -80,10 +83,15 @@ async def test_errors_say_what_to_do() -> None:
         assert "none yet" in await refused(client, "generate", branch="b9")
         await call(client, "new_branch", text="Hello")
         assert "there are: b1" in await refused(client, "read", branch="b9")
-        assert "close some" in await refused(client, "fork", branch="b1", count=2)
+        assert "close some" in await refused(client, "fork", branch="b1", n=2)
         assert "needs" in await refused(client, "extend", branch="b1", text="word " * 4000)
         assert "it has 1" in await refused(client, "rollback", branch="b1", tokens=50)
         await refused(client, "generate", branch="b1", max_tokens=0)
+        assert "count" in await refused(client, "fork", branch="b1", count=1)
+        for verb, branch in (("new_branch", {}), ("extend", {"branch": "b1"})):
+            assert "one of them" in await refused(client, verb, **branch, text="Hello", messages=QUESTION)
+        endless = await refused(client, "generate", branch="b1", json_schema={"$ref": "#"})
+        assert "$ref: # leads back to itself" in endless
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert {"save", "load"}.isdisjoint(names)
         assert (await call(client, "generate", branch="b1", max_tokens=3))["generated"] == 3
@@ -120,6 +128,9 @@ async def test_over_http() -> None:
             line = process.stderr.readline()
             assert line, "it ended"
             found = re.search(r"http://127.0.0.1:([0-9]+)", line)
+        with socket.create_connection(("127.0.0.1", int(found[1]))) as gone:  # in the middle of its request
+            gone.sendall(b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 99\r\n" % int(found[1]))
+            gone.sendall(b"Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n\r\n{")
         async with Client(f"http://127.0.0.1:{found[1]}/mcp") as one, Client(f"http://127.0.0.1:{found[1]}/mcp") as two:
             await call(one, "new_branch", messages=QUESTION)
             async with anyio.create_task_group() as group:
@@ -128,8 +139,58 @@ async def test_over_http() -> None:
             assert (await call(two, "generate", branch="b3", max_tokens=32))["text"] == ANSWER
     finally:
         process.terminate()
-        assert process.wait(20) in (0, -15, 143)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
         process.stderr.close()
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """A server that answers over pipes, driven by hand: it was told `initialize`."""
+    with subprocess.Popen(AGENTKV, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+        said = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "hand", "version": "1"}}
+        send(process, method="initialize", params=said)
+        assert process.stdout is not None
+        assert b"serverInfo" in process.stdout.readline()
+        send(process, id=None, method="notifications/initialized")
+        yield process
+        process.kill()
+
+
+def send(process: subprocess.Popen[bytes], **message: Any) -> None:
+    asked = {"jsonrpc": "2.0", "id": 1, **message}
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({key: value for key, value in asked.items() if value is not None}).encode() + b"\n")
+    process.stdin.flush()
+
+
+def ask(process: subprocess.Popen[bytes], tool: str, **arguments: Any) -> None:
+    send(process, method="tools/call", params={"name": tool, "arguments": arguments})
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_though_its_client_stays(
+    process: subprocess.Popen[bytes], told: signal.Signals, busy: bool
+) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    if busy:
+        ask(process, "new_branch", messages=QUESTION)
+        process.stdout.readline()
+        ask(process, "generate", branch="b1", max_tokens=2000, temperature=5.0)
+    process.send_signal(told)
+    assert process.wait(20) == 0
+    assert process.stderr.read() == b""
+
+
+def test_a_client_that_no_longer_reads_ends_it(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    ask(process, "new_branch", text="Hello")
+    assert process.wait(20) == 0
+    assert process.stderr.read() == b"the client no longer reads what it asked for\n"
 
 
 def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
 
-from .._errors import WrongEventLoop
+from .._errors import ContextClosed
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -137,7 +137,7 @@ class _AsyncBody(httpx2.AsyncByteStream):
             yield part
 
     async def aclose(self) -> None:
-        with suppress(WrongEventLoop):  # the application has ended
+        with suppress(ContextClosed):  # the application has ended
             await self._loop.run(self._exchange.close())
 
 
@@ -151,5 +151,5 @@ class _Body(httpx2.SyncByteStream):
             yield part
 
     def close(self) -> None:
-        with suppress(WrongEventLoop):
+        with suppress(ContextClosed):
             self._loop.wait(self._exchange.close())

@@ -36,14 +36,16 @@ def chat(
         import anyio
 
         from .. import models
+        from ..models._called import folder_called
         from .opening import How, talking
 
-        nano = models.nano()
+        folder = models.nano() if model is None else folder_called(model.expanduser())
+        is_nano = folder == models.nano()
         how = How(
-            model=nano if model is None else model,
-            system=system if system is not None else "You are Nano, a desk agent." if model in (None, nano) else "",
+            model=folder,
+            system=system if system is not None else "You are Nano, a desk agent." if is_nano else "",
             tools=tools,
-            calculator=model in (None, nano),
+            calculator=is_nano,
             temperature=temperature,
             seed=seed,
             max_tokens=max_tokens,
@@ -53,5 +55,5 @@ def chat(
             threads=threads,
         )
         if sys.stdin.isatty():
-            stdout.print(f"[dim]opening {escaped(how.model)} ...[/]", soft_wrap=True)
+            stdout.print(f"[dim]opening {escaped(folder)} ...[/]", soft_wrap=True)
         anyio.run(talking, how)

@@ -35,7 +35,7 @@ def folder_called(path: Path, *, backend: str | None = None, quant: str | None =
         )
     if len(path.parts) == 1:
         raise ModelError(
-            f"{name}: no such folder, and no model that was pulled. `agentkv list` shows those that were, `agentkv pull "
-            "OWNER/MODEL` gets one, and `nano` comes with agentkv; or give the folder that `agentkv export` wrote"
+            f"{name}: no such folder, and no model that was pulled. `agentkv list` shows those that were, "
+            "`agentkv pull OWNER/MODEL` gets one, `nano` is always there; or give a folder that `agentkv export` wrote"
         )
     return path

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .._console import escaped, reporting, stdout
+from .._console import escaped, fail, reporting, stdout
+from .._errors import ContextFull
 
 
 def chat(
@@ -37,6 +38,7 @@ def chat(
 
         from .. import models
         from ..models._called import folder_called
+        from .chat import told
         from .opening import How, talking
 
         folder = models.nano() if model is None else folder_called(model.expanduser())
@@ -56,4 +58,7 @@ def chat(
         )
         if sys.stdin.isatty():
             stdout.print(f"[dim]opening {escaped(folder)} ...[/]", soft_wrap=True)
-        anyio.run(talking, how)
+        try:
+            anyio.run(talking, how)
+        except ContextFull as error:
+            fail(told(error))

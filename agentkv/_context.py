@@ -75,8 +75,8 @@ class Context(Storing, Connecting):
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
         Args:
-            model: path of a model folder; name of a model that was pulled (`agentkv pull OWNER/MODEL`); path of a
-                Hugging Face folder or a GGUF file, which is exported once and found again from then on.
+            model: path of a model folder; name of a model that was pulled (`agentkv pull OWNER/MODEL`), or "nano";
+                path of a Hugging Face folder or a GGUF file, which is exported once and found again from then on.
             capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
             kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of their bytes: "int8",
                 "int4".

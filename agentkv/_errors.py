@@ -64,7 +64,8 @@ class PositionsExhausted(AgentKVError):
 
 
 class WrongEventLoop(AgentKVError):
-    """A verb of a Context or a branch was awaited on another event loop than the one that opened the Context."""
+    """A verb of a Context or a branch was awaited on another event loop than the one that opened the Context, or
+    one with verbs that block was used in a forked process."""
 
 
 class ContextClosed(AgentKVError):

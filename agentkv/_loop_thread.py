@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -12,17 +13,21 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ._errors import WrongEventLoop
+from ._errors import ContextClosed, WrongEventLoop
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+LOOKS_S = 1.0  # how often a thread that waits looks whether a loop that is not ours has ended under it
 
 
 class OnLoop:
     """An asyncio event loop, asked from anywhere to run coroutines."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, entrance: Entrance | None = None) -> None:
         self._loop = loop
+        self._entrance = entrance or Entrance()
+        self._process = os.getpid()
 
     def is_current(self) -> bool:
         """Does it run the caller?"""
@@ -34,21 +39,23 @@ class OnLoop:
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What it returns. A Ctrl-C cancels it, and waits until it has cleaned up.
 
-        Raises WrongEventLoop on the loop itself, which would wait for ever, and once that is closed.
+        Raises WrongEventLoop on the loop itself, which would wait for ever, and in a process that was forked off its
+        own; ContextClosed once the loop has ended.
         """
         if self.is_current():
             coroutine.close()
             raise WrongEventLoop("a blocking call on the event loop that it waits for; await the coroutine instead")
         started = self._start(coroutine)
         try:
+            self._until_settled(started.outcome)
             return started.outcome.result()
         finally:
             if not started.outcome.done():
                 started.cancel()
-                concurrent.futures.wait([started.outcome])
+                self._until_settled(started.outcome)
 
     async def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """What it returns, for whatever asyncio event loop awaits it; cancelling this cancels it."""
+        """What it returns, for whatever asyncio event loop awaits it; cancelling this cancels it. Raises as `wait`."""
         if self.is_current():
             return await coroutine
         started = self._start(coroutine)
@@ -64,17 +71,51 @@ class OnLoop:
 
         def begin() -> None:
             tasks.append(self._loop.create_task(coroutine))
-            tasks[0].add_done_callback(lambda task: _settle(outcome, task))
+            tasks[0].add_done_callback(lambda task: _settle(outcome, task, self._entrance))
 
         def cancel() -> None:
-            self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
 
         try:
-            self._loop.call_soon_threadsafe(begin)
-        except RuntimeError:
+            self._check_process()
+            self._entrance.let_in(self._loop, begin)
+        except BaseException:
             coroutine.close()
-            raise WrongEventLoop("the event loop of this Context is closed; open the Context again") from None
+            raise
         return _Started(outcome, cancel)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise WrongEventLoop("this Context is open in the process that this one was forked off; open another here")
+
+    def _until_settled(self, outcome: Future[Any]) -> None:
+        while not concurrent.futures.wait([outcome], LOOKS_S).done:
+            if self._loop.is_closed() and not outcome.done():
+                raise _closed()
+
+
+class Entrance:
+    """To an event loop. Whatever was let in has been begun when the loop ends, and nothing is afterwards."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._lock = threading.RLock()
+
+    def let_in(self, loop: asyncio.AbstractEventLoop, begin: Callable[[], None]) -> None:
+        """Has the loop call it. Raises ContextClosed."""
+        with self._lock:
+            if not self.is_open:
+                raise _closed()
+            try:
+                loop.call_soon_threadsafe(begin)
+            except RuntimeError:
+                raise _closed() from None
+
+    def shut(self) -> None:
+        """For good."""
+        with self._lock:
+            self.is_open = False
 
 
 class LoopThread(OnLoop, Generic[T]):
@@ -95,7 +136,7 @@ class LoopThread(OnLoop, Generic[T]):
         thread.start()
         self._finalize = weakref.finalize(self, life.end, thread)
         try:
-            super().__init__(life.begun.result())
+            super().__init__(life.begun.result(), life.entrance)
             self.value = opened.result()
             atexit.register(self._finalize)  # before what opening registered: that ends what this still needs
         except BaseException:
@@ -118,6 +159,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.begun: Future[asyncio.AbstractEventLoop] = Future()
+        self.entrance = Entrance()
         self._stop: asyncio.Event | None = None
 
     async def hold(self, open_it: Callable[[], AbstractAsyncContextManager[T]], opened: Future[T]) -> None:
@@ -131,6 +173,8 @@ class _Life:
             if opened.done():
                 raise
             opened.set_exception(error)
+        finally:
+            self.entrance.shut()  # what was let in is a task by the time that asyncio cancels those that are left
 
     def end(self, thread: threading.Thread) -> None:
         loop, stop = self.begun.result(), self._stop
@@ -141,11 +185,17 @@ class _Life:
             thread.join()
 
 
-def _settle(outcome: Future[R], task: asyncio.Task[R]) -> None:
-    if task.cancelled():
+def _settle(outcome: Future[R], task: asyncio.Task[R], entrance: Entrance) -> None:
+    if task.cancelled() and not entrance.is_open:  # the loop ends, and nobody here cancelled it
+        outcome.set_exception(_closed())
+    elif task.cancelled():
         outcome.cancel()
         outcome.set_running_or_notify_cancel()  # whoever waits for several only then hears of it
     elif (error := task.exception()) is not None:
         outcome.set_exception(error)
     else:
         outcome.set_result(task.result())
+
+
+def _closed() -> ContextClosed:
+    return ContextClosed("the Context was left, and its event loop has ended; open it again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from ._sampling import native_options
 from ._speculation import Speculation
 from ._stats import Snapshot
 from ._window import Window, window_of
+from .models._called import folder_called
 from .output._driver import Grammars
 from .spec._built_in import DraftTarget
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ._servers import ServerState
 
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+\.gguf)?(@[\w./-]+)?")
 MOST_BRANCHES = 256
 SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
 
@@ -99,7 +98,9 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     from agentkv_runtime.engine import Engine
 
     try:
-        options = _found(options)
+        if options.backend != "torch":
+            named = folder_called(options.path, backend=options.backend, quant=options.quant)
+            options = replace(options, path=named)
         if options.backend == "torch" or folder.is_hf_folder(options.path):
             session, info, tokenizer, window = _open_torch(options)
             source, fingerprint = None, session.model.fingerprint
@@ -144,36 +145,12 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     if drafter is not None:
         engine.attach(drafter)  # it hears of every branch from the first token on
     imposed = "" if options.window is None else f"{options.window}+{options.sinks}"
-    named = options.call_format
-    if named is None and source and tokenizer.response_template is None:
-        named = source.manifest.call_format
+    call_format = options.call_format
+    if call_format is None and source and tokenizer.response_template is None:
+        call_format = source.manifest.call_format
     return OpenEngine(engine, session, speculation), OpenModel(
-        info, tokenizer, speculation, fingerprint, imposed, named, options
+        info, tokenizer, speculation, fingerprint, imposed, call_format, options
     )
-
-
-def _found(options: Options) -> Options:
-    """The same with the path of a kept model, where they name one. Raises StoreError."""
-    from agentkv_runtime.store.entries import find
-
-    if options.backend == "torch" or options.path.exists():
-        return options
-    name = str(options.path)
-    entry = find(name, backend=options.backend, quant=options.quant)
-    if entry is not None:
-        entry.touch()
-        return replace(options, path=entry.path)
-    if HUB_NAME.fullmatch(name):
-        raise ModelError(
-            f"{name}: no such folder, and no model that was pulled. If it is one on the Hugging Face hub: "
-            f"agentkv pull {name}"
-        )
-    if len(options.path.parts) == 1:
-        raise ModelError(
-            f"{name}: no such folder, and no model that was pulled. `agentkv list` shows those that were; give one of "
-            "them, or the folder that `agentkv export` wrote"
-        )
-    return options
 
 
 def _open_torch(options: Options) -> tuple[Any, ModelInfo, Tokenizer, Window]:

@@ -18,7 +18,7 @@ Speculation = Literal["none", "prompt", "eagle", "draft"]
 
 def serve(
     model: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Model folder, or the name of a model that was pulled.")
+        Path, typer.Argument(metavar="FOLDER", help="Model folder, or the name of a model that was pulled, or nano.")
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine's own need a key.")

@@ -208,7 +208,9 @@ def export_draft(
 
 @app.command()
 def inspect(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Exported model folder.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Model folder, or the name of a model that was pulled, or nano.")
+    ],
     verify: Annotated[bool, typer.Option(help="Compare the program with its fingerprint.")] = True,
     quality: Annotated[
         bool, typer.Option("--quality", help="Also print what quantisation lost of each weight.")
@@ -218,8 +220,10 @@ def inspect(
     from agentkv_runtime.folder import read_model_folder
     from agentkv_runtime.metadata import KvCacheMetadata
 
+    from .models._called import folder_called
+
     with reporting():
-        model = read_model_folder(folder)
+        model = read_model_folder(folder_called(folder))
         if verify:
             model.verify()
         tokenizer = model.tokenizer

@@ -7,13 +7,39 @@ import io
 import os
 import signal
 import sys
+import threading
+import time
 from types import FrameType
 
 __all__ = ["main"]
 
+GRACE_S = 0.5  # for threads that are about to end
+
 
 def main() -> None:
-    """Runs the command line; told to stop, it cleans up and leaves with 128 + the signal, as shells expect."""
+    """Runs the command line, and leaves: without waiting for threads that do not return, such as those of tools."""
+    try:
+        _run()
+    except SystemExit as end:
+        if not _threads_end():
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _threads_end() -> bool:
+    """Do those end that Python waits for? Others than hanging ones are about to."""
+    deadline = time.monotonic() + GRACE_S
+    lasting = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    for thread in lasting:
+        thread.join(max(deadline - time.monotonic(), 0))
+    return not any(thread.is_alive() for thread in lasting)
+
+
+def _run() -> None:
+    """Told to stop, it cleans up and leaves with 128 + the signal, as shells expect."""
     asked: list[int] = []
 
     def remember(signum: int, frame: FrameType | None) -> None:

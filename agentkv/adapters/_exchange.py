@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
 
-from .._errors import WrongEventLoop
+from .._errors import ContextClosed
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -162,7 +162,7 @@ class _AsyncBody(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         self._exchange.leave()  # what follows may be cancelled before it begins
-        with suppress(WrongEventLoop):  # the application has ended
+        with suppress(ContextClosed):  # the application has ended
             await self._loop.run(self._exchange.close())
 
 
@@ -176,5 +176,5 @@ class _Body(httpx2.SyncByteStream):
             yield part
 
     def close(self) -> None:
-        with suppress(WrongEventLoop):
+        with suppress(ContextClosed):
             self._loop.wait(self._exchange.close())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._branch import Branch
+from .._errors import ContextClosed
 from .._loop_thread import OnLoop
 from .._mark import Mark
 from .._message import Message
@@ -89,12 +91,13 @@ class SyncBranch:
         return on_loop(self._loop, lambda: self.awaited.mark(name))
 
     def close(self) -> None:
-        """Frees the branch, and waits until its cells are free."""
+        """Frees the branch, and waits until its cells are free. Does nothing once its Context is closed."""
 
         async def closed() -> None:
             await self.awaited.close()
 
-        self._loop.wait(closed())
+        with suppress(ContextClosed):
+            self._loop.wait(closed())
 
     @property
     def tokens(self) -> list[int]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from .._branch import Branch
 from .._context import Context
+from .._errors import InvalidInput
 from .._inputs import Prompt
 from .._loop_thread import LoopThread, OnLoop
 from .._model_info import ModelInfo
 from .._overflow import Overflow
 from .._saving import Progress, Saved
+from .._shown import shown
 from .._stats import Stats
 from .._tokenizer import Tokenizer
 from .._trace import StepRecord
@@ -81,12 +84,16 @@ class SyncContext:
         loaded = self.wait(self.awaited.load_all(path, shared=shared, recompute=recompute, progress=progress))
         return {name: self._made(branch) for name, branch in loaded.items()}
 
-    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """What any coroutine returns that is for this Context: `ctx.wait(kv.gather(...))`. Branches in it are those
-        that are `awaited`. A Ctrl-C cancels it.
+    def wait(self, awaitable: Awaitable[R]) -> R:
+        """What any coroutine, or anything else to await, comes to that is for this Context: `ctx.wait(kv.gather(...))`.
+        Branches in it are those that are `awaited`. A Ctrl-C cancels it.
 
-        Raises WrongEventLoop on the Context's own event loop, where it would wait for ever.
+        Raises WrongEventLoop on the Context's own event loop, where it would wait for ever, and in a forked process;
+        ContextClosed after `close`; InvalidInput for what cannot be awaited.
         """
+        if not inspect.isawaitable(awaitable):
+            raise InvalidInput(f"wait takes a coroutine, or anything else to await, not {shown(awaitable)}")
+        coroutine: Coroutine[Any, Any, R] = awaitable if inspect.iscoroutine(awaitable) else _coroutine(awaitable)
         return self._loop.wait(coroutine)
 
     def close(self) -> None:
@@ -132,3 +139,7 @@ class SyncContext:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def _coroutine(awaitable: Awaitable[R]) -> R:
+    return await awaitable

@@ -58,7 +58,7 @@ class Answer:
     def note(self, text: str) -> None:
         """A line of its own, behind what was written so far."""
         self._end_part()
-        self._console.print(Text(printable(text), "dim"), soft_wrap=True)
+        self._console.print(Text(printable(text), "dim"), soft_wrap=not self._console.is_terminal)
 
     def _draw(self) -> None:
         lines = self._open.splitlines(keepends=True)
@@ -88,7 +88,16 @@ class Answer:
     def _styled(self, text: str) -> Markdown | Text:
         if self._thought:
             return Text(text.strip(), "dim italic")
-        return Markdown(text) if self._console.is_terminal else Text(text.strip("\n"))
+        return _markdown(text) if self._console.is_terminal else Text(text.strip("\n"))
+
+
+def _markdown(text: str) -> Markdown:
+    """Without what `&#8238;` and its like stand for either."""
+    drawn = Markdown(text)
+    for block in drawn.parsed:
+        for token in (block, *(block.children or ())):
+            token.content = _shown(token.content)
+    return drawn
 
 
 def _shown(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -12,29 +12,41 @@ from agentkv_runtime.printable import printable
 from rich.console import Console
 from rich.text import Text
 
-from .._errors import AgentKVError
+from .._errors import AgentKVError, ContextFull
 from ..agents import events
+from ..agents.calls import CallRequest
 from . import commands
 from .answer import Answer
 from .talk import Talk
 
 HOW_TO_LEAVE = "Ctrl-D or /quit leaves, /help lists commands"
+Decides = Callable[[Callable[[], None]], Awaitable[bool]]  # shows a question; was it answered with yes?
 
 
 class Stop:
-    """Ctrl-C between prompts: ends what is under way, and nothing else."""
+    """Ctrl-C between prompts: ends what is under way, and nothing else. SIGTERM: ends all.
+
+    Attributes:
+        terminated: was it SIGTERM?
+    """
 
     def __init__(self) -> None:
+        self.terminated = False
         self._scope: anyio.CancelScope | None = None
 
-    def pressed(self) -> None:
-        """Somebody wants it to end."""
-        if self._scope is not None:
-            self._scope.cancel()
+    async def watch(self, everything: anyio.CancelScope) -> None:
+        """Hears of signals, until it is cancelled."""
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for signum in signals:
+                if signum == signal.SIGTERM:
+                    self.terminated = True
+                    everything.cancel()
+                elif self._scope is not None:
+                    self._scope.cancel()
 
     @asynccontextmanager
     async def stoppable(self) -> AsyncIterator[anyio.CancelScope]:
-        """What is in the block ends when it is pressed."""
+        """What is in the block ends with Ctrl-C."""
         with anyio.CancelScope() as scope:
             self._scope = scope
             try:
@@ -44,12 +56,13 @@ class Stop:
 
 
 async def chat(talk: Talk, console: Console) -> None:
-    """Asks a person, until they leave."""
+    """Asks a person, until they leave. Raises SystemExit where SIGTERM ended it."""
+    from .keys import says_yes, typed_ahead
     from .prompt import prompt_session
 
     session, stop = prompt_session(talk), Stop()
     async with anyio.create_task_group() as group:
-        group.start_soon(_watch, stop)
+        group.start_soon(stop.watch, group.cancel_scope)
         while True:
             try:
                 line = (await session.prompt_async("> ", handle_sigint=False)).strip()
@@ -59,13 +72,16 @@ async def chat(talk: Talk, console: Console) -> None:
             except EOFError:
                 break
             try:
-                if line and not await respond(talk, line, console, stop):
-                    console.print(Text("(stopped; what is here stays)", "dim"))
+                with typed_ahead(session.input):
+                    if line and not await respond(talk, line, console, stop, says_yes):
+                        console.print(Text("(stopped; what is here stays)", "dim"))
             except commands.Leave:
                 break
             except (AgentKVError, OSError) as error:
-                console.print(Text(f"error: {printable(error)}", "red"), soft_wrap=True)
+                console.print(Text(f"error: {printable(told(error))}", "red"))
         group.cancel_scope.cancel()
+    if stop.terminated:
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 async def chat_of_lines(talk: Talk, console: Console) -> None:
@@ -79,18 +95,27 @@ async def chat_of_lines(talk: Talk, console: Console) -> None:
                 break
 
 
-async def respond(talk: Talk, line: str, console: Console, stop: Stop) -> bool:
-    """Does a command, or has a message answered. False where it was stopped."""
+async def respond(talk: Talk, line: str, console: Console, stop: Stop, decides: Decides | None = None) -> bool:
+    """Does a command, or has a message answered; without `decides` nobody is there to let tools run that ask first.
+
+    False where it was stopped.
+    """
     async with stop.stoppable() as scope:
         if line.startswith("/"):
             shown = await commands.run(talk, line)
-            console.print(Text("\n".join(map(printable, shown.split("\n"))), "dim"), soft_wrap=True)
+            text = Text("\n".join(map(printable, shown.split("\n"))), "dim")
+            console.print(text, soft_wrap=not console.is_terminal)
         else:
-            await _answer(talk, line, console)
+            await _answer(talk, line, console, decides)
     return not scope.cancelled_caught
 
 
-async def _answer(talk: Talk, message: str, console: Console) -> None:
+def told(error: Exception) -> str:
+    """What it says, and the option of `agentkv chat` that it is about."""
+    return f"{error} (--capacity)" if isinstance(error, ContextFull) else str(error)
+
+
+async def _answer(talk: Talk, message: str, console: Console, decides: Decides | None) -> None:
     with Answer(console) as answer:
         async with talk.ask(message) as turn:
             async for event in turn:
@@ -99,16 +124,25 @@ async def _answer(talk: Talk, message: str, console: Console) -> None:
                         answer.add(text)
                     case events.ReasoningDelta(text):
                         answer.think(text)
+                    case events.ApprovalAsked() as asked:
+                        await _decide(asked, answer, decides)
                     case events.CallStarted(call):
-                        given = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
-                        answer.note(f"-> {call.name}({given})")
+                        answer.note(f"-> {_spelled(call)}")
                     case events.CallFinished(call):
-                        answer.note(f"<- {call.content}")
+                        answer.note(f"<- {call.name}: {call.content}")
                     case events.Retried(what, why):
                         answer.note(f"{what} failed, and is tried again: {why}")
 
 
-async def _watch(stop: Stop) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT) as signals:
-        async for _ in signals:
-            stop.pressed()
+async def _decide(asked: events.ApprovalAsked, answer: Answer, decides: Decides | None) -> None:
+    if decides is None:
+        answer.note(f"{_spelled(asked.call)} asks first, and nobody is there: it does not run")
+        asked.deny("nobody was there to approve it")
+        return
+    question = f"{_spelled(asked.call)} asks first: y runs it, any other key does not"
+    if await decides(lambda: answer.note(question)):
+        asked.approve()
+
+
+def _spelled(call: CallRequest) -> str:
+    return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"

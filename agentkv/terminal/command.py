@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .._console import escaped, reporting, stdout
+from .._console import escaped, fail, reporting, stdout
+from .._errors import ContextFull
 
 
 def chat(
@@ -36,14 +37,17 @@ def chat(
         import anyio
 
         from .. import models
+        from ..models._called import folder_called
+        from .chat import told
         from .opening import How, talking
 
-        nano = models.nano()
+        folder = models.nano() if model is None else folder_called(model.expanduser())
+        is_nano = folder == models.nano()
         how = How(
-            model=nano if model is None else model,
-            system=system if system is not None else "You are Nano, a desk agent." if model in (None, nano) else "",
+            model=folder,
+            system=system if system is not None else "You are Nano, a desk agent." if is_nano else "",
             tools=tools,
-            calculator=model in (None, nano),
+            calculator=is_nano,
             temperature=temperature,
             seed=seed,
             max_tokens=max_tokens,
@@ -53,5 +57,8 @@ def chat(
             threads=threads,
         )
         if sys.stdin.isatty():
-            stdout.print(f"[dim]opening {escaped(how.model)} ...[/]", soft_wrap=True)
-        anyio.run(talking, how)
+            stdout.print(f"[dim]opening {escaped(folder)} ...[/]", soft_wrap=True)
+        try:
+            anyio.run(talking, how)
+        except ContextFull as error:
+            fail(told(error))

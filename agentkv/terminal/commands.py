@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .._console import bytes_text
 from .._errors import InvalidInput
+from .._inputs import checked_path
 from .talk import Talk
 
 
@@ -40,15 +41,11 @@ class Command:
 
 async def run(talk: Talk, line: str) -> str:
     """Does what a line says, and returns what to show. Raises Leave, AgentKVError, OSError."""
-    try:
-        name, *words = shlex.split(line)
-    except ValueError as error:
-        raise InvalidInput(f"{line}: {error}") from error
-    if name == "/system":  # a text, as it is
-        words = [line.removeprefix(name).strip()] if words else []
+    name, *rest = line.split(maxsplit=1)
     command = COMMANDS.get(name)
     if command is None:
         raise InvalidInput(f"there is no {name}; /help lists what there is")
+    words = rest if name == "/system" else _words(line, *rest)  # a prompt is a text, as it is
     if not command.least <= len(words) <= command.most:
         raise InvalidInput(f"usage: {name} {command.usage}".rstrip())
     return await command.does(talk, words)
@@ -68,18 +65,21 @@ async def _switch(talk: Talk, words: Words) -> str:
 
 async def _rollback(talk: Talk, words: Words) -> str:
     turns = words[0] if words else "1"
-    if not turns.isdecimal():
-        raise InvalidInput(f"{turns!r} is no number of questions")
+    if not turns.isdecimal() or len(turns) > 9:
+        raise InvalidInput(f"{_short(turns)!r} is no number of questions")
     first = await talk.rollback(int(turns))
     return f"took back all from {_short(first)!r} on"
 
 
 async def _branches(talk: Talk, words: Words) -> str:
+    rows = [("  " * depth + name, name, branch) for depth, name, branch in talk.tree()]
+    width = max(len(shown) for shown, _, _ in rows)
+    digits = max(len(str(len(branch))) for _, _, branch in rows)
     lines = []
-    for depth, name, branch in talk.tree():
+    for shown, name, branch in rows:
         said = next((m.content for m in reversed(branch.messages) if m.role in ("user", "assistant")), "")
         mark = "*" if name == talk.current else " "
-        lines.append(f"{mark} {'  ' * depth}{name}  {len(branch)} tokens  {_short(said)}")
+        lines.append(f"{mark} {shown:{width}}  {len(branch):{digits}} tokens  {_short(said)}")
     return "\n".join(lines)
 
 
@@ -131,14 +131,14 @@ async def _stats(talk: Talk, words: Words) -> str:
 
 async def _system(talk: Talk, words: Words) -> str:
     if not words:
-        return talk.agent.instructions or "there is no system prompt; /system TEXT sets one"
+        return talk.system or "there is no system prompt; /system TEXT sets one"
     await talk.instruct(words[0])
     return "the system prompt is set, and the conversation read again under it"
 
 
 async def _clear(talk: Talk, words: Words) -> str:
     await talk.clear()
-    return "a new conversation; other branches are gone"
+    return f"a new conversation on {talk.current}"
 
 
 async def _quit(talk: Talk, words: Words) -> str:
@@ -163,14 +163,21 @@ COMMANDS = {
     "/save": Command("FILE", "save all branches, keys and values included", _save, 1, 1),
     "/load": Command("FILE", "add the branches of a file", _load, 1, 1),
     "/stats": Command("", "tokens, cells, speed", _stats),
-    "/clear": Command("", "begin a new conversation", _clear),
+    "/clear": Command("", "begin a new conversation on this branch; others stay", _clear),
     "/help": Command("", "this list", _help),
     "/quit": Command("", "leave", _quit),
 }
 
 
+def _words(line: str, rest: str = "") -> list[str]:
+    try:
+        return shlex.split(rest)
+    except ValueError as error:
+        raise InvalidInput(f"{line}: {error}") from error
+
+
 def _file(word: str) -> Path:
-    return Path(word).expanduser()
+    return checked_path(word, "FILE", "a file")
 
 
 def _short(text: str) -> str:

@@ -37,6 +37,7 @@ def prompt_session(talk: Talk) -> PromptSession[str]:
         key_bindings=keys,
         completer=_Commands(talk),
         complete_while_typing=False,
+        enable_suspend=True,
         prompt_continuation="  ",
         bottom_toolbar=lambda: f" {talk.context.model_info.path.name} | {talk.current}: {len(talk.branch)} tokens",
     )
@@ -49,6 +50,7 @@ def _history() -> History:
         folder.mkdir(parents=True, exist_ok=True)
         path: Path = folder / HISTORY
         path.touch(mode=0o600)
+        path.open("ab+").close()  # it can be read and written, and is no folder
     except Exception:
         return InMemoryHistory()
     return FileHistory(path)
@@ -71,13 +73,13 @@ class _Commands(Completer):
     def _choices(self, before: list[str]) -> Iterable[str]:
         match before:
             case []:
-                return COMMANDS
+                return [f"{name} " if command.most else name for name, command in COMMANDS.items()]
             case ["/switch" | "/close"]:
                 return self._talk.names
             case ["/spec"]:
                 return ("on", "off")
             case ["/tools"]:
-                return ("on", "off")
+                return ("on ", "off ")
             case ["/tools", _]:
                 return self._talk.tools
         return ()

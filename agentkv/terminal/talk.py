@@ -45,13 +45,18 @@ class Talk:
     async def begin(cls, context: Context, agent: Agent[None, str], tools: Sequence[Tool[None, ..., Any]]) -> Talk:
         """A chat that nothing was said in yet, on the branch `main`; `tools` are off where the agent lacks them."""
         talk = cls(context, agent, tools)
-        await talk.clear()
+        talk.current, talk._branches = "main", {"main": await agent.trunk(context)}
         return talk
 
     @property
     def branch(self) -> Branch:
         """The current one."""
         return self._branches[self.current]
+
+    @property
+    def system(self) -> str:
+        """The system prompt of the current branch, which may be another than the agent's where it was loaded."""
+        return next((message.content for message in self.branch.messages if message.role == "system"), "")
 
     @property
     def names(self) -> list[str]:
@@ -63,11 +68,8 @@ class Talk:
         return self.agent.stream(self.branch, message, keep_partial=True)
 
     async def clear(self) -> None:
-        """Begins anew: one branch, `main`."""
-        branch = await self.agent.trunk(self.context)
-        for old in self._branches.values():
-            await old.close()
-        self._branches, self._parents, self.current = {"main": branch}, {}, "main"
+        """Begins the current branch anew; the others stay."""
+        await self._put(await self.agent.trunk(self.context))
 
     async def fork(self, name: str | None = None) -> str:
         """Goes on on a fork of the current branch, at no cost. Raises InvalidInput for a name that is taken."""
@@ -156,8 +158,13 @@ class Talk:
         except BaseException:
             fresh.close()
             raise
-        await self._branches[self.current].close()
-        self._branches[self.current], self.agent = fresh, agent
+        await self._put(fresh)
+        self.agent = agent
+
+    async def _put(self, fresh: Branch) -> None:
+        """In the place of the current branch."""
+        await self.branch.close()
+        self._branches[self.current] = fresh
 
     def _free(self, name: str | None, stem: str = "fork") -> str:
         if name is None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import math
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +74,36 @@ def tools_of(path: Path) -> list[Tool[None, ..., Any]]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InvalidInput(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     found = [value for value in vars(module).values() if isinstance(value, Tool)]
     if not found:
         raise InvalidInput(f"{path} has no tools; put @kv.tool over a function")
-    return found
+    return [replace(tool, function=_contained(tool.function)) for tool in found]
+
+
+def _contained(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but that what would end the program fails the call alone."""
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with _no_end():
+                return await function(*args, **kwargs)
+
+        return awaited
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _no_end():
+            return function(*args, **kwargs)
+
+    return called
+
+
+@contextmanager
+def _no_end() -> Iterator[None]:
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"it raised {type(error).__name__}") from error

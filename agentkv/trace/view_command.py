@@ -21,7 +21,7 @@ def view(
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
 ) -> None:
     """Write a page that shows a trace, and open it: one file, which needs nothing else."""
-    target = out or path.with_name(path.name + (".pftrace" if perfetto else ".html"))
+    target = out or Path(f"{path}{'.pftrace' if perfetto else '.html'}")
     columns = (TextColumn("reading"), BarColumn(), TimeElapsedColumn())
     with reporting(), Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as bar:
         task = bar.add_task("", total=1.0)

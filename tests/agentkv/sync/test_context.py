@@ -115,9 +115,42 @@ def test_errors_are_those_of_the_verbs(ctx: kv.SyncContext) -> None:
         branch.extend("a")
     ctx.close()
     ctx.close()
-    with pytest.raises((kv.ContextClosed, kv.WrongEventLoop)):
-        ctx.branch("a")
+    for verb in (lambda: ctx.branch("a"), branch.logits, lambda: list(branch.stream()), ctx.compact):
+        with pytest.raises(kv.ContextClosed):
+            verb()
     assert not loop_threads()
+
+
+def test_whatever_can_be_awaited_is_waited_for(ctx: kv.SyncContext) -> None:
+    branch = ctx.branch(QUESTION)
+    ctx.wait(branch.awaited.close())
+    assert branch.closed
+    for wrong in (5, None, branch):
+        with pytest.raises(kv.InvalidInput, match="await"):
+            ctx.wait(wrong)  # type: ignore[arg-type]
+
+
+def test_a_branch_that_outlives_its_context_is_closed_in_silence() -> None:
+    with kv.Context.open(kv.models.nano(), capacity=256, threads=1).sync() as ctx:
+        branch = ctx.branch(QUESTION)
+    branch.close()
+
+
+def test_threads_that_use_it_while_it_closes_are_told() -> None:
+    for _ in range(5):
+        ctx = kv.Context.open(kv.models.nano(), capacity=2048, threads=1).sync()
+
+        def work(ctx: kv.SyncContext = ctx) -> None:
+            while True:
+                with ctx.branch(QUESTION) as branch, branch.stream(max_tokens=8) as tokens:
+                    list(tokens)
+
+        with ThreadPoolExecutor(4) as pool:
+            working = [pool.submit(work) for _ in range(4)]
+            time.sleep(0.05)
+            ctx.close()
+            for each in working:
+                assert isinstance(each.exception(30), kv.ContextClosed)
 
 
 def test_one_that_nobody_has_is_closed() -> None:

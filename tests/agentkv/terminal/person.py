@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 import pyte
 
-CTRL_C, CTRL_D, ALT_ENTER = "\x03", "\x04", "\x1b\r"
+CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
 
 
 class Person:

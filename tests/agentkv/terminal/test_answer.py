@@ -74,6 +74,18 @@ def test_terminals_obey_nothing_in_it() -> None:
     assert "\\x1b[2J" in out.getvalue()
 
 
+def test_terminals_obey_nothing_that_is_spelled_as_an_entity() -> None:
+    out = io.StringIO()
+    with Answer(Console(file=out, force_terminal=True, width=80, color_system=None)) as answer:
+        answer.add(
+            "a &#8238; b &rlm; c **&#8203;** d `&amp;`\n\n- &#x2028; e &lt;\n\n"
+            "| &#xE0041; | f |\n|-|-|\n| 1 | &#8238; |\n"
+        )
+    assert not set("\u202e\u200f\u200b\u2028\U000e0041") & set(out.getvalue())
+    assert "e <" in out.getvalue()
+    assert "&amp;" in out.getvalue()
+
+
 def test_where_nobody_looks_it_is_plain_text() -> None:
     out = io.StringIO()
     with Answer(Console(file=out, width=40)) as answer:

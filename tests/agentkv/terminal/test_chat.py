@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from .person import ALT_ENTER, CTRL_C, CTRL_D, Person
+from .person import ALT_ENTER, CTRL_C, CTRL_D, CTRL_Z, Person
 
 ANSWER = "I am Nano, your desk agent."
 BABBLE = ("--temperature", "50", "--max-tokens", "3000")  # words without end
-TOOLS = """
-import agentkv as kv
+TOOL = """
+import agentkv as kv, sys, time
 
-@kv.tool
+@kv.tool{asks}
 def weather(city: str) -> str:
     "weather in a city"
-    return "hail"
+    {body}
 """
 SitDown = Callable[..., Person]
 
@@ -49,7 +51,7 @@ def test_it_answers_with_tools_and_leaves(sit_down: SitDown) -> None:
     person.say("What is 7 * 8?")
     person.sees("7 * 8 = 56.")
     assert "-> calculator(expression='7 * 8')" in person.text
-    assert '<- {"result": 56}' in person.text
+    assert '<- calculator: {"result": 56}' in person.text
     person.until(lambda: any(line.startswith(" nano | main: ") for line in person.lines))
     person.type(CTRL_C)
     person.sees("Ctrl-D or /quit leaves")
@@ -144,7 +146,7 @@ def test_tools_of_a_file_are_turned_on_and_off(sit_down: SitDown, tmp_path: Path
     person = sit_down("--tools", str(file))
     for line, said in (
         ("/tools", "on   weather: weather in a city"),
-        ("What is the weather in Tolvik?", "<- hail"),
+        ("What is the weather in Tolvik?", "<- weather: hail"),
         ("/tools off weather", "weather is off"),
         ("/tools", "off  weather"),
         ("/tools off rain", "error: there is no tool 'rain'"),
@@ -182,6 +184,152 @@ def test_branches_are_saved_and_gone_on_with(sit_down: SitDown, tmp_path: Path) 
     other.until(lambda: other.text.count("error: ") == 2)
 
 
+def tool_file(folder: Path, body: str, asks: str = "") -> str:
+    file = folder / "tools.py"
+    file.write_text(TOOL.format(body=body, asks=asks))
+    return str(file)
+
+
+def test_sigterm_at_the_prompt_ends_it(sit_down: SitDown) -> None:
+    person = sit_down()
+    os.kill(person.process.pid, signal.SIGTERM)
+    assert person.ends(20) == 143
+    assert "Traceback" not in person.text
+
+
+def test_sigterm_in_an_answer_ends_it(sit_down: SitDown) -> None:
+    person = sit_down("--temperature", "50", "--max-tokens", "15000")
+    person.say("Hello")
+    person.until(lambda: len(person.lines) > 3 and any(person.lines[3:10]))
+    os.kill(person.process.pid, signal.SIGTERM)
+    assert person.ends(20) == 143
+    assert "Traceback" not in person.text
+
+
+def test_a_tool_that_never_returns_keeps_nobody_from_leaving(sit_down: SitDown, tmp_path: Path) -> None:
+    person = sit_down("--tools", tool_file(tmp_path, "time.sleep(1000)"))
+    person.say("What is the weather in Tolvik?")
+    person.sees("-> weather(city='Tolvik')")
+    person.type(CTRL_C)
+    person.sees("(stopped")
+    person.prompted()
+    person.type(CTRL_D)
+    assert person.ends(20) == 0
+    assert "Traceback" not in person.text
+
+
+@pytest.mark.parametrize("body", ["sys.exit(3)", "raise KeyboardInterrupt"])
+def test_a_tool_that_would_end_the_program_has_failed(sit_down: SitDown, tmp_path: Path, body: str) -> None:
+    person = sit_down("--tools", tool_file(tmp_path, body))
+    person.say("What is the weather in Tolvik?")
+    person.sees('<- weather: {"error": "RuntimeError: it raised')
+    person.prompted()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+
+
+def test_tools_that_ask_first_are_decided_on(sit_down: SitDown, tmp_path: Path) -> None:
+    person = sit_down("--tools", tool_file(tmp_path, "return 'hail'", "(approve=True)"))
+    person.say("What is the weather in Tolvik?")
+    person.sees("weather(city='Tolvik') asks first: y runs it, any other key does not")
+    person.type("y")
+    person.sees("<- weather: hail")
+    person.prompted()
+    person.say("What is the weather in Brasno?")
+    person.sees("weather(city='Brasno') asks first")
+    person.type("n")
+    person.sees('<- weather: {"error": "denied: it was not approved"}')
+    person.prompted()
+    person.say("What is the weather in Oslo?")
+    person.sees("weather(city='Oslo') asks first")
+    person.type(CTRL_C)
+    person.sees("(stopped")
+    person.prompted()
+
+
+def test_what_is_typed_during_an_answer_is_sent_after_it(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE)
+    person.say("Hello")
+    person.type("/fork later\r/nonsense\r")
+    person.sees("on later now, a fork of main")
+    person.sees("error: there is no /nonsense")
+
+
+def test_ctrl_d_during_an_answer_leaves_after_it(sit_down: SitDown) -> None:
+    person = sit_down("--temperature", "50", "--max-tokens", "500")
+    person.say("Hello")
+    person.type(CTRL_D)
+    assert person.ends() == 0
+
+
+def test_ctrl_z_is_no_part_of_a_message(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.type(CTRL_Z)
+    person.look(0.2)
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    assert "^Z" not in person.text
+
+
+def test_a_history_that_cannot_be_kept_is_done_without(sit_down: SitDown, tmp_path: Path) -> None:
+    (tmp_path / "home" / "chat-history").mkdir(parents=True)
+    person = sit_down()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    assert "Traceback" not in person.text
+    assert "exception" not in person.text
+
+
+def test_what_cannot_be_done_is_one_line(sit_down: SitDown) -> None:
+    person = sit_down("--capacity", "300")
+    for line, said in (
+        ("/save ~nosuchuser/x", "error: FILE is str '~nosuchuser/x'"),
+        ("/load ~nosuchuser/x", "home directory"),
+        (f"/rollback {'9' * 5000}", "9...' is no number of"),
+        ("word " * 400, "(--capacity)"),
+        ("/system You're Nano.", "the system prompt is set"),
+        ("/system", "You're Nano."),
+        ("Who are you?", ANSWER),
+    ):
+        person.prompted()
+        person.say(line)
+        person.sees(said)
+    assert "Traceback" not in person.text
+
+
+def test_a_new_conversation_leaves_the_other_branches(sit_down: SitDown) -> None:
+    person = sit_down()
+    for line, said in (
+        ("Who are you?", ANSWER),
+        ("/fork a-long-name", "on a-long-name now"),
+        ("/fork x", "on x now"),
+        ("/switch main", "on main now"),
+        ("/clear", "a new conversation on main"),
+        ("/switch a-long-name", f"on a-long-name now: {ANSWER}"),
+        ("/branches", "*   a-long-name"),
+    ):
+        person.prompted()
+        person.say(line)
+        person.sees(said)
+    person.prompted()
+    rows = [line for line in person.lines if re.fullmatch(r"[* ] +\S+ +[0-9]+ tokens.*", line)]
+    assert len(rows) == 3
+    assert len({line.index(" tokens") for line in rows}) == 1
+
+
+def test_a_loaded_branch_shows_its_own_system_prompt(sit_down: SitDown, tmp_path: Path) -> None:
+    file = tmp_path / "talk.kv"
+    person = sit_down()
+    for line, said in (("/system You are Tolvik.", "is set"), (f"/save {file}", "saved 1"), ("/quit", "")):
+        person.say(line)
+        person.sees(said)
+        person.look(0.1)
+    assert person.ends() == 0
+    other = sit_down("--load", str(file))
+    other.say("/system")
+    other.sees("You are Tolvik.")
+
+
 def test_the_last_questions_come_back_with_the_arrow(sit_down: SitDown) -> None:
     person = sit_down()
     person.say("Who are you?")
@@ -200,11 +348,18 @@ def test_tab_completes_commands_and_branches(sit_down: SitDown) -> None:
     person = sit_down()
     person.type("/fo\t")
     person.sees("> /fork")
-    person.type(" idea\r")
+    person.type("idea\r")
     person.sees("on idea now")
     person.prompted()
     person.type("/switch m\t")
     person.sees("> /switch main")
+    person.type("\r")
+    person.prompted()
+    for keys, shown in (("/to\t", "/tools"), ("of\t", "/tools off"), ("cal\t", "/tools off calculator")):
+        person.type(keys)
+        person.sees(f"> {shown}")
+    person.type("\r")
+    person.sees("calculator is off")
 
 
 def test_lines_are_begun_and_pasted(sit_down: SitDown) -> None:
@@ -258,6 +413,22 @@ def test_without_a_terminal_lines_are_answered() -> None:
     )
 
 
+def test_without_a_terminal_nobody_lets_tools_run_that_ask_first(tmp_path: Path) -> None:
+    tools = tool_file(tmp_path, "return 'hail'", "(approve=True)")
+    ended = run("--tools", tools, stdin="What is the weather in Tolvik?\n")
+    assert ended.returncode == 0
+    assert "weather(city='Tolvik') asks first, and nobody is there: it does not run" in ended.stdout
+    assert "hail" not in ended.stdout
+
+
+def test_a_tool_that_runs_out_of_time_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    ended = run(
+        "--tools", tool_file(tmp_path, "time.sleep(1000)", "(timeout=0.1)"), stdin="What is the weather in Oslo?\n"
+    )
+    assert ended.returncode == 0
+    assert "<- weather" in ended.stdout
+
+
 def test_what_goes_wrong_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0")
     (tmp_path / "empty.py").write_text("")
@@ -268,6 +439,7 @@ def test_what_goes_wrong_is_one_line(tmp_path: Path) -> None:
         (["--tools", str(tmp_path / "none.py")], "", "none.py"),
         (["--load", str(tmp_path / "none.kv")], "", "none.kv"),
         ([], "/nope\n", "there is no /nope"),
+        (["--capacity", "50"], "Who are you?\n", "(--capacity)"),
     ):
         ended = run(*options, stdin=stdin)
         assert ended.returncode == 1

@@ -127,7 +127,10 @@ def test_the_command_writes_a_page_or_perfettos_format(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["view", str(path), "--perfetto", "-o", str(tmp_path / "p")]).exit_code == 0
     assert (tmp_path / "p").stat().st_size > 1000
     (tmp_path / "b.trace").write_text("no trace")
-    assert CliRunner().invoke(app, ["view", str(tmp_path / "b.trace")]).exit_code == 1
+    for wrong in (str(tmp_path / "b.trace"), "", "/"):
+        done = CliRunner().invoke(app, ["view", wrong])
+        assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+        assert done.output.startswith("error: ")
 
 
 def test_a_damaged_trace_has_no_page(tmp_path: Path) -> None:

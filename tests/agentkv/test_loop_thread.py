@@ -1,0 +1,120 @@
+"""Event loops on threads of their own: whoever waits for one hears of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+
+import pytest
+
+import agentkv as kv
+from agentkv._loop_thread import LoopThread, OnLoop
+
+
+def elsewhere(work: Callable[[], object]) -> Future[object]:
+    """What it comes to on another thread, which may hang."""
+    outcome: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome
+
+
+@asynccontextmanager
+async def nothing() -> AsyncIterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def slow_to_leave() -> AsyncIterator[None]:
+    yield
+    time.sleep(0.2)  # noqa: ASYNC251 - whatever is asked for meanwhile waits in the loop's queue
+
+
+def forever(loop: OnLoop) -> Future[object]:
+    return elsewhere(lambda: loop.wait(asyncio.sleep(3600)))
+
+
+def test_what_runs_when_the_loop_ends_is_told() -> None:
+    thread = LoopThread(nothing)
+    outcome = forever(thread)
+    thread.wait(asyncio.sleep(0.05))
+    thread.close()
+    with pytest.raises(kv.ContextClosed):
+        outcome.result(30)
+
+
+def test_what_is_asked_for_while_it_closes_is_told() -> None:
+    thread = LoopThread(slow_to_leave)
+    closing = elsewhere(thread.close)
+    time.sleep(0.05)
+    outcomes = [forever(thread) for _ in range(3)]
+    for outcome in outcomes:
+        with pytest.raises(kv.ContextClosed):
+            outcome.result(30)
+    closing.result(30)
+
+
+def test_what_is_asked_for_while_the_loop_winds_down_is_told() -> None:
+    thread, release = LoopThread(nothing), threading.Event()
+
+    async def occupy() -> None:
+        asyncio.get_running_loop().run_in_executor(None, release.wait)
+
+    thread.wait(occupy())
+    closing = elsewhere(thread.close)  # waits for the executor's thread
+    time.sleep(0.05)
+    try:
+        with pytest.raises(kv.ContextClosed):
+            forever(thread).result(30)
+    finally:
+        release.set()
+    closing.result(30)
+    with pytest.raises(kv.ContextClosed):
+        thread.wait(asyncio.sleep(0))
+
+
+def test_a_loop_of_another_that_ends_is_noticed() -> None:
+    loop, never = asyncio.new_event_loop(), asyncio.sleep(0)
+    outcome = elsewhere(lambda: OnLoop(loop).wait(never))  # the loop does not run
+    time.sleep(0.05)
+    loop.close()
+    with pytest.raises(kv.ContextClosed):
+        outcome.result(30)
+    never.close()
+
+
+def test_a_coroutine_that_is_cancelled_by_itself_is_no_end_of_the_loop() -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    thread = LoopThread(nothing)
+    outcome = elsewhere(lambda: thread.wait(cancelled()))
+    while not outcome.done():
+        time.sleep(0.01)
+    assert type(outcome.exception()).__name__ == "CancelledError"
+    thread.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_process_is_told_that_the_loop_is_not_its_own() -> None:
+    thread = LoopThread(nothing)
+    child = os.fork()
+    if child == 0:
+        outcome = forever(thread)
+        try:
+            os._exit(0 if isinstance(outcome.exception(10), kv.WrongEventLoop) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.close()

@@ -86,10 +86,12 @@ class VLLM:
         self._model = model
         self._likely: int | None = None
         self._vocab_size = 0
+        self._most = 0  # tokens of a branch
 
     def knows(self, facts: Facts, vocab_size: int) -> None:
         """Its name, and what `logits` are of."""
-        self._model, self._likely, self._vocab_size = facts.model, facts.likely, vocab_size
+        self._model, self._likely, self._most = facts.model, facts.likely, facts.max_positions
+        self._vocab_size = vocab_size
 
     async def facts(self, http: Connection) -> Facts:
         """Of its model. Raises ModelError for a server that does not tell token ids."""
@@ -125,8 +127,8 @@ class VLLM:
         yield ended(http.host, reason, _ENDS)
 
     async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
-        """One token is made, and dropped: the least that it takes."""
-        return _fed(http, await self._complete(http, tokens, 0))
+        """One token is made, and dropped: the least that it takes, for which there must be a position."""
+        return _fed(http, await self._complete(http, tokens[: self._most - 1], 0))
 
     async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
         """Log-probabilities: logits up to a constant, of as many tokens as the server tells."""

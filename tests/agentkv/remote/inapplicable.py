@@ -77,6 +77,8 @@ OVER_VLLM: dict[str, str] = {
     "test_generation_enters_the_history": BITS,
     "test_text_that_may_begin_a_stop_string_is_held_back": BITS,
     "test_no_memory_in_the_bookkeeping": FIRST,
+    "test_a_hugging_face_folder_runs_on_torch": BITS,
+    "test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded": CELLS,
     "test_a_refused_value_of_a_stream_stays_on_the_branch": END,
     "test_beside_tools_a_message_is_calls_or_the_value": BITS,
 }

@@ -21,6 +21,7 @@ def main() -> None:
     try:
         _run()
     except SystemExit as end:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is leaving already
         if not _threads_end():
             with contextlib.suppress(OSError):
                 sys.stdout.flush()

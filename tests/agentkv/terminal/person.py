@@ -84,13 +84,14 @@ class Person:
         self.until(lambda: text in self.text, seconds)
 
     def prompted(self, seconds: float = 60) -> None:
-        """Reads until the last line above the toolbar is an empty prompt."""
+        """Reads until an empty prompt waits."""
+        self.until(lambda: self.is_prompted, seconds)
 
-        def waits() -> bool:
-            shown = [line for line in self.lines if line and not re.match(r" \S+ \| ", line)]
-            return bool(shown) and shown[-1] == ">"
-
-        self.until(waits, seconds)
+    @property
+    def is_prompted(self) -> bool:
+        """Is the last line above the toolbar an empty prompt?"""
+        shown = [line for line in self.lines if line and not re.match(r" \S+ \| ", line)]
+        return bool(shown) and shown[-1] == ">"
 
     def ends(self, seconds: float = 60) -> int:
         """Reads until it has left; its status."""

@@ -64,7 +64,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_was_read(sit_down: SitDown) -> No
     for _ in range(20):  # some end by themselves
         shown = len(person.text)
         person.say("Hello")
-        person.until(lambda shown=shown: len(person.text) > shown + 200)
+        person.until(lambda shown=shown: len(person.text) > shown + (20 if person.is_prompted else 200))
         person.type(CTRL_C)
         person.prompted()
         if "(stopped; what is here stays)" in person.text:
@@ -109,7 +109,8 @@ def test_ctrl_c_while_it_opens_leaves(sit_down: SitDown) -> None:
     person = sit_down(ready=False)
     person.sees("opening")
     person.type(CTRL_C)
-    assert person.ends() == 130
+    # Python 3.11 ends by the signal itself where it came while `eval` or `exec` of a string ran, caught or not.
+    assert person.ends() in (130, -signal.SIGINT)
     assert "Traceback" not in person.text
 
 

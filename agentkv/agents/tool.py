@@ -109,7 +109,8 @@ class Tool(Generic[Deps_contra, P, R_co]):
     @property
     def definition(self) -> dict[str, Any]:
         """The tool in the form that chat templates and tool-calling APIs share."""
-        parameters = {"properties": {}, **self.parameters}  # which many templates read, and some schemas leave out
+        parameters = dict(self.parameters)
+        parameters.setdefault("properties", {})  # which many templates read, and some schemas leave out
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from contextlib import suppress
@@ -42,13 +43,13 @@ async def _cancel_on(signals: Any, scope: anyio.CancelScope) -> None:
 
 def _stdin_lines() -> MemoryObjectReceiveStream[str]:
     """From a thread that is left behind where nobody waits for more."""
-    sending, lines = anyio.create_memory_object_stream[str]()
+    sending, lines = anyio.create_memory_object_stream[str](math.inf)
     token = current_token()
 
     def feed() -> None:
         with suppress(anyio.BrokenResourceError, RuntimeError), open(0, "rb", closefd=False) as stdin:
             for line in stdin:
-                anyio.from_thread.run(sending.send, line.decode("utf-8", "replace"), token=token)
+                anyio.from_thread.run_sync(sending.send_nowait, line.decode("utf-8", "replace"), token=token)
             anyio.from_thread.run_sync(sending.close, token=token)
 
     threading.Thread(target=feed, name="agentkv-mcp-stdin", daemon=True).start()

@@ -211,18 +211,22 @@ void penalties_look_at_the_whole_log() {
 void what_it_made_before_counts() {
   Rig rig;
   const Tokens prompt = prompt_tokens(6, 4);
-  const Sampling sampling{.presence_penalty = 0.7f, .frequency_penalty = 0.9f};
-  const Tokens whole =
-      rig.run(rig.engine.generate(rig.prompt(prompt), {.max_tokens = 30, .sampling = sampling, .ignore_eos = true}))
-          .tokens;
+  GenerateOptions options{.sampling = {.presence_penalty = 0.7f, .frequency_penalty = 0.9f}, .ignore_eos = true};
+  const auto said = [&](const Tokens& before, std::int32_t count, std::int32_t made) {
+    const BranchId branch = rig.prompt(before);
+    options.max_tokens = count;
+    options.made = made;
+    const Tokens tokens = rig.run(rig.engine.generate(branch, options)).tokens;
+    rig.engine.close(branch);
+    return tokens;
+  };
+  const Tokens whole = said(prompt, 30, 0);
   bool differs = false;
   for (std::int32_t made = 0; made < 30; ++made) {
     const Tokens rest(whole.begin() + made, whole.end());
     const Tokens before = joined(prompt, Tokens(whole.begin(), whole.begin() + made));
-    GenerateOptions options{.max_tokens = 30 - made, .sampling = sampling, .ignore_eos = true, .made = made};
-    CHECK(rig.run(rig.engine.generate(rig.prompt(before), options)).tokens == rest);
-    options.made = 0;
-    differs |= rig.run(rig.engine.generate(rig.prompt(before), options)).tokens != rest;
+    CHECK(said(before, 30 - made, made) == rest);
+    differs |= said(before, 30 - made, 0) != rest;
   }
   CHECK(differs);
 }

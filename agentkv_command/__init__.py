@@ -21,12 +21,13 @@ def main() -> None:
     try:
         _run()
     except SystemExit as end:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is leaving already
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is leaving already
         if not _threads_end():
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        signal.signal(signal.SIGINT, interrupt)
         raise
 
 

@@ -20,6 +20,7 @@ from .._model_info import ModelInfo
 from .._options import MOST_POSITIONS
 from .._shown import shown
 from .._stats import Snapshot
+from .._tokenizer import TOKENIZER_FILES
 from .agentkv import AgentKV
 from .cells import NoCells
 from .connection import Connection
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 WIRES: dict[str, Callable[[str | None], Wire]] = {"agentkv": AgentKV, "vllm": VLLM}
 CONNECT_S = 10.0
-FILES = {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Remote:
             return self._tokenizer if kept is None else kept.path
         if facts.tokenizer_files:
             folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
-            for name in FILES & facts.tokenizer_files.keys():  # and no others, wherever they would lead
+            for name in facts.tokenizer_files.keys() & set(TOKENIZER_FILES):  # and no others, wherever they would lead
                 (folder / name).write_bytes(facts.tokenizer_files[name].encode("utf-8", "replace"))
             return folder
         if facts.folder is None:

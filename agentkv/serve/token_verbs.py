@@ -13,6 +13,7 @@ from .._commands import Job, check_finished
 from .._request import GenerationRequest
 from .._speculation import INHERIT
 from .._stream import DEFAULT_BUFFER, TokenStream
+from .._tokenizer import TOKENIZER_FILES
 from .body import read_body
 from .event_stream import Answer, Emit, EventStream
 from .openai.chat import ERRORS
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from .server import Server
 
 P = TypeVar("P", bound=Prompt)
-
-_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
 async def show_facts(server: Server, request: Request) -> Response:
@@ -145,5 +144,5 @@ async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    found = [folder / name for name in _FILES if (folder / name).is_file()]
+    found = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     return {path.name: path.read_text("utf-8") for path in found}

@@ -294,9 +294,6 @@ class StepLoop:
 
     def _give_up(self) -> None:
         """The thread will not come back: everything under way fails, and the Context ends without it."""
-        from agentkv_runtime.engine import expect_leaks
-
-        expect_leaks()
         log.error("a strategy does not return; its thread is left behind", thread=self._thread and self._thread.name)
         error = StepFailed(
             "a strategy did not return from `propose` or `observe`; see kv.spec.Strategy, open the Context again"

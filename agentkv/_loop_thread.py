@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
-from ._errors import ContextClosed, WrongEventLoop
+from ._errors import AgentKVError, ContextClosed, WrongEventLoop
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,45 +45,35 @@ class OnLoop:
         if self.is_current():
             coroutine.close()
             raise WrongEventLoop("a blocking call on the event loop that it waits for; await the coroutine instead")
-        started = self._start(coroutine)
-        try:
-            self._until_settled(started.outcome)
-            return started.outcome.result()
+        work = _Work(self._loop, self._entrance, coroutine)
+        try:  # a Ctrl-C may come before any line
+            self._begin(work)
+            self._until_settled(work.outcome)
+            return work.outcome.result()
         finally:
-            if not started.outcome.done():
-                started.cancel()
-                self._until_settled(started.outcome)
+            if not work.outcome.done():
+                work.cancel()
+                self._until_settled(work.outcome)
 
     async def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What it returns, for whatever asyncio event loop awaits it; cancelling this cancels it. Raises as `wait`."""
         if self.is_current():
             return await coroutine
-        started = self._start(coroutine)
+        work = _Work(self._loop, self._entrance, coroutine)
         try:
-            return await asyncio.shield(asyncio.wrap_future(started.outcome))
+            self._begin(work)
+            return await asyncio.shield(asyncio.wrap_future(work.outcome))
         finally:
-            if not started.outcome.done():
-                started.cancel()
+            if not work.outcome.done():
+                work.cancel()
 
-    def _start(self, coroutine: Coroutine[Any, Any, R]) -> _Started[R]:
-        outcome: Future[R] = Future()
-        tasks: list[asyncio.Task[R]] = []
-
-        def begin() -> None:
-            tasks.append(self._loop.create_task(coroutine))
-            tasks[0].add_done_callback(lambda task: _settle(outcome, task, self._entrance))
-
-        def cancel() -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
-
+    def _begin(self, work: _Work[R]) -> None:
         try:
             self._check_process()
-            self._entrance.let_in(self._loop, begin)
-        except BaseException:
-            coroutine.close()
+            work.let_in()
+        except AgentKVError:
+            work.drop()
             raise
-        return _Started(outcome, cancel)
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -128,30 +118,74 @@ class LoopThread(OnLoop, Generic[T]):
     """
 
     def __init__(self, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> None:
-        life = _Life()
+        self._life = _Life()
         opened: Future[T] = Future()
-        thread = threading.Thread(
-            target=lambda: asyncio.run(life.hold(open_it, opened)), name="agentkv-loop", daemon=True
-        )
-        thread.start()
-        self._finalize = weakref.finalize(self, life.end, thread)
+        self._life.start(open_it, opened)
+        weakref.finalize(self, self._life.stop).atexit = False  # garbage is found by any thread: it waits for none
         try:
-            super().__init__(life.begun.result(), life.entrance)
+            super().__init__(self._life.begun.result(), self._life.entrance)
             self.value = opened.result()
-            atexit.register(self._finalize)  # before what opening registered: that ends what this still needs
+            atexit.register(self._life.end)  # before what opening registered: that ends what this still needs
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Closes what is open, and ends the thread. Does nothing the second time."""
-        self._finalize()
-        atexit.unregister(self._finalize)
+        self._life.end()
 
 
-class _Started(NamedTuple, Generic[R]):
-    outcome: Future[R]
-    cancel: Callable[[], None]
+class _Work(Generic[R]):
+    """A coroutine that an event loop runs for another thread.
+
+    Attributes:
+        outcome: what it comes to.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, entrance: Entrance, coroutine: Coroutine[Any, Any, R]) -> None:
+        self.outcome: Future[R] = Future()
+        self._loop = loop
+        self._entrance = entrance
+        self._coroutine = coroutine
+        self._task: asyncio.Task[R] | None = None
+
+    def let_in(self) -> None:
+        """Has it begin. Raises ContextClosed."""
+        self._entrance.let_in(self._loop, self._begin)
+
+    def cancel(self) -> None:
+        """Ends it, begun or not."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end)
+
+    def drop(self) -> None:
+        """One that was not let in."""
+        self._coroutine.close()
+        self._cancelled()
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._settle)
+
+    def _end(self) -> None:
+        if self._task is None:  # what is let in begins before this
+            self.drop()
+        else:
+            self._task.cancel()
+
+    def _settle(self, task: asyncio.Task[R]) -> None:
+        if task.cancelled() and not self._entrance.is_open:  # the loop ends, and nobody here cancelled it
+            self.outcome.set_exception(_closed())
+        elif task.cancelled():
+            self._cancelled()
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+    def _cancelled(self) -> None:
+        self.outcome.cancel()
+        self.outcome.set_running_or_notify_cancel()  # whoever waits for several only then hears of it
 
 
 class _Life:
@@ -161,8 +195,21 @@ class _Life:
         self.begun: Future[asyncio.AbstractEventLoop] = Future()
         self.entrance = Entrance()
         self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
 
-    async def hold(self, open_it: Callable[[], AbstractAsyncContextManager[T]], opened: Future[T]) -> None:
+    def start(self, open_it: Callable[[], AbstractAsyncContextManager[T]], opened: Future[T]) -> None:
+        """Opens it on a thread."""
+
+        def run() -> None:
+            try:
+                asyncio.run(self._hold(open_it, opened))
+            finally:
+                atexit.unregister(self.end)
+
+        self._thread = threading.Thread(target=run, name="agentkv-loop", daemon=True)
+        self._thread.start()
+
+    async def _hold(self, open_it: Callable[[], AbstractAsyncContextManager[T]], opened: Future[T]) -> None:
         self._stop = asyncio.Event()
         self.begun.set_result(asyncio.get_running_loop())
         try:
@@ -176,25 +223,18 @@ class _Life:
         finally:
             self.entrance.shut()  # what was let in is a task by the time that asyncio cancels those that are left
 
-    def end(self, thread: threading.Thread) -> None:
+    def stop(self) -> None:
+        """Has it closed."""
         loop, stop = self.begun.result(), self._stop
         assert stop is not None
-        with suppress(RuntimeError):  # it is closed: opening failed
+        with suppress(RuntimeError):  # it is closed: opening failed, or this was called before
             loop.call_soon_threadsafe(stop.set)
-        if thread is not threading.current_thread():
-            thread.join()
 
-
-def _settle(outcome: Future[R], task: asyncio.Task[R], entrance: Entrance) -> None:
-    if task.cancelled() and not entrance.is_open:  # the loop ends, and nobody here cancelled it
-        outcome.set_exception(_closed())
-    elif task.cancelled():
-        outcome.cancel()
-        outcome.set_running_or_notify_cancel()  # whoever waits for several only then hears of it
-    elif (error := task.exception()) is not None:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(task.result())
+    def end(self) -> None:
+        """The same, and waits until it is."""
+        self.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
 
 def _closed() -> ContextClosed:

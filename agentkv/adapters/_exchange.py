@@ -116,10 +116,12 @@ class _Exchange:
 
 
 class AsyncTransport(httpx2.AsyncBaseTransport):
-    """For a client on any asyncio event loop. `door` opens the application where it is not open."""
+    """For a client on any asyncio event loop. `door` opens the application where it is not open, and `close` closes it
+    with the client."""
 
-    def __init__(self, door: Callable[[], Awaitable[Door]]) -> None:
+    def __init__(self, door: Callable[[], Awaitable[Door]], close: Callable[[], None] | None = None) -> None:
         self._door = door
+        self._close = close
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises what opening the application raises."""
@@ -132,12 +134,18 @@ class AsyncTransport(httpx2.AsyncBaseTransport):
             raise
         return httpx2.Response(head.status, headers=head.headers, stream=_AsyncBody(door.loop, exchange))
 
+    async def aclose(self) -> None:
+        if self._close is not None:
+            await asyncio.to_thread(self._close)
+
 
 class Transport(httpx2.BaseTransport):
-    """For a client without an event loop. `door` opens the application where it is not open."""
+    """For a client without an event loop. `door` opens the application where it is not open, and `close` closes it with
+    the client."""
 
-    def __init__(self, door: Callable[[], Door]) -> None:
+    def __init__(self, door: Callable[[], Door], close: Callable[[], None] | None = None) -> None:
         self._door = door
+        self._close = close
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Raises what opening the application raises, and WrongEventLoop on the application's own event loop."""
@@ -149,6 +157,10 @@ class Transport(httpx2.BaseTransport):
             exchange.leave()
             raise
         return httpx2.Response(head.status, headers=head.headers, stream=_Body(door.loop, exchange))
+
+    def close(self) -> None:
+        if self._close is not None:
+            self._close()
 
 
 class _AsyncBody(httpx2.AsyncByteStream):

@@ -24,7 +24,7 @@ def client(model: Context | str | Path, **opening: Any) -> AsyncOpenAI:
 
     Args:
         model: a Context that is open, on the event loop that it is open on; or a model as `Context.open` takes it,
-            which is opened in a thread of its own with the first request, and closed with the process.
+            which is opened in a thread of its own with the first request, and closed with the client or the process.
         opening: for `Context.open`, where it is opened here: `capacity`, `speculative`, ...
 
     Raises:
@@ -40,12 +40,11 @@ def blocking_client(model: Context | str | Path, **opening: Any) -> OpenAI:
 
 
 def async_client(local: Local) -> AsyncOpenAI:
-    """Over a model that several clients share. It takes the time that it takes: who asks may say how long to wait."""
-    return AsyncOpenAI(
-        http_client=httpx2.AsyncClient(transport=AsyncTransport(local.async_door)), timeout=None, **OPTIONS
-    )
+    """Closing it closes the model. It takes the time that it takes: who asks may say how long to wait."""
+    transport = AsyncTransport(local.async_door, local.close)
+    return AsyncOpenAI(http_client=httpx2.AsyncClient(transport=transport), timeout=None, **OPTIONS)
 
 
 def sync_client(local: Local) -> OpenAI:
-    """Over a model that several clients share."""
-    return OpenAI(http_client=httpx2.Client(transport=Transport(local.door)), timeout=None, **OPTIONS)
+    """Closing it closes the model."""
+    return OpenAI(http_client=httpx2.Client(transport=Transport(local.door, local.close)), timeout=None, **OPTIONS)

@@ -37,9 +37,7 @@ NB_MODULE(_core, m) {
 #endif
       },
       "The version of mlx that the MLX backend was built with; None where it was built without.");
-  m.def(
-      "expect_leaks", [] { nb::set_leak_warnings(false); },
-      "Says nothing at exit of what is still held: a thread was given up with what it holds.");
+  nb::set_leak_warnings(false);  // what a thread or a traceback still holds at exit is no user's concern
   bind_errors(m);
   bind_core(m);
   bind_faults(m);

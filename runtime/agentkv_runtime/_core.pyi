@@ -16,11 +16,6 @@ def mlx_version() -> str | None:
     The version of mlx that the MLX backend was built with; None where it was built without.
     """
 
-def expect_leaks() -> None:
-    """
-    Says nothing at exit of what is still held: a thread was given up with what it holds.
-    """
-
 class Error(RuntimeError):
     """Base of the errors of the native module."""
 

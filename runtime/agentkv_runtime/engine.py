@@ -12,7 +12,6 @@ from agentkv_runtime._core import (
     Stats,
     StepReport,
     StoredBranch,
-    expect_leaks,
 )
 
 __all__ = [
@@ -27,5 +26,4 @@ __all__ = [
     "Stats",
     "StepReport",
     "StoredBranch",
-    "expect_leaks",
 ]

@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def loop_threads() -> list[threading.Thread]:
     """Threads of step loops that run."""
     return [thread for thread in threading.enumerate() if re.fullmatch(r"agentkv-\d+", thread.name)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_step_loop_outlives_its_module() -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 10  # one that was given up ends by itself
+    while loop_threads() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert loop_threads() == []
 
 
 OpenContext = Callable[..., AbstractAsyncContextManager[kv.Context]]

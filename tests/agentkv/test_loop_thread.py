@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,45 @@ async def slow_to_leave() -> AsyncIterator[None]:
 
 def forever(loop: OnLoop) -> Future[object]:
     return elsewhere(lambda: loop.wait(asyncio.sleep(3600)))
+
+
+def test_garbage_is_closed_by_threads_that_it_needs_itself() -> None:
+    collected = threading.Event()
+
+    @asynccontextmanager
+    async def needs_another() -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(collected.wait)
+
+    def collect() -> None:
+        gc.collect()
+        collected.set()
+
+    thread = LoopThread(needs_another)
+    thread.itself = thread  # type: ignore[attr-defined]
+    del thread
+    elsewhere(collect).result(30)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_ctrl_c_as_it_begins_ends_it(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    thread = LoopThread(nothing)
+    begin = thread._begin
+
+    def interrupted(work: Any) -> None:
+        if begun:
+            begin(work)
+        raise KeyboardInterrupt
+
+    async def others() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    before = thread.wait(others())
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(thread, "_begin", interrupted)
+        thread.wait(asyncio.sleep(3600))
+    assert thread.wait(others()) == before
+    thread.close()
 
 
 def test_what_runs_when_the_loop_ends_is_told() -> None:

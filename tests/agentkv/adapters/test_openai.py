@@ -16,6 +16,7 @@ import pytest
 import agentkv as kv
 from agentkv.adapters.openai import blocking_client, client
 
+from ..conftest import loop_threads
 from .conftest import NO_CALL, freed
 
 pytestmark = pytest.mark.anyio
@@ -76,6 +77,15 @@ def test_a_client_of_several_event_loops() -> None:
         return (await local.chat.completions.create(**QUESTION)).choices[0].message.content
 
     assert len({asyncio.run(ask()) for _ in range(3)}) == 1
+    asyncio.run(local.close())
+    assert loop_threads() == []
+
+
+def test_closing_a_client_closes_the_model_that_it_opened() -> None:
+    with blocking_client(kv.models.nano(), capacity=1024, threads=1) as local:
+        local.chat.completions.create(**QUESTION)
+        assert len(loop_threads()) == 1
+    assert loop_threads() == []
 
 
 def test_a_process_ends_though_nothing_was_closed() -> None:

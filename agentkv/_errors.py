@@ -129,7 +129,15 @@ class RemoteError(AgentKVError):
 
 
 class LimitReached(AgentKVError):
-    """An agent's turn needed more rounds, tokens, calls or seconds than it was allowed."""
+    """An agent's turn needed more rounds, tokens, calls or seconds than it was allowed.
+
+    Attributes:
+        limit: which: "max_rounds", "max_tokens", "max_calls" or "max_seconds".
+    """
+
+    def __init__(self, message: str, limit: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 # The error for each class of the runtime's, and what to do where its message does not say it. By name: the native

@@ -97,7 +97,9 @@ class Reply:
         turn, agent, home = self._turn, self._turn.agent, self._home
         left = agent.max_tokens - turn.generated
         if left <= 0:
-            raise LimitReached(f"the turn generated {turn.generated} tokens; pass a larger max_tokens to the agent")
+            raise LimitReached(
+                f"the turn generated {turn.generated} tokens; pass a larger max_tokens to the agent", "max_tokens"
+            )
         heard = turn.desk.heard
         buffer = DEFAULT_BUFFER if heard else left
         request = GenerationRequest.checked(
@@ -147,7 +149,8 @@ class Reply:
         if reason == "length":
             raise LimitReached(
                 f"a message was cut after {count} tokens: the turn may generate {self._turn.agent.max_tokens}; pass a "
-                "larger max_tokens to the agent"
+                "larger max_tokens to the agent",
+                "max_tokens",
             )
         if reason == "context_full" and self._held.context.model_info.max_positions == len(self._held):
             raise PositionsExhausted(

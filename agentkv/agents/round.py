@@ -51,7 +51,7 @@ class Round(Generic[Out]):
         most = self._agent.max_rounds
         if self._turn.rounds == most:
             raise LimitReached(
-                f"the turn made calls in all of its {most} rounds; pass a larger max_rounds to the agent"
+                f"the turn made calls in all of its {most} rounds; pass a larger max_rounds to the agent", "max_rounds"
             )
         self._turn.rounds += 1
         if self._agent.before_round is not None:
@@ -98,7 +98,9 @@ class Round(Generic[Out]):
         """A call is complete, or never will be. Those that may begin early begin here."""
         most = self._agent.max_calls
         if most is not None and len(self._turn.calls) == most:
-            raise LimitReached(f"the turn makes more than {most} calls; pass a larger max_calls to the agent")
+            raise LimitReached(
+                f"the turn makes more than {most} calls; pass a larger max_calls to the agent", "max_calls"
+            )
         name = call_id(self._calls_before + len(self._calls))  # as `Branch.messages` calls it
         call = Call(self._desk, CallRequest(name, parsed.name, parsed.arguments or {}, parsed.error))
         self._calls.append(call)

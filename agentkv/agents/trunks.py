@@ -46,12 +46,16 @@ class Trunks:
                 root.branch.close()
 
 
+def told_tools(branch: Branch) -> list[str]:
+    """Names of the tools that a branch's messages tell its model of."""
+    return [tool.get("function", tool).get("name") for tool in branch._history.conversation.tools or ()]
+
+
 def warn_of_untold(branch: Branch, names: Iterable[str]) -> None:
     """Logs which tools of an agent a branch's messages do not tell its model of: it will hardly call them."""
-    conversation = branch._history.conversation
-    told = {tool.get("function", tool).get("name") for tool in conversation.tools or ()}
+    told = told_tools(branch)
     untold = [name for name in names if name not in told]
-    if untold and conversation.entries:
+    if untold and branch._history.conversation.entries:
         log.warning("the branch does not tell the model of all tools of its agent", branch=branch.id, untold=untold)
 
 

@@ -123,7 +123,9 @@ class Turn(Generic[Out]):
         seconds = self.agent.max_seconds
         with anyio.move_on_after(seconds):
             return await work
-        raise LimitReached(f"the turn took longer than {seconds:g} s; pass a larger max_seconds, or ask for less")
+        raise LimitReached(
+            f"the turn took longer than {seconds:g} s; pass a larger max_seconds, or ask for less", "max_seconds"
+        )
 
     def _so_far(self, held: Branch, output: Any = MISSING) -> Run[Out]:
         return Run(

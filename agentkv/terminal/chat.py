@@ -12,7 +12,7 @@ from agentkv_runtime.printable import printable
 from rich.console import Console
 from rich.text import Text
 
-from .._errors import AgentKVError, ContextFull
+from .._errors import AgentKVError, ContextFull, LimitReached
 from ..agents import events
 from ..agents.calls import CallRequest
 from . import commands
@@ -102,17 +102,26 @@ async def respond(talk: Talk, line: str, console: Console, stop: Stop, decides: 
     """
     async with stop.stoppable() as scope:
         if line.startswith("/"):
-            shown = await commands.run(talk, line)
-            text = Text("\n".join(map(printable, shown.split("\n"))), "dim")
-            console.print(text, soft_wrap=not console.is_terminal)
+            show(await commands.run(talk, line), console)
         else:
             await _answer(talk, line, console, decides)
     return not scope.cancelled_caught
 
 
+def show(text: str, console: Console) -> None:
+    """What the chat itself says, in lines."""
+    lines = "\n".join(map(printable, text.split("\n")))
+    console.print(Text(lines, "dim"), soft_wrap=not console.is_terminal)
+
+
 def told(error: Exception) -> str:
     """What it says, and the option of `agentkv chat` that it is about."""
-    return f"{error} (--capacity)" if isinstance(error, ContextFull) else str(error)
+    match error:
+        case ContextFull():
+            return f"{error} (--capacity)"
+        case LimitReached(limit="max_tokens"):
+            return f"{error} (--max-tokens)"
+    return str(error)
 
 
 async def _answer(talk: Talk, message: str, console: Console, decides: Decides | None) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .._console import escaped, fail, reporting, stdout
-from .._errors import ContextFull
+from .._errors import ContextFull, LimitReached
 
 
 def chat(
@@ -60,5 +60,5 @@ def chat(
             stdout.print(f"[dim]opening {escaped(folder)} ...[/]", soft_wrap=True)
         try:
             anyio.run(talking, how)
-        except ContextFull as error:
+        except (ContextFull, LimitReached) as error:
             fail(told(error))

@@ -95,8 +95,8 @@ async def _tools(talk: Talk, words: Words) -> str:
         return "\n".join(lines) or "there are no tools; start with --tools FILE.py"
     if len(words) != 2 or words[0] not in ("on", "off"):
         raise InvalidInput("usage: /tools, or /tools on NAME, or /tools off NAME")
-    await talk.turn(words[1], on=words[0] == "on")
-    return f"{words[1]} is {words[0]}"
+    lost = await talk.turn(words[1], on=words[0] == "on")
+    return f"{words[1]} is {words[0]}{_without(lost)}"
 
 
 async def _spec(talk: Talk, words: Words) -> str:
@@ -112,8 +112,7 @@ async def _save(talk: Talk, words: Words) -> str:
 
 
 async def _load(talk: Talk, words: Words) -> str:
-    names = await talk.load(_file(words[0]))
-    return f"loaded {', '.join(names)}; on {talk.current} now"
+    return await loaded(talk, _file(words[0]))
 
 
 async def _stats(talk: Talk, words: Words) -> str:
@@ -132,8 +131,8 @@ async def _stats(talk: Talk, words: Words) -> str:
 async def _system(talk: Talk, words: Words) -> str:
     if not words:
         return talk.system or "there is no system prompt; /system TEXT sets one"
-    await talk.instruct(words[0])
-    return "the system prompt is set, and the conversation read again under it"
+    lost = await talk.instruct(words[0])
+    return f"the system prompt is set, and the conversation read again under it{_without(lost)}"
 
 
 async def _clear(talk: Talk, words: Words) -> str:
@@ -167,6 +166,18 @@ COMMANDS = {
     "/help": Command("", "this list", _help),
     "/quit": Command("", "leave", _quit),
 }
+
+
+async def loaded(talk: Talk, path: Path) -> str:
+    """Adds the branches of a file, and returns what to show. Raises as `Context.load_all` does."""
+    names = await talk.load(path)
+    lacking = talk.lacking()
+    hint = f"\nit was begun with tools that are not here: {', '.join(lacking)} (--tools FILE.py)" if lacking else ""
+    return f"loaded {', '.join(names)}; on {talk.current} now{hint}"
+
+
+def _without(lost: int) -> str:
+    return f"; its oldest {lost} messages do not fit any more (--capacity)" if lost else ""
 
 
 def _words(line: str, rest: str = "") -> list[str]:

@@ -13,7 +13,9 @@ from .._console import stdout
 from .._context import Context
 from .._sampling import Sampling
 from ..agents.agent import Agent
-from .chat import HOW_TO_LEAVE, chat, chat_of_lines
+from ..spec import PromptLookup
+from .chat import HOW_TO_LEAVE, chat, chat_of_lines, show
+from .commands import loaded
 from .talk import Talk
 from .tools import CALCULATOR, tools_of
 
@@ -40,13 +42,20 @@ async def talking(how: How) -> None:
     own = [] if how.tools is None else tools_of(how.tools)
     on = [*([CALCULATOR] if how.calculator else []), *own]
     sampling = Sampling(temperature=how.temperature, seed=how.seed)
-    agent: Agent[None, str] = Agent(how.system, tools=on, sampling=sampling, max_tokens=how.max_tokens)
+    agent: Agent[None, str] = Agent(
+        how.system,
+        tools=on,
+        sampling=sampling,
+        max_tokens=how.max_tokens,
+        speculative=PromptLookup() if how.speculates else None,
+    )
     room = overflow.DropOldest()  # a chat goes on, though the oldest of it is forgotten
     async with Context.open(how.model, how.capacity, threads=how.threads, overflow=room) as context:
-        talk = await Talk.begin(context, agent, [CALCULATOR, *own])
-        talk.speculate(how.speculates)
-        if how.load is not None:
-            await talk.load(how.load)
+        talk = Talk(context, agent, [CALCULATOR, *own])
+        if how.load is None:
+            await talk.begin()
+        else:
+            show(await loaded(talk, how.load), stdout)
         if sys.stdin.isatty():
             stdout.print(Text(f"{context.model_info.path.name} is here. {HOW_TO_LEAVE}.", "dim"))
             await chat(talk, stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from agentkv_runtime.store.home import home
@@ -53,7 +54,16 @@ def _history() -> History:
         path.open("ab+").close()  # it can be read and written, and is no folder
     except Exception:
         return InMemoryHistory()
-    return FileHistory(path)
+    return _History(path)
+
+
+class _History(FileHistory):
+    """One that a full disk does not end the chat for: what is not written is remembered until it ends."""
+
+    def store_string(self, string: str) -> None:
+        """Writes it, where that can be done."""
+        with suppress(OSError):
+            super().store_string(string)
 
 
 class _Commands(Completer):

@@ -5,63 +5,83 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .. import spec
 from .._branch import Branch
 from .._context import Context
-from .._errors import InvalidInput
+from .._errors import ContextFull, InvalidInput, PositionsExhausted
 from .._message import Message
 from .._saving import Saved
 from ..agents.agent import Agent
 from ..agents.stream import AgentStream
 from ..agents.tool import Tool
+from ..agents.trunks import told_tools
 
 _NAME = re.compile(r"[^\s/]{1,40}")
 
 
-class Talk:
-    """Branches by name, one of them the current one. Made by `begin`.
+@dataclass(slots=True)
+class Named:
+    """A branch of a chat.
 
     Attributes:
+        branch: it.
+        agent: who answers on it: the system prompt and the tools are those that the branch begins with.
+        parent: name of the branch that it was forked from; None for a first one.
+    """
+
+    branch: Branch
+    agent: Agent[None, str]
+    parent: str | None = None
+
+
+class Talk:
+    """Branches by name, one of them the current one, once it was begun or loaded.
+
+    Args:
         context: theirs.
-        agent: who answers: the system prompt, the tools that are on, how it samples and speculates.
-        tools: all tools that there are, by name.
+        agent: who answers on those that begin here.
+        tools: all tools that there are; those that the agent lacks are off.
+
+    Attributes:
+        tools: by name.
         current: name of the current branch.
     """
 
     def __init__(self, context: Context, agent: Agent[None, str], tools: Sequence[Tool[None, ..., Any]]) -> None:
-        """Private: use `begin`."""
         self.context = context
-        self.agent = agent
         self.tools = {tool.name: tool for tool in tools}
         self.current = ""
-        self._branches: dict[str, Branch] = {}
-        self._parents: dict[str, str] = {}
+        self._agent = agent
+        self._named: dict[str, Named] = {}
 
-    @classmethod
-    async def begin(cls, context: Context, agent: Agent[None, str], tools: Sequence[Tool[None, ..., Any]]) -> Talk:
-        """A chat that nothing was said in yet, on the branch `main`; `tools` are off where the agent lacks them."""
-        talk = cls(context, agent, tools)
-        talk.current, talk._branches = "main", {"main": await agent.trunk(context)}
-        return talk
+    async def begin(self) -> None:
+        """Goes on on the branch `main`, on which nothing was said yet."""
+        self._named["main"] = Named(await self._agent.trunk(self.context), self._agent)
+        self.current = "main"
 
     @property
     def branch(self) -> Branch:
         """The current one."""
-        return self._branches[self.current]
+        return self._named[self.current].branch
+
+    @property
+    def agent(self) -> Agent[None, str]:
+        """Who answers on the current branch."""
+        return self._named[self.current].agent
 
     @property
     def system(self) -> str:
-        """The system prompt of the current branch, which may be another than the agent's where it was loaded."""
-        return next((message.content for message in self.branch.messages if message.role == "system"), "")
+        """The system prompt of the current branch."""
+        return _system(self.branch)
 
     @property
     def names(self) -> list[str]:
         """Of all branches, oldest first."""
-        return list(self._branches)
+        return list(self._named)
 
     def ask(self, message: str) -> AgentStream[str]:
         """A turn on the current branch, which keeps what was read of it."""
@@ -74,15 +94,13 @@ class Talk:
     async def fork(self, name: str | None = None) -> str:
         """Goes on on a fork of the current branch, at no cost. Raises InvalidInput for a name that is taken."""
         chosen = self._free(name)
-        self._branches[chosen] = await self.branch.fork()
-        self._parents[chosen] = self.current
+        self._named[chosen] = Named(await self.branch.fork(), self.agent, self.current)
         self.current = chosen
         return chosen
 
     def switch(self, name: str) -> None:
         """Raises InvalidInput for a name that no branch has."""
-        if name not in self._branches:
-            raise InvalidInput(f"there is no branch {name!r}; there are: {', '.join(self._branches)}")
+        self._check_is_there(name)
         self.current = name
 
     async def rollback(self, turns: int) -> str:
@@ -97,85 +115,133 @@ class Talk:
         """Closes a branch that is not the current one. Raises InvalidInput."""
         if name == self.current:
             raise InvalidInput("this is the current branch; /switch to another one first")
-        if name not in self._branches:
-            raise InvalidInput(f"there is no branch {name!r}; there are: {', '.join(self._branches)}")
-        await self._branches.pop(name).close()
-        parent = self._parents.pop(name, None)
-        for kid in [kid for kid, of in self._parents.items() if of == name]:
-            del self._parents[kid]
-            if parent is not None:
-                self._parents[kid] = parent
+        self._check_is_there(name)
+        closed = self._named.pop(name)
+        await closed.branch.close()
+        for named in self._named.values():
+            if named.parent == name:
+                named.parent = closed.parent
 
     def tree(self) -> list[tuple[int, str, Branch]]:
         """How deep each branch is below the first ones, its name, and it; each behind its parent."""
         found: list[tuple[int, str, Branch]] = []
 
         def walk(parent: str | None, depth: int) -> None:
-            for name, branch in self._branches.items():
-                if self._parents.get(name) == parent:
-                    found.append((depth, name, branch))
+            for name, named in self._named.items():
+                if named.parent == parent:
+                    found.append((depth, name, named.branch))
                     walk(name, depth + 1)
 
         walk(None, 0)
         return found
 
-    async def instruct(self, system: str) -> None:
-        """Another system prompt, under which the conversation of the current branch is read again."""
-        await self._become(replace(self.agent, instructions=system))
+    async def instruct(self, system: str) -> int:
+        """Another system prompt, under which the conversation of the current branch is read again.
 
-    async def turn(self, name: str, *, on: bool) -> None:
-        """Turns a tool on or off; the conversation of the current branch is read again. Raises InvalidInput."""
+        Returns how many of its oldest messages do not fit any more.
+        """
+        return await self._become(replace(self.agent, instructions=system))
+
+    async def turn(self, name: str, *, on: bool) -> int:
+        """Turns a tool of the current branch on or off; its conversation is read again. Raises InvalidInput.
+
+        Returns how many of its oldest messages do not fit any more.
+        """
         if name not in self.tools:
             raise InvalidInput(f"there is no tool {name!r}; there are: {', '.join(self.tools) or 'none'}")
         tools = [tool for tool in self.agent.tools if tool.name != name]
-        await self._become(replace(self.agent, tools=[*tools, self.tools[name]] if on else tools))
+        return await self._become(replace(self.agent, tools=[*tools, self.tools[name]] if on else tools))
 
     def speculate(self, on: bool) -> None:
-        """Drafts from what was said before, or not."""
-        self.agent = replace(self.agent, speculative=spec.PromptLookup() if on else None)
+        """Drafts from what was said before, or not; on all branches."""
+        strategy = spec.PromptLookup() if on else None
+        self._agent = replace(self._agent, speculative=strategy)
+        for named in self._named.values():
+            named.agent = replace(named.agent, speculative=strategy)
 
     async def save(self, path: Path) -> Saved:
-        """All branches to one file. Raises as `Context.save` does."""
-        return await self.context.save(path, self._branches)
+        """All branches to one file, by their paths in the tree, the current one last. Raises as `Context.save` does."""
+        names = sorted(self._named, key=lambda name: name == self.current)
+        return await self.context.save(path, {self._path(name): self._named[name].branch for name in names})
 
     async def load(self, path: Path) -> list[str]:
         """Adds the branches of a file, and goes on with its last one. Raises as `Context.load_all` does."""
         loaded = await self.context.load_all(path)
-        names = []
-        for name, branch in loaded.items():
-            chosen = name if name not in self._branches else self._free(None, name)
-            self._branches[chosen] = branch
-            names.append(chosen)
-        self.current = names[-1]
-        return names
+        chosen: dict[str, str] = {}
+        for at, branch in loaded.items():
+            leaf = at.rpartition("/")[2] or at
+            chosen[at] = leaf if leaf not in self._named else self._free(None, leaf)
+            self._named[chosen[at]] = Named(branch, self._agent_of(branch))
+        for at, name in chosen.items():
+            self._named[name].parent = chosen.get(at.rpartition("/")[0])
+        self.current = list(chosen.values())[-1]
+        return list(chosen.values())
 
-    async def _become(self, agent: Agent[None, str]) -> None:
-        said = [message for message in self.branch.messages if message.role != "system"]
+    def lacking(self) -> list[str]:
+        """Tools that the current branch tells its model of, and that are not here: of a branch that was loaded."""
+        return [name for name in told_tools(self.branch) if name not in self.tools]
+
+    def _path(self, name: str) -> str:
+        parent = self._named[name].parent
+        return name if parent is None else f"{self._path(parent)}/{name}"
+
+    def _agent_of(self, branch: Branch) -> Agent[None, str]:
+        on = [self.tools[name] for name in told_tools(branch) if name in self.tools]
+        return replace(self._agent, instructions=_system(branch), tools=on)
+
+    async def _become(self, agent: Agent[None, str]) -> int:
+        said = _whole(self.branch.messages)
         fresh = await agent.trunk(self.context)
         try:
-            if said:
-                await fresh.extend(_whole(said))
+            fitting = await _read(fresh, said)
         except BaseException:
             fresh.close()
             raise
         await self._put(fresh)
-        self.agent = agent
+        self._named[self.current].agent = agent
+        return len(said) - len(fitting)
 
     async def _put(self, fresh: Branch) -> None:
         """In the place of the current branch."""
         await self.branch.close()
-        self._branches[self.current] = fresh
+        self._named[self.current].branch = fresh
+
+    def _check_is_there(self, name: str) -> None:
+        if name not in self._named:
+            raise InvalidInput(f"there is no branch {name!r}; there are: {', '.join(self._named)}")
 
     def _free(self, name: str | None, stem: str = "fork") -> str:
         if name is None:
-            return next(each for n in itertools.count(1) if (each := f"{stem}-{n}") not in self._branches)
+            return next(each for n in itertools.count(1) if (each := f"{stem}-{n}") not in self._named)
         if not _NAME.fullmatch(name):
             raise InvalidInput(f"{name!r} is no name for a branch: one word without '/', of at most 40 characters")
-        if name in self._branches:
+        if name in self._named:
             raise InvalidInput(f"there is a branch {name!r} already; /switch {name} goes there")
         return name
 
 
+async def _read(branch: Branch, said: Sequence[Message]) -> Sequence[Message]:
+    """Has a branch read what was said, but for the oldest questions and answers that do not fit; returns what it read.
+
+    Raises ContextFull or PositionsExhausted where the last question does not fit.
+    """
+    while said:
+        try:
+            await branch.extend(said)
+            break
+        except (ContextFull, PositionsExhausted):
+            later = [i for i, message in enumerate(said) if i and message.role == "user"]
+            if not later:
+                raise
+            said = said[later[0] :]
+    return said
+
+
+def _system(branch: Branch) -> str:
+    return next((message.content for message in branch.messages if message.role == "system"), "")
+
+
 def _whole(messages: Sequence[Message]) -> list[Message]:
-    """Without an answer that was begun and is empty, which no template takes."""
-    return [message for message in messages if message.content or message.calls or message.role != "assistant"]
+    """What was said, without an answer that was begun and is empty, which no template takes."""
+    said = (message for message in messages if message.role != "system")
+    return [message for message in said if message.content or message.calls or message.role != "assistant"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -16,9 +17,9 @@ CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
 
 
 class Person:
-    """Talks to `agentkv chat`. A screen of 100 by 30 at first."""
+    """Talks to `agentkv chat`. A screen of 100 by 30 at first; `disk_is_full` lets it write to no file."""
 
-    def __init__(self, home: Path, *options: str) -> None:
+    def __init__(self, home: Path, *options: str, disk_is_full: bool = False) -> None:
         self._screen = pyte.HistoryScreen(100, 30, history=20_000)
         self._bytes = pyte.ByteStream(self._screen)
         self.process = pexpect.spawn(
@@ -26,6 +27,7 @@ class Person:
             ["-m", "agentkv", "chat", "--threads", "1", *options],
             dimensions=(30, 100),
             env={**os.environ, "AGENTKV_HOME": str(home), "TERM": "xterm-256color"},
+            preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) if disk_is_full else None,
         )
 
     @property

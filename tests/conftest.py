@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,14 @@ FolderFactory = Callable[..., Path]
 def no_home_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Models that a test exports are not kept for whoever runs it."""
     os.environ["AGENTKV_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _collected_once() -> Iterator[None]:
+    """Torch keeps some 100,000s of objects of each export for good: no later collection looks through them again."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -141,6 +141,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": [0.0] * 4,
     },
     "granitemoehybrid": {"mamba_d_head": 32, "layer_types": ["mamba", "attention"]},
+    "hrm_text": {"H_cycles": 1, "L_cycles": 2, "L_bp_cycles": [1]},
     "jamba": {"attn_layer_offset": 1},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},

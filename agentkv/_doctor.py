@@ -47,7 +47,7 @@ def doctor(
     table = Table(show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in (*_machine(), *_packages(), *_backends(broken), *_kept()):
+    for name, value in (*_machine(), *_packages(), *_backends(broken), *_kept(broken)):
         table.add_row(name, escaped(value))
     stdout.print(table)
     if measure and not broken:
@@ -126,10 +126,15 @@ def _about(backend: str) -> str:
     return f", kernels for {get_cpu_isa()}, {get_threads()} threads"
 
 
-def _kept() -> Iterator[tuple[str, str]]:
+def _kept(broken: list[str]) -> Iterator[tuple[str, str]]:
+    from agentkv_runtime.errors import StoreError
     from agentkv_runtime.store.home import home
 
-    where = home()
+    try:
+        where = home()
+    except StoreError as error:
+        broken.append(str(error))
+        return
     there = where if where.exists() else Path(where.anchor)
     yield "models", f"{where}, {bytes_text(shutil.disk_usage(there).free)} free; `agentkv list` shows what is kept"
 

@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
-from ._errors import WrongEventLoop
+from ._errors import InvalidInput, WrongEventLoop
 
 if TYPE_CHECKING:
     from ._context import Context
     from .sync.context import SyncContext
 
 P = ParamSpec("P")
+HOW = "write `async with kv.Context.open(...) as ctx:`, or `.sync()` behind it where nothing is awaited"
 
 
 class Opening(AbstractAsyncContextManager["Context", bool | None]):
@@ -32,6 +33,17 @@ class Opening(AbstractAsyncContextManager["Context", bool | None]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Coroutine[Any, Any, bool | None]:
         return self._opened.__aexit__(kind, error, traceback)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"nothing is open yet, so there is no {name}: {HOW}", name=name, obj=self)
+
+    def __enter__(self) -> NoReturn:
+        raise InvalidInput(f"`with` opens nothing here: {HOW}")
+
+    def __exit__(self, *of: object) -> None: ...
+
+    def __await__(self) -> NoReturn:
+        raise InvalidInput(f"`await` opens nothing here: {HOW}")
 
     def sync(self) -> SyncContext:
         """Opens the model on an event loop in a thread of its own: a Context whose verbs block.

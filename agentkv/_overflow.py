@@ -171,16 +171,13 @@ class Room:
 
 
 async def _state_of(branch: Branch) -> _State:
+    holds_cells = branch._home.context.model_info.holds_cells
+
     def look(engine: StepEngine) -> _State:
-        stats = engine.stats()
+        stats, length = engine.stats(), engine.length(branch.id)
+        used = stats.cells_used if holds_cells else length  # a server drops what other branches have there
         ranges = tuple(engine.forgotten(branch.id))
-        return _State(
-            engine.length(branch.id),
-            engine.n_cached(branch.id),
-            engine.lacking(branch.id),
-            stats.capacity - stats.cells_used,
-            ranges,
-        )
+        return _State(length, engine.n_cached(branch.id), engine.lacking(branch.id), stats.capacity - used, ranges)
 
     return await branch._loop.call(look)
 

@@ -21,6 +21,7 @@ from .._options import MOST_POSITIONS
 from .._shown import shown
 from .._stats import Snapshot
 from .._tokenizer import TOKENIZER_FILES
+from ..models._called import folder_called
 from .agentkv import AgentKV
 from .cells import NoCells
 from .connection import Connection
@@ -142,11 +143,8 @@ class Remote:
             raise opening_error(error, folder) from error
 
     def _tokenizer_folder(self, facts: Facts, held: ExitStack) -> Path:
-        from agentkv_runtime.store.entries import find
-
         if self._tokenizer is not None:
-            kept = None if self._tokenizer.exists() else find(str(self._tokenizer))
-            return self._tokenizer if kept is None else kept.path
+            return folder_called(self._tokenizer)
         if facts.tokenizer_files:
             folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
             for name in facts.tokenizer_files.keys() & set(TOKENIZER_FILES):  # and no others, wherever they would lead

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._inputs import checked_path
+from ..models._called import folder_called
 from ._built_in import DraftTarget
 from ._tree import TreeDrafts
 
@@ -21,7 +22,7 @@ class DraftModel(TreeDrafts):
     A tree per branch; each level of it costs the smaller model one forward, for all branches together.
 
     Attributes:
-        path: its model folder, as `agentkv export` writes it.
+        path: its model folder, as `agentkv export` writes it; or the name of a model that was pulled, or `nano`.
         width: nodes per branch that a level goes on from: those that are the most likely to be reached.
         top_k: tokens that are tried after each of them.
         adaptive: drafts follow what they have cost and brought; False always verifies all that there is room for.
@@ -37,7 +38,7 @@ class DraftModel(TreeDrafts):
         from agentkv_runtime.speculation import open_draft_model
 
         return open_draft_model(
-            self.path,
+            folder_called(Path(self.path)),
             target.exported_for(self),
             capacity=target.capacity,
             kv_dtype=target.kv_dtype,

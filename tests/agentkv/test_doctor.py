@@ -44,6 +44,14 @@ def test_without_the_native_module_the_status_says_so(monkeypatch: pytest.Monkey
     assert "libexecutorch.so is not there" in " ".join(done.output.split())
 
 
+def test_a_home_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTKV_HOME", "~nosuchuser/models")
+    done = CliRunner().invoke(app, ["doctor", "--no-measure"])
+    assert done.exit_code == 1
+    assert "set AGENTKV_HOME to a folder" in " ".join(done.output.split())
+    assert "Traceback" not in done.output
+
+
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "agentkv", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("agentkv 0.")

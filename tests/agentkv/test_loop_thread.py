@@ -79,9 +79,10 @@ def test_a_ctrl_c_as_it_begins_ends_it(monkeypatch: pytest.MonkeyPatch, begun: b
         return len(asyncio.all_tasks()) - 1
 
     before = thread.wait(others())
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(thread, "_begin", interrupted)
-        thread.wait(asyncio.sleep(3600))
+        with pytest.raises(KeyboardInterrupt):
+            thread.wait(asyncio.sleep(3600))
     assert thread.wait(others()) == before
     thread.close()
 

@@ -86,6 +86,8 @@ class NamedBranches:
             raise InvalidInput("this server saves nothing: start it with --saves FOLDER")
         if not _FILE_NAME.fullmatch(file):
             raise InvalidInput(f"file is {file!r}, but it must be a plain name of letters, digits, '_', '.', '-'")
+        if (self.folder / file).is_symlink():
+            raise InvalidInput(f"file is {file!r}, which is a link there, and may lead out of the folder")
         return self.folder / file
 
     def tree(self) -> str:

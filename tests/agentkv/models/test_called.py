@@ -26,6 +26,12 @@ def test_nano_is_a_name() -> None:
         assert ctx.model_info.path == kv.models.nano()
 
 
+def test_a_draft_may_be_called_by_name() -> None:
+    with kv.Context.open("nano", capacity=256, threads=1, speculative=kv.spec.DraftModel("nano")).sync() as ctx:
+        ctx.branch("Hello").generate(max_tokens=8)
+        assert ctx.stats.drafted
+
+
 def test_a_folder_of_that_name_is_the_users(elsewhere: Path) -> None:
     shutil.copytree(kv.models.nano(), elsewhere / "nano")
     with kv.Context.open("nano", capacity=64, threads=1).sync() as ctx:

@@ -171,6 +171,9 @@ async def test_an_overflow_policy_makes_room(local: kv.Context) -> None:
         generation = await branch.generate(max_tokens=3000, sampling=endless)
         assert (generation.finish_reason, len(generation.tokens)) == ("length", 3000)
         assert len(branch) <= 301
+        for other in await branch.fork(2):  # what others hold does not lack on the server: it drops them
+            generation = await other.generate(max_tokens=400, sampling=endless)
+            assert (generation.finish_reason, len(generation.tokens)) == ("length", 400)
     thread.close()
 
 

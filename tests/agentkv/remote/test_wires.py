@@ -176,7 +176,7 @@ async def test_an_answer_without_end_is_not_held_in_memory(own: Tape) -> None:
 
 
 async def test_what_vllm_cannot_go_on_with_begins_again(vllm: Tape) -> None:
-    async with kv.Context.connect(vllm.url, tokenizer=kv.models.nano(), retries=2) as ctx:
+    async with kv.Context.connect(vllm.url, tokenizer="nano", retries=2) as ctx:
         expected = await session(ctx, QUESTION)
         cuts = 2
 

@@ -104,6 +104,9 @@ async def test_files_stay_in_their_folder(tmp_path: Path) -> None:
             assert "plain name" in await refused(client, "save", branch="b1", file=name)
         assert "no" in await refused(client, "load", file="none.kv")
         assert not any(tmp_path.iterdir())  # noqa: ASYNC240
+        (tmp_path / "link").symlink_to(tmp_path.parent / "out")
+        for verb, branch in (("save", {"branch": "b1"}), ("load", {})):
+            assert "a link there" in await refused(client, verb, **branch, file="link")
 
 
 async def test_a_cancelled_generation_ends_there() -> None:

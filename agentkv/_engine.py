@@ -147,6 +147,9 @@ class StepEngine(Protocol):
     def replace(self, branch: int, first: int, last: int, tokens: Iterable[int]) -> None:
         """Tokens [first, last) give way to others; all that follows them is fed again by the next job."""
 
+    def replaceable(self, branch: int) -> int:
+        """Tokens before this position can be replaced: not the last one, and none of an output that is being generated."""
+
     def uncache(self, branch: int, length: int) -> None:
         """The cache keeps the first `length` tokens, at most; the next job feeds the others again."""
 

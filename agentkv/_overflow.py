@@ -47,6 +47,7 @@ class _State:
     cached: int
     lacking: int
     free: int
+    replaceable: int
     forgotten: tuple[tuple[int, int], ...]
 
 
@@ -63,6 +64,7 @@ class Room:
         forgotten: ranges (p0, p1) of positions that have no cells any more.
         forgets: can others be forgotten (`ModelInfo.forgets`)?
         end: tokens before it may go: not the last one, and in an agent's turn none of the turn.
+        replaceable: tokens before it may give way to others: as `end`, and none of a typed output that is being generated.
     """
 
     def __init__(self, branch: Branch, state: _State, wanted: int) -> None:
@@ -98,9 +100,11 @@ class Room:
         and what follows is fed again, at positions that follow the new ones. Raises InvalidInput.
         """
         self._check()
-        last = checked_count(p1, "p1", 0, self.end)
+        last = checked_count(p1, "p1", 0, self.replaceable)
         first = checked_count(p0, "p0", 0, last)
         ids = checked_ids(tokens, self.branch._home.context.model_info.vocab_size)
+        if first == last and not len(ids):
+            return  # else it would be computed anew, and look as if room had been made
         conversation = self.branch._history.conversation.without(first, last, len(ids))
         await self._replace(first, last, ids, conversation)
 
@@ -168,6 +172,7 @@ class Room:
         lacking = max(state.lacking, 1)  # tokens that are fed before; the last one may be fed again
         self.cells = 0 if self.positions else max(self._wanted + lacking - state.free, 0)
         self.end = max(state.length - 1, 0) if hold is None else min(hold.start, max(state.length - 1, 0))
+        self.replaceable = min(self.end, state.replaceable)
 
 
 async def _state_of(branch: Branch) -> _State:
@@ -176,8 +181,14 @@ async def _state_of(branch: Branch) -> _State:
     def look(engine: StepEngine) -> _State:
         stats, length = engine.stats(), engine.length(branch.id)
         used = stats.cells_used if holds_cells else length  # a server drops what other branches have there
-        ranges = tuple(engine.forgotten(branch.id))
-        return _State(length, engine.n_cached(branch.id), engine.lacking(branch.id), stats.capacity - used, ranges)
+        return _State(
+            length=length,
+            cached=engine.n_cached(branch.id),
+            lacking=engine.lacking(branch.id),
+            free=stats.capacity - used,
+            replaceable=engine.replaceable(branch.id),
+            forgotten=tuple(engine.forgotten(branch.id)),
+        )
 
     return await branch._loop.call(look)
 

@@ -70,6 +70,7 @@ class DropOldest:
     async def _begin_again(self, room: Room, first: int, lacking: int) -> bool:
         gone = _held_from(room, first)  # what was forgotten must not come back into the cache
         last = _end_of_messages(room, first, max(gone, first + max(self._some(room, first), lacking)))
+        last = min(last, room.replaceable)
         if last - first < lacking:
             return False
         await room.replace(first, last)
@@ -107,7 +108,7 @@ class Summarize:
     async def make_room(self, room: Room) -> bool:
         """Condenses it. What follows is fed again in any case, so its cells make room for the agent."""
         first = _end_of_message(room, self.keep)
-        last = _end_of_messages(room, first, first + max((room.end - first) // 2, 1))
+        last = min(_end_of_messages(room, first, first + max((room.end - first) // 2, 1)), room.replaceable)
         if last <= first or not room.fits(first + 1):
             return False
         messages = room.branch.messages

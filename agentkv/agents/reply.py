@@ -152,15 +152,15 @@ class Reply:
                 "larger max_tokens to the agent",
                 "max_tokens",
             )
+        policy = "" if self._held._makes_room else ", or give the branch an `overflow` policy"
         if reason == "context_full" and self._held.context.model_info.max_positions == len(self._held):
             raise PositionsExhausted(
-                f"a message was cut after {count} tokens: the model has no more positions; begin with less, or give "
-                "the branch an `overflow` policy"
+                f"a message was cut after {count} tokens: the model has no more positions; begin with less{policy}"
             )
         if reason == "context_full":
             raise ContextFull(
-                f"a message was cut after {count} tokens: the cache is full; close branches, open the Context with a "
-                "larger capacity, or give it an `overflow` policy"
+                f"a message was cut after {count} tokens: the cache is full; close branches, or open the Context with "
+                f"a larger capacity{policy}"
             )
         if reason == "cancelled":
             raise BranchClosed("the branch was closed in an agent's turn; close it after the turn")

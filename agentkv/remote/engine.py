@@ -177,6 +177,11 @@ class RemoteEngine(WithoutCells):
         if found.job is not None:
             found.job.shifted(len(found) - before)
 
+    def replaceable(self, branch: int) -> int:
+        found = self.branches.at(branch)
+        last = max(len(found) - 1, 0)
+        return last if found.job is None else min(found.job.fixed_from, last)
+
     def uncache(self, branch: int, length: int) -> None:
         found = self.branches.still(branch)
         found.sent = min(found.sent, length)

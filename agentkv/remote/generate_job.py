@@ -123,6 +123,11 @@ class GenerateJob(Job):
             return True
         return not self.engine.goes_on and self._ask().depends_on_made
 
+    @property
+    def fixed_from(self) -> int:
+        output = self.branch.output
+        return super().fixed_from if self._options.constraint is None or output is None else output.began
+
     def shifted(self, tokens: int) -> None:
         self.outcome.prompt_tokens += tokens
 

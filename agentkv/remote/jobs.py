@@ -94,6 +94,11 @@ class Job(ABC):
     def go_on(self, made_room: bool) -> None:  # noqa: B027 - of generations alone
         """Its wait for room is over."""
 
+    @property
+    def fixed_from(self) -> int:
+        """The branch's tokens from there on may not give way."""
+        return len(self.branch)
+
     def shifted(self, tokens: int) -> None:  # noqa: B027 - of generations alone
         """The branch has so many tokens more in front of what it makes."""
 

@@ -118,7 +118,7 @@ def told(error: Exception) -> str:
     """What it says, and the option of `agentkv chat` that it is about."""
     match error:
         case ContextFull():
-            return f"{error} (--capacity)"
+            return f"{error} (/close, --capacity)"
         case LimitReached(limit="max_tokens"):
             return f"{error} (--max-tokens)"
     return str(error)

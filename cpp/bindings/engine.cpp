@@ -139,6 +139,9 @@ void bind_verbs(nb::class_<Engine>& engine) {
       .def(
           "n_cached", [](Engine& self, BranchId id) { return self.branch(id).n_cached; }, "branch"_a,
           "How many of its tokens the cache holds: all, or all but the last. Raises BranchClosed.")
+      .def("replaceable", &Engine::replaceable, "branch"_a,
+           "Tokens before this position can be replaced: not the last one, and none of an output that is being "
+           "generated. Raises BranchClosed.")
       .def("lacking", &Engine::lacking, "branch"_a,
            "How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.")
       .def(

@@ -165,10 +165,6 @@ void BranchTable::replace(Branch& branch, Pos first, Pos last, std::span<const T
   require<InvalidRange>(0 <= first && first <= last && last < branch.length(), "replacing tokens [", first, ", ", last,
                         ") of branch ", branch.id, ", which has ", branch.length(),
                         "; all but the last can be replaced");
-  const Output& output = branch.output;
-  require<InvalidRange>(!output.constraint || output.end <= first || last <= output.began, "replacing tokens [", first,
-                        ", ", last, ") of branch ", branch.id, ", which has an output in [", output.began, ", ",
-                        output.end, ")");
   const Pos shift = static_cast<Pos>(tokens.size()) - (last - first);
   std::vector<Token> log(branch.log.begin(), branch.log.begin() + first);
   log.insert(log.end(), tokens.begin(), tokens.end());
@@ -191,9 +187,12 @@ void BranchTable::replace(Branch& branch, Pos first, Pos last, std::span<const T
   branch.told = std::min(branch.told, first);
   branch.next_logits.reset();
   branch.made = {};
-  if (output.constraint && output.began >= last) {
-    branch.output.began += shift;
-    branch.output.end += shift;
+  Output& output = branch.output;
+  if (output.began >= last) {
+    output.began += shift;
+    output.end += shift;
+  } else if (output.end > first) {  // some of it is gone: nothing goes on with it
+    output = {};
   }
 }
 

@@ -44,7 +44,7 @@ class BranchTable {
   // InvalidRange for positions that are not there, and for the last.
   void forget(Branch& branch, Pos first, Pos last, bool for_room);
   // Tokens [first, last) give way to others, and what follows is to be fed again behind them; what was forgotten before
-  // `first` stays so. Throws InvalidRange for positions that are not there, the last, and some of a finished output.
+  // `first` stays so. Throws InvalidRange for positions that are not there, and for the last.
   void replace(Branch& branch, Pos first, Pos last, std::span<const Token> tokens);
   void close(Branch& branch) noexcept;
 

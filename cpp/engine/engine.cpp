@@ -124,8 +124,16 @@ Cell Engine::forget(BranchId id, std::int64_t first, std::int64_t last, bool for
   return branches_.free_cells() - free;
 }
 
+Pos Engine::replaceable(BranchId id) {
+  const Branch& branch = branches_.at(id);
+  const Pos last = std::max(branch.length() - 1, 0);
+  return branch.job && branch.job->is_constrained() ? std::min(branch.output.began, last) : last;
+}
+
 void Engine::replace(BranchId id, std::int64_t first, std::int64_t last, std::span<const Token> tokens) {
   Branch& branch = branches_.still(id);
+  require<InvalidRange>(last <= replaceable(id), "replacing tokens [", first, ", ", last, ") of branch ", id,
+                        ": the last token stays, and so does an output that is being generated");
   vocabulary_.check(tokens);
   const auto fewer = static_cast<std::size_t>(std::clamp<std::int64_t>(last - first, 0, branch.length()));
   check_positions(branch, tokens.size() > fewer ? tokens.size() - fewer : 0);

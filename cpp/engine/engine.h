@@ -48,6 +48,8 @@ class Engine {
   std::size_t lacking(BranchId branch);
   // The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again.
   void uncache(BranchId branch, std::int64_t length);
+  // Tokens before this position can be replaced: not the last one, and none of an output that is being generated.
+  Pos replaceable(BranchId branch);
   // Tokens [first, last) give way to others, and all that follows them is computed anew, by the next job.
   void replace(BranchId branch, std::int64_t first, std::int64_t last, std::span<const Token> tokens);
   // Ends the wait of a generation that waits for room: StepReport::full named it, and copy() and the verbs above worked

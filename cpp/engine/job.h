@@ -74,6 +74,8 @@ class Job {
   virtual void go_on(bool) {}
   // It waits until another branch has so many of its first positions, to share them; 0 for none.
   virtual Pos awaits(BranchId) const { return 0; }
+  // Does it write an output under a constraint, of which no token may give way?
+  virtual bool is_constrained() const { return false; }
   // The log before what it makes has so many tokens more.
   virtual void shifted(Pos) {}
   // The reader of its emitted tokens has taken this many more.

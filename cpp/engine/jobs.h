@@ -115,6 +115,7 @@ class GenerateJob final : public Job {
   }
   bool waits_for_room() const override { return room_ == Room::Asked; }
   void go_on(bool made_room) override { room_ = made_room ? Room::Enough : Room::Refused; }
+  bool is_constrained() const override { return constrained_.has_value(); }
   void shifted(Pos tokens) override;
   void taken(std::int32_t tokens) override { untaken_ -= tokens; }
 

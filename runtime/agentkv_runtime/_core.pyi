@@ -1067,6 +1067,11 @@ class Engine:
         How many of its tokens the cache holds: all, or all but the last. Raises BranchClosed.
         """
 
+    def replaceable(self, branch: int) -> int:
+        """
+        Tokens before this position can be replaced: not the last one, and none of an output that is being generated. Raises BranchClosed.
+        """
+
     def lacking(self, branch: int) -> int:
         """
         How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.

@@ -229,6 +229,30 @@ async def test_a_read_that_is_cancelled_while_room_is_made(open_context: OpenCon
         assert len(read) == 60
 
 
+async def test_outputs_that_are_done_give_way_and_those_under_way_do_not(open_context: OpenContext) -> None:
+    class Replaces:
+        async def make_room(self, room: Room) -> bool:
+            with pytest.raises(kv.InvalidInput):
+                await room.replace(4, room.replaceable + 1)
+            await room.replace(4, min(room.replaceable, 42))
+            return True
+
+    async with open_context(capacity=64, overflow=Replaces()) as ctx:
+        branch = await ctx.branch(PROMPT)
+        made = (await branch.generate(max_tokens=20, output=kv.Regex("[a-z]{20}"))).tokens
+        assert len(made) > 3
+        await branch.extend(PROMPT[:30])
+        assert branch.tokens == PROMPT[:4] + made[2:] + PROMPT[:30]
+        assert len((await branch.generate(max_tokens=20, output=kv.Regex("[a-z]{20}"))).text) == 20
+        await branch.close()
+        branch = await ctx.branch(PROMPT)
+        long = kv.Regex("[a-z]{200}")
+        cut = await branch.generate(max_tokens=100, output=long)
+        assert (cut.finish_reason, branch.tokens) == ("context_full", PROMPT[:4] + cut.tokens)
+        await branch.generate(max_tokens=100, output=long)
+        assert branch.tokens[: 4 + len(cut.tokens)] == PROMPT[:4] + cut.tokens
+
+
 async def test_positions_run_out_again_and_again() -> None:
     async with small_nano(9000, overflow=DropOldest(keep=4, batch=20)) as ctx:
         branch = await ctx.branch([300 + i % 50 for i in range(4040)])

@@ -148,7 +148,7 @@ class StepEngine(Protocol):
         """Tokens [first, last) give way to others; all that follows them is fed again by the next job."""
 
     def replaceable(self, branch: int) -> int:
-        """Tokens before this position can be replaced: not the last one, and none of an output that is being generated."""
+        """Tokens before this position can be replaced: not the last, and none of an output that is being generated."""
 
     def uncache(self, branch: int, length: int) -> None:
         """The cache keeps the first `length` tokens, at most; the next job feeds the others again."""

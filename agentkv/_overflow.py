@@ -64,7 +64,7 @@ class Room:
         forgotten: ranges (p0, p1) of positions that have no cells any more.
         forgets: can others be forgotten (`ModelInfo.forgets`)?
         end: tokens before it may go: not the last one, and in an agent's turn none of the turn.
-        replaceable: tokens before it may give way to others: as `end`, and none of a typed output that is being generated.
+        replaceable: tokens before it may give way to others: as `end`, and no typed output that is under way.
     """
 
     def __init__(self, branch: Branch, state: _State, wanted: int) -> None:

@@ -135,8 +135,15 @@ def _kept(broken: list[str]) -> Iterator[tuple[str, str]]:
     except StoreError as error:
         broken.append(str(error))
         return
-    there = where if where.exists() else Path(where.anchor)
-    yield "models", f"{where}, {bytes_text(shutil.disk_usage(there).free)} free; `agentkv list` shows what is kept"
+    try:
+        there = next(folder for folder in (where, *where.parents) if folder.exists())
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        broken.append(f"models cannot be kept: {error.strerror}; set AGENTKV_HOME to a folder that can be written")
+        return
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        broken.append(f"models cannot be kept in {where}: set AGENTKV_HOME to a folder that can be written")
+    yield "models", f"{where}, {bytes_text(free)} free; `agentkv list` shows what is kept"
 
 
 def _measured(broken: list[str]) -> Iterator[tuple[str, str]]:

@@ -53,6 +53,7 @@ class Home:
         self.tokenizer = tokenizer
         self.speculation: Speculation = model.speculation
         self.overflow = overflow
+        self.shared: dict[object, Any] = {}  # one of each in a Context, by who makes it
         self._model = model
         self._key: ModelKey | None = None
         self.generate_options = model.generate_options

@@ -179,7 +179,7 @@ class _Work(Generic[R]):
         elif task.cancelled():
             self._cancelled()
         elif (error := task.exception()) is not None:
-            self.outcome.set_exception(error)
+            self.outcome.set_exception(_ending(error) or error)
         else:
             self.outcome.set_result(task.result())
 
@@ -202,7 +202,11 @@ class _Life:
 
         def run() -> None:
             try:
-                asyncio.run(self._hold(open_it, opened))
+                with asyncio.Runner() as runner:
+                    holding = runner.get_loop().create_task(self._hold(open_it, opened))
+                    while not holding.done():  # a tool that ends the program ends its caller's, not the loop
+                        with suppress(SystemExit, KeyboardInterrupt):
+                            runner.get_loop().run_until_complete(holding)
             finally:
                 atexit.unregister(self.end)
 
@@ -235,6 +239,15 @@ class _Life:
         self.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+
+def _ending(error: BaseException) -> BaseException | None:
+    """What ends the program, among what groups of tasks raised."""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for each in error.exceptions if (found := _ending(each)) is not None), None)
+    return None
 
 
 def _closed() -> ContextClosed:

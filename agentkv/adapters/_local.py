@@ -72,8 +72,14 @@ class Local:
 
 
 def _app_of(context: Context, name: str) -> ASGIApp:
-    names = tuple(dict.fromkeys((name, context.model_info.path.name)))
-    return application(context, Settings(names=names, most_waiting=MOST_WAITING, most_seconds=math.inf, any_name=True))
+    """One for all models over a Context: they know each other's conversations, and keep so many in all."""
+    shared = context._home.shared
+    if _app_of not in shared:
+        names = tuple(dict.fromkeys((name, context.model_info.path.name)))
+        settings = Settings(names=names, most_waiting=MOST_WAITING, most_seconds=math.inf, any_name=True)
+        shared[_app_of] = application(context, settings)
+    app: ASGIApp = shared[_app_of]
+    return app
 
 
 def _loop_of(context: Context) -> OnLoop:

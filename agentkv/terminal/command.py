@@ -34,6 +34,8 @@ def chat(
     Where stdin is no terminal, each line of it is a message or a command.
     """
     with reporting():
+        if sys.stdin is None:
+            fail("there is no stdin to read messages from; give it a terminal, a file or a pipe")
         import anyio
 
         from .. import models

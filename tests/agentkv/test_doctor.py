@@ -49,6 +49,11 @@ def test_a_home_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     done = CliRunner().invoke(app, ["doctor", "--no-measure"])
     assert done.exit_code == 1
     assert "set AGENTKV_HOME to a folder" in " ".join(done.output.split())
+    for wrong in ("/dev/null", "x" * 5000):
+        monkeypatch.setenv("AGENTKV_HOME", wrong)
+        done = CliRunner().invoke(app, ["doctor", "--no-measure"])
+        assert done.exit_code == 1
+        assert "models cannot be kept" in " ".join(done.output.split())
     assert "Traceback" not in done.output
 
 

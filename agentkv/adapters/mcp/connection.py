@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -112,16 +113,30 @@ class Connection:
             while page.next_cursor is not None:
                 page = await client.list_tools(cursor=page.next_cursor, cache_mode="bypass")
                 listed += page.tools
-        return [self._tool(tool) for tool in listed]
+        return [self._tool(tool, name) for name, tool in self._by_names(listed).items()]
 
-    def _tool(self, tool: ServerTool) -> Tool[Any, ..., Any]:
+    def _by_names(self, listed: Sequence[ServerTool]) -> dict[str, ServerTool]:
+        """By what they are called here: names that other servers' tools may have, each once."""
+        named: dict[str, ServerTool] = {}
+        for tool in {tool.name: tool for tool in listed}.values():
+            if not tool.name:
+                log.warning("a tool without a name is left out", server=self.name)
+                continue
+            name = stem = _UNSAID.sub("_", self._prefix + tool.name)[:MOST_NAME]
+            for number in itertools.count(2):
+                if name not in named:
+                    break
+                name = f"{stem[: MOST_NAME - len(str(number)) - 1]}_{number}"
+            named[name] = tool
+        return named
+
+    def _tool(self, tool: ServerTool, name: str) -> Tool[Any, ..., Any]:
         async def call(**arguments: Any) -> Any:
             client = await self._client()
             with self._told(f"did not answer a call of {tool.name}"):
                 answer = await client.call_tool(tool.name, arguments)
             return result_of(answer)
 
-        name = _UNSAID.sub("_", self._prefix + tool.name)[:MOST_NAME]
         return Tool(name, tool.description or tool.title or "", _held(tool), call, timeout=self._timeout)
 
     async def _client(self) -> Client:

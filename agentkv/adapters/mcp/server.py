@@ -86,9 +86,9 @@ def branch_server(branches: NamedBranches) -> MCPServer:
         branch: Name, message: str, max_tokens: Count = 256, temperature: Temperature = 0.0, seed: int | None = None
     ) -> dict[str, Any]:
         """Asks a question on a branch of messages, and has it answered."""
-        asked = branches.get(branch)
+        asked, sampling = branches.get(branch), Sampling(temperature=temperature, seed=seed)
         await asked.extend([{"role": "user", "content": message}])
-        made = await asked.generate(max_tokens=max_tokens, sampling=Sampling(temperature=temperature, seed=seed))
+        made = await asked.generate(max_tokens=max_tokens, sampling=sampling)
         return _length(branches, branch) | _written(made)
 
     @tool

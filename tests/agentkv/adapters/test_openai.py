@@ -81,6 +81,19 @@ def test_a_client_of_several_event_loops() -> None:
     assert loop_threads() == []
 
 
+async def test_clients_of_one_context_keep_so_many_conversations_in_all() -> None:
+    async with kv.Context.open(kv.models.nano(), capacity=8192, threads=1) as ctx:
+        for number in range(140):
+            async with client(ctx) as local:
+                question = {"role": "user", "content": f"Number {number}"}
+                await local.chat.completions.create(model="nano", messages=[question], max_tokens=1)  # type: ignore[list-item]
+        assert len(ctx.branches) <= 130
+        first = ctx.stats.prefilled
+        again = [{"role": "user", "content": "Number 139"}]
+        await client(ctx).chat.completions.create(model="nano", messages=again, max_tokens=1)  # type: ignore[arg-type]
+        assert ctx.stats.prefilled - first <= 1
+
+
 def test_closing_a_client_closes_the_model_that_it_opened() -> None:
     with blocking_client(kv.models.nano(), capacity=1024, threads=1) as local:
         local.chat.completions.create(**QUESTION)

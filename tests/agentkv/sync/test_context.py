@@ -86,6 +86,27 @@ def test_threads_share_forwards(ctx: kv.SyncContext) -> None:
     assert max(step.decode_rows for step in ctx.steps) > 1
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
+def test_a_tool_that_ends_the_program_ends_its_callers_and_not_the_context(
+    ctx: kv.SyncContext, error: BaseException, waits: bool
+) -> None:
+    async def waiting(city: str) -> str:
+        raise error
+
+    def working(city: str) -> str:
+        raise error
+
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool: kv.Tool[None, ..., str] = kv.Tool("weather", "weather in a city", schema, waiting if waits else working)
+    agent = kv.Agent("You are Nano, a desk agent.", tools=[tool])
+    trunk = ctx.wait(agent.trunk(ctx.awaited))
+    with pytest.raises(type(error)) as raised:
+        ctx.wait(agent.run(trunk, "What is the weather in Oslo?"))
+    assert raised.value.args == error.args
+    assert ctx.branch(QUESTION).generate(max_tokens=32).text == ANSWER
+
+
 def test_ctrl_c_ends_a_generation_and_keeps_what_was_made(ctx: kv.SyncContext) -> None:
     branch = ctx.branch(QUESTION)
     before = len(branch)
@@ -160,6 +181,9 @@ def test_one_that_nobody_has_is_closed() -> None:
 
     assert made() == ANSWER
     gc.collect()
+    deadline = time.monotonic() + 30  # whoever finds it waits for nothing
+    while loop_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not loop_threads()
 
 

@@ -478,6 +478,12 @@ def test_without_a_terminal_lines_are_answered() -> None:
     )
 
 
+def test_without_stdin_it_says_so() -> None:
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m agentkv chat <&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "no stdin to read messages from" in done.stderr
+
+
 def test_without_a_terminal_nobody_lets_tools_run_that_ask_first(tmp_path: Path) -> None:
     tools = tool_file(tmp_path, "return 'hail'", "(approve=True)")
     ended = run("--tools", tools, stdin="What is the weather in Tolvik?\n")

@@ -125,7 +125,7 @@ async def test_a_server_that_dies_fails_the_call_and_comes_back() -> None:
                 await die()
             assert len(await desk.tools()) > 5
             with pytest.raises(ServerToolError, match="gone"):
-                await desk._tool(mcp_types.Tool(name="gone", input_schema={"type": "object"}))()
+                await desk._tool(mcp_types.Tool(name="gone", input_schema={"type": "object"}), "gone")()
 
 
 async def test_a_call_that_is_cancelled_or_late_is_cancelled_there(
@@ -212,6 +212,15 @@ async def test_a_list_of_tools_that_is_none_is_said(schema: Any) -> None:
     with pytest.raises(ServerLost, match=r"does not list its tools: .*inputSchema"):
         async with connect(bare(schema)):
             pass
+
+
+async def test_names_that_come_out_alike_are_told_apart() -> None:
+    long = "x" * 80
+    names = ["a b", "a_b", f"{long}1", f"{long}2", "", "twice", "twice"]
+    listed = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+    async with connect([*bare({})[:-1], json.dumps(listed)]) as server:
+        told = [tool.name for tool in await server.tools()]
+    assert told == ["a_b", "a_b_2", long[:64], f"{long[:62]}_2", "twice"]
 
 
 async def test_errors_of_the_block_come_out_as_they_are() -> None:

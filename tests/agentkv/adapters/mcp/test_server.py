@@ -62,7 +62,9 @@ async def test_branches_are_forked_and_rolled_back(tmp_path: Path) -> None:
         assert {each["text"] for each in made} == {ANSWER}
         assert made[0]["finish_reason"] == "eos"
         assert await call(client, "rollback", branch="b2", tokens=27) == {"branch": "b2", "tokens": 27}
+        assert "seed" in await refused(client, "chat", branch="b3", message="Thank you!", seed=-1)
         assert (await call(client, "chat", branch="b3", message="Thank you!"))["text"] == "You are welcome."
+        assert (await call(client, "read", branch="b3")).count("Thank you!") == 1
         await call(client, "adopt", branch="b1", other="b3")
         assert (await call(client, "select", branch="b1", choices=["yes", "no"]))["text"] in ("yes", "no")
         assert "You are welcome." in await call(client, "read", branch="b1")

@@ -79,7 +79,7 @@ class Connecting:
         given = (checked_format(call_format), timeout, retries, most_running, verify)
         remote = Remote(url, model, api_key, tokenizer, backend, *given)
         policy = Stop() if overflow is None else checked_overflow(overflow)
-        async with cls._running(remote.open, policy) as context:
+        async with cls._running(remote.open, policy, remote.give_up) as context:
             yield context
 
     @property
@@ -89,6 +89,9 @@ class Connecting:
 
     @classmethod
     def _running(
-        cls, open_host: Callable[[Callable[[], None]], tuple[EngineHost, OpenModel]], policy: Overflow
+        cls,
+        open_host: Callable[[Callable[[], None]], tuple[EngineHost, OpenModel]],
+        policy: Overflow,
+        give_up: Callable[[], None] | None = None,
     ) -> AbstractAsyncContextManager[Context]:
         raise NotImplementedError

@@ -133,9 +133,12 @@ class Context(Storing, Connecting):
     @classmethod
     @asynccontextmanager
     async def _running(
-        cls, open_host: Callable[[Callable[[], None]], tuple[EngineHost, OpenModel]], policy: Overflow
+        cls,
+        open_host: Callable[[Callable[[], None]], tuple[EngineHost, OpenModel]],
+        policy: Overflow,
+        give_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Context]:
-        """`open_host` runs on the step loop's thread, and takes what wakes that."""
+        """`open_host` runs on the step loop's thread, and takes what wakes that; `give_up` ends it early."""
         opened: list[OpenModel] = []
         loop = StepLoop()
 
@@ -144,7 +147,7 @@ class Context(Storing, Connecting):
             opened.append(model)
             return host
 
-        await loop.start(open_engine)
+        await loop.start(open_engine, give_up)
         context = cls(loop, opened[0], policy)
         named = {"model": str(context.model_info.path), "backend": context.model_info.backend}
         log.debug("context opened", **named)

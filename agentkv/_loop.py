@@ -73,10 +73,10 @@ class StepLoop:
         """The last steps, oldest first."""
         return self._worker.trace.records()
 
-    async def start(self, open_engine: Callable[[], EngineHost]) -> None:
+    async def start(self, open_engine: Callable[[], EngineHost], give_up: Callable[[], None] | None = None) -> None:
         """Starts the thread and has it open the engine; raises what that raised.
 
-        Opening cannot be interrupted: a cancelled start waits for it, then stops the thread.
+        A cancelled start waits until that ends, sooner where `give_up` ends it, and stops the thread.
         """
         ready = anyio.Event()
         failures: list[BaseException] = []
@@ -96,13 +96,22 @@ class StepLoop:
         self._thread.start()
         atexit.register(self._at_exit)
         try:
-            await self.until(ready)
+            await self._opened(ready, give_up)
         except BaseException:
             await self.stop()
             raise
         if failures:
             await self.stop()
             raise from_native(failures[0])
+
+    async def _opened(self, ready: anyio.Event, give_up: Callable[[], None] | None) -> None:
+        if give_up is not None:
+            try:
+                await ready.wait()
+            except BaseException:
+                give_up()
+                raise
+        await self.until(ready)
 
     async def stop(self) -> None:
         """Fails what is under way, frees the engine on its thread and joins it. Idempotent; not interrupted."""

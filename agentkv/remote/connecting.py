@@ -26,7 +26,7 @@ from .agentkv import AgentKV
 from .cells import NoCells
 from .connection import Connection
 from .engine import RemoteEngine
-from .exchange import Exchange
+from .exchange import Exchange, Opening
 from .facts import Facts
 from .grammars import RemoteGrammars
 from .options import RemoteOptions
@@ -89,13 +89,18 @@ class Remote:
         self._timeout = timeout
         self._retries = checked_count(retries, "retries", 0, 1000)
         self._most_running = checked_count(most_running, "most_running", 1, 1 << 20)
+        self._opening = Opening()
         self._verify = verify if isinstance(verify, bool | ssl.SSLContext) else _trusting(verify)
+
+    def give_up(self) -> None:
+        """Ends `open`, from another thread: it raises CancelledError."""
+        self._opening.give_up()
 
     def open(self, wake: Callable[[], None]) -> tuple[RemoteHost, OpenModel]:
         """Asks the servers, on the calling thread. Raises RemoteError, ModelError."""
         wire = WIRES[self._backend](self._model)
         with ExitStack() as held:
-            exchange = Exchange(wire, self._replicas, self._retries, wake)
+            exchange = Exchange(wire, self._replicas, self._retries, wake, self._opening)
             held.callback(exchange.close)
             facts = exchange.wait(told_facts)
             tokenizer = self._open_tokenizer(facts, held)
@@ -117,8 +122,11 @@ class Remote:
 
     def _replicas(self) -> Replicas:
         """On the network's thread."""
-        clients = [
-            httpx.AsyncClient(
+        return Replicas([Connection(self._client(url)) for url in self._urls], self._most_running)
+
+    def _client(self, url: str) -> httpx.AsyncClient:
+        try:
+            return httpx.AsyncClient(
                 base_url=url,
                 headers={} if self._api_key is None else {"authorization": f"Bearer {self._api_key}"},
                 timeout=httpx.Timeout(self._timeout, connect=min(self._timeout, CONNECT_S), pool=None),
@@ -126,9 +134,11 @@ class Remote:
                 verify=self._verify if url.startswith("https:") else False,  # certificates take a moment to read
                 http2=find_spec("h2") is not None,
             )
-            for url in self._urls
-        ]
-        return Replicas([Connection(client) for client in clients], self._most_running)
+        except Exception as error:  # whatever it is, the environment says it
+            raise InvalidInput(
+                f"no connection to {url} can be set up: {error}; look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY "
+                "and SSL_CERT_FILE in the environment"
+            ) from error
 
     def _open_tokenizer(self, facts: Facts, held: ExitStack) -> Tokenizer:
         from agentkv_runtime.tokenizer import Tokenizer
@@ -228,6 +238,8 @@ def _checked_url(url: str) -> str:
 def _checked_key(key: object) -> str | None:
     if key is not None and (not isinstance(key, str) or not key or not key.isascii() or not key.isprintable()):
         raise InvalidInput("api_key must be None or a string of printable ASCII characters")
+    if key is not None and key != key.strip():
+        raise InvalidInput("api_key begins or ends with a space, which no key does; leave it out")
     return key
 
 

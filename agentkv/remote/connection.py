@@ -10,7 +10,8 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from .errors import garbled, refusal, unreachable
+from .._errors import AgentKVError
+from .errors import Busy, garbled, refusal, unreachable
 
 T = TypeVar("T")
 
@@ -28,7 +29,8 @@ class Connection:
         self._http = http
         self.host = http.base_url.netloc.decode()
         self.url = str(http.base_url)
-        self._secret = http.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        self._secret = http.headers.get("authorization", "").removeprefix("Bearer ")
+        self._escaped = to_json(self._secret)[1:-1].decode()  # as it is in JSON that nobody has read
 
     async def get(self, path: str, shape: TypeAdapter[T]) -> T:
         """The JSON at a path."""
@@ -62,14 +64,21 @@ class Connection:
         try:
             async with self._http.stream(method, path, content=content, headers=_JSON) as response:
                 if response.status_code != 200:
-                    raise refusal(response, self._unsecret(await _body(response, self.host, _MOST_REFUSAL_BYTES)))
+                    raise refusal(response, await _body(response, self.host, _MOST_REFUSAL_BYTES))
                 yield response
         except _BROKEN as error:
             raise unreachable(error, self.host, self._http.timeout.read) from error
+        except (AgentKVError, Busy) as error:
+            self._unsecret(error.error if isinstance(error, Busy) else error)
+            raise
 
-    def _unsecret(self, body: bytes) -> bytes:
-        """Without the key, which a server may have put into what it says."""
-        return body.replace(self._secret, b"***") if self._secret else body
+    def _unsecret(self, error: Exception) -> None:
+        """Takes the key out of what a server said."""
+        if self._secret:
+            error.args = tuple(
+                arg.replace(self._secret, "***").replace(self._escaped, "***") if isinstance(arg, str) else arg
+                for arg in error.args
+            )
 
     async def _response(self, method: str, path: str, content: bytes | None) -> tuple[bytes, httpx.Headers]:
         async with self._answer(method, path, content) as response:

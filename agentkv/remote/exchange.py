@@ -6,7 +6,9 @@ import asyncio
 import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._errors import RemoteError
@@ -27,6 +29,27 @@ _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 
 
+class Opening:
+    """What is asked before all else, and may be given up by another thread than the one that waits for it."""
+
+    def __init__(self) -> None:
+        self._given_up = False
+        self._asked: Future[Any] | None = None
+
+    def give_up(self) -> None:
+        """Whatever is asked, now or later, raises CancelledError."""
+        self._given_up = True
+        if self._asked is not None:
+            self._asked.cancel()
+
+    def wait(self, asked: Future[Any]) -> Any:
+        """Its result."""
+        self._asked = asked
+        if self._given_up:
+            asked.cancel()
+        return asked.result()
+
+
 class Exchange:
     """Requests, by number. All methods may be called from any thread, and none waits for the network.
 
@@ -35,6 +58,7 @@ class Exchange:
         replicas: made on the thread, from its event loop.
         retries: how often a request is sent again that got no further.
         wake: called when something came that nobody has taken yet.
+        opening: what waits before that.
 
     `hear`, which is to be set before anything is asked, takes what comes, on the thread.
     """
@@ -45,8 +69,10 @@ class Exchange:
         replicas: Callable[[], Replicas],
         retries: int,
         wake: Callable[[], None],
+        opening: Opening,
     ) -> None:
         self.wire = wire
+        self._opening = opening
         self._retries = retries
         self.hear: Callable[[int, Heard], None]
         self._wake = wake
@@ -57,7 +83,11 @@ class Exchange:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agentkv-net", daemon=True)
         self._thread.start()
-        self._replicas = asyncio.run_coroutine_threadsafe(_called(replicas), self._loop).result()
+        try:
+            self._replicas = asyncio.run_coroutine_threadsafe(_called(replicas), self._loop).result()
+        except BaseException:
+            self._end()
+            raise
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -76,7 +106,7 @@ class Exchange:
             except TimeoutError:
                 raise RemoteError(f"no server answered within {OPENING_S:g} s; is it still starting?") from None
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        return self._opening.wait(asyncio.run_coroutine_threadsafe(run(), self._loop))
 
     def servers(self) -> list[ServerState]:
         """As they are now."""
@@ -95,6 +125,9 @@ class Exchange:
                     await replica.connection.aclose()
 
         asyncio.run_coroutine_threadsafe(close(), self._loop).result()
+        self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -130,6 +163,8 @@ class Exchange:
 
         async def once(replica: Replica) -> None:
             if (reason := ask.ended_with(made)) is not None:  # the connection broke before the server could say so
+                if reason == "length" and ask.output is not None:
+                    reason = await self._ended_whole(replica, ask.after(made))
                 return self._tell(request, Ended(reason))
             async with aclosing(self.wire.generate(replica.connection, ask.after(made))) as told:
                 async for heard in told:
@@ -145,6 +180,16 @@ class Exchange:
             await self._tried(request, root, once, lambda: len(made), goes_on)
 
         self._loop.call_soon_threadsafe(self._begin, request, run)
+
+    async def _ended_whole(self, replica: Replica, ask: Ask) -> str:
+        """How an output ended that has all the tokens that it may have: another one shows whether it was complete."""
+        async with aclosing(self.wire.generate(replica.connection, replace(ask, max_tokens=1))) as told:
+            async for heard in told:
+                if isinstance(heard, Ended) and heard.reason in ("eos", "stop"):
+                    return heard.reason
+                if isinstance(heard, Made | Ended):
+                    break
+        return "length"
 
     def hold_back(self, request: int, held: bool) -> None:
         """Nothing more of a generation is read for now, or it is again."""

@@ -73,15 +73,18 @@ async def _by_all(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseExcep
     """What each came to. Once one has succeeded, the others have a moment left: those that hang are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in asked]
     waiting, late = set(tasks), None
-    while waiting:
-        done, waiting = await asyncio.wait(waiting, timeout=late, return_when=asyncio.FIRST_COMPLETED)
-        if late is not None and not done:
-            break
-        if any(not task.cancelled() and task.exception() is None for task in done):
-            late = LATE_S
-    for task in waiting:
-        task.cancel()
-    return await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, timeout=late, return_when=asyncio.FIRST_COMPLETED)
+            if late is not None and not done:
+                break
+            if any(not task.cancelled() and task.exception() is None for task in done):
+                late = LATE_S
+    finally:
+        for task in waiting:
+            task.cancel()
+        told = await asyncio.gather(*tasks, return_exceptions=True)
+    return told
 
 
 async def check_tokenizer(replicas: Replicas, tokenizer: Tokenizer, model: str) -> None:

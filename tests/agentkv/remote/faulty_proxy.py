@@ -55,6 +55,23 @@ class Exchange:
             back.close()
 
 
+def until_event(mark: bytes) -> Fault:
+    """What the server answers, up to the event that has this in it."""
+
+    async def cut(exchange: Exchange) -> None:
+        parts = urlsplit(exchange.server)
+        there, back = await asyncio.open_connection(parts.hostname, parts.port)
+        back.write(exchange.head)
+        told = b""
+        while mark not in told and (data := await there.read(65536)):
+            told += data
+        exchange.writer.write(told[: told.rfind(b"\n\n", 0, told.find(mark)) + 2])
+        await exchange.writer.drain()
+        back.close()
+
+    return cut
+
+
 class FaultyProxy:
     """What it does to the next connections is in `faults`, one each; those after them pass."""
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio
 import pytest
 
 import agentkv as kv
@@ -177,6 +180,28 @@ async def test_an_overflow_policy_makes_room(local: kv.Context) -> None:
     thread.close()
 
 
+async def test_a_waiting_connect_is_cancelled_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, anyio.fail_after(10):
+        began = time.monotonic()
+        with anyio.move_on_after(0.3) as limit:
+            async with kv.Context.connect(f"http://127.0.0.1:{silent.getsockname()[1]}", backend="agentkv"):
+                pass
+        assert limit.cancelled_caught
+        assert time.monotonic() - began < 5
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-net"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("ALL_PROXY", "ftp://x"), ("NO_PROXY", "[::1")])
+async def test_an_environment_that_no_connection_can_be_made_in_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(kv.InvalidInput, match=name):
+        async with kv.Context.connect("http://127.0.0.1:1", backend="agentkv"):
+            pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-net"]
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -196,6 +221,7 @@ async def test_an_overflow_policy_makes_room(local: kv.Context) -> None:
         {"retries": -1},
         {"most_running": 0},
         {"api_key": "a\nb"},
+        {"api_key": "copied-with-a-space "},
         {"verify": "/no/such/file"},
     ],
 )

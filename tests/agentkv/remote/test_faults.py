@@ -18,7 +18,7 @@ import agentkv as kv
 from agentkv._loop_thread import LoopThread
 
 from .conftest import QUESTION, Broken
-from .faulty_proxy import Fault, answers, cut_after, hangs, hangs_up, tls_in_front_of
+from .faulty_proxy import Fault, answers, cut_after, hangs, hangs_up, tls_in_front_of, until_event
 
 BUSY = b'{"error": {"message": "too much is going on", "type": "overloaded", "code": "overloaded"}}'
 HOW = {"max_tokens": 40, "sampling": kv.Sampling(temperature=0.8, seed=5, logit_bias={2: -100})}  # without an end
@@ -92,6 +92,21 @@ async def test_what_depends_on_where_it_began_goes_on(broken: Broken, local: kv.
         broken.proxy.faults.extend(cut_after(350) for _ in range(3))
         assert await of(ctx) == await of(local)
         assert ctx.stats.retries >= 2
+
+
+@pytest.mark.parametrize("pattern", ["[0-9]{3}", "[0-9]{3,9}"])
+async def test_an_output_whose_end_is_not_told_is_asked_after(broken: Broken, local: kv.Context, pattern: str) -> None:
+    """All tokens that it may have came, and not whether it was complete with them."""
+
+    async def of(ctx: kv.Context) -> tuple[str, str, list[int]]:
+        branch = await ctx.branch("The code is ")
+        made = await branch.generate(output=kv.Regex(pattern), max_tokens=3)
+        return made.text, made.finish_reason, branch.tokens
+
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=1) as ctx:
+        broken.proxy.faults.append(until_event(b'data: {"finish_reason"'))
+        assert await of(ctx) == await of(local)
+        assert ctx.stats.retries == 1
 
 
 async def test_turns_of_agents_outlive_broken_connections(broken: Broken, local: kv.Context) -> None:
@@ -275,6 +290,10 @@ async def test_the_key_is_in_no_error_and_no_log(broken: Broken, caplog: pytest.
         assert "sesame" not in repr(error.value) + repr(ctx)
         broken.proxy.faults.append(answers("400 Bad", b'{"error": {"message": "no such key: sesame-open"}}'))
         with pytest.raises(kv.InvalidInput, match=r"no such key: \*\*\*"):
+            await branch.generate(**HOW)  # type: ignore[arg-type]
+        event = b'data: {"error": {"message": "no such key: sesame-open"}}\n\n'
+        broken.proxy.faults.append(answers("200 OK", event, "content-type: text/event-stream"))
+        with pytest.raises(kv.RemoteError, match=r"no such key: \*\*\*"):
             await branch.generate(**HOW)  # type: ignore[arg-type]
     assert "sesame" not in caplog.text
 

@@ -227,7 +227,7 @@ def test_a_conversation_too_long_to_be_read_again_loses_its_oldest(sit_down: Sit
         person.prompted()
     person.say("/tools off calculator")
     person.sees("calculator is off; its oldest ")
-    person.sees("(--capacity)")
+    person.sees("--capacity)")
     person.prompted()
     person.say("Who are you?")
     person.sees(ANSWER)
@@ -351,7 +351,7 @@ def test_what_cannot_be_done_is_one_line(sit_down: SitDown) -> None:
         ("/save ~nosuchuser/x", "error: FILE is str '~nosuchuser/x'"),
         ("/load ~nosuchuser/x", "home directory"),
         (f"/rollback {'9' * 5000}", "9...' is no number of"),
-        ("word " * 400, "(--capacity)"),
+        ("word " * 400, "--capacity)"),
         ("/system You're Nano.", "the system prompt is set"),
         ("/system", "You're Nano."),
         ("Who are you?", ANSWER),
@@ -510,7 +510,7 @@ def test_what_goes_wrong_is_one_line(tmp_path: Path) -> None:
         (["--tools", str(tmp_path / "none.py")], "", "none.py"),
         (["--load", str(tmp_path / "none.kv")], "", "none.kv"),
         ([], "/nope\n", "there is no /nope"),
-        (["--capacity", "50"], "Who are you?\n", "(--capacity)"),
+        (["--capacity", "50"], "Who are you?\n", "--capacity)"),
     ):
         ended = run(*options, stdin=stdin)
         assert ended.returncode == 1

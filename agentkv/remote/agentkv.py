@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from .._errors import ModelError
-from .asks import Ask, Count, Ended, Fed, Made, Row, Scores, TokenId, ended, made
+from .asks import Ask, Count, Ended, Fed, Logprob, Made, Row, Scores, TokenId, ended, made
 from .errors import cut_off, event_error, garbled
 from .facts import Facts
 
@@ -42,14 +42,14 @@ class _Prefilled(TypedDict):
 
 
 class _Selected(_Prefilled):
-    logprobs: list[float]
+    logprobs: list[Logprob]
 
 
 class _Event(TypedDict, total=False):
     error: dict[str, Any]
     cached: Count
     tokens: list[TokenId]
-    logprobs: list[float]
+    logprobs: list[Logprob]
     tops: list[list[tuple[TokenId, float]]]
     finish_reason: str
 
@@ -127,7 +127,10 @@ class AgentKV:
         cached = headers.get("x-cached", "")
         if len(body) != 4 * self._vocab_size or not cached.isdecimal():
             raise garbled(http.host, f"with {len(body)} bytes instead of {self._vocab_size} logits")
-        return Fed(len(tokens), int(cached)), Row(np.frombuffer(body, "<f4").astype(np.float32))
+        row = np.frombuffer(body, "<f4").astype(np.float32)
+        if np.isnan(row).any():
+            raise garbled(http.host, "with logits that are no numbers")
+        return Fed(len(tokens), int(cached)), Row(row)
 
     async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
         """Scored together, as many as go into a request."""

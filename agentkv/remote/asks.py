@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 TokenId: TypeAlias = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
+Logprob: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+"""Of a token that was drawn, or asked for."""
 Top: TypeAlias = list[tuple[int, float]]
 """Token ids and log-probabilities, the likeliest first."""
 

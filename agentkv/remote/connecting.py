@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 
 from .._errors import AgentKVError, InvalidInput, ModelError, opening_error
-from .._inputs import checked_count, checked_path, checked_word
+from .._inputs import checked_count, checked_name, checked_path, checked_word
 from .._model import OpenModel
 from .._model_info import ModelInfo
 from .._options import MOST_POSITIONS
@@ -79,7 +79,7 @@ class Remote:
         verify: bool | str | Path | ssl.SSLContext,
     ) -> None:
         self._urls = _checked_urls(url)
-        self._model = model
+        self._model = None if model is None else checked_name(model, "model")
         self._api_key = _checked_key(api_key)
         self._tokenizer = None if tokenizer is None else checked_path(tokenizer, "tokenizer")
         self._backend = checked_word(backend, "backend", tuple(WIRES))

@@ -64,7 +64,9 @@ class Busy(Exception):
 def error_of(host: str, error: Mapping[str, Any], status: int | None = None) -> AgentKVError:
     """The SDK's error for one of a server's."""
     code = error.get("code")
-    message = f"{host} says: {str(error.get('message'))[:_LONGEST]}"
+    says = error.get("message")
+    answered = f"answered with status {status}" if status else "reports an error"
+    message = f"{host} says: {str(says)[:_LONGEST]}" if says else f"{host} {answered}, and says no more; its log may"
     if code == "invalid_api_key" or status in (401, 403):
         return RemoteError(f"{message}; pass api_key to connect", status)
     if isinstance(code, str) and code in _BY_CODE:
@@ -92,7 +94,7 @@ def refusal(response: httpx.Response, body: bytes) -> Exception:
         told = json.loads(body)["error"]
         error = error_of(host, told if isinstance(told, Mapping) else {"message": told}, status)
     except (ValueError, KeyError, TypeError, RecursionError):
-        error = RemoteError(f"{host} answered with status {status}, and says no more", status)
+        error = error_of(host, {}, status)
     if isinstance(error, ContextClosed):  # the server's, which is not ours
         error = RemoteError(str(error), status)
     if status == 404:

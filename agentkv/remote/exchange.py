@@ -237,7 +237,7 @@ class Exchange:
     ) -> None:
         """Runs a request, and again while that may help; tells what it came to where it came to nothing. `goes_on` is
         called before each further attempt: False where there can be none."""
-        failures, reached = 0, progress()
+        failures, broken, reached = 0, 0, progress()
         while True:
             try:
                 async with self._replicas.place(root) as replica:
@@ -247,6 +247,12 @@ class Exchange:
                         return
                     except Busy as busy:
                         replica.failed(str(busy), busy.seconds)
+                        raise
+                    except RemoteError as error:  # it is broken, or lets nobody in: others may be well
+                        replica.failed(str(error), None)
+                        broken += 1
+                        if broken < len(self._replicas.all):
+                            raise Busy(error) from error
                         raise
             except Busy as busy:
                 failures = 0 if progress() > reached else failures

@@ -33,6 +33,7 @@ class GenerateJob(Job):
         self._reason: str | None = None  # the server's, once it has ended
         self._failure: Exception | None = None  # behind what waits
         self._refused = False
+        self._was_stopped = False  # by a stop string, which completes no output
         self.outcome.prompt_tokens = len(branch)
         branch.made = None
         self._begin_output()
@@ -69,7 +70,8 @@ class GenerateJob(Job):
 
     def told(self, heard: Heard) -> None:
         if isinstance(heard, Made):
-            if (last := max(heard.tokens, default=0)) >= self.engine.vocab_size:
+            ids = (token for top in heard.tops for token, _ in top)
+            if (last := max(*heard.tokens, *ids, 0)) >= self.engine.vocab_size:
                 self._refuse(last)
                 return
             tops = heard.tops or [[]] * len(heard.tokens)
@@ -138,7 +140,7 @@ class GenerateJob(Job):
         if self._options.constraint is None or self.branch.output is None:
             return
         self.outcome.output_began = self.branch.output.began
-        complete = self.outcome.finish_reason in ("eos", "stop")
+        complete = self.outcome.finish_reason in ("eos", "stop") and not self._was_stopped
         self.branch.output = self.branch.output._replace(end=len(self.branch), complete=complete)
 
     def _go_through(self) -> None:
@@ -185,6 +187,7 @@ class GenerateJob(Job):
         if token in self.engine.eos:
             return "eos"
         if token not in self.engine.special and self._matcher.push(self.engine.spelled(token)):
+            self._was_stopped = True
             return "stop"
         if self._is_whole():  # whether an output is complete with it, the server knows
             return "length" if self._options.constraint is None else None

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, TypeAdapter
@@ -16,8 +16,8 @@ from .._errors import InvalidInput, ModelError
 from .._sampling import Sampling
 from ..output.json_schema import styled
 from ._streams import seed_at
-from .asks import Ask, Count, Ended, Fed, Made, Row, Scores, TokenId, Top, ended, made
-from .errors import cut_off, event_error, garbled
+from .asks import Ask, Count, Ended, Fed, Logprob, Made, Row, Scores, TokenId, Top, ended, made
+from .errors import Busy, cut_off, event_error, garbled
 from .facts import Facts
 
 if TYPE_CHECKING:
@@ -58,11 +58,13 @@ class _Usage(_UsedPrompt, total=False):
 
 
 class _Logprobs(TypedDict, total=False):
-    token_logprobs: list[float] | None
+    token_logprobs: list[Logprob] | None
     top_logprobs: list[_Place] | None
 
 
 class _Choice(TypedDict, total=False):
+    index: Literal[0]
+    text: str | None
     token_ids: list[TokenId] | None
     logprobs: _Logprobs | None
     finish_reason: str | None
@@ -112,16 +114,22 @@ class VLLM:
         if ask.output is not None:
             body["structured_outputs"] = _structured(ask.output)
         reason: str | None = None
-        async with http.events("completions", body, _TOLD) as events:
-            async for event in events:
-                if "error" in event:
-                    raise event_error(http.host, event["error"], 500)
-                if event.get("usage"):
-                    yield _fed(http, event)
-                for choice in event.get("choices", ()):
-                    if choice.get("token_ids"):
-                        yield _made(http, choice, ask.top_logprobs)
-                    reason = choice.get("finish_reason") or reason
+        try:
+            async with http.events("completions", body, _TOLD) as events:
+                async for event in events:
+                    if "error" in event:
+                        raise event_error(http.host, event["error"], 500)
+                    if event.get("usage"):
+                        yield _fed(http, event)
+                    for choice in event.get("choices", ()):
+                        if choice.get("token_ids"):
+                            yield _made(http, choice, ask.top_logprobs)
+                        elif choice.get("text") and choice.get("token_ids") is None:
+                            raise garbled(http.host, "with text that has no token ids")
+                        reason = choice.get("finish_reason") or reason
+        except Busy:
+            if reason is None:  # else the count of its tokens is all that is lost
+                raise
         if reason is None:
             raise cut_off(http.host)
         yield ended(http.host, reason, _ENDS)
@@ -235,4 +243,5 @@ def _fed(http: Connection, told: _Told) -> Fed:
     if not usage:
         raise garbled(http.host, "without a count of its tokens")
     details = usage.get("prompt_tokens_details") or _Cached()
-    return Fed(usage["prompt_tokens"], details.get("cached_tokens"))
+    cached = details.get("cached_tokens")
+    return Fed(usage["prompt_tokens"], None if cached is None else min(cached, usage["prompt_tokens"]))

@@ -165,6 +165,16 @@ async def test_a_slow_reader_has_only_what_it_may(remote: kv.Context) -> None:
         assert len([token async for token in tokens]) == 300
 
 
+async def test_an_output_that_a_stop_string_cut_goes_on(remote: kv.Context, local: kv.Context) -> None:
+    async def said(ctx: kv.Context) -> list[Any]:
+        branch, code = await ctx.branch("The code is "), kv.Regex("[0-9]{3}-[0-9]{3}")
+        cut = await branch.generate(output=code, stop=["-"], max_tokens=20)
+        whole = await branch.generate(output=code, max_tokens=20)
+        return [cut.text, cut.finish_reason, whole.text, whole.output, branch.tokens]
+
+    assert await said(remote) == await said(local)
+
+
 async def test_an_overflow_policy_makes_room(local: kv.Context) -> None:
     thread = LoopThread(lambda: own_server(kv.models.nano(), capacity=300, threads=1))
     oldest = kv.overflow.DropOldest()
@@ -221,6 +231,8 @@ async def test_an_environment_that_no_connection_can_be_made_in_is_named(
         {"retries": -1},
         {"most_running": 0},
         {"api_key": "a\nb"},
+        {"model": 5},
+        {"model": ""},
         {"api_key": "copied-with-a-space "},
         {"verify": "/no/such/file"},
     ],

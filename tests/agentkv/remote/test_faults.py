@@ -246,6 +246,20 @@ async def test_one_of_two_servers_hangs(broken: Broken, expected: list[int]) -> 
             assert await said(ctx) == expected
 
 
+@pytest.mark.parametrize("status", ["500 Internal Server Error", "401 Unauthorized", "404 Not Found", "409 Conflict"])
+async def test_one_of_two_servers_is_broken(broken: Broken, expected: list[int], status: str) -> None:
+    async with kv.Context.connect([broken.served.url, broken.proxy.url], backend="agentkv") as ctx:
+        body = b'{"error": {"message": "it is broken", "code": "other_model"}}'
+        broken.proxy.faults.extend([answers(status, body)] * 50)
+        for _ in range(6):
+            assert await said(ctx) == expected
+        well, ill = ctx.servers
+        assert (well.answers, well.failed) == (True, 0)
+        assert ill.failed
+        assert "it is broken" in (ill.error or "")
+        broken.proxy.faults.clear()
+
+
 @pytest.fixture
 def unused_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as bound:

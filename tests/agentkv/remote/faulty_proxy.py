@@ -62,9 +62,15 @@ def until_event(mark: bytes) -> Fault:
         parts = urlsplit(exchange.server)
         there, back = await asyncio.open_connection(parts.hostname, parts.port)
         back.write(exchange.head)
-        told = b""
+
+        async def forward() -> None:  # the body may come behind the head
+            while data := await exchange.reader.read(65536):
+                back.write(data)
+
+        sending, told = asyncio.create_task(forward()), b""
         while mark not in told and (data := await there.read(65536)):
             told += data
+        sending.cancel()
         exchange.writer.write(told[: told.rfind(b"\n\n", 0, told.find(mark)) + 2])
         await exchange.writer.drain()
         back.close()

@@ -71,7 +71,7 @@ class GenerateJob(Job):
     def told(self, heard: Heard) -> None:
         if isinstance(heard, Made):
             ids = (token for top in heard.tops for token, _ in top)
-            if (last := max(*heard.tokens, *ids, 0)) >= self.engine.vocab_size:
+            if (last := max((*heard.tokens, *ids), default=0)) >= self.engine.vocab_size:
                 self._refuse(last)
                 return
             tops = heard.tops or [[]] * len(heard.tokens)

@@ -137,8 +137,8 @@ class TokenStream(Generic[Out_co]):
 
     async def _there(self) -> bool:
         """Waits for a token. False at the end; raises what it was, if it was an error."""
-        if self._tokens:
-            await checkpoint()
+        # A token that came just as the reader was cancelled is not handed out: asyncio alone would prefer the token.
+        await (checkpoint() if self._tokens else checkpoint_if_cancelled())
         while not self._tokens:
             if self._left:
                 return False

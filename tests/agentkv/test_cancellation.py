@@ -101,6 +101,19 @@ async def test_a_cancelled_reader_ends_its_stream(open_context: OpenContext) -> 
         await branch.logits()
 
 
+async def test_a_cancelled_reader_gets_no_token_that_came_meanwhile(open_context: OpenContext) -> None:
+    async with open_context() as ctx:
+        branch = await ctx.branch("The quick")
+        with anyio.CancelScope() as scope:
+            async with branch.stream(max_tokens=1900, buffer=1) as stream:
+                async for token in stream:
+                    if token.index == 5:
+                        time.sleep(0.1)  # blocks the event loop: the next token waits in it before the cancellation
+                        scope.cancel()
+        assert scope.cancelled_caught
+        assert len(stream.generation.tokens) == 6
+
+
 async def test_cancelled_before_it_began(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         branch = await ctx.branch("The")

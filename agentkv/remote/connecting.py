@@ -141,31 +141,15 @@ class Remote:
             ) from error
 
     def _open_tokenizer(self, facts: Facts, held: ExitStack) -> Tokenizer:
-        from agentkv_runtime.tokenizer import Tokenizer
-
-        folder = self._tokenizer or Path(facts.model)
-        try:
-            folder = self._tokenizer_folder(facts, held)
-            return Tokenizer.from_folder(folder)
-        except AgentKVError:
-            raise
-        except Exception as error:
-            raise opening_error(error, folder) from error
-
-    def _tokenizer_folder(self, facts: Facts, held: ExitStack) -> Path:
-        if self._tokenizer is not None:
-            return folder_called(self._tokenizer)
-        if facts.tokenizer_files:
-            folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
-            for name in facts.tokenizer_files.keys() & set(TOKENIZER_FILES):  # and no others, wherever they would lead
-                (folder / name).write_bytes(facts.tokenizer_files[name].encode("utf-8", "replace"))
-            return folder
-        if facts.folder is None:
+        if self._tokenizer is None and facts.tokenizer_files:
+            return _handed_out(facts, held)
+        folder = facts.folder if self._tokenizer is None else folder_called(self._tokenizer)
+        if folder is None:
             raise ModelError(
                 f"the server does not hand out the tokenizer of {facts.model}; pass tokenizer: a folder with its "
                 "tokenizer.json, such as that of the model"
             )
-        return facts.folder
+        return _tokenizer_in(folder)
 
     def _info(self, facts: Facts, tokenizer: Tokenizer) -> ModelInfo:
         return ModelInfo(
@@ -208,6 +192,27 @@ class Remote:
             grammars=RemoteGrammars,
             servers=exchange.servers,
         )
+
+
+def _tokenizer_in(folder: Path) -> Tokenizer:
+    from agentkv_runtime.tokenizer import Tokenizer
+
+    try:
+        return Tokenizer.from_folder(folder)
+    except Exception as error:
+        raise opening_error(error, folder) from error
+
+
+def _handed_out(facts: Facts, held: ExitStack) -> Tokenizer:
+    """The tokenizer whose files the server sent."""
+    folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
+    for name in facts.tokenizer_files.keys() & set(TOKENIZER_FILES):  # and no others, wherever they would lead
+        (folder / name).write_bytes(facts.tokenizer_files[name].encode("utf-8", "replace"))
+    try:
+        return _tokenizer_in(folder)
+    except AgentKVError as error:
+        why = str(error).replace(f"{folder}/", "")
+        raise ModelError(f"the server's tokenizer of {facts.model} is of no use: {why}") from error
 
 
 def _checked_urls(url: object) -> list[str]:

@@ -52,6 +52,8 @@ class Connection:
     async def events(self, path: str, body: Any, shape: TypeAdapter[T]) -> AsyncIterator[AsyncIterator[T]]:
         """The JSON of server-sent events, as they come; those that are not whole are not told."""
         async with self._answer("POST", path, to_json(body)) as response:
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                raise garbled(self.host, "with no stream of events")
             yield self._told(response, shape)
 
     async def aclose(self) -> None:

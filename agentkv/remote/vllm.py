@@ -225,7 +225,7 @@ def _made(http: Connection, choice: _Choice, top: int) -> Made:
 
 def _place(http: Connection, told: _Told) -> list[tuple[int, float]]:
     places = [(choice.get("logprobs") or _Logprobs()).get("top_logprobs") for choice in told.get("choices", ())]
-    if not places or not places[0]:
+    if not places or not places[0] or not places[0][0]:
         raise garbled(http.host, "without log-probabilities")
     return _likely(places[0][0])
 

@@ -108,7 +108,7 @@ async def test_a_cancelled_reader_gets_no_token_that_came_meanwhile(open_context
             async with branch.stream(max_tokens=1900, buffer=1) as stream:
                 async for token in stream:
                     if token.index == 5:
-                        time.sleep(0.1)  # blocks the event loop: the next token waits in it before the cancellation
+                        time.sleep(0.1)  # noqa: ASYNC251 - the next token waits in the event loop before the cancellation
                         scope.cancel()
         assert scope.cancelled_caught
         assert len(stream.generation.tokens) == 6

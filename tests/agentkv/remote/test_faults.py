@@ -21,6 +21,7 @@ from .conftest import QUESTION, Broken
 from .faulty_proxy import Fault, answers, cut_after, hangs, hangs_up, tls_in_front_of, until_event
 
 BUSY = b'{"error": {"message": "too much is going on", "type": "overloaded", "code": "overloaded"}}'
+STREAM = "content-type: text/event-stream"
 HOW = {"max_tokens": 40, "sampling": kv.Sampling(temperature=0.8, seed=5, logit_bias={2: -100})}  # without an end
 
 pytestmark = pytest.mark.anyio
@@ -141,8 +142,17 @@ async def test_a_server_that_has_another_model_by_now_is_refused(broken: Broken)
 async def test_a_server_that_stops_in_the_middle_is_asked_again(broken: Broken, expected: list[int]) -> None:
     told = b'data: {"error": {"message": "the server is stopping", "code": "stopping"}}\n\n'
     async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
-        broken.proxy.faults.append(answers("200 OK", told, "content-type: text/event-stream"))
+        broken.proxy.faults.append(answers("200 OK", told, STREAM))
         assert await said(ctx) == expected
+
+
+async def test_a_page_is_no_stream(broken: Broken) -> None:
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv") as ctx:
+        branch = await ctx.branch(QUESTION)
+        broken.proxy.faults.append(answers("200 OK", b"<html>Welcome</html>", "content-type: text/html"))
+        with pytest.raises(kv.RemoteError, match="with no stream of events"):
+            await branch.generate(max_tokens=5)
+        assert ctx.stats.retries == 0
 
 
 async def test_who_is_silent_for_too_long_is_asked_again_and_then_named(broken: Broken, expected: list[int]) -> None:
@@ -171,8 +181,8 @@ async def test_the_errors_of_a_busy_server_are_told_once_nobody_asks_again(broke
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        (answers("200 OK", b"data: {nope\n\n"), kv.RemoteError, "no JSON"),
-        (answers("200 OK", b'data: {"error": {"message": "odd", "code": "odd"}}\n\n'), kv.RemoteError, "odd"),
+        (answers("200 OK", b"data: {nope\n\n", STREAM), kv.RemoteError, "no JSON"),
+        (answers("200 OK", b'data: {"error": {"message": "odd", "code": "odd"}}\n\n', STREAM), kv.RemoteError, "odd"),
         (answers("500 Internal Server Error", b"oh"), kv.RemoteError, "status 500"),
         (answers("401 Unauthorized", b'{"error": "Unauthorized"}'), kv.RemoteError, "api_key"),
         (answers("404 Not Found", b"[]"), kv.RemoteError, "status 404"),
@@ -247,12 +257,16 @@ async def test_one_of_two_servers_hangs(broken: Broken, expected: list[int]) -> 
 
 
 @pytest.mark.parametrize("status", ["500 Internal Server Error", "401 Unauthorized", "404 Not Found", "409 Conflict"])
-async def test_one_of_two_servers_is_broken(broken: Broken, expected: list[int], status: str) -> None:
+async def test_one_of_two_servers_is_broken(broken: Broken, local: kv.Context, status: str) -> None:
+    async def of(ctx: kv.Context, root: int) -> list[int]:
+        async with await ctx.branch([root] * 5) as branch:
+            return (await branch.generate(max_tokens=4, sampling=kv.Sampling(temperature=0))).tokens
+
     async with kv.Context.connect([broken.served.url, broken.proxy.url], backend="agentkv") as ctx:
         body = b'{"error": {"message": "it is broken", "code": "other_model"}}'
         broken.proxy.faults.extend([answers(status, body)] * 50)
-        for _ in range(6):
-            assert await said(ctx) == expected
+        for root in range(20, 44):  # trees, some of which are the broken one's
+            assert await of(ctx, root) == await of(local, root)
         well, ill = ctx.servers
         assert (well.answers, well.failed) == (True, 0)
         assert ill.failed
@@ -306,7 +320,7 @@ async def test_the_key_is_in_no_error_and_no_log(broken: Broken, caplog: pytest.
         with pytest.raises(kv.InvalidInput, match=r"no such key: \*\*\*"):
             await branch.generate(**HOW)  # type: ignore[arg-type]
         event = b'data: {"error": {"message": "no such key: sesame-open"}}\n\n'
-        broken.proxy.faults.append(answers("200 OK", event, "content-type: text/event-stream"))
+        broken.proxy.faults.append(answers("200 OK", event, STREAM))
         with pytest.raises(kv.RemoteError, match=r"no such key: \*\*\*"):
             await branch.generate(**HOW)  # type: ignore[arg-type]
     assert "sesame" not in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -173,6 +174,33 @@ async def test_an_answer_without_end_is_not_held_in_memory(own: Tape) -> None:
         own.change = lambda _, body: b" " * (65 << 20)
         with pytest.raises(kv.RemoteError, match="more than 67,108,864 bytes"):
             await branch.select(["yes", "no"])
+
+
+async def test_a_row_that_nothing_was_told_of_is_no_row(vllm: Tape) -> None:
+    async with kv.Context.connect(vllm.url, tokenizer="nano", **HOW) as ctx:  # type: ignore[arg-type]
+        branch = await ctx.branch(QUESTION)
+        vllm.change = lambda _, body: re.sub(rb'"top_logprobs":\[{[^}]*}\]', b'"top_logprobs":[{}]', body)
+        with pytest.raises(kv.RemoteError, match="without log-probabilities"):
+            await branch.logits()
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"]
+)
+async def test_a_damaged_tokenizer_is_the_servers(own: Tape, name: str) -> None:
+    def damaged(request: str, body: bytes) -> bytes:
+        if "tokenizer" not in request:
+            return body
+        files = json.loads(body)["files"]
+        return json.dumps({"files": files | {name: "{% if"}}).encode()
+
+    own.change = damaged
+    with pytest.raises(kv.ModelError) as refused:
+        async with kv.Context.connect(own.url, backend="agentkv", **HOW):  # type: ignore[arg-type]
+            pass
+    assert name in str(refused.value) or "chat template" in str(refused.value)
+    assert "/agentkv-" not in str(refused.value)
+    assert str(refused.value).startswith("the server's tokenizer of tiny")
 
 
 async def test_what_vllm_cannot_go_on_with_begins_again(vllm: Tape) -> None:

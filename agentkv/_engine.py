@@ -162,6 +162,9 @@ class StepEngine(Protocol):
     def lacking(self, branch: int) -> int:
         """How many of them the next job feeds before all else, up to where some of these are forgotten."""
 
+    def owned(self, branch: int, first: int) -> int:
+        """How many cells are free for it once the branch has no token any more from position `first` on."""
+
     def go_on(self, job: int, made_room: bool) -> None:
         """Ends the wait of a generation for room; without room it ends."""
 

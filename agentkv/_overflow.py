@@ -47,8 +47,14 @@ class _State:
     cached: int
     lacking: int
     free: int
+    owned: int
     replaceable: int
     forgotten: tuple[tuple[int, int], ...]
+
+    @property
+    def held(self) -> int:
+        """How many tokens it needs cells for."""
+        return self.length - sum(p1 - p0 for p0, p1 in self.forgotten)
 
 
 class Room:
@@ -81,6 +87,16 @@ class Room:
         info, capacity = self.branch.context.model_info, self.branch.context.stats.capacity
         needed = kept + self._wanted
         return needed <= (info.max_positions or needed) and (info.window is not None or needed <= capacity)
+
+    async def would_fit(self, first: int) -> bool:
+        """Is there room once all tokens from `first` on are gone that may go? Not where others hold their cells."""
+        self._check()
+        state = await _state_of(self.branch, checked_count(first, "first", 0))
+        fed = state.length - self.end  # what stays behind those that go
+        if not self.positions:
+            fed = min(fed, max(state.lacking, 1))
+        windowed = self.branch.context.model_info.window is not None  # cells are let go as others are fed
+        return self.fits(first + 1) and (windowed or fed + self._wanted <= state.free + state.owned)
 
     async def forget(self, p0: int, p1: int) -> int:
         """As `Branch.forget`, but no rollback takes it back. Returns how many cells are free. Raises InvalidInput."""
@@ -164,18 +180,26 @@ class Room:
         self._take(await _state_of(self.branch))
 
     def _take(self, state: _State) -> None:
-        hold, limit = self.branch._history.hold, self.branch._home.context.model_info.max_positions
+        hold = self.branch._history.hold
         self.length = state.length
         self.cached = state.cached
         self.forgotten = state.forgotten
-        self.positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
-        lacking = max(state.lacking, 1)  # tokens that are fed before; the last one may be fed again
-        self.cells = 0 if self.positions else max(self._wanted + lacking - state.free, 0)
+        self.cells, self.positions = self._lacks(state)
         self.end = max(state.length - 1, 0) if hold is None else min(hold.start, max(state.length - 1, 0))
         self.replaceable = min(self.end, state.replaceable)
 
+    def _lacks(self, state: _State) -> tuple[int, int]:
+        """Cells and positions, of which one is 0."""
+        limit = self.branch._home.context.model_info.max_positions
+        positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
+        if positions:
+            return 0, positions
+        lacking = max(state.lacking, 1)  # tokens that are fed before; the last one may be fed again
+        return max(self._wanted + lacking - state.free, 0), 0
 
-async def _state_of(branch: Branch) -> _State:
+
+async def _state_of(branch: Branch, first: int = 0) -> _State:
+    """With what it alone owns from a position on."""
     holds_cells = branch._home.context.model_info.holds_cells
 
     def look(engine: StepEngine) -> _State:
@@ -186,6 +210,7 @@ async def _state_of(branch: Branch) -> _State:
             cached=engine.n_cached(branch.id),
             lacking=engine.lacking(branch.id),
             free=stats.capacity - used,
+            owned=engine.owned(branch.id, first),
             replaceable=engine.replaceable(branch.id),
             forgotten=tuple(engine.forgotten(branch.id)),
         )
@@ -211,7 +236,7 @@ class RoomMaker:
         self._fits: _State | None = None  # as it was when nothing was lacking, and the verb was tried again
 
     async def make(self) -> bool:
-        """Is it worth another try? Not where nothing has changed, whatever a policy says."""
+        """Is it worth another try? Not where nothing has come of it, whatever a policy says."""
         branch, history = self._branch, self._branch._history
         if not branch._makes_room or history.asking:  # what a policy does on the branch itself asks nobody
             return False
@@ -229,7 +254,12 @@ class RoomMaker:
         finally:
             history.asking, room._over = False, True
         log.debug("room was asked for", branch=branch.id, made=made, cells=room.cells, positions=room.positions)
-        return made and not branch.closed and await _state_of(branch) != state
+        return made and not branch.closed and await self._better(state, room)
+
+    async def _better(self, before: _State, room: Room) -> bool:
+        """Does the branch hold less, or lack less? Others may have taken what it gave."""
+        after = await _state_of(self._branch)
+        return after.held < before.held or sum(room._lacks(after)) < sum(room._lacks(before))
 
 
 async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:

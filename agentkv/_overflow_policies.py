@@ -31,8 +31,9 @@ class DropOldest:
     """Lets the oldest tokens go, after the first few: whole messages where the branch has messages.
 
     Where cells are lacking they are forgotten (`Branch.forget`): positions go on, and nothing is fed again. Where
-    positions are, or the model's layers keep states (`ModelInfo.forgets`), the tokens leave the branch, and what stays
-    is fed again behind the first few, as a prompt would be.
+    positions are, the model's layers keep states (`ModelInfo.forgets`), or forks share the cells, the tokens leave the
+    branch, and what stays is fed again behind the first few, as a prompt would be. Nothing goes where that would not
+    make room.
 
     Attributes:
         keep: so many tokens stay at the front, and the rest of the message that the last of them is in. The first few
@@ -52,7 +53,7 @@ class DropOldest:
     async def make_room(self, room: Room) -> bool:
         """Forgets the oldest, or begins again without them."""
         first = _end_of_message(room, self.keep)
-        if not room.fits(first + 1):
+        if not await room.would_fit(first):
             return False
         oldest = _held_from(room, first)
         while room.cells and room.forgets and oldest < room.cached:
@@ -109,7 +110,7 @@ class Summarize:
         """Condenses it. What follows is fed again in any case, so its cells make room for the agent."""
         first = _end_of_message(room, self.keep)
         last = min(_end_of_messages(room, first, first + max((room.end - first) // 2, 1)), room.replaceable)
-        if last <= first or not room.fits(first + 1):
+        if last <= first or not await room.would_fit(first):
             return False
         messages = room.branch.messages
         await room.uncache(last)

@@ -196,6 +196,9 @@ class RemoteEngine(WithoutCells):
     def lacking(self, branch: int) -> int:
         return 0
 
+    def owned(self, branch: int, first: int) -> int:
+        return max(len(self.branches.at(branch)) - first, 0)
+
     def go_on(self, job: int, made_room: bool) -> None:
         if job in self._jobs:
             self._jobs[job].go_on(made_room)

@@ -144,6 +144,9 @@ void bind_verbs(nb::class_<Engine>& engine) {
            "generated. Raises BranchClosed.")
       .def("lacking", &Engine::lacking, "branch"_a,
            "How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.")
+      .def("owned", &Engine::owned, "branch"_a, "first"_a,
+           "How many cells are free for it once the branch has no token any more from position `first` on. Raises "
+           "BranchClosed, InvalidRange.")
       .def(
           "rng_stream", [](Engine& self, BranchId id) { return self.branch(id).rng_stream; }, "branch"_a,
           "The key of the branch's random numbers. Raises BranchClosed.")

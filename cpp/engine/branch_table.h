@@ -89,6 +89,7 @@ class BranchTable {
   void forget_due(Branch& branch);
   // How many of its pending tokens may go into one forward: none sees what the ones before it see no more.
   std::size_t feedable(const Branch& branch) const;
+  Cell owned(const Branch& branch, Pos first) const;  // cells from a position on that no other branch has
   // Has it cells for all of its history, as others that begin alike would?
   bool keeps_all(const Branch& branch) const { return window_.length == 0 && branch.forgotten.empty(); }
   // So much of what the cache has of a branch is a basis to go on from: less than all while a window is fed again.

@@ -152,6 +152,11 @@ void Engine::uncache(BranchId id, std::int64_t length) {
 
 std::size_t Engine::lacking(BranchId id) { return branches_.feedable(branches_.at(id)); }
 
+Cell Engine::owned(BranchId id, std::int64_t first) {
+  require<InvalidRange>(first >= 0, "what branch ", id, " owns from position ", first, " on");
+  return branches_.owned(branches_.at(id), position(first));
+}
+
 std::vector<Forgotten> Engine::forgotten(BranchId id) { return branches_.at(id).forgotten; }
 
 void Engine::go_on(JobId id, bool made_room) {

@@ -46,6 +46,8 @@ class Engine {
   std::vector<Forgotten> forgotten(BranchId branch);
   // How many of its tokens the next job feeds at once, before all else.
   std::size_t lacking(BranchId branch);
+  // How many cells are free for it once the branch has no token any more from position `first` on.
+  Cell owned(BranchId branch, std::int64_t first);
   // The cache keeps the first `length` tokens of the branch, at most; its next job feeds the others again.
   void uncache(BranchId branch, std::int64_t length);
   // Tokens before this position can be replaced: not the last one, and none of an output that is being generated.

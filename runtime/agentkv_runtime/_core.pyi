@@ -1077,6 +1077,11 @@ class Engine:
         How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.
         """
 
+    def owned(self, branch: int, first: int) -> int:
+        """
+        How many cells are free for it once the branch has no token any more from position `first` on. Raises BranchClosed, InvalidRange.
+        """
+
     def rng_stream(self, branch: int) -> int:
         """The key of the branch's random numbers. Raises BranchClosed."""
 

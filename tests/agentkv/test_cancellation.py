@@ -25,7 +25,7 @@ TASKS = 8
 
 
 async def test_a_cancelled_prefill_leaves_the_branch_as_it_was(open_context: OpenContext) -> None:
-    async with open_context(max_batch_tokens=16) as ctx:
+    async with open_context(max_batch_tokens=1) as ctx:
         branch = await ctx.branch("The quick")
         before, row = branch.tokens, await branch.logits()
         with anyio.CancelScope() as scope:

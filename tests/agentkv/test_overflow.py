@@ -49,6 +49,14 @@ class Lying:
         return True
 
 
+class Exchanging:
+    """Gives tokens for as many others."""
+
+    async def make_room(self, room: Room) -> bool:
+        await room.replace(0, 4, [300 + room.branch.tokens[0] % 50] * 4)
+        return True
+
+
 class Failing:
     """Raises."""
 
@@ -114,7 +122,7 @@ async def test_who_waits_for_room_holds_up_nobody(open_context: OpenContext) -> 
 
 async def test_a_policy_that_refuses_lies_or_fails(open_context: OpenContext) -> None:
     async with open_context(capacity=48) as ctx:
-        for policy in (Noting(makes=False), Lying()):
+        for policy in (Noting(makes=False), Lying(), Exchanging()):
             branch = await ctx.branch(PROMPT, overflow=policy)
             assert (await branch.generate(max_tokens=30, sampling=endless(ctx))).finish_reason == "context_full"
             with pytest.raises(kv.ContextFull):
@@ -134,6 +142,21 @@ async def test_a_policy_that_refuses_lies_or_fails(open_context: OpenContext) ->
         assert len(branch) == made
         branch.overflow = DropOldest()
         await branch.extend(PROMPT)
+
+
+@pytest.mark.parametrize("summarizes", [False, True])
+async def test_nothing_goes_that_makes_no_room(open_context: OpenContext, summarizes: bool) -> None:
+    policy = Summarize(kv.Agent("Say it shortly.")) if summarizes else DropOldest()
+    async with open_context(capacity=48, overflow=policy) as ctx:
+        branch = await ctx.branch(PROMPT[:5] * 8)
+        fork = await branch.fork()
+        for verb in (lambda: fork.extend([7] * 20), lambda: fork.select(["one two three " * 9])):
+            with pytest.raises(kv.ContextFull):
+                await verb()
+            assert fork.tokens == branch.tokens == PROMPT[:5] * 8
+        await branch.close()
+        await fork.extend([7] * 20)
+        assert fork.tokens[-20:] == [7] * 20
 
 
 async def test_one_that_is_cancelled_while_room_is_made(open_context: OpenContext) -> None:

@@ -300,6 +300,25 @@ void what_it_refuses_changes_nothing() {
   CHECK_EQ(rig.engine.forget(branch, 2, 5), 4);  // and the last one, which is fed again
 }
 
+void a_branch_owns_what_no_other_one_holds() {
+  Rig rig;
+  const BranchId branch = rig.prompt(prompt_tokens(10));
+  CHECK_EQ(rig.engine.owned(branch, 0), 10);
+  CHECK_EQ(rig.engine.owned(branch, 4), 6);
+  CHECK_EQ(rig.engine.owned(branch, 11), 0);
+  CHECK_THROWS(rig.engine.owned(branch, -1), InvalidRange);
+  rig.engine.forget(branch, 5, 7);  // takes the last cell, too, which is fed again
+  CHECK_EQ(rig.engine.owned(branch, 4), 3);
+  const BranchId fork = rig.engine.fork(branch);
+  CHECK_EQ(rig.engine.owned(branch, 0), 0);
+  rig.engine.rollback(fork, 8);  // and gives its last cell back, too
+  CHECK_EQ(rig.engine.owned(branch, 0), 2);
+  const Cell before = rig.cells->used();
+  const Cell owned = rig.engine.owned(branch, 3);
+  rig.engine.rollback(branch, 3);
+  CHECK_EQ(before - rig.cells->used(), owned);
+}
+
 // A generation that finds no room waits for it, and goes on as if there had been some.
 void a_generation_waits_for_room() {
   const auto cells = std::make_shared<Cells>(16, 4);
@@ -351,6 +370,7 @@ void a_generation_waits_for_room() {
 
 int main() {
   what_it_refuses_changes_nothing();
+  a_branch_owns_what_no_other_one_holds();
   a_generation_waits_for_room();
   for (unsigned seed = 0; seed < 60; ++seed) {
     Play(seed, {}).run(150);

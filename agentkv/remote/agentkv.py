@@ -107,7 +107,7 @@ class AgentKV:
                 if "error" in event:
                     raise event_error(http.host, event["error"], got_on=got_on)
                 if "cached" in event:
-                    yield Fed(len(ask.tokens), event["cached"])
+                    yield _fed(ask.tokens, event["cached"])
                 if event.get("tokens"):
                     got_on = True
                     yield made(http.host, event["tokens"], event.get("logprobs"), event.get("tops"), ask.top_logprobs)
@@ -119,18 +119,18 @@ class AgentKV:
     async def prefill(self, http: Connection, tokens: list[int]) -> Fed:
         """Computes them, and nothing else."""
         body = {"tokens": tokens} | self._of_model
-        return Fed(len(tokens), (await http.post("tokens/prefill", body, _PREFILLED))["cached"])
+        return _fed(tokens, (await http.post("tokens/prefill", body, _PREFILLED))["cached"])
 
     async def logits(self, http: Connection, tokens: list[int]) -> tuple[Fed, Row]:
         """The whole row, as it is there."""
         body, headers = await http.post_for_bytes("tokens/logits", {"tokens": tokens} | self._of_model)
         cached = headers.get("x-cached", "")
-        if len(body) != 4 * self._vocab_size or not cached.isdecimal():
+        if len(body) != 4 * self._vocab_size or not (cached.isdecimal() and len(cached) < 10):
             raise garbled(http.host, f"with {len(body)} bytes instead of {self._vocab_size} logits")
         row = np.frombuffer(body, "<f4").astype(np.float32)
         if np.isnan(row).any():
             raise garbled(http.host, "with logits that are no numbers")
-        return Fed(len(tokens), int(cached)), Row(row)
+        return _fed(tokens, int(cached)), Row(row)
 
     async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
         """Scored together, as many as go into a request."""
@@ -143,4 +143,8 @@ class AgentKV:
         told = await http.post("tokens/select", body, _SELECTED)
         if len(told["logprobs"]) != len(choices):
             raise garbled(http.host, f"with {len(told['logprobs'])} scores of {len(choices)} choices")
-        return Fed(len(tokens), told["cached"]), Scores(told["logprobs"])
+        return _fed(tokens, told["cached"]), Scores(told["logprobs"])
+
+
+def _fed(tokens: list[int], cached: int) -> Fed:
+    return Fed(len(tokens), min(cached, len(tokens)))

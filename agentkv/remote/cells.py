@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .._errors import InvalidInput
 from .records import Hold
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class WithoutCells:
     def restore(self, hold: int, stored: Sequence[Any]) -> list[int]:
         for each in stored:
             self.check_tokens(each.tokens)
+            if len(each.forgotten):
+                raise InvalidInput(
+                    "a branch of the file forgot tokens, and a server would have them again; load it in this process"
+                )
         return [self.branches.restore(array("i", each.tokens), each.rng_stream, each.forks).id for each in stored]
 
     def set_aside(self, branch: int, hold: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import httpx
@@ -11,12 +11,14 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from .._errors import AgentKVError
-from .errors import Busy, garbled, refusal, unreachable
+from .errors import Busy, garbled, no_way, refusal, unreachable
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 MOST_BYTES = 1 << 26  # of an answer, or of an event
 _MOST_REFUSAL_BYTES = 1 << 20
+_LONGEST = 2000  # characters of an error
 _JSON = {"content-type": "application/json"}
 _BROKEN = (httpx.TransportError, httpx.DecodingError)
 
@@ -54,7 +56,8 @@ class Connection:
         async with self._answer("POST", path, to_json(body)) as response:
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 raise garbled(self.host, "with no stream of events")
-            yield self._told(response, shape)
+            async with aclosing(self._told(response, shape)) as told:
+                yield told
 
     async def aclose(self) -> None:
         """Closes its connections."""
@@ -68,25 +71,29 @@ class Connection:
                 if response.status_code != 200:
                     raise refusal(response, await _body(response, self.host, _MOST_REFUSAL_BYTES))
                 yield response
-        except _BROKEN as error:
-            raise unreachable(error, self.host, self._http.timeout.read) from error
+        except _BROKEN as error:  # without it as a cause: its text is as the server wrote it
+            raise self.without_key(unreachable(error, self.host, self._http.timeout.read)) from None
         except (AgentKVError, Busy) as error:
-            self._unsecret(error.error if isinstance(error, Busy) else error)
-            raise
+            raise self.without_key(error) from None
+        except Exception as error:  # of the way there
+            raise self.without_key(no_way(error, self.host)) from None
 
-    def _unsecret(self, error: Exception) -> None:
-        """Takes the key out of what a server said."""
+    def without_key(self, error: E) -> E:
+        """The same error, cut to a length, with the key taken out of what a server said."""
+        said: Exception = error.error if isinstance(error, Busy) else error
+        said.args = tuple(self._shown(arg) if isinstance(arg, str) else arg for arg in said.args)
+        return error
+
+    def _shown(self, text: str) -> str:
         if self._secret:
-            error.args = tuple(
-                arg.replace(self._secret, "***").replace(self._escaped, "***") if isinstance(arg, str) else arg
-                for arg in error.args
-            )
+            text = text.replace(self._secret, "***").replace(self._escaped, "***")
+        return text[:_LONGEST]
 
     async def _response(self, method: str, path: str, content: bytes | None) -> tuple[bytes, httpx.Headers]:
         async with self._answer(method, path, content) as response:
             return await _body(response, self.host, MOST_BYTES), response.headers
 
-    async def _told(self, response: httpx.Response, shape: TypeAdapter[T]) -> AsyncIterator[T]:
+    async def _told(self, response: httpx.Response, shape: TypeAdapter[T]) -> AsyncGenerator[T]:
         waiting, searched = bytearray(), 0
         async for piece in response.aiter_bytes():
             waiting += piece.replace(b"\r", b"")
@@ -107,10 +114,8 @@ class Connection:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"
             no_json = first["type"] == "json_invalid"
-            raise garbled(
-                self.host,
-                f"with what is no JSON ({first['msg'][:100]})" if no_json else f"oddly ({where}: {first['msg']})",
-            ) from None
+            how = f"with what is no JSON ({first['msg'][:100]})" if no_json else f"oddly ({where}: {first['msg']})"
+        raise self.without_key(garbled(self.host, how))
 
 
 async def _body(response: httpx.Response, host: str, most: int) -> bytes:

@@ -318,7 +318,7 @@ class RemoteEngine(WithoutCells):
 
     def check_tokens(self, tokens: Iterable[int], what: str = "there is") -> list[int]:
         """Raises InvalidInput for ids outside of the vocabulary."""
-        given = list(tokens)
+        given = [int(token) for token in tokens]  # numpy's are no JSON
         if given and not 0 <= min(given) <= max(given) < self.vocab_size:
             wrong = next(token for token in given if not 0 <= token < self.vocab_size)
             raise InvalidInput(f"{what} token id {wrong}, but ids are from 0 to {self.vocab_size - 1}")

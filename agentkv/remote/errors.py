@@ -43,7 +43,6 @@ _BY_CODE: Mapping[str, type[AgentKVError]] = {
     "too_many_branches": TooManyBranches,
 }
 _OF_POSITIONS = {"input_tokens", "max_tokens"}  # parameters that vLLM refuses too much of
-_LONGEST = 2000  # characters of a message
 _WHICH = 'is it what `backend` of connect names ("vllm": vLLM, "agentkv": agentkv serve), and is its URL like http://host:8000/v1?'
 
 
@@ -56,9 +55,12 @@ class Busy(Exception):
     """
 
     def __init__(self, error: AgentKVError, seconds: float | None = None) -> None:
-        super().__init__(str(error))
+        super().__init__()
         self.error = error
         self.seconds = seconds
+
+    def __str__(self) -> str:
+        return str(self.error)
 
 
 def error_of(host: str, error: Mapping[str, Any], status: int | None = None) -> AgentKVError:
@@ -66,7 +68,7 @@ def error_of(host: str, error: Mapping[str, Any], status: int | None = None) -> 
     code = error.get("code")
     says = error.get("message")
     answered = f"answered with status {status}" if status else "reports an error"
-    message = f"{host} says: {str(says)[:_LONGEST]}" if says else f"{host} {answered}, and says no more; its log may"
+    message = f"{host} says: {says}" if says else f"{host} {answered}, and says no more; its log may"
     if code == "invalid_api_key" or status in (401, 403):
         return RemoteError(f"{message}; pass api_key to connect", status)
     if isinstance(code, str) and code in _BY_CODE:
@@ -112,6 +114,16 @@ def unreachable(error: httpx.RequestError, host: str, silence: float | None) -> 
     return Busy(RemoteError(f"{host} cannot be reached, or hung up ({why}); is the server running?"))
 
 
+def no_way(error: Exception, host: str) -> RemoteError:
+    """What raises for an error that is none of the network's, such as a proxy's port that there cannot be."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    why = f"{type(error).__name__}: {error}"
+    return RemoteError(
+        f"{host} cannot be asked ({why}); are HTTP_PROXY, HTTPS_PROXY and ALL_PROXY in the environment right?"
+    )
+
+
 def garbled(host: str, what: str) -> RemoteError:
     """Something that is no protocol of ours."""
     return RemoteError(f"{host} answered {what}; {_WHICH}")
@@ -119,7 +131,7 @@ def garbled(host: str, what: str) -> RemoteError:
 
 def cut_off(host: str, reason: str = "") -> Busy:
     """A stream that ended before the generation did."""
-    why = f" ({reason[:100]})" if reason else ""
+    why = f" ({reason})" if reason else ""
     return Busy(RemoteError(f"{host} ended a generation in the middle{why}"))
 
 

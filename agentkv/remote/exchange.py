@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .._errors import RemoteError
+from .._errors import AgentKVError, ContextFull, PositionsExhausted, RemoteError
 from .._log import log
 from .asks import Again, Anew, Ask, Ended, Failed, Heard, Made, Wire
 from .errors import Busy
@@ -80,7 +80,8 @@ class Exchange:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._gates: dict[int, asyncio.Event] = {}
         self._deaf: set[int] = set()
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run, name="agentkv-net", daemon=True)
         self._thread.start()
         try:
@@ -92,8 +93,7 @@ class Exchange:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        self._runner.close()  # with all that is still to be cleaned up
 
     def wait(self, work: Callable[[Wire, Replicas], Coroutine[Any, Any, Any]]) -> Any:
         """What a coroutine returns that runs there. Blocks, for the opening alone. Raises RemoteError where that takes
@@ -105,6 +105,8 @@ class Exchange:
                     return await work(self.wire, self._replicas)
             except TimeoutError:
                 raise RemoteError(f"no server answered within {OPENING_S:g} s; is it still starting?") from None
+            except AgentKVError as error:
+                raise self._replicas.all[0].connection.without_key(error) from None  # they have one key
 
         return self._opening.wait(asyncio.run_coroutine_threadsafe(run(), self._loop))
 
@@ -116,7 +118,7 @@ class Exchange:
         """Cancels all requests, closes all connections and ends the thread."""
 
         async def close() -> None:
-            tasks = list(self._tasks.values())
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}  # those of the opening, too
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -183,12 +185,18 @@ class Exchange:
 
     async def _ended_whole(self, replica: Replica, ask: Ask) -> str:
         """How an output ended that has all the tokens that it may have: another one shows whether it was complete."""
-        async with aclosing(self.wire.generate(replica.connection, replace(ask, max_tokens=1))) as told:
-            async for heard in told:
-                if isinstance(heard, Ended) and heard.reason in ("eos", "stop"):
-                    return heard.reason
-                if isinstance(heard, Made | Ended):
-                    break
+        try:
+            async with aclosing(self.wire.generate(replica.connection, replace(ask, max_tokens=1))) as told:
+                async for heard in told:
+                    if isinstance(heard, Ended) and heard.reason in ("eos", "stop"):
+                        return heard.reason
+                    if isinstance(heard, Made | Ended):
+                        break
+        except (PositionsExhausted, ContextFull):  # nothing can follow
+            pass
+        except Busy as busy:
+            if not isinstance(busy.error, ContextFull):
+                raise
         return "length"
 
     def hold_back(self, request: int, held: bool) -> None:
@@ -237,36 +245,44 @@ class Exchange:
     ) -> None:
         """Runs a request, and again while that may help; tells what it came to where it came to nothing. `goes_on` is
         called before each further attempt: False where there can be none."""
-        failures, broken, reached = 0, 0, progress()
+        failures, reached = 0, progress()
+        broken: set[Replica] = set()  # they let nobody in, or are not well: others may be
         while True:
             try:
-                async with self._replicas.place(root) as replica:
-                    try:
-                        await once(replica)
-                        replica.answered()
-                        return
-                    except Busy as busy:
-                        replica.failed(str(busy), busy.seconds)
-                        raise
-                    except RemoteError as error:  # it is broken, or lets nobody in: others may be well
-                        replica.failed(str(error), None)
-                        broken += 1
-                        if broken < len(self._replicas.all):
-                            raise Busy(error) from error
-                        raise
+                async with self._replicas.place(root, broken) as replica:
+                    await self._once(replica, once, broken)
+                return
             except Busy as busy:
                 failures = 0 if progress() > reached else failures
-                failures += 1
+                failures += replica not in broken
                 reached = progress()
                 if failures > self._retries or request in self._deaf or not goes_on():
                     return self._tell(request, Failed(busy.error))
                 log.warning("a server is asked again", host=replica.connection.host, error=str(busy), attempt=failures)
                 self._tell(request, Again())
-                await asyncio.sleep(_pause(failures, busy.seconds, len(self._replicas.all)))
+                if replica not in broken:
+                    await asyncio.sleep(_pause(failures, busy.seconds, len(self._replicas.all)))
             except asyncio.CancelledError:
                 raise
             except Exception as error:
                 return self._tell(request, Failed(_known(error)))
+
+    async def _once(self, replica: Replica, once: Callable[[Replica], Awaitable[None]], broken: set[Replica]) -> None:
+        """One attempt. Raises Busy for what may be tried again, there or elsewhere."""
+        try:
+            await once(replica)
+            replica.answered()
+        except Busy as busy:
+            replica.connection.without_key(busy)
+            replica.failed(str(busy), busy.seconds)
+            raise
+        except RemoteError as error:
+            replica.connection.without_key(error)
+            replica.failed(str(error), None)
+            broken.add(replica)
+            if len(broken) < len(self._replicas.all):
+                raise Busy(error) from None
+            raise
 
     def _tell(self, request: int, heard: Heard) -> None:
         self.hear(request, heard)
@@ -288,8 +304,6 @@ def _pause(failures: int, seconds: float | None, replicas: int) -> float:
 
 
 def _known(error: Exception) -> Exception:
-    from .._errors import AgentKVError
-
     if isinstance(error, AgentKVError):
         return error
     return RemoteError(f"a request came to nothing: {type(error).__name__}: {error}")

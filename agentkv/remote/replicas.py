@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import xxhash
@@ -108,9 +108,10 @@ class Replicas:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @asynccontextmanager
-    async def place(self, root: int | None) -> AsyncIterator[Replica]:
-        """A place on the server that the tree is of; on the next one where that is full or does not answer."""
-        while (replica := self._choice(root)) is None:
+    async def place(self, root: int | None, broken: Container[Replica] = ()) -> AsyncIterator[Replica]:
+        """A place on the server that the tree is of; on the next one where that is full, does not answer or is known to
+        be broken."""
+        while (replica := self._choice(root, broken)) is None:
             left = asyncio.get_running_loop().create_future()
             self._waiting.append(left)
             try:
@@ -135,8 +136,9 @@ class Replicas:
                 left.set_result(None)
                 return
 
-    def _choice(self, root: int | None) -> Replica | None:
-        free = [replica for replica in self.all if replica.running < self._most_running]
+    def _choice(self, root: int | None, broken: Container[Replica]) -> Replica | None:
+        sound = [replica for replica in self.all if replica not in broken]
+        free = [replica for replica in sound if replica.running < self._most_running]
         free = [replica for replica in free if replica.well] or free
         if root is None:
             return min(free, key=lambda replica: replica.running, default=None)

@@ -10,6 +10,8 @@ import anyio.to_thread
 from starlette.responses import JSONResponse, Response
 
 from .._commands import Job, check_finished
+from .._errors import InvalidInput, StepFailed
+from .._generation import Token
 from .._request import GenerationRequest
 from .._speculation import INHERIT
 from .._stream import DEFAULT_BUFFER, TokenStream
@@ -72,7 +74,7 @@ async def generate_tokens(server: Server, request: Request) -> Response:
                 branch.id, **how, speculative=INHERIT, home=branch._home, wait_for_room=False, buffer=DEFAULT_BUFFER
             )
             async with TokenStream(branch, asked, DEFAULT_BUFFER, "made") as tokens:
-                while batch := await tokens.batch():
+                while batch := await _batch(tokens, body):
                     made = [token for token in batch if token.id >= 0]
                     told = {
                         "tokens": [token.id for token in made],
@@ -84,6 +86,18 @@ async def generate_tokens(server: Server, request: Request) -> Response:
             await emit(json.dumps({"finish_reason": tokens.generation.finish_reason} | cached))
 
     return EventStream(stream, ERRORS)
+
+
+async def _batch(tokens: TokenStream[Any], body: GenerateTokens) -> list[Token]:
+    """Raises InvalidInput where it cannot go on with the output that it was given."""
+    try:
+        return await tokens.batch()
+    except StepFailed as error:
+        if tokens._read or not body.output_made:
+            raise
+        raise InvalidInput(
+            f"the last {body.output_made} tokens are not the beginning of such an output: {error}"
+        ) from error
 
 
 async def prefill_tokens(server: Server, request: Request) -> Response:

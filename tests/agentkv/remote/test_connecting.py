@@ -134,6 +134,19 @@ async def test_what_was_saved_here_goes_on_there(remote: kv.Context, local: kv.C
         assert (await each.generate(**hot)).tokens == expected.tokens
 
 
+async def test_a_long_branch_that_was_saved_here_is_loaded_there(
+    remote: kv.Context, local: kv.Context, tmp_path: Path
+) -> None:
+    branch = await local.branch([20 + i % 500 for i in range(300)])
+    await local.save(tmp_path / "all", {"one": branch})
+    (there,) = (await remote.load_all(tmp_path / "all", recompute=True)).values()
+    assert there.tokens == branch.tokens
+    await branch.forget(5, 30)
+    await local.save(tmp_path / "forgot", {"one": branch})
+    with pytest.raises(kv.InvalidInput, match="forgot tokens"):
+        await remote.load_all(tmp_path / "forgot", recompute=True)
+
+
 async def test_any_number_of_choices_and_stop_strings(remote: kv.Context, local: kv.Context) -> None:
     choices, stop = [f"word {i}" for i in range(600)], [f"zz{i}" for i in range(40)]
     said = []
@@ -210,6 +223,13 @@ async def test_an_environment_that_no_connection_can_be_made_in_is_named(
         async with kv.Context.connect("http://127.0.0.1:1", backend="agentkv"):
             pass
     assert not [thread for thread in threading.enumerate() if thread.name == "agentkv-net"]
+
+
+async def test_a_proxy_that_there_cannot_be_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:99999")
+    with pytest.raises(kv.RemoteError, match=r"port must be 0-65535.*ALL_PROXY"):
+        async with kv.Context.connect("http://127.0.0.1:1", backend="agentkv"):
+            pass
 
 
 @pytest.mark.parametrize(

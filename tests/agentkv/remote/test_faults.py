@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,19 @@ import agentkv as kv
 from agentkv._loop_thread import LoopThread
 
 from .conftest import QUESTION, Broken
-from .faulty_proxy import Fault, answers, cut_after, hangs, hangs_up, tls_in_front_of, until_event
+from .faulty_proxy import Exchange, Fault, answers, cut_after, hangs, hangs_up, proxied, tls_in_front_of, until_event
 
 BUSY = b'{"error": {"message": "too much is going on", "type": "overloaded", "code": "overloaded"}}'
 STREAM = "content-type: text/event-stream"
 HOW = {"max_tokens": 40, "sampling": kv.Sampling(temperature=0.8, seed=5, logit_bias={2: -100})}  # without an end
+
+ECHOES = [  # what has the key in it
+    answers("503 Busy", b'{"error": {"message": "sesame-open"}}'),
+    answers("200 OK", b'data: {"error": {"message": "sesame-open", "code": "stopping"}}\n\n', STREAM),
+    answers("200 OK", b'data: {"finish_reason": "sesame-open"}\n\n', STREAM),
+    answers("200 OK", b"", "sesame-open"),
+    answers("500 Internal", b'{"error": {"message": "' + b"x" * 1990 + b'sesame-open"}}'),
+]
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +115,18 @@ async def test_an_output_whose_end_is_not_told_is_asked_after(broken: Broken, lo
 
     async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=1) as ctx:
         broken.proxy.faults.append(until_event(b'data: {"finish_reason"'))
+        assert await of(ctx) == await of(local)
+        assert ctx.stats.retries == 1
+
+
+async def test_an_output_that_ends_where_nothing_fits_behind_it(broken: Broken, local: kv.Context) -> None:
+    async def of(ctx: kv.Context) -> tuple[str, list[int]]:
+        branch = await ctx.branch([300 + i % 50 for i in range(4092)])
+        made = await branch.generate(output=kv.Regex("[a-z ]{200}"), max_tokens=4)
+        return made.finish_reason, made.tokens
+
+    async with kv.Context.connect(broken.proxy.url, backend="agentkv", retries=1) as ctx:
+        broken.proxy.faults.extend([Exchange.passed_on, until_event(b'data: {"finish_reason"')])
         assert await of(ctx) == await of(local)
         assert ctx.stats.retries == 1
 
@@ -274,6 +295,25 @@ async def test_one_of_two_servers_is_broken(broken: Broken, local: kv.Context, s
         broken.proxy.faults.clear()
 
 
+@pytest.mark.parametrize("other", [None, answers("429 Too Many Requests", BUSY), hangs_up])
+async def test_all_but_one_are_broken(broken: Broken, local: kv.Context, other: Fault | None) -> None:
+    async def of(ctx: kv.Context, root: int) -> list[int]:
+        async with await ctx.branch([root] * 5) as branch:
+            return (await branch.generate(max_tokens=4, sampling=kv.Sampling(temperature=0))).tokens
+
+    threads = [LoopThread(lambda: proxied(broken.served.url)) for _ in range(4)]
+    well, *ill = [thread.value for thread in threads]
+    async with kv.Context.connect([well.url, *(each.url for each in ill)], backend="agentkv", retries=1) as ctx:
+        for each in ill:
+            each.faults.extend([answers("500 Internal", b'{"error": {"message": "it is broken"}}')] * 200)
+        for root in range(20, 32):
+            well.faults.extend([other] if other else [])
+            assert await of(ctx, root) == await of(local, root)
+        assert sum(server.failed > 0 for server in ctx.servers[1:]) == 3
+    for thread in threads:
+        thread.close()
+
+
 @pytest.fixture
 def unused_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as bound:
@@ -323,7 +363,21 @@ async def test_the_key_is_in_no_error_and_no_log(broken: Broken, caplog: pytest.
         broken.proxy.faults.append(answers("200 OK", event, STREAM))
         with pytest.raises(kv.RemoteError, match=r"no such key: \*\*\*"):
             await branch.generate(**HOW)  # type: ignore[arg-type]
-    assert "sesame" not in caplog.text
+        for fault in ECHOES:
+            broken.proxy.faults.append(fault)
+            with pytest.raises(kv.RemoteError, match=r"\*\*\*") as echoed:
+                await branch.generate(**HOW)  # type: ignore[arg-type]
+            assert "sesame" not in "".join(traceback.format_exception(echoed.value))
+            assert "sesame" not in repr(ctx.servers)
+    for fault in ECHOES:
+        broken.proxy.faults.append(fault)
+        with pytest.raises(kv.RemoteError) as opened:
+            async with kv.Context.connect(broken.proxy.url, backend="agentkv", api_key="sesame-open"):
+                pass
+        assert "sesame" not in "".join(traceback.format_exception(opened.value))
+    ours = [record for record in caplog.records if record.name.startswith("agentkv")]
+    assert ours
+    assert "sesame" not in repr([record.__dict__ for record in ours])
 
 
 async def test_500_cancellations_leave_nothing_behind(broken: Broken) -> None:

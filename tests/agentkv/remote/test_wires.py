@@ -176,6 +176,19 @@ async def test_an_answer_without_end_is_not_held_in_memory(own: Tape) -> None:
             await branch.select(["yes", "no"])
 
 
+async def test_a_server_cannot_have_more_than_it_was_given(own: Tape) -> None:
+    def boasting(request: str, body: bytes) -> bytes:
+        return re.sub(rb'"cached": ?[0-9]+', b'"cached": %d' % 2**52, body)
+
+    async with kv.Context.connect(own.url, backend="agentkv", **HOW) as ctx:  # type: ignore[arg-type]
+        branch = await ctx.branch(QUESTION)
+        own.change = boasting
+        await branch.generate(max_tokens=3)
+        await branch.select(["yes", "no"])
+        assert 0 <= ctx.stats.reused < 500
+        assert ctx.stats.prefilled == 0
+
+
 async def test_a_row_that_nothing_was_told_of_is_no_row(vllm: Tape) -> None:
     async with kv.Context.connect(vllm.url, tokenizer="nano", **HOW) as ctx:  # type: ignore[arg-type]
         branch = await ctx.branch(QUESTION)
@@ -201,6 +214,13 @@ async def test_a_damaged_tokenizer_is_the_servers(own: Tape, name: str) -> None:
     assert name in str(refused.value) or "chat template" in str(refused.value)
     assert "/agentkv-" not in str(refused.value)
     assert str(refused.value).startswith("the server's tokenizer of tiny")
+
+
+async def test_a_key_that_names_a_file_is_not_told(own: Tape) -> None:
+    own.change = lambda request, body: b'{"files": {"sesame-open": 1}}' if "tokenizer" in request else body
+    with pytest.raises(kv.RemoteError, match=r"files\.\*\*\*"):
+        async with kv.Context.connect(own.url, backend="agentkv", api_key="sesame-open", **HOW):  # type: ignore[arg-type]
+            pass
 
 
 async def test_what_vllm_cannot_go_on_with_begins_again(vllm: Tape) -> None:

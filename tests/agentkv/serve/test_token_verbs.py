@@ -80,6 +80,8 @@ async def test_what_is_told_of_the_model() -> None:
         {"top_logprobs": 21},
         {"output": {"type": "regex", "pattern": "["}},
         {"more": 1},
+        {"output": {"type": "regex", "pattern": "zzz"}, "made": 2, "output_made": 2},
+        {"made": 99},
     ],
 )
 async def test_bad_bodies_are_refused(wrong: dict[str, Any]) -> None:

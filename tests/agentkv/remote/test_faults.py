@@ -30,7 +30,7 @@ ECHOES = [  # what has the key in it
     answers("200 OK", b'data: {"error": {"message": "sesame-open", "code": "stopping"}}\n\n', STREAM),
     answers("200 OK", b'data: {"finish_reason": "sesame-open"}\n\n', STREAM),
     answers("200 OK", b"", "sesame-open"),
-    answers("500 Internal", b'{"error": {"message": "' + b"x" * 1990 + b'sesame-open"}}'),
+    answers("500 Internal", b'{"error": {"message": "' + b"x" * 1970 + b'sesame-open"}}'),
 ]
 
 pytestmark = pytest.mark.anyio

@@ -136,7 +136,7 @@ def _kept(broken: list[str]) -> Iterator[tuple[str, str]]:
         broken.append(str(error))
         return
     try:
-        there = next(folder for folder in (where, *where.parents) if folder.exists())
+        there = next(folder for folder in (where, *where.parents) if folder.exists() or folder.is_symlink())
         free = shutil.disk_usage(there).free
     except OSError as error:
         broken.append(f"models cannot be kept: {error.strerror}; set AGENTKV_HOME to a folder that can be written")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 class Host(Protocol):
     """An event loop."""
+
+    @property
+    def native(self) -> object:
+        """What asyncio or trio has for it."""
 
     def is_current(self) -> bool:
         """Does it run the caller?"""
@@ -30,7 +35,7 @@ class Host(Protocol):
 
 class _AsyncioHost:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.native = self._loop = loop
 
     def is_current(self) -> bool:
         try:
@@ -51,7 +56,7 @@ class _AsyncioHost:
 
 class _TrioHost:
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
-        self._token = token
+        self.native = self._token = token
 
     def is_current(self) -> bool:
         import trio
@@ -72,6 +77,19 @@ class _TrioHost:
         except (trio.RunFinishedError, OSError):  # the latter where trio was left by an exception of a signal's
             return False
         return True
+
+
+class StepThread(threading.local):
+    """What the calling thread is to a Context.
+
+    Attributes:
+        waits_for: the event loop that this thread's step loop is for, and may wait for; None on all other threads.
+    """
+
+    waits_for: Host | None = None
+
+
+step_thread = StepThread()
 
 
 def current_host() -> Host:

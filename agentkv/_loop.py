@@ -25,7 +25,7 @@ from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
 from ._generation_jobs import StreamJob, Taken
 from ._handshake import Quiet
 from ._history import Histories
-from ._host import current_host
+from ._host import current_host, step_thread
 from ._log import log
 from ._observers import Observers
 from ._outbox import Flush, Outbox
@@ -87,7 +87,7 @@ class StepLoop:
             ready.set()
 
         self._thread = threading.Thread(
-            target=self._worker.run,
+            target=self._step,
             args=(open_engine, opened, self._ended.set),
             name=f"agentkv-{next(_numbers)}",
             daemon=True,  # `_at_exit` ends it where a Context was never left
@@ -103,6 +103,10 @@ class StepLoop:
         if failures:
             await self.stop()
             raise from_native(failures[0])
+
+    def _step(self, *how: Any) -> None:
+        step_thread.waits_for = self._host
+        self._worker.run(*how)
 
     async def _opened(self, ready: anyio.Event, give_up: Callable[[], None] | None) -> None:
         if give_up is not None:

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Generic, TypeVar
 
 from ._errors import AgentKVError, ContextClosed, WrongEventLoop
+from ._host import step_thread
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,13 +37,18 @@ class OnLoop:
         except RuntimeError:
             return False
 
+    def is_waiting(self) -> bool:
+        """May it wait for the calling thread: a step loop's, on which garbage is collected, and strategies draft?"""
+        host = step_thread.waits_for
+        return host is not None and host.native is self._loop
+
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What it returns. A Ctrl-C cancels it, and waits until it has cleaned up.
 
-        Raises WrongEventLoop on the loop itself, which would wait for ever, and in a process that was forked off its
-        own; ContextClosed once the loop has ended.
+        Raises WrongEventLoop on the loop itself, and on a thread that it waits for (`is_waiting`), where this would
+        wait for ever, and in a process that was forked off its own; ContextClosed once the loop has ended.
         """
-        if self.is_current():
+        if self.is_current() or self.is_waiting():
             coroutine.close()
             raise WrongEventLoop("a blocking call on the event loop that it waits for; await the coroutine instead")
         work = _Work(self._loop, self._entrance, coroutine)

@@ -147,8 +147,11 @@ class Server:
 
     def remember(self, prompted: Prompted, asked: Asked, written: Written) -> None:
         """Keeps a conversation for a client that comes back with all of its messages, as long as there is room. Not
-        one whose branch holds more than its client was told: a stop string, or half a call."""
+        one whose branch holds more than its client was told: a stop string, half a call, or the space before a word
+        that was cut off."""
         if written.stopped_by is not None or any(call.error is not None for call in written.message.calls):
+            return
+        if written.cut and written.generation.text != written.generation.text.rstrip():
             return
         names = names_of([*asked.messages, written.message.as_openai()], _about(asked.tools, asked.template))
         prompted.keep(names[-1], promised=False)
@@ -187,8 +190,12 @@ class Server:
             await anyio.lowlevel.checkpoint()
 
     async def make_room(self, room: Room) -> bool:
-        """The overflow policy of what is generated here: conversations that wait give up their cells."""
-        return bool(room.cells) and await self._give_way()
+        """The overflow policy of what is generated here: conversations that wait give up their cells, until one is
+        free. The first to go may share all of its cells with later turns."""
+        lacked = room.cells
+        while room.cells and await self._give_way():
+            await room._refresh()
+        return room.cells < lacked
 
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()

@@ -91,7 +91,11 @@ class SyncBranch:
         return on_loop(self._loop, lambda: self.awaited.mark(name))
 
     def close(self) -> None:
-        """Frees the branch, and waits until its cells are free. Does nothing once its Context is closed."""
+        """Frees the branch, and waits until its cells are free: not on a thread of the Context, where garbage may
+        be collected. Does nothing once its Context is closed."""
+        if self._loop.is_current() or self._loop.is_waiting():
+            self.awaited.close()
+            return
 
         async def closed() -> None:
             await self.awaited.close()

@@ -89,7 +89,7 @@ class Talk:
 
     async def clear(self) -> None:
         """Begins the current branch anew; the others stay."""
-        await self._put(await self.agent.trunk(self.context))
+        await self._put(await self.agent.trunk(self.context), self.agent)
 
     async def fork(self, name: str | None = None) -> str:
         """Goes on on a fork of the current branch, at no cost. Raises InvalidInput for a name that is taken."""
@@ -197,14 +197,14 @@ class Talk:
         except BaseException:
             fresh.close()
             raise
-        await self._put(fresh)
-        self._named[self.current].agent = agent
+        await self._put(fresh, agent)
         return len(said) - len(fitting)
 
-    async def _put(self, fresh: Branch) -> None:
-        """In the place of the current branch."""
-        await self.branch.close()
-        self._named[self.current].branch = fresh
+    async def _put(self, fresh: Branch, agent: Agent[None, str]) -> None:
+        """In the place of the current branch, however soon this is cancelled."""
+        named = self._named[self.current]
+        before, named.branch, named.agent = named.branch, fresh, agent
+        await before.close()
 
     def _check_is_there(self, name: str) -> None:
         if name not in self._named:

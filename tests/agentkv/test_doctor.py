@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from agentkv_runtime import backends
@@ -44,12 +45,14 @@ def test_without_the_native_module_the_status_says_so(monkeypatch: pytest.Monkey
     assert "libexecutorch.so is not there" in " ".join(done.output.split())
 
 
-def test_a_home_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_there_is_not_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     monkeypatch.setenv("AGENTKV_HOME", "~nosuchuser/models")
     done = CliRunner().invoke(app, ["doctor", "--no-measure"])
     assert done.exit_code == 1
     assert "set AGENTKV_HOME to a folder" in " ".join(done.output.split())
-    for wrong in ("/dev/null", "x" * 5000):
+    for wrong in ("/dev/null", "x" * 5000, str(tmp_path / "dangling"), str(tmp_path / "loop")):
         monkeypatch.setenv("AGENTKV_HOME", wrong)
         done = CliRunner().invoke(app, ["doctor", "--no-measure"])
         assert done.exit_code == 1

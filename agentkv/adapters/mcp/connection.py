@@ -105,9 +105,9 @@ class Connection:
         return self._session is not None and not self._session.ended
 
     async def _listed(self) -> list[Tool[Any, ..., Any]]:
-        client = await self._client()
+        client, session = await self._client(), self._session
         listed: list[ServerTool] = []
-        with self._told("does not list its tools"), anyio.fail_after(self._timeout):
+        with self._told("does not list its tools"), self._lost_if_late(session), anyio.fail_after(self._timeout):
             page = await client.list_tools(cache_mode="bypass")
             listed += page.tools
             while page.next_cursor is not None:
@@ -132,8 +132,8 @@ class Connection:
 
     def _tool(self, tool: ServerTool, name: str) -> Tool[Any, ..., Any]:
         async def call(**arguments: Any) -> Any:
-            client = await self._client()
-            with self._told(f"did not answer a call of {tool.name}"):
+            client, session = await self._client(), self._session
+            with self._told(f"did not answer a call of {tool.name}"), _under_way(session):
                 answer = await client.call_tool(tool.name, arguments)
             return result_of(answer)
 
@@ -172,6 +172,16 @@ class Connection:
             self._lose(session)
             raise ServerLost(f"{self.name} {what}: {_reason(error)}") from error
 
+    @contextmanager
+    def _lost_if_late(self, session: _Session | None) -> Iterator[None]:
+        """A server that does not list its tools in time, and has nothing else to do, hangs: it is begun anew."""
+        try:
+            yield
+        except TimeoutError:
+            if session is not None and not session.calls:
+                self._lose(session)
+            raise
+
     def _lose(self, session: _Session | None) -> None:
         session = session or self._session
         if session is not None:
@@ -179,13 +189,18 @@ class Connection:
 
 
 class _Session:
-    """One life of a connection, in a task of its own: whoever finds it broken can end it."""
+    """One life of a connection, in a task of its own: whoever finds it broken can end it.
+
+    Attributes:
+        calls: that are under way.
+    """
 
     def __init__(self, target: str | StdioServerParameters, name: str) -> None:
         self._target = target
         self._name = name
         self._over = anyio.Event()
         self.client: Client | None = None
+        self.calls = 0
 
     @property
     def ended(self) -> bool:
@@ -206,6 +221,18 @@ class _Session:
             log.warning("an MCP server went away", server=self._name, error=_reason(error))
         finally:
             self._over.set()
+
+
+@contextmanager
+def _under_way(session: _Session | None) -> Iterator[None]:
+    if session is None:  # it was lost meanwhile
+        yield
+        return
+    session.calls += 1
+    try:
+        yield
+    finally:
+        session.calls -= 1
 
 
 def _target(

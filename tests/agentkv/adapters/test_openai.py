@@ -94,6 +94,29 @@ async def test_clients_of_one_context_keep_so_many_conversations_in_all() -> Non
         assert ctx.stats.prefilled - first <= 1
 
 
+async def test_conversations_that_wait_give_way_until_one_goes_on() -> None:
+    long = {"model": "nano", "messages": [{"role": "user", "content": "x" * 40}], "temperature": 0, "max_tokens": 150}
+    async with kv.Context.open(kv.models.nano(), capacity=256, threads=1) as small:
+        local, said = client(small), list[dict[str, str]]()
+        for question in [NO_CALL, "Thank you!"] * 3:
+            said.append({"role": "user", "content": question})
+            told = await local.chat.completions.create(model="nano", messages=said, temperature=0)
+            said.append({"role": "assistant", "content": told.choices[0].message.content})
+        assert small.stats.cells_used > 106  # its turns share most of them
+        assert (await local.chat.completions.create(**long)).usage.completion_tokens == 150
+
+
+async def test_what_comes_after_a_cut_answer_is_what_the_client_sends(ctx: kv.Context) -> None:
+    local = client(ctx)
+    for most in range(1, 8):
+        cut = await local.chat.completions.create(**QUESTION, max_tokens=most)
+        said = [*QUESTION["messages"], {"role": "assistant", "content": cut.choices[0].message.content}]
+        further = [*said, {"role": "user", "content": "Thank you!"}]
+        here = await local.chat.completions.create(model="nano", messages=further, max_tokens=2)
+        prompt = ctx.tokenizer.apply_chat(further)
+        assert here.usage.prompt_tokens == len(prompt), most
+
+
 def test_closing_a_client_closes_the_model_that_it_opened() -> None:
     with blocking_client(kv.models.nano(), capacity=1024, threads=1) as local:
         local.chat.completions.create(**QUESTION)

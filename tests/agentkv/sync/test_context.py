@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,6 +215,28 @@ def test_an_open_context_is_for_other_threads_as_well() -> None:
             ctx.sync()
 
     asyncio.run(main())
+
+
+def test_the_thread_that_everybody_waits_for_waits_for_nobody() -> None:
+    """Garbage is collected on any thread, and a strategy may ask for anything."""
+    told: list[str] = []
+    with kv.Context.open(kv.models.nano(), capacity=512, threads=1).sync() as ctx:
+        other = ctx.branch(QUESTION)
+
+        class Asking:
+            def propose(self, branch: int, tokens: Any, limit: int) -> None:
+                if told:
+                    return
+                other.close()
+                try:
+                    ctx.branch(QUESTION)
+                except kv.WrongEventLoop as error:
+                    told.append(str(error))
+
+        with ctx.branch(QUESTION) as branch:
+            assert branch.generate(max_tokens=32, speculative=Asking()).text == ANSWER
+            assert len(told) == 1
+            assert [each.awaited for each in ctx.branches] == [branch.awaited]
 
 
 @pytest.mark.anyio

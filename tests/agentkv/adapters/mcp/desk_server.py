@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ async def hang() -> str:
         await anyio.sleep_forever()
     finally:
         marker.write_text("cancelled")  # noqa: ASYNC240 - nothing may be awaited here
+    return ""
+
+
+@server.tool()
+def freeze() -> str:
+    """Answers nothing any more."""
+    time.sleep(1000)
     return ""
 
 

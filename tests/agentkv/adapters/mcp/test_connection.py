@@ -154,6 +154,15 @@ async def test_calls_have_a_time(tmp_path: Path) -> None:
         assert run.output == "Too slow."
 
 
+async def test_a_server_that_hangs_is_begun_anew() -> None:
+    async with connect(DESK, timeout=5) as desk:
+        freeze = replace(await tool(desk, "freeze"), timeout=1)
+        for _ in range(2):
+            with anyio.move_on_after(1):
+                await freeze()
+            assert await (await tool(desk, "weather"))(city="Tolvik") == TWO_RESULTS[0]
+
+
 async def test_what_does_not_come_up_says_so() -> None:
     with anyio.fail_after(60):
         with pytest.raises(ServerLost, match="no-such-command"):

@@ -22,6 +22,23 @@ R = TypeVar("R")
 LOOKS_S = 1.0  # how often a thread that waits looks whether a loop that is not ours has ended under it
 
 
+class _Wait:
+    """A wait for an event loop, as long as the frame that waits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+
+class _Waits(threading.local):
+    """Those of the calling thread. Held weakly: a Ctrl-C may leave a frame anywhere, `finally` included."""
+
+    def __init__(self) -> None:
+        self.all: weakref.WeakSet[_Wait] = weakref.WeakSet()
+
+
+_waits = _Waits()
+
+
 class OnLoop:
     """An asyncio event loop, asked from anywhere to run coroutines."""
 
@@ -38,9 +55,10 @@ class OnLoop:
             return False
 
     def is_waiting(self) -> bool:
-        """May it wait for the calling thread: a step loop's, on which garbage is collected, and strategies draft?"""
+        """May it wait for the calling thread, on which garbage is collected? A step loop's is such a thread, and one
+        that waits already is as well: it may hold a lock of what it waits for."""
         host = step_thread.waits_for
-        return host is not None and host.native is self._loop
+        return any(wait.loop is self._loop for wait in _waits.all) or (host is not None and host.native is self._loop)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What it returns. A Ctrl-C cancels it, and waits until it has cleaned up.
@@ -52,7 +70,9 @@ class OnLoop:
             coroutine.close()
             raise WrongEventLoop("a blocking call on the event loop that it waits for; await the coroutine instead")
         work = _Work(self._loop, self._entrance, coroutine)
+        waits = _Wait(self._loop)
         try:  # a Ctrl-C may come before any line
+            _waits.all.add(waits)
             self._begin(work)
             self._until_settled(work.outcome)
             return work.outcome.result()
@@ -60,6 +80,7 @@ class OnLoop:
             if not work.outcome.done():
                 work.cancel()
                 self._until_settled(work.outcome)
+            _waits.all.discard(waits)
 
     async def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What it returns, for whatever asyncio event loop awaits it; cancelling this cancels it. Raises as `wait`."""

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -237,6 +239,31 @@ def test_the_thread_that_everybody_waits_for_waits_for_nobody() -> None:
             assert branch.generate(max_tokens=32, speculative=Asking()).text == ANSWER
             assert len(told) == 1
             assert [each.awaited for each in ctx.branches] == [branch.awaited]
+
+
+def test_garbage_that_is_found_in_a_verb_waits_for_nothing() -> None:
+    script = f"""
+import gc
+import agentkv as kv
+
+class Garbage:
+    def __init__(self): self.me, self.branch = self, ctx.branch("hello")
+    def __del__(self): self.branch.close()
+
+ctx = kv.Context.open({str(kv.models.nano())!r}, 2048, threads=1).sync()
+trunk = ctx.branch({QUESTION!r})
+gc.disable()
+for turn in range(40):
+    Garbage()
+    gc.set_threshold(5 + turn)
+    gc.enable()
+    trunk.fork().generate(max_tokens=8)
+    gc.disable()
+gc.collect()
+print(len([branch for branch in ctx.branches if branch.text == "hello"]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @pytest.mark.anyio

@@ -61,6 +61,8 @@ async def chat(talk: Talk, console: Console) -> None:
     from .prompt import prompt_session
 
     session, stop = prompt_session(talk), Stop()
+    with typed_ahead(session.input):
+        pass  # what was entered while the model was opened, before any prompt
     async with anyio.create_task_group() as group:
         group.start_soon(stop.watch, group.cancel_scope)
         while True:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from rich.text import Text
 
-from .. import overflow
-from .._console import stdout
+from .._console import stderr, stdout
 from .._context import Context
 from .._sampling import Sampling
 from ..agents.agent import Agent
 from ..spec import PromptLookup
 from .chat import HOW_TO_LEAVE, chat, chat_of_lines, show
 from .commands import loaded
+from .room import ForgetsAloud
 from .talk import Talk
 from .tools import CALCULATOR, tools_of
 
@@ -49,7 +49,7 @@ async def talking(how: How) -> None:
         max_tokens=how.max_tokens,
         speculative=PromptLookup() if how.speculates else None,
     )
-    room = overflow.DropOldest()  # a chat goes on, though the oldest of it is forgotten
+    room = ForgetsAloud(stdout if stdout.is_terminal else stderr)
     async with Context.open(how.model, how.capacity, threads=how.threads, overflow=room) as context:
         talk = Talk(context, agent, [CALCULATOR, *own])
         if how.load is None:

@@ -106,8 +106,10 @@ class Talk:
     async def rollback(self, turns: int) -> str:
         """Takes back the last so many questions and what was answered; the first of these. Raises InvalidInput."""
         asked = [message for message in self.branch.messages if message.role == "user"]
+        if not asked:
+            raise InvalidInput("nothing was asked on this branch that could be taken back")
         if not 1 <= turns <= len(asked):
-            raise InvalidInput(f"there are {len(asked)} questions to take back on this branch, not {turns}")
+            raise InvalidInput(f"{turns} questions are to be taken back, but this branch has {len(asked)}")
         await self.branch.rollback(asked[-turns].start)
         return asked[-turns].content
 

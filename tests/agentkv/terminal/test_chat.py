@@ -117,6 +117,16 @@ def test_ctrl_c_while_it_opens_leaves(sit_down: SitDown) -> None:
     assert "Traceback" not in person.text
 
 
+def test_what_is_entered_while_it_opens_is_asked(sit_down: SitDown) -> None:
+    person = sit_down(ready=False)
+    person.sees("opening")
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    person.prompted()
+    person.type(CTRL_D)
+    assert person.ends() == 0
+
+
 def test_branches_are_forked_switched_and_rolled_back(sit_down: SitDown) -> None:
     person = sit_down()
     person.say("Who are you?")
@@ -129,7 +139,7 @@ def test_branches_are_forked_switched_and_rolled_back(sit_down: SitDown) -> None
         ("/branches", "*   fork-1"),
         ("/switch idea", "on idea now: You are welcome."),
         ("/rollback 2", "took back all from 'Who are you?' on"),
-        ("/rollback", "error: there are 0 questions to take back on this branch, not 1"),
+        ("/rollback", "error: nothing was asked on this branch"),
         ("/fork idea", "error: there is a branch 'idea' already"),
         ("/switch nowhere", "error: there is no branch 'nowhere'"),
         ("/close fork-1", "closed fork-1"),
@@ -225,6 +235,7 @@ def test_a_conversation_too_long_to_be_read_again_loses_its_oldest(sit_down: Sit
         person.say(f"What is {n} * 12?")
         person.sees(f"{n} * 12 = {12 * n}.")
         person.prompted()
+    assert re.search(r"\(too long: its oldest [0-9]+ tokens are forgotten; --capacity\)", person.text)
     person.say("/tools off calculator")
     person.sees("calculator is off; its oldest ")
     person.sees("--capacity)")

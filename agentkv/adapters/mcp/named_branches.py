@@ -127,4 +127,4 @@ class NamedBranches:
     def _check_room(self, count: int) -> None:
         live = len(self._live()) + self._coming
         if live + count > self.most:
-            raise TooManyBranches(f"{live} branches are open, and {self.most} may be; close some")
+            raise TooManyBranches(f"{live} of {self.most} branches are open: no room for {count} more; close some")

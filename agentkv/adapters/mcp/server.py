@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
+from importlib.metadata import version
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 from mcp.server.mcpserver import MCPServer
@@ -17,6 +18,7 @@ from ..._inputs import ChatMessage
 from ..._sampling import Sampling
 from ...output import JsonSchema
 from .named_branches import Named, NamedBranches
+from .told import Chosen, Held, Written
 
 _INSTRUCTIONS = """Branches of one language model's context. `new_branch` reads a prompt, `fork` continues it several \
 ways without reading it again, `rollback` forgets what came after a point. `generate` lets the model write; `chat` \
@@ -37,34 +39,38 @@ def branch_server(branches: NamedBranches) -> MCPServer:
         tools.append(_strict(Tool.from_function(_told_why(verb))))
 
     @tool
-    async def new_branch(text: str | None = None, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    async def new_branch(text: str | None = None, messages: list[dict[str, Any]] | None = None) -> Held:
         """A new branch that has read a text, or chat messages ({"role", "content"}); empty without either."""
         return _told(await branches.new(_prompt(text, messages)))
 
     @tool
-    async def extend(
-        branch: Name, text: str | None = None, messages: list[dict[str, Any]] | None = None
-    ) -> dict[str, Any]:
+    async def extend(branch: Name, text: str | None = None, messages: list[dict[str, Any]] | None = None) -> Held:
         """Reads more on a branch."""
-        await branches.get(branch).extend(_prompt(text, messages) or "")
-        return _length(branches, branch)
+        prompt = _prompt(text, messages)
+        if not prompt:
+            raise InvalidInput("there is nothing to read; give text, or messages")
+        await branches.get(branch).extend(prompt)
+        return _held(branches, branch)
 
     @tool
-    async def fork(branch: Name, n: Count = 1) -> list[dict[str, Any]]:
+    async def fork(branch: Name, n: Count = 1) -> list[Held]:
         """New branches that go on from where this one is, at no cost."""
         return [_told(named) for named in await branches.forks(branch, n)]
 
     @tool
-    async def rollback(branch: Name, tokens: Annotated[int, Field(ge=0)]) -> dict[str, Any]:
+    async def rollback(branch: Name, tokens: Annotated[int, Field(ge=0)]) -> Held:
         """Forgets everything behind the first so many tokens."""
-        await branches.get(branch).rollback(tokens)
-        return _length(branches, branch)
+        rolled = branches.get(branch)
+        if tokens > len(rolled):
+            raise InvalidInput(f"{branch} has {len(rolled)} tokens, so it cannot keep the first {tokens}")
+        await rolled.rollback(tokens)
+        return _held(branches, branch)
 
     @tool
-    async def adopt(branch: Name, other: Name) -> dict[str, Any]:
+    async def adopt(branch: Name, other: Name) -> Held:
         """A branch becomes what another one is, which stays."""
         await branches.get(branch).adopt(branches.get(other))
-        return _length(branches, branch)
+        return _held(branches, branch)
 
     @tool
     async def generate(
@@ -74,25 +80,25 @@ def branch_server(branches: NamedBranches) -> MCPServer:
         seed: int | None = None,
         stop: list[str] | None = None,
         json_schema: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Written:
         """The model writes on, held to a JSON schema where one is given. What it writes is part of the branch."""
         how: dict[str, Any] = {} if json_schema is None else {"output": JsonSchema(json_schema)}
         sampling = Sampling(temperature=temperature, seed=seed)
         made = await branches.get(branch).generate(max_tokens=max_tokens, stop=stop, sampling=sampling, **how)
-        return _length(branches, branch) | _written(made)
+        return _written(branches, branch, made)
 
     @tool
     async def chat(
         branch: Name, message: str, max_tokens: Count = 256, temperature: Temperature = 0.0, seed: int | None = None
-    ) -> dict[str, Any]:
+    ) -> Written:
         """Asks a question on a branch of messages, and has it answered."""
         asked, sampling = branches.get(branch), Sampling(temperature=temperature, seed=seed)
         await asked.extend([{"role": "user", "content": message}])
         made = await asked.generate(max_tokens=max_tokens, sampling=sampling)
-        return _length(branches, branch) | _written(made)
+        return _written(branches, branch, made)
 
     @tool
-    async def select(branch: Name, choices: list[str]) -> dict[str, Any]:
+    async def select(branch: Name, choices: list[str]) -> Chosen:
         """Which of some texts the model finds likeliest next; the branch stays as it is."""
         choice = await branches.get(branch).select(choices)
         return {"index": choice.index, "text": choice.text}
@@ -122,11 +128,13 @@ def branch_server(branches: NamedBranches) -> MCPServer:
             return f"saved {saved.nbytes} bytes"
 
         @tool
-        async def load(file: str) -> list[dict[str, Any]]:
+        async def load(file: str) -> list[Held]:
             """The branches that a file holds, without reading anything again."""
             return [_told(named) for named in await branches.load(file)]
 
-    return MCPServer("agentkv", instructions=_INSTRUCTIONS, log_level="WARNING", tools=tools)
+    return MCPServer(
+        "agentkv", version=version("agentkv-sdk"), instructions=_INSTRUCTIONS, log_level="WARNING", tools=tools
+    )
 
 
 def _strict(tool: Tool) -> Tool:
@@ -156,13 +164,19 @@ def _prompt(text: str | None, messages: list[dict[str, Any]] | None) -> str | li
     return text if messages is None else list(messages)
 
 
-def _told(named: Named) -> dict[str, Any]:
+def _told(named: Named) -> Held:
     return {"branch": named.name, "tokens": len(named.branch)}
 
 
-def _length(branches: NamedBranches, name: str) -> dict[str, Any]:
+def _held(branches: NamedBranches, name: str) -> Held:
     return {"branch": name, "tokens": len(branches.get(name))}
 
 
-def _written(made: Generation[Any]) -> dict[str, Any]:
-    return {"text": made.text, "finish_reason": made.finish_reason, "generated": len(made.tokens)}
+def _written(branches: NamedBranches, name: str, made: Generation[Any]) -> Written:
+    return {
+        "branch": name,
+        "tokens": len(branches.get(name)),
+        "text": made.text,
+        "finish_reason": made.finish_reason,
+        "generated": len(made.tokens),
+    }

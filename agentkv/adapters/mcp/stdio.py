@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 from contextlib import suppress
 from typing import Any
@@ -27,6 +28,8 @@ async def over_stdio(server: MCPServer) -> None:
     lowlevel = server._lowlevel_server  # what the SDK's `run_stdio_async` runs
     try:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            if sys.stdin.isatty():
+                stderr.print("serving branches to an MCP client at stdin and stdout (Ctrl-C to stop; --help)")
             async with anyio.create_task_group() as group:
                 group.start_soon(_cancel_on, signals, group.cancel_scope)
                 async with stdio_server(lines) as (reading, writing):

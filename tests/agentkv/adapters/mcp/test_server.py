@@ -15,10 +15,12 @@ from subprocess import PIPE
 from typing import Any
 
 import anyio
+import pexpect
 import pytest
 from mcp import Client, StdioServerParameters
 from typer.testing import CliRunner
 
+import agentkv as kv
 from agentkv.cli import app
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +82,25 @@ async def test_branches_are_forked_and_rolled_back(tmp_path: Path) -> None:
         assert "You are welcome." in await call(client, "read", branch=loaded["branch"])
 
 
+async def test_it_tells_who_it_is_and_what_its_tools_answer() -> None:
+    async with served() as client:
+        assert (client.server_info.name, client.server_info.version) == ("agentkv", kv.__version__)
+        told: dict[str, Any] = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+        assert set(told["fork"]["properties"]["result"]["items"]) == {"$ref"}
+        assert set(told["new_branch"]["properties"]) == {"branch", "tokens"}
+        assert set(told["chat"]["required"]) == {"branch", "tokens", "text", "finish_reason", "generated"}
+        assert set(told["select"]["required"]) == {"index", "text"}
+
+
+def test_at_a_terminal_it_says_what_it_waits_for() -> None:
+    child = pexpect.spawn(AGENTKV[0], AGENTKV[1:], encoding="utf-8", timeout=60)
+    child.expect("serving branches to an MCP client at stdin and stdout")
+    child.sendintr()
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
 async def test_errors_say_what_to_do() -> None:
     async with served("--most-branches", "2") as client:
         assert "none yet" in await refused(client, "generate", branch="b9")
@@ -87,7 +108,9 @@ async def test_errors_say_what_to_do() -> None:
         assert "there are: b1" in await refused(client, "read", branch="b9")
         assert "close some" in await refused(client, "fork", branch="b1", n=2)
         assert "needs" in await refused(client, "extend", branch="b1", text="word " * 4000)
-        assert "it has 1" in await refused(client, "rollback", branch="b1", tokens=50)
+        assert "b1 has 1 tokens" in await refused(client, "rollback", branch="b1", tokens=50)
+        for nothing in ({"text": None}, {"text": ""}, {"messages": []}):
+            assert "give text, or messages" in await refused(client, "extend", branch="b1", **nothing)
         await refused(client, "generate", branch="b1", max_tokens=0)
         assert "count" in await refused(client, "fork", branch="b1", count=1)
         for verb, branch in (("new_branch", {}), ("extend", {"branch": "b1"})):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 BODY_SECONDS = 60.0
 MOST_PARTS = 65536  # entries of lists and objects
+_FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # of a union, as pydantic names it
 
 
 class Body(BaseModel):
@@ -82,11 +84,30 @@ def checked(kind: type[B], value: dict[str, Any], within: str = "") -> B:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise _refused(error.errors(include_url=False)[0], within) from None
+        raise _refused(_closest(error.errors(include_url=False)), value, within) from None
 
 
-def _refused(error: ErrorDetails, within: str) -> Refused:
-    name = ".".join(map(str, (within, *error["loc"]) if within else error["loc"]))
+def _closest(errors: list[ErrorDetails]) -> ErrorDetails:
+    """Of what is wrong with the first parameter, whatever form it may have: the form that it comes closest to."""
+    first = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
+    return max(first, key=lambda error: len(error["loc"]))
+
+
+def _name(error: ErrorDetails, value: Any) -> str:
+    """The parameter that it is about, without what pydantic calls the forms that it may have."""
+    parts = []
+    for part in error["loc"]:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            if _FORM.fullmatch(str(part)):
+                continue
+        parts.append(str(part))
+    return ".".join(parts)
+
+
+def _refused(error: ErrorDetails, value: dict[str, Any], within: str) -> Refused:
+    name = ".".join(filter(None, (within, _name(error, value))))
     if error["type"] == "extra_forbidden":
         return Refused(
             "invalid", f"{name} is not supported by this server; leave it out", "unsupported_parameter", name

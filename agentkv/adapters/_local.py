@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import threading
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._context import Context
-from .._errors import WrongEventLoop
+from .._errors import InvalidInput, WrongEventLoop
 from .._inputs import checked_path
 from .._loop_thread import LoopThread, OnLoop
 from .._tokenizer import Tokenizer
@@ -28,7 +29,8 @@ class Local:
     """A model by the name or the folder that `Context.open` takes, which is opened in a thread of its own with the
     first request and closed with the process; or a Context that is open, which stays its owner's.
 
-    Raises InvalidInput for what is neither, and WrongEventLoop for a Context of another event loop, or of trio.
+    Raises InvalidInput for what is neither, and for options that do not open anything; WrongEventLoop for a Context of
+    another event loop, or of trio.
     """
 
     def __init__(self, model: Context | str | Path, opening: Mapping[str, Any]) -> None:
@@ -39,9 +41,13 @@ class Local:
         self._context = model if isinstance(model, Context) else None
         if isinstance(model, Context):
             self.name = model.model_info.path.name
+            if opening:
+                raise InvalidInput(f"this Context is open: {', '.join(opening)} went to `Context.open`, not here")
             self._door = Door(loop=_loop_of(model), app=_app_of(model, self.name))
         else:
             self._path = checked_path(model, "model")
+            if unknown := opening.keys() - inspect.signature(Context.open).parameters.keys():
+                raise InvalidInput(f"Context.open has no {', '.join(sorted(unknown))}; see its `help`")
             self.name = self._path.name
 
     def door(self) -> Door:

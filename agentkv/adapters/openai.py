@@ -28,7 +28,7 @@ def client(model: Context | str | Path, **opening: Any) -> AsyncOpenAI:
         opening: for `Context.open`, where it is opened here: `capacity`, `speculative`, ...
 
     Raises:
-        InvalidInput: `model` is neither.
+        InvalidInput: `model` is neither, or `opening` has what `Context.open` has not.
         WrongEventLoop: a Context of another event loop, or of trio.
     """
     return async_client(Local(model, opening))

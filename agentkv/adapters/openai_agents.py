@@ -26,7 +26,7 @@ class Model(OpenAIResponsesModel):
         opening: for `Context.open`, where the model is opened here: `capacity`, `speculative`, ...
 
     Raises:
-        InvalidInput: `model` is neither a Context nor a path or name.
+        InvalidInput: `model` is neither a Context nor a path or name, or `Context.open` has no such option.
         WrongEventLoop: a Context of another event loop, or of trio.
     """
 

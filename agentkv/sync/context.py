@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._branch import Branch
 from .._context import Context
@@ -22,6 +22,9 @@ from .._tokenizer import Tokenizer
 from .._trace import StepRecord
 from .branch import SyncBranch
 from .verb import Verb
+
+if TYPE_CHECKING:
+    from ..agents.agent import Agent
 
 R = TypeVar("R")
 
@@ -54,6 +57,10 @@ class SyncContext:
     ) -> SyncBranch:
         """As `Context.branch`."""
         return self._made(self.wait(self.awaited.branch(prompt, tools=tools, template=template, overflow=overflow)))
+
+    def trunk(self, agent: Agent[Any, Any]) -> SyncBranch:
+        """As `Agent.trunk`: a branch with the agent's prompt, for `SyncBranch.run`."""
+        return self._made(self.wait(agent.trunk(self.awaited)))
 
     def keep(self, *branches: SyncBranch) -> None:
         """As `Context.keep`."""

@@ -94,6 +94,13 @@ async def test_clients_of_one_context_keep_so_many_conversations_in_all() -> Non
         assert ctx.stats.prefilled - first <= 1
 
 
+async def test_options_that_open_nothing_are_refused_at_once(ctx: kv.Context) -> None:
+    with pytest.raises(kv.InvalidInput, match="has no capcity"):
+        client("nano", capcity=512)
+    with pytest.raises(kv.InvalidInput, match="capacity went to"):
+        client(ctx, capacity=512)
+
+
 async def test_conversations_that_wait_give_way_until_one_goes_on() -> None:
     long = {"model": "nano", "messages": [{"role": "user", "content": "x" * 40}], "temperature": 0, "max_tokens": 150}
     async with kv.Context.open(kv.models.nano(), capacity=256, threads=1) as small:

@@ -74,8 +74,11 @@ def test_streams_hand_out_tokens_and_keep_what_was_read(ctx: kv.SyncContext) -> 
 
 def test_agents_and_other_coroutines_run_as_well(ctx: kv.SyncContext) -> None:
     branch = ctx.branch(QUESTION)
-    run = ctx.branch([{"role": "system", "content": "You are Nano, a desk agent."}]).run(kv.Agent(), "Who are you?")
-    assert run.output == ANSWER
+    agent = kv.Agent("You are Nano, a desk agent.")
+    with ctx.trunk(agent) as trunk:
+        assert trunk.run(agent, "Who are you?").output == ANSWER
+    with pytest.raises(kv.InvalidInput, match="SyncContext"):
+        ctx.wait(agent.trunk(ctx))  # type: ignore[arg-type]
     forks = branch.fork(3)
     made = ctx.wait(kv.gather(*(fork.awaited.generate(max_tokens=4) for fork in forks)))
     assert len({each.text for each in made}) == 1

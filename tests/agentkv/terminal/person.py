@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -94,6 +95,13 @@ class Person:
         """Is the last line above the toolbar an empty prompt?"""
         shown = [line for line in self.lines if line and not re.match(r" \S+ \| ", line)]
         return bool(shown) and shown[-1] == ">"
+
+    def dies(self) -> None:
+        """Whatever it does, it is gone."""
+        if self.process.isalive():
+            self.process.kill(signal.SIGKILL)
+            self.process.wait()
+        self.process.close()
 
     def ends(self, seconds: float = 60) -> int:
         """Reads until it has left; its status."""

@@ -40,7 +40,7 @@ def sit_down(tmp_path: Path) -> Iterator[SitDown]:
 
     yield sit_down
     for person in people:
-        person.process.close(force=True)
+        person.dies()
 
 
 def test_it_answers_with_tools_and_leaves(sit_down: SitDown) -> None:

@@ -57,8 +57,7 @@ class OnLoop:
     def is_waiting(self) -> bool:
         """May it wait for the calling thread, on which garbage is collected? A step loop's is such a thread, and one
         that waits already is as well: it may hold a lock of what it waits for."""
-        host = step_thread.waits_for
-        return any(wait.loop is self._loop for wait in _waits.all) or (host is not None and host.native is self._loop)
+        return any(wait.loop is self._loop for wait in _waits.all) or _may_wait_here(self._loop)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What it returns. A Ctrl-C cancels it, and waits until it has cleaned up.
@@ -262,10 +261,17 @@ class _Life:
             loop.call_soon_threadsafe(stop.set)
 
     def end(self) -> None:
-        """The same, and waits until it is."""
+        """The same, and waits until it is: not on a thread that it waits for itself."""
         self.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        here = self._thread is threading.current_thread() or _may_wait_here(self.begun.result())
+        if self._thread is not None and not here:
             self._thread.join()
+
+
+def _may_wait_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Is this the thread of a step loop that it has?"""
+    host = step_thread.waits_for
+    return host is not None and host.native is loop
 
 
 def _ending(error: BaseException) -> BaseException | None:

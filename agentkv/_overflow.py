@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ._loop import StepLoop
 
 T = TypeVar("T")
+MOST_IN_VAIN = 100  # two that give each other cells, and take them again, would never end
 
 
 @runtime_checkable
@@ -141,9 +142,14 @@ class Room:
                 raise
             return before
 
-        before = await self._loop.call(replace, told=lambda _: history.converse(conversation))
-        if hold is not None:
-            hold.moved(len(tokens) - (last - first), messages - len(conversation.entries), before)
+        def told(before: int | None) -> None:  # also where whoever replaced them is cancelled meanwhile
+            history.converse(conversation)
+            if hold is not None and history.hold is hold:
+                hold.moved(len(tokens) - (last - first), messages - len(conversation.entries), before)
+            elif before is not None:
+                self._loop.close(before)
+
+        await self._loop.call(replace, told=told)
         await self._refresh()
 
     async def rewrite(self, messages: Sequence[ChatMessage]) -> bool:
@@ -234,6 +240,8 @@ class RoomMaker:
         self._branch: Branch = branch  # type: ignore[assignment]
         self._tokens = tokens
         self._fits: _State | None = None  # as it was when nothing was lacking, and the verb was tried again
+        self._held = (-1, -1)  # tokens, and those that need cells, when room was made last
+        self._in_vain = 0  # times that it was made since, and others took it
 
     async def make(self) -> bool:
         """Is it worth another try? Not where nothing has come of it, whatever a policy says."""
@@ -259,7 +267,11 @@ class RoomMaker:
     async def _better(self, before: _State, room: Room) -> bool:
         """Does the branch hold less, or lack less? Others may have taken what it gave."""
         after = await _state_of(self._branch)
-        return after.held < before.held or sum(room._lacks(after)) < sum(room._lacks(before))
+        held = (before.length, before.held)
+        self._in_vain = self._in_vain + 1 if held == self._held else 0
+        self._held = held
+        lacks_less = sum(room._lacks(after)) < sum(room._lacks(before))
+        return after.held < before.held or (lacks_less and self._in_vain < MOST_IN_VAIN)
 
 
 async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:

@@ -84,7 +84,7 @@ class Summarize:
 
     Where the branch has messages, the summary stands before the next question, which is a message of the user's. The
     agent needs cells and positions of its own; where it fails for want of them, or of `max_tokens`, the oldest tokens
-    go as under `DropOldest`, and a warning is logged.
+    go without one, and a warning is logged.
 
     Attributes:
         agent: says the summary; its output is text.
@@ -120,7 +120,8 @@ class Summarize:
                 run = await self.agent.run(fork, self.prompt)
         except (ContextFull, LimitReached, PositionsExhausted, TooManyBranches) as error:
             log.warning("no summary was made; the oldest tokens go", branch=room.branch.id, error=str(error))
-            return await DropOldest(self.keep).make_room(room)
+            await room.replace(first, last)  # what follows them is to be fed again already
+            return True
         question = next((m for m in messages if m.start == last and m.role == "user"), None)
         if question is None:
             tokens = room.branch.context.tokenizer.encode(run.text, parse_special=False)

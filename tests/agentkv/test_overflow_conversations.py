@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 import agentkv as kv
-from agentkv.overflow import DropOldest, Summarize
+from agentkv.overflow import DropOldest, Room, Summarize
 
 from .conftest import OpenContext
 from .test_overflow import endless, small_nano
@@ -97,6 +99,57 @@ async def test_a_summary_takes_the_place_of_the_oldest() -> None:
         assert any("(What was said before:" in message.content for message in branch.messages)
         assert ctx.stats.cells_used <= 400
         assert len(ctx.branches) == 1
+
+
+async def test_two_that_cannot_be_summarized_beside_each_other_go_on() -> None:
+    agent = kv.Agent("Sum up.", max_tokens=20)  # needs more than the two of them leave
+    async with small_nano(200, overflow=Summarize(agent)) as ctx:
+        both = [await ctx.branch("hello " * 20), await ctx.branch("goodbye " * 20)]
+        for branch in both:
+            await branch.extend([{"role": "user", "content": "Who are you?"}])
+        with anyio.fail_after(60):
+            made = await kv.gather(*(branch.generate(max_tokens=30) for branch in both))
+        assert {each.finish_reason for each in made} <= {"eos", "length"}
+
+
+async def test_two_that_only_lend_each_other_cells_end() -> None:
+    class Lends:
+        async def make_room(self, room: Room) -> bool:
+            await room.uncache(max(room.length - 20, 0))
+            return True
+
+    async with small_nano(120, overflow=Lends()) as ctx:
+        both = [await ctx.branch("hello " * 12), await ctx.branch("goodbye " * 12)]
+        with anyio.fail_after(60):
+            made = await kv.gather(*(branch.generate(max_tokens=100, sampling=endless(ctx)) for branch in both))
+        assert "context_full" in {each.finish_reason for each in made}
+
+
+@pytest.mark.parametrize("turns", range(0, 24, 2))
+async def test_a_turn_that_is_cancelled_as_room_is_made_for_it_gives_it_back(turns: int) -> None:
+    agent = kv.Agent("You are Nano, a desk agent.", max_tokens=1)
+
+    class Cancels(DropOldest):
+        async def make_room(self, room: Room) -> bool:
+            async with anyio.create_task_group() as group:
+                group.start_soon(cancel, turns)
+                made = await super().make_room(room)
+                group.cancel_scope.cancel()
+            return made
+
+    async def cancel(after: int) -> None:
+        for _ in range(after):
+            await checkpoint()
+        scope.cancel()
+
+    async with small_nano(9000, overflow=Cancels(batch=100)) as ctx:
+        branch = await ctx.branch(questions(164))
+        before = branch.tokens, branch.messages
+        with anyio.CancelScope() as scope:
+            with pytest.raises(kv.LimitReached):
+                await agent.run(branch, " ".join(["word"] * 90))
+        assert (branch.tokens, branch.messages) == before
+        assert await ctx._loop.call(lambda engine: engine.live()) == [branch.id]
 
 
 async def test_a_summary_of_text_is_text(open_context: OpenContext) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import agentkv as kv
+from agentkv._worker import EngineWorker
 
 QUESTION = [{"role": "user", "content": "Who are you?"}]
 ANSWER = "I am Nano, your desk agent."
@@ -242,6 +243,24 @@ def test_the_thread_that_everybody_waits_for_waits_for_nobody() -> None:
             assert branch.generate(max_tokens=32, speculative=Asking()).text == ANSWER
             assert len(told) == 1
             assert [each.awaited for each in ctx.branches] == [branch.awaited]
+
+
+def test_one_that_is_closed_on_its_own_step_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where garbage may be collected at any moment."""
+    ctx = kv.Context.open(kv.models.nano(), capacity=512, threads=1).sync()
+    branch, absorb, closed = ctx.branch(QUESTION), EngineWorker._absorb, threading.Event()
+
+    def closing(worker: EngineWorker, report: Any) -> None:
+        if not closed.is_set():
+            ctx.close()
+            closed.set()
+        absorb(worker, report)
+
+    monkeypatch.setattr(EngineWorker, "_absorb", closing)
+    with pytest.raises(kv.ContextClosed):
+        branch.generate(max_tokens=400, sampling=endless(ctx))
+    ctx.close()
+    assert loop_threads() == []
 
 
 def test_garbage_that_is_found_in_a_verb_waits_for_nothing() -> None:

@@ -58,3 +58,9 @@ class ModelInfo:
     top_logits: int | None = None
     speculates: bool = True
     holds_cells: bool = True
+
+    @property
+    def cache(self) -> str:
+        """What the cache makes of keys and values: with the model, all that bits depend on beside a branch's tokens."""
+        kind = self.kv_dtype if self.quantize_after is None else f"{self.kv_dtype}, int8 after {self.quantize_after}"
+        return kind if self.window is None else f"{kind}, a window of {self.window} behind {self.sinks}"

@@ -257,7 +257,8 @@ class EngineWorker:
             if self._stopping:
                 break
             self._stopping = isinstance(self._queue.get(), Stop)
-        if self._open_engine is not None:
-            self._open_engine.close()
-        self._open_engine = None
+        opened, self._open_engine = self._open_engine, None
         del self.engine, self.cells
+        with suppress(Exception):  # whoever leaves waits for this thread: it tells them, whatever closing comes to
+            if opened is not None:
+                opened.close()

@@ -27,7 +27,11 @@ class _Served(TypedDict):
     bit_exact: bool
     call_format: str | None
     quantization: str
+    cache: str
     kv_dtype: str
+    window: Annotated[int, Field(gt=0, lt=2**31)] | None
+    sinks: Count
+    quantize_after: Count | None
     n_layers: Count
     n_kv_heads: Count
     head_dim: Count
@@ -73,9 +77,10 @@ class AgentKV:
         self._of_model: dict[str, str] = {}
 
     def knows(self, facts: Facts, vocab_size: int) -> None:
-        """Requests name the model: a server that has another one by now refuses them."""
+        """Requests name the model, and the cache where all have the same: a server that has others by now refuses
+        them."""
         self._vocab_size = vocab_size
-        self._of_model = {"fingerprint": facts.fingerprint}
+        self._of_model = {"fingerprint": facts.fingerprint} | ({"cache": facts.cache} if facts.cache else {})
 
     async def facts(self, http: Connection) -> Facts:
         """Of its model, the tokenizer included. Raises ModelError for a model that it does not have."""

@@ -164,9 +164,9 @@ class Remote:
             head_dim=facts.head_dim,
             quantization=facts.quantization,
             kv_dtype=facts.kv_dtype,
-            quantize_after=None,
-            window=None,
-            sinks=0,
+            quantize_after=facts.quantize_after,
+            window=facts.window,
+            sinks=facts.sinks,
             state_bytes=0,
             forgets=False,
             bit_exact=facts.bit_exact,
@@ -205,7 +205,7 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
 
 def _handed_out(facts: Facts, held: ExitStack) -> Tokenizer:
     """The tokenizer whose files the server sent."""
-    folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-")))
+    folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-", ignore_cleanup_errors=True)))
     for name in facts.tokenizer_files.keys() & set(TOKENIZER_FILES):  # and no others, wherever they would lead
         (folder / name).write_bytes(facts.tokenizer_files[name].encode("utf-8", "replace"))
     try:

@@ -68,6 +68,8 @@ class Connection:
         """An answer that is none of an error, its body not read yet."""
         try:
             async with self._http.stream(method, path, content=content, headers=_JSON) as response:
+                if "," in response.headers.get("content-encoding", ""):  # grows a thousandfold with each of them
+                    raise garbled(self.host, "with a body that is packed twice")
                 if response.status_code != 200:
                     raise refusal(response, await _body(response, self.host, _MOST_REFUSAL_BYTES))
                 yield response

@@ -209,9 +209,11 @@ class Exchange:
 
     def _begin(self, request: int, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = self._tasks[request] = self._loop.create_task(run())
-        task.add_done_callback(lambda _: self._ended(request))
+        task.add_done_callback(lambda _: self._ended(request, task))
 
-    def _ended(self, request: int) -> None:
+    def _ended(self, request: int, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:  # ours, or a log handler's
+            self._tell(request, Failed(_known(error)))
         del self._tasks[request]
         self._gates.pop(request, None)
         self._deaf.discard(request)
@@ -276,9 +278,10 @@ class Exchange:
             replica.connection.without_key(busy)
             replica.failed(str(busy), busy.seconds)
             raise
-        except RemoteError as error:
+        except (RemoteError, ContextFull) as error:  # another one may have more room
             replica.connection.without_key(error)
-            replica.failed(str(error), None)
+            if isinstance(error, RemoteError):
+                replica.failed(str(error), None)
             broken.add(replica)
             if len(broken) < len(self._replicas.all):
                 raise Busy(error) from None
@@ -303,7 +306,7 @@ def _pause(failures: int, seconds: float | None, replicas: int) -> float:
     return max(min(seconds or 0.0, _LONGEST_PAUSE_S), random.uniform(longest / 2, longest))
 
 
-def _known(error: Exception) -> Exception:
+def _known(error: BaseException) -> Exception:
     if isinstance(error, AgentKVError):
         return error
     return RemoteError(f"a request came to nothing: {type(error).__name__}: {error}")

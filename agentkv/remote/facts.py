@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One server's model.
+    """One server's model, and its cache.
 
     Attributes:
         model: its name there.
@@ -21,6 +21,9 @@ class Facts:
         folder: the model's, where it is on this machine, too.
         tokenizer_files: by name; empty where it does not hand them out.
         call_format: how the model writes calls, as a model folder names it.
+        cache: what it makes of keys and values, as `ModelInfo.cache` has it; empty where it does not say, or where
+            several servers differ in it.
+        kv_dtype, window, sinks, quantize_after: as `ModelInfo` has them.
     """
 
     model: str
@@ -34,7 +37,11 @@ class Facts:
     tokenizer_files: dict[str, str] = field(default_factory=dict)
     call_format: str | None = None
     quantization: str = ""
+    cache: str = ""
     kv_dtype: str = ""
+    window: int | None = None
+    sinks: int = 0
+    quantize_after: int | None = None
     n_layers: int = 0
     n_kv_heads: int = 0
     head_dim: int = 0

@@ -55,16 +55,18 @@ async def told_facts(wire: Wire, replicas: Replicas) -> Facts:
 def _common(facts: list[Facts]) -> Facts:
     """What all of them promise. Raises ModelError where they serve different models."""
     if len({(each.model, each.fingerprint) for each in facts}) > 1:
-        raise ModelError("the servers serve different models: " + ", ".join(sorted({each.model for each in facts})))
-    caches = {each.kv_dtype for each in facts}
+        named = sorted({f"{each.model} ({each.fingerprint[-12:] or 'unnamed weights'})" for each in facts})
+        raise ModelError("the servers serve different models: " + ", ".join(named))
+    caches = {each.cache for each in facts}
     if len(caches) > 1:
-        log.warning("the caches of the servers differ: what one says, another may not", kv_dtypes=sorted(caches))
+        log.warning("the caches of the servers differ: what one says, another may not", caches=sorted(caches))
     likely = [each.likely for each in facts if each.likely is not None]
     return replace(
         facts[0],
         max_positions=min(each.max_positions for each in facts),
         capacity=min(each.capacity for each in facts),
         likely=min(likely, default=None),
+        cache=facts[0].cache if len(caches) == 1 else "",
         bit_exact=len(caches) == 1 and all(each.bit_exact for each in facts),
     )
 

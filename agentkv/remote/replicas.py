@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
 import xxhash
 
@@ -96,7 +97,16 @@ class Replica:
 
     def weight(self, root: int) -> int:
         """Its claim on a tree."""
-        return xxhash.xxh3_64_intdigest(self.connection.host.encode(), seed=root)
+        return xxhash.xxh3_64_intdigest(self.connection.url.encode(), seed=root)
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    """One request that found no place."""
+
+    root: int | None
+    broken: Container[Replica]
+    called: asyncio.Future[None]
 
 
 class Replicas:
@@ -105,21 +115,21 @@ class Replicas:
     def __init__(self, connections: Sequence[Connection], most_running: int) -> None:
         self.all = [Replica(connection) for connection in connections]
         self._most_running = most_running
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[_Waiter] = deque()
 
     @asynccontextmanager
     async def place(self, root: int | None, broken: Container[Replica] = ()) -> AsyncIterator[Replica]:
         """A place on the server that the tree is of; on the next one where that is full, does not answer or is known to
         be broken."""
         while (replica := self._choice(root, broken)) is None:
-            left = asyncio.get_running_loop().create_future()
-            self._waiting.append(left)
+            waiter = _Waiter(root, broken, asyncio.get_running_loop().create_future())
+            self._waiting.append(waiter)
             try:
-                await left
+                await waiter.called
             except asyncio.CancelledError:
-                if left in self._waiting:
-                    self._waiting.remove(left)
-                elif not left.cancelled():
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
+                elif not waiter.called.cancelled():
                     self._call_next()  # it was this one's turn
                 raise
         try:
@@ -129,11 +139,11 @@ class Replicas:
             self._call_next()
 
     def _call_next(self) -> None:
-        """Whoever has waited longest looks for a place."""
-        while self._waiting:
-            left = self._waiting.popleft()
-            if not left.done():
-                left.set_result(None)
+        """Of those that would find a place now, the one that has waited longest looks for it."""
+        for waiter in self._waiting:
+            if not waiter.called.done() and self._choice(waiter.root, waiter.broken) is not None:
+                self._waiting.remove(waiter)
+                waiter.called.set_result(None)
                 return
 
     def _choice(self, root: int | None, broken: Container[Replica]) -> Replica | None:

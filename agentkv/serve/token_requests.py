@@ -13,10 +13,12 @@ Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length
 
 
 class Prompt(Body):
-    """Token ids, at least one. `fingerprint` names the model that they are of; without it they are this one's."""
+    """Token ids, at least one. `fingerprint` and `cache` name the model that they are of, and what its cache makes of
+    keys and values; without them they are this one's."""
 
     tokens: Tokens
     fingerprint: str | None = None
+    cache: str | None = None
 
 
 class GenerateTokens(Prompt):

@@ -45,7 +45,11 @@ async def show_facts(server: Server, request: Request) -> Response:
         "bit_exact": info.bit_exact,
         "call_format": server.context._home.named_format,
         "quantization": info.quantization,
+        "cache": info.cache,
         "kv_dtype": info.kv_dtype,
+        "window": info.window,
+        "sinks": info.sinks,
+        "quantize_after": info.quantize_after,
         "n_layers": info.n_layers,
         "n_kv_heads": info.n_kv_heads,
         "head_dim": info.head_dim,
@@ -137,15 +141,17 @@ async def select_tokens(server: Server, request: Request) -> Response:
 
 
 async def _body(server: Server, request: Request, shape: type[P]) -> P:
-    """Raises Refused where the tokens are another model's: this server may have been started anew."""
+    """Raises Refused where the tokens are another model's, or another cache's: this server may have been started
+    anew."""
     body = await read_body(request, shape, server.settings.most_bytes)
-    if body.fingerprint not in (None, server.context.model_info.fingerprint):
-        raise Refused(
-            "conflict",
-            "the model here is not the one that was connected to; connect again",
-            "other_model",
-            "fingerprint",
-        )
+    info = server.context.model_info
+    for name, what, given, here in (
+        ("fingerprint", "model", body.fingerprint, info.fingerprint),
+        ("cache", "cache", body.cache, info.cache),
+    ):
+        if given not in (None, here):
+            told = f"the {what} here is not the one that was connected to; connect again"
+            raise Refused("conflict", told, "other_model", name)
     return body
 
 

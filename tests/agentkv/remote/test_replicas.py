@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from agentkv.remote.connection import Connection
-from agentkv.remote.replicas import Replicas, share
+from agentkv.remote.replicas import Replica, Replicas, share
 
 pytestmark = pytest.mark.anyio
 
@@ -67,6 +67,40 @@ async def test_who_finds_no_place_waits_for_one() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     assert len(entered) == 15
     assert replicas.all[0].running == 0
+
+
+async def test_a_place_goes_to_whoever_can_use_it() -> None:
+    replicas = some(2, most_running=1)
+    one, two = replicas.all
+    async with AsyncExitStack() as stack:
+        while not (one.running and two.running):
+            await stack.enter_async_context(replicas.place(None))
+        picky = asyncio.create_task(placed(replicas, {one}))
+        other = asyncio.create_task(placed(replicas, set()))
+        await asyncio.sleep(0)
+        one.running -= 1
+        replicas._call_next()
+        assert await asyncio.wait_for(other, 5) is one
+        assert not picky.done()
+        one.running += 1
+    assert await asyncio.wait_for(picky, 5) is two
+
+
+async def placed(replicas: Replicas, broken: set[Replica]) -> Replica:
+    async with replicas.place(7, broken) as replica:
+        return replica
+
+
+async def test_servers_of_one_host_are_told_apart() -> None:
+    urls = [f"http://gateway/{name}/v1/" for name in ("a", "b")]
+    replicas = Replicas([Connection(httpx.AsyncClient(base_url=url)) for url in urls], 8)
+    had = Counter([(await placed_by(replicas, root)).connection.url for root in range(64)])
+    assert min(had[url] for url in urls) > 10
+
+
+async def placed_by(replicas: Replicas, root: int) -> Replica:
+    async with replicas.place(root) as replica:
+        return replica
 
 
 async def test_a_turn_that_is_cancelled_passes_on() -> None:

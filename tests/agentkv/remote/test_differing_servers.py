@@ -1,0 +1,91 @@
+"""Servers of one model whose caches are not the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+import agentkv as kv
+from agentkv._loop_thread import LoopThread
+
+from ..serve.conftest import Served
+from .faulty_proxy import hangs_up, proxied
+from .over_server import own_server
+
+pytestmark = pytest.mark.anyio
+
+HOW: dict[str, Any] = {"max_tokens": 20, "sampling": kv.Sampling(logit_bias={2: -100})}
+
+
+@contextmanager
+def nano(**options: Any) -> Iterator[Served]:
+    thread = LoopThread(lambda: own_server(kv.models.nano(), **{"capacity": 4096, "threads": 1} | options))
+    try:
+        yield thread.value
+    finally:
+        thread.close()
+
+
+async def all_may_answer(ctx: kv.Context) -> None:
+    """One that did not answer is left alone for a while."""
+    with anyio.fail_after(30):
+        while not all(server.answers for server in ctx.servers):  # noqa: ASYNC110 - it says so to whoever asks
+            await anyio.sleep(0.05)
+
+
+async def roots(ctx: kv.Context, count: int = 16) -> list[kv.Branch]:
+    """So many that each of two servers has some, but for once in 32,768 runs."""
+    return [await ctx.branch([100 + index, *([7] * 99)]) for index in range(count)]
+
+
+@pytest.mark.parametrize("other", [{"window": 32}, {"quantize_after": 16}, {"kv_dtype": "int8"}])
+async def test_no_bits_are_promised_over_those_that_differ(
+    other: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with nano() as one, nano(**other) as two:
+        async with kv.Context.connect([one.url, two.url], backend="agentkv") as ctx:
+            assert not ctx.model_info.bit_exact
+            assert "the caches of the servers differ" in caplog.text
+            for branch in await roots(ctx, 4):  # either may answer
+                assert len((await branch.generate(**HOW)).tokens) == 20
+
+
+async def test_what_is_known_of_one_cache() -> None:
+    with nano(window=64, sinks=4, kv_dtype="fp32") as served:
+        async with kv.Context.connect(served.url, backend="agentkv") as ctx:
+            told = ctx.model_info
+            assert (told.window, told.sinks, told.kv_dtype, told.quantize_after) == (64, 4, "fp32", None)
+            assert told.cache == served.ctx.model_info.cache == "fp32, a window of 64 behind 4"
+
+
+@pytest.mark.parametrize("late", [{"window": 32}, {"quantize_after": 16}, {"kv_dtype": "int8"}])
+async def test_one_that_comes_with_another_cache_answers_nothing(local: kv.Context, late: dict[str, Any]) -> None:
+    with nano(**late) as served, nano() as well:
+        thread = LoopThread(lambda: proxied(served.url))
+        thread.value.faults.extend([hangs_up] * 2)
+        async with kv.Context.connect([thread.value.url, well.url], backend="agentkv") as ctx:
+            assert ctx.model_info.bit_exact
+            thread.value.faults.clear()
+            await all_may_answer(ctx)
+            there, here = await roots(ctx), await roots(local)
+            for branch, other in zip(there, here, strict=True):
+                assert (await branch.generate(**HOW)).tokens == (await other.generate(**HOW)).tokens
+            assert [server.failed > 1 for server in ctx.servers] == [True, False]  # it was asked, and refused
+        thread.close()
+
+
+async def test_one_that_has_too_little_room_leaves_it_to_the_other() -> None:
+    with nano(capacity=64) as small, nano() as well:
+        thread = LoopThread(lambda: proxied(small.url))
+        thread.value.faults.extend([hangs_up] * 2)
+        async with kv.Context.connect([thread.value.url, well.url], backend="agentkv", retries=1) as ctx:
+            thread.value.faults.clear()
+            await all_may_answer(ctx)
+            for branch in await roots(ctx):
+                assert len((await branch.generate(**HOW)).tokens) == 20
+            assert all(server.answers for server in ctx.servers)
+        thread.close()

@@ -57,12 +57,11 @@ class Stop:
 
 async def chat(talk: Talk, console: Console) -> None:
     """Asks a person, until they leave. Raises SystemExit where SIGTERM ended it."""
-    from .keys import says_yes, typed_ahead
+    from .keys import keep_lines, says_yes, typed_ahead
     from .prompt import prompt_session
 
     session, stop = prompt_session(talk), Stop()
-    with typed_ahead(session.input):
-        pass  # what was entered while the model was opened, before any prompt
+    keep_lines(session.input)
     async with anyio.create_task_group() as group:
         group.start_soon(stop.watch, group.cancel_scope)
         while True:

@@ -29,8 +29,19 @@ def typed_ahead(source: Input) -> Iterator[None]:
     try:
         yield
     finally:
-        store_typeahead(source, _pressed(fd))
+        store_typeahead(source, _pressed(_waiting(fd)))
         termios.tcsetattr(fd, termios.TCSANOW, before)
+
+
+def keep_lines(source: Input) -> None:
+    """What was entered before there was any prompt waits for the next one of `source`."""
+    fd = source.fileno()
+    before = termios.tcgetattr(fd)
+    raw = termios.tcgetattr(fd)
+    raw[3] &= ~termios.ICANON  # a line that is not ended yet is to be had then
+    termios.tcsetattr(fd, termios.TCSANOW, raw)
+    store_typeahead(source, _pressed(_waiting(fd).replace(b"\0", b"\x04")))  # as terminals keep Ctrl-D in lines
+    termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 async def says_yes(ask: Callable[[], None]) -> bool:
@@ -41,10 +52,17 @@ async def says_yes(ask: Callable[[], None]) -> bool:
     return os.read(sys.stdin.fileno(), MOST_BYTES) in (b"y", b"Y")
 
 
-def _pressed(fd: int) -> list[KeyPress]:
+def _waiting(fd: int) -> bytes:
+    """What was typed: a terminal hands out some of it at a time, which may end anywhere."""
+    typed = b""
+    while select.select([fd], [], [], 0)[0] and (read := os.read(fd, MOST_BYTES)):
+        typed += read
+    return typed
+
+
+def _pressed(typed: bytes) -> list[KeyPress]:
     keys: list[KeyPress] = []
     parser = Vt100Parser(keys.append)
-    while select.select([fd], [], [], 0)[0] and (read := os.read(fd, MOST_BYTES)):
-        parser.feed(read.decode(errors="replace").replace("\n", "\r"))  # as a prompt has Enter
+    parser.feed(typed.decode(errors="replace").replace("\n", "\r"))  # as a prompt has Enter
     parser.flush()
     return keys

@@ -127,6 +127,23 @@ def test_what_is_entered_while_it_opens_is_asked(sit_down: SitDown) -> None:
     assert person.ends() == 0
 
 
+def test_ctrl_d_while_it_opens_leaves(sit_down: SitDown) -> None:
+    person = sit_down(ready=False)
+    person.sees("opening")
+    person.type(CTRL_D)
+    assert person.ends() == 0
+
+
+def test_what_is_pasted_during_an_answer_comes_whole(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE)
+    person.say("Hello")
+    person.until(lambda: len(person.text) > 900)
+    person.type("x" + "é" * 3000)
+    person.type(CTRL_C)
+    person.until(lambda: person.text.count("é") > 2000)
+    assert "\ufffd" not in person.text
+
+
 def test_branches_are_forked_switched_and_rolled_back(sit_down: SitDown) -> None:
     person = sit_down()
     person.say("Who are you?")

@@ -55,9 +55,8 @@ class OnLoop:
             return False
 
     def is_waiting(self) -> bool:
-        """May it wait for the calling thread, on which garbage is collected? A step loop's is such a thread, and one
-        that waits already is as well: it may hold a lock of what it waits for."""
-        return any(wait.loop is self._loop for wait in _waits.all) or _may_wait_here(self._loop)
+        """May it wait for the calling thread, on which garbage is collected, or a signal handled?"""
+        return _may_wait_for_us(self._loop)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What it returns. A Ctrl-C cancels it, and waits until it has cleaned up.
@@ -263,15 +262,15 @@ class _Life:
     def end(self) -> None:
         """The same, and waits until it is: not on a thread that it waits for itself."""
         self.stop()
-        here = self._thread is threading.current_thread() or _may_wait_here(self.begun.result())
+        here = self._thread is threading.current_thread() or _may_wait_for_us(self.begun.result())
         if self._thread is not None and not here:
             self._thread.join()
 
 
-def _may_wait_here(loop: asyncio.AbstractEventLoop) -> bool:
-    """Is this the thread of a step loop that it has?"""
+def _may_wait_for_us(loop: asyncio.AbstractEventLoop) -> bool:
+    """Of its step loop's thread it does; one that waits for it already may hold a lock that it needs."""
     host = step_thread.waits_for
-    return host is not None and host.native is loop
+    return any(wait.loop is loop for wait in _waits.all) or (host is not None and host.native is loop)
 
 
 def _ending(error: BaseException) -> BaseException | None:

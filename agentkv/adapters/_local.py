@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ class Local:
     def __init__(self, model: Context | str | Path, opening: Mapping[str, Any]) -> None:
         self._opening = dict(opening)
         self._lock = threading.Lock()
+        self._opens: int | None = None  # the thread that opens or closes it
         self._thread: LoopThread[Context] | None = None
         self._door: Door | None = None
         self._context = model if isinstance(model, Context) else None
@@ -52,7 +54,7 @@ class Local:
 
     def door(self) -> Door:
         """Opens the model where it is not open. Raises as `Context.open` does."""
-        with self._lock:
+        with self._alone():
             if self._door is None:
                 self._thread = LoopThread(partial(Context.open, self._path, **self._opening))
                 self._context = self._thread.value
@@ -71,10 +73,22 @@ class Local:
 
     def close(self) -> None:
         """Closes what it opened; the next request opens it again."""
-        with self._lock:
+        with self._alone():
             if self._thread is not None:
                 self._thread.close()
                 self._thread = self._door = self._context = None
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raises WrongEventLoop in a signal handler of the thread that has it open or closed just then."""
+        if self._opens == threading.get_ident():
+            raise WrongEventLoop("a signal handler uses a model that its own thread opens or closes just then")
+        with self._lock:
+            self._opens = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._opens = None
 
 
 def _app_of(context: Context, name: str) -> ASGIApp:

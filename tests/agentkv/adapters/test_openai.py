@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import openai
 import pytest
 
 import agentkv as kv
+from agentkv._loop_thread import LoopThread
 from agentkv.adapters.openai import blocking_client, client
 
 from ..conftest import loop_threads
@@ -99,6 +103,30 @@ async def test_options_that_open_nothing_are_refused_at_once(ctx: kv.Context) ->
         client("nano", capcity=512)
     with pytest.raises(kv.InvalidInput, match="capacity went to"):
         client(ctx, capacity=512)
+
+
+def test_a_signal_that_comes_as_the_model_opens_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    local, told = blocking_client("nano", capacity=512, threads=1), list[str]()
+
+    def opens(open_it: Any) -> LoopThread[kv.Context]:
+        signal.raise_signal(signal.SIGUSR1)
+        return LoopThread(open_it)
+
+    def handles(signum: int, frame: object) -> None:
+        for uses in (lambda: local.chat.completions.create(**QUESTION), local.close):
+            with pytest.raises(kv.WrongEventLoop) as refused:
+                uses()
+            told.append(str(refused.value))
+
+    monkeypatch.setattr("agentkv.adapters._local.LoopThread", opens)
+    before = signal.signal(signal.SIGUSR1, handles)
+    try:
+        with suppress(RuntimeError):  # the client itself is closed by then
+            local.chat.completions.create(**QUESTION)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ["signal handler" in each for each in told] == [True, True]
+    local.close()
 
 
 async def test_conversations_that_wait_give_way_until_one_goes_on() -> None:

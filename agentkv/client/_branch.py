@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Unpack, overload
 
 import anyio
+from pydantic import TypeAdapter
 from typing_extensions import TypeForm, TypeVar
 
-from .._errors import BranchClosed, ForeignBranch, InvalidInput, InvalidRollback, OutputInvalid
+from .._errors import AgentKVError, BranchClosed, ForeignBranch, InvalidInput, InvalidRollback, OutputInvalid
 from .._extending import Extended
 from .._generating import How
 from .._generation import Choice, Generation
-from .._inputs import Prompt, checked_count
+from .._inputs import Prompt, checked_count, checked_stop, items_of
 from .._mark import Mark
 from .._message import Message
 from .._sampling import Sampling
@@ -22,11 +24,14 @@ from .._speculation import INHERIT
 from ..output import Constraint
 from ..output._asked import Asked, asked
 from ..output.grammar import GrammarSource
+from ._settling import last_moments, settled
 from ._stream import RemoteStream
-from ._values import generation_of, message_of, output_told, prompt_told, sampling_told
-from ._wire import Told, Wire
+from ._told import CHOICE, EXTENDED, FORKS, GENERATED, WHOLE, Whole
+from ._values import Told, generation_of, output_told, prompt_told, sampling_told
+from ._wire import Wire, odd
 
 Out = TypeVar("Out", default=str)
+W = TypeVar("W", bound=Whole)
 
 
 class RemoteBranch:
@@ -36,21 +41,22 @@ class RemoteBranch:
     was idle for long, or with its connection.
     """
 
-    def __init__(self, wire: Wire, told: Told, parent: RemoteBranch | None = None) -> None:
+    def __init__(self, wire: Wire, told: Whole, parent: RemoteBranch | None = None) -> None:
         """Private: use `Connection.branch`."""
         self._wire = wire
-        self._path = f"/v1/branches/{told['id']}"
+        self._name = told.id  # what its server calls it
+        self._path = f"/v1/branches/{told.id}"
         self._parent = parent
         self._owner = object()  # of its marks
         self._marks: dict[str, Mark] = {}
         self._closed = False
-        self._told: Told = told
-        wire.live.add(told["id"])
+        self._told = told
+        wire.live.add(told.id)
 
     @property
     def id(self) -> int:
         """Number of the branch on its server; never reused."""
-        return int(self._told["number"])
+        return self._told.number
 
     @property
     def parent(self) -> RemoteBranch | None:
@@ -65,22 +71,22 @@ class RemoteBranch:
     @property
     def reused(self) -> int:
         """How many of the tokens that it began with were in the cache already."""
-        return int(self._told["reused"])
+        return self._told.reused
 
     @property
     def tokens(self) -> list[int]:
         """Every token of the history."""
-        return list(self._told["tokens"])
+        return list(self._told.tokens)
 
     @property
     def text(self) -> str:
         """The tokens as text, special tokens included."""
-        return str(self._told["text"])
+        return self._told.text
 
     @property
     def messages(self) -> list[Message]:
         """The conversation."""
-        return [message_of(message) for message in self._told["messages"]]
+        return list(self._told.messages)
 
     @property
     def marks(self) -> dict[str, Mark]:
@@ -88,7 +94,7 @@ class RemoteBranch:
         return dict(self._marks)
 
     def __len__(self) -> int:
-        return int(self._told["length"])
+        return self._told.length
 
     def __bool__(self) -> bool:
         return True  # an empty branch is still a branch
@@ -98,13 +104,13 @@ class RemoteBranch:
 
     async def extend(self, prompt: Prompt, *, template: Mapping[str, Any] | None = None) -> Extended:
         """Adds text, token ids or chat messages to the history and prefills them."""
-        told = await self._verb("extend", prompt_told(prompt) | {"template": template})
-        return Extended(**told["extended"])
+        told = await self._verb("extend", prompt_told(prompt) | {"template": template}, EXTENDED)
+        return told.extended
 
     def mark(self, name: str | None = None) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free; names are known here alone."""
         self._check()
-        length, _, epoch = self._told["mark"].partition(":")
+        length, _, epoch = self._told.mark.partition(":")
         mark = Mark(self.id, int(length), self._owner, int(epoch))
         if name is not None:
             self._marks[name] = mark
@@ -113,11 +119,12 @@ class RemoteBranch:
     async def rollback(self, to: Mark | int) -> None:
         """Takes back everything after a mark, or after the first `to` tokens."""
         if not isinstance(to, Mark):
-            await self._verb("rollback", {"length": checked_count(to, "the length to roll back to", 0, 2**63 - 1)})
+            length = checked_count(to, "the length to roll back to", 0, 2**63 - 1)
+            await self._verb("rollback", {"length": length}, WHOLE)
             return
         if to._owner is not self._owner:
             raise InvalidRollback(f"{to} does not belong to branch {self.id}; use a mark of this branch")
-        await self._verb("rollback", {"mark": f"{to.length}:{to._epoch}"})
+        await self._verb("rollback", {"mark": f"{to.length}:{to._epoch}"}, WHOLE)
 
     @overload
     async def fork(self) -> RemoteBranch: ...
@@ -127,19 +134,16 @@ class RemoteBranch:
     async def fork(self, n: int | None = None) -> RemoteBranch | list[RemoteBranch]:
         """A child with the same history, or a list of `n`."""
         count = 1 if n is None else checked_count(n, "n", 1, 256)
-        told = await self._verb("fork", {"n": count})
-        whole = {key: told[key] for key in ("tokens", "text", "messages")}
-        children = [
-            RemoteBranch(self._wire, fork | whole if fork["mark"] == told["mark"] else await self._shown(fork), self)
-            for fork in told["forks"]
-        ]
+        children = await settled(lambda: self._forks(count), _close_all)
         return children[0] if n is None else children
 
     async def select(self, choices: Sequence[str]) -> Choice:
         """The most likely of `choices` as a continuation; the branch is unchanged."""
-        told = await self._verb("select", {"choices": list(choices)})
-        choice = told["choice"]
-        return Choice(choice["text"], choice["index"], choice["logprobs"])
+        told = await self._verb("select", {"choices": items_of(choices, "choices")}, CHOICE)
+        choice = told.choice
+        if choice.index >= len(choice.logprobs):
+            raise odd("choice.index: it has no log-probability")
+        return Choice(choice.text, choice.index, choice.logprobs)
 
     async def adopt(self, other: RemoteBranch) -> None:
         """Takes over the history of another branch of the same server, which stays as it is."""
@@ -148,7 +152,7 @@ class RemoteBranch:
         if other._wire is not self._wire:
             raise ForeignBranch(f"branch {other.id} is of another connection; adopt one of the same")
         other._check()
-        await self._verb("adopt", {"other": other._told["id"]})
+        await self._verb("adopt", {"other": other._name}, WHOLE)
 
     @overload
     async def generate(
@@ -192,8 +196,8 @@ class RemoteBranch:
         now."""
         if not self._closed:
             self._closed = True
-            self._wire.close(self._told["id"])
-        return RemoteClosing(self._wire)
+            self._wire.close(self._name)
+        return RemoteClosing(self._wire, self._name)
 
     async def __aenter__(self) -> RemoteBranch:
         self._check()
@@ -204,35 +208,50 @@ class RemoteBranch:
     ) -> None:
         closing = self.close()
         if kind is not GeneratorExit:
-            with anyio.CancelScope(shield=True):
+            with last_moments(), suppress(AgentKVError):  # it is told later, then
                 await closing
+
+    async def _forks(self, count: int) -> list[RemoteBranch]:
+        told = await self._verb("fork", {"n": count}, FORKS)
+        if len(told.forks) != count:
+            raise odd(f"forks: {len(told.forks)} instead of {count}")
+        children = [RemoteBranch(self._wire, fork.as_fork_of(told), self) for fork in told.forks]
+        try:
+            for child in children:
+                if child._told.mark != told.mark:  # it was forked while this one generated
+                    child._take(await self._wire.show(child._name))
+        except BaseException:
+            _close_all(children)
+            raise
+        return children
 
     async def _generated(self, body: Told, source: Asked[Any]) -> Generation[Any]:
         try:
-            told = await self._verb("generate", body)
+            told = await self._verb("generate", body, GENERATED)
         except anyio.get_cancelled_exc_class():
-            await self._stop(None)
+            await self._stop_soon(None)
             raise
-        return generation_of(told["generation"], source)
+        return generation_of(told.generation, source)
 
     async def _stop(self, length: int | None) -> None:
         """What it generates ends; it keeps so many tokens at most."""
-        with anyio.CancelScope(shield=True):
-            await self._verb("stop", {"length": length})
+        await settled(lambda: self._verb("stop", {"length": length}, WHOLE))
 
-    async def _verb(self, name: str, body: Told) -> Told:
+    async def _stop_soon(self, length: int | None) -> None:
+        """The same for whoever is cancelled, or fails. A server that says nothing is not waited for: it was hung up on,
+        which ends a generation as well."""
+        with last_moments(), suppress(AgentKVError):
+            await self._verb("stop", {"length": length}, WHOLE)
+
+    async def _verb(self, name: str, body: Told, shape: TypeAdapter[W]) -> W:
         self._check()
-        told = await self._wire.post(f"{self._path}/{name}", body)
+        told = await self._wire.post(f"{self._path}/{name}", body, shape)
         self._take(told)
         return told
 
-    async def _shown(self, told: Told) -> Told:
-        """All of a branch that was forked while it generated."""
-        return await self._wire.get(f"/v1/branches/{told['id']}")
-
-    def _take(self, told: Told) -> None:
+    def _take(self, told: Whole) -> None:
         """The branch is as the server says."""
-        before, now = self._told["tokens"], told["tokens"]
+        before, now = self._told.tokens, told.tokens
         if self._marks and now[: len(before)] != before:
             pairs = zip(before, now, strict=False)
             same = next((index for index, (old, new) in enumerate(pairs) if old != new), min(len(before), len(now)))
@@ -247,11 +266,17 @@ class RemoteBranch:
 class RemoteClosing:
     """What `close` returns; awaiting it waits until the server has closed the branch."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, name: str) -> None:
         self._wire = wire
+        self._name = name
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._wire.flush().__await__()
+        return self._wire.tell(self._name).__await__()
+
+
+def _close_all(branches: Sequence[RemoteBranch]) -> None:
+    for branch in branches:
+        branch.close()
 
 
 def _generate_body(source: Asked[Any], how: How) -> Told:
@@ -260,8 +285,7 @@ def _generate_body(source: Asked[Any], how: How) -> Told:
         body["speculative"] = False
     elif how.get("speculative", INHERIT) is not INHERIT:
         raise InvalidInput("speculative is the server's own; leave it out, or pass None for plain decoding")
-    if isinstance(body.get("stop"), str):
-        body["stop"] = [body["stop"]]
+    body["stop"] = checked_stop(how.get("stop"))
     body["sampling"] = sampling_told(how.get("sampling"))
     return body | {"output": output_told(source)}
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 import httpx
 
-from .._errors import AgentKVError
+from .._errors import InvalidInput
 from .._inputs import Prompt
 from .._messages import checked_tools
+from .._shown import shown
+from ..remote.connecting import CONNECT_S, checked_key, checked_url
 from ._branch import RemoteBranch
+from ._settling import last_moments, settled
+from ._told import WHOLE
 from ._values import prompt_told
 from ._wire import Wire
-
-_CONNECT_S = 10
-_GOODBYE_S = 5
 
 
 class Connection:
@@ -39,8 +39,12 @@ class Connection:
     ) -> RemoteBranch:
         """As `kv.Context.branch`."""
         given = {} if prompt is None else prompt_told(prompt)
-        told = await self._wire.post("/v1/branches", given | {"tools": checked_tools(tools), "template": template})
-        return RemoteBranch(self._wire, told)
+        body = given | {"tools": checked_tools(tools), "template": template}
+
+        async def made() -> RemoteBranch:
+            return RemoteBranch(self._wire, await self._wire.post("/v1/branches", body, WHOLE))
+
+        return await settled(made, RemoteBranch.close)
 
 
 @asynccontextmanager
@@ -50,16 +54,30 @@ async def connect(url: str, api_key: str | None = None) -> AsyncIterator[Connect
     Args:
         url: such as "http://127.0.0.1:8080", with or without "/v1".
         api_key: what the server asks for.
+
+    Raises InvalidInput for what is no URL or no key.
     """
-    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
-    timeout = httpx.Timeout(None, connect=_CONNECT_S)
-    root = url.rstrip("/").removesuffix("/v1")
-    async with httpx.AsyncClient(base_url=root, headers=headers, timeout=timeout) as http:
+    async with _client(url, api_key) as http:
         wire = Wire(http)
         try:
             yield Connection(wire)
         finally:
             for branch in list(wire.live):
                 wire.close(branch)
-            with anyio.move_on_after(_GOODBYE_S, shield=True), suppress(AgentKVError):
+            with last_moments():
                 await wire.flush()
+
+
+def _client(url: str, api_key: str | None) -> httpx.AsyncClient:
+    if not isinstance(url, str):
+        raise InvalidInput(f"url is {shown(url)}, but it must be a str such as 'http://127.0.0.1:8080'")
+    root = checked_url(url).removesuffix("/").removesuffix("/v1")
+    key = checked_key(api_key)
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    try:
+        return httpx.AsyncClient(base_url=root, headers=headers, timeout=httpx.Timeout(None, connect=CONNECT_S))
+    except Exception as error:  # whatever it is, the environment says it
+        raise InvalidInput(
+            f"no connection to {root} can be set up: {error}; look at HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and "
+            "SSL_CERT_FILE in the environment"
+        ) from error

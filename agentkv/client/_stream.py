@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
+import anyio
+
 from .._errors import AgentKVError
-from .._generation import Generation, Out_co, Token
+from .._generation import Generation, Out_co, Token, Usage
 from ..output._asked import Asked
-from ._values import generation_of, token_of
-from ._wire import Told
+from ._told import Begun, Event, Generated, ToldGeneration
+from ._values import Told, generation_of
+from ._wire import odd
 
 if TYPE_CHECKING:
     from ._branch import RemoteBranch
@@ -26,8 +28,7 @@ class RemoteStream(Generic[Out_co]):
         self._branch = branch
         self._body = body
         self._asked = asked
-        self._stack = AsyncExitStack()
-        self._events: AsyncIterator[tuple[str, Told]] | None = None
+        self._events: AsyncGenerator[Event] | None = None
         self._began = 0  # tokens of the branch before it
         self._read: list[Token] = []
         self._over = False
@@ -36,33 +37,47 @@ class RemoteStream(Generic[Out_co]):
     async def __aenter__(self) -> RemoteStream[Out_co]:
         if self._events is not None:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
-        path = f"{self._branch._path}/generate"
-        self._events = await self._stack.enter_async_context(self._branch._wire.events(path, self._body))
-        _, begun = await anext(self._events)
-        self._began = begun["length"]
+        self._events = self._branch._wire.events(f"{self._branch._path}/generate", self._body)
+        try:
+            begun = await anext(self._events)
+        except anyio.get_cancelled_exc_class():
+            await self._branch._stop_soon(len(self._branch))
+            raise
+        if not isinstance(begun, Begun):
+            await self._events.aclose()
+            raise odd("the stream has no beginning")
+        self._began = begun.length
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        if self._events is None or kind is GeneratorExit:  # then nothing can be awaited any more
+            return
+        read = [token for token in self._read if token.id >= 0]
+        if kind is None and len(read) == self._body.get("max_tokens"):
+            async for _ in self:  # there is no token left, but how it ended
+                pass
+        await self._events.aclose()
         if self._over or self._branch.closed:
             return
         self._over = True
-        tokens = [token for token in self._read if token.id >= 0]
-        await self._branch._stop(self._began + len(tokens))
-        told = {
-            "text": "".join(token.text for token in self._read),
-            "tokens": [token.id for token in tokens],
-            "logprobs": [token.logprob for token in tokens],
-            "finish_reason": "cancelled",
-            "usage": {"prompt_tokens": self._began, "completion_tokens": len(tokens)},
-            "seed": (self._body["sampling"] or {}).get("seed"),
-            "top_logprobs": [[top._asdict() for top in token.top_logprobs] for token in tokens],
-            "output": None,
-            "output_error": None,
-        }
-        self._generation = generation_of(told, self._asked)
+        kept = self._began + len(read)
+        await (self._branch._stop(kept) if kind is None else self._branch._stop_soon(kept))
+        self._generation = generation_of(self._cut(read), self._asked)
+
+    def _cut(self, read: list[Token]) -> ToldGeneration:
+        return ToldGeneration(
+            text="".join(token.text for token in self._read),
+            tokens=[token.id for token in read],
+            logprobs=[token.logprob for token in read],
+            finish_reason="cancelled",
+            usage=Usage(self._began, len(read)),
+            seed=(self._body["sampling"] or {}).get("seed"),
+            top_logprobs=[token.top_logprobs for token in read] if self._body.get("top_logprobs") else [],
+            output=None,
+            output_error=None,
+        )
 
     def __aiter__(self) -> RemoteStream[Out_co]:
         return self
@@ -74,17 +89,21 @@ class RemoteStream(Generic[Out_co]):
         if self._over:
             raise StopAsyncIteration
         try:
-            name, told = await anext(self._events)
+            event = await anext(self._events, None)
         except AgentKVError:
             self._over = True
             raise
-        if name == "token":
-            self._read.append(token_of(told))
-            return self._read[-1]
-        self._over = True
-        self._branch._take(told)
-        self._generation = generation_of(told["generation"], self._asked)
-        raise StopAsyncIteration
+        if event is None:
+            raise AgentKVError("a reader of this stream was cancelled, which ended it; leave its block to go on")
+        if isinstance(event, Begun):
+            raise odd("the stream begins twice")
+        if isinstance(event, Generated):
+            self._over = True
+            self._branch._take(event)
+            self._generation = generation_of(event.generation, self._asked)
+            raise StopAsyncIteration
+        self._read.append(event)
+        return event
 
     @property
     def generation(self) -> Generation[Out_co]:

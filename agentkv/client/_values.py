@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from .._generation import Generation, Token, TopLogprob, Usage
-from .._inputs import Prompt, checked_ids
-from .._message import Message, ToolCall
+from .._generation import Generation
+from .._inputs import Prompt, checked_ids, checked_sampling, text_of
 from .._messages import checked_messages, is_messages
 from .._sampling import Sampling
 from ..output import JsonSchema
@@ -16,15 +14,16 @@ from ..output._asked import Asked
 from ..output._told import told_output
 from ..output._typed import Typed
 from ..remote.errors import error_of
-from ._wire import Told
+from ._told import ToldGeneration
 
+Told = dict[str, Any]
 _MOST_TOKENS = 2**31
 
 
 def prompt_told(prompt: Prompt) -> Told:
     """A prompt. Raises InvalidInput."""
-    if isinstance(prompt, str):
-        return {"text": prompt}
+    if isinstance(prompt, str | bytes):
+        return {"text": text_of(prompt, "a prompt")}
     if is_messages(prompt):
         return {"messages": checked_messages(prompt)}
     return {"tokens": checked_ids(prompt, _MOST_TOKENS)}
@@ -36,32 +35,30 @@ def output_told(asked: Asked[Any]) -> Told | None:
 
 
 def sampling_told(sampling: Sampling | None) -> Told | None:
-    """How tokens are drawn."""
-    return None if sampling is None else sampling.model_dump(exclude_none=True)
+    """How tokens are drawn. Raises InvalidInput."""
+    return None if sampling is None else checked_sampling(sampling).model_dump(exclude_none=True)
 
 
-def generation_of(told: Mapping[str, Any], asked: Asked[Any]) -> Generation[Any]:
+def generation_of(told: ToldGeneration, asked: Asked[Any]) -> Generation[Any]:
     """A generation, with the value that was asked for."""
-    fields = {**told}
-    value, fault = fields.pop("output"), fields.pop("output_error")
-    if fault is not None:
-        value, fault = None, error_of("the server", fault)
+    value: Any = None
+    fault: Exception | None = None
+    if told.output_error is not None:
+        fault = error_of("the server", told.output_error)
     else:
-        text = value if isinstance(value, str) and not _is_json(asked) else json.dumps(value)
-        value, fault = asked.outcome(lambda: text, fields["finish_reason"])
-    fields["usage"] = Usage(**fields["usage"])
-    fields["top_logprobs"] = [tuple(TopLogprob(**top) for top in place) for place in fields["top_logprobs"]]
-    return Generation(**fields, _value=value, _fault=fault)
-
-
-def token_of(told: Mapping[str, Any]) -> Token:
-    """A token of a stream."""
-    return Token(**{**told, "top_logprobs": tuple(TopLogprob(**top) for top in told["top_logprobs"])})
-
-
-def message_of(told: Mapping[str, Any]) -> Message:
-    """A message."""
-    return Message(**{**told, "calls": tuple(ToolCall(**call) for call in told["calls"])})
+        text = told.output if isinstance(told.output, str) and not _is_json(asked) else json.dumps(told.output)
+        value, fault = asked.outcome(lambda: text, told.finish_reason)
+    return Generation(
+        text=told.text,
+        tokens=told.tokens,
+        logprobs=told.logprobs,
+        finish_reason=told.finish_reason,
+        usage=told.usage,
+        seed=told.seed,
+        top_logprobs=told.top_logprobs,
+        _value=value,
+        _fault=fault,
+    )
 
 
 def _is_json(asked: Asked[Any]) -> bool:

@@ -80,7 +80,7 @@ class Remote:
     ) -> None:
         self._urls = _checked_urls(url)
         self._model = None if model is None else checked_name(model, "model")
-        self._api_key = _checked_key(api_key)
+        self._api_key = checked_key(api_key)
         self._tokenizer = None if tokenizer is None else checked_path(tokenizer, "tokenizer")
         self._backend = checked_word(backend, "backend", tuple(WIRES))
         self._call_format = call_format
@@ -219,13 +219,14 @@ def _checked_urls(url: object) -> list[str]:
     given = [url] if isinstance(url, str) else url
     if not isinstance(given, Sequence) or not given or not all(isinstance(each, str) for each in given):
         raise InvalidInput(f"url is {shown(url)}, but it must be a URL or some, such as 'http://127.0.0.1:8000/v1'")
-    urls = [_checked_url(each) for each in given]
+    urls = [checked_url(each) for each in given]
     if len(set(urls)) < len(urls):
         raise InvalidInput("url names a server twice; name each once")
     return urls
 
 
-def _checked_url(url: str) -> str:
+def checked_url(url: str) -> str:
+    """As requests need it, with its path. Raises InvalidInput."""
     try:
         parsed = httpx.URL(url.strip())
         path = parsed.path.rstrip("/") or "/v1"
@@ -240,7 +241,8 @@ def _checked_url(url: str) -> str:
     return whole
 
 
-def _checked_key(key: object) -> str | None:
+def checked_key(key: object) -> str | None:
+    """Raises InvalidInput."""
     if key is not None and (not isinstance(key, str) or not key or not key.isascii() or not key.isprintable()):
         raise InvalidInput("api_key must be None or a string of printable ASCII characters")
     if key is not None and key != key.strip():

@@ -221,6 +221,7 @@ async def test_a_connection_ends_with_its_block_and_takes_the_url_that_serve_pri
     with pytest.raises(kv.ContextClosed):
         async with branch.stream():
             pass
+    await branch.close()  # as leaving the block did
 
 
 async def test_branches_are_bounded(serve: Serve) -> None:

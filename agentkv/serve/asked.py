@@ -10,6 +10,8 @@ from agentkv_runtime.errors import FormatError
 
 from .._sampling import Sampling
 from ..output import Grammar, JsonSchema
+from ..output._schema_checks import refused_keyword
+from ..output.json_schema import grammar_of
 from .refused import Refused
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class Asked:
         logprobs: is it reported how likely each token of the content was?
         top_logprobs: likely tokens that are reported for each place.
         template: variables for the chat template.
+        given_as: the parameter that the messages came in.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -47,6 +50,7 @@ class Asked:
     logprobs: bool = False
     top_logprobs: int = 0
     template: Mapping[str, Any] = field(default_factory=dict)
+    given_as: str = "messages"
 
     def held(self, form: Format, prefix: str) -> Any:
         """What the message is held to: calls of these tools alone, content of that schema; `str` for free text.
@@ -67,3 +71,12 @@ class Asked:
             )
         except FormatError as error:
             raise Refused("invalid", str(error), param="tools") from error
+
+    def check_tools(self) -> None:
+        """Raises Refused for a tool whose parameters a grammar cannot hold. For when one was refused: this compiles
+        them anew, one by one."""
+        for function in (tool["function"] for tool in self.tools):
+            fault = refused_keyword(grammar_of({"additionalProperties": False, **function["parameters"]}))
+            if fault is not None:
+                what = f"calls of the tool {function['name']!r} cannot be held to its parameters: {fault}"
+                raise Refused("invalid", what, param="tools")

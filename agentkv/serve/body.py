@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 BODY_SECONDS = 60.0
 MOST_PARTS = 65536  # entries of lists and objects
+_LONGEST = 60  # characters of a part of a name
 _FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # of a union, as pydantic names it
 
 
@@ -96,14 +98,29 @@ def _closest(errors: list[ErrorDetails]) -> ErrorDetails:
 def _name(error: ErrorDetails, value: Any) -> str:
     """The parameter that it is about, without what pydantic calls the forms that it may have."""
     parts = []
-    for part in error["loc"]:
+    for part, after in zip_longest(error["loc"], error["loc"][1:]):
+        if _is_tag(part, value, after):
+            continue
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
             if _FORM.fullmatch(str(part)):
                 continue
-        parts.append(str(part))
+        parts.append(named(part))
     return ".".join(parts)
+
+
+def _is_tag(part: object, value: Any, after: object) -> bool:
+    """Is it a form that a value has by its `type`, and no field of that name?"""
+    if after is None or not isinstance(value, dict) or value.get("type") != part:
+        return False
+    return part not in value or after in value
+
+
+def named(part: object) -> str:
+    """A part of a parameter's name as errors show it: clients may have made it up."""
+    text = str(part) or "''"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _refused(error: ErrorDetails, value: dict[str, Any], within: str) -> Refused:

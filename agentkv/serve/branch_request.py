@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .._sampling import Sampling
+from .._shown import shown
 from ..output import Grammar, JsonSchema, Regex
-from .body import Body
-from .openai.chat_request import template_message
-from .refused import Refused
+from .body import Body, named
+from .openai.chat_request import check_properties, template_message
+from .refused import Refused, about, check_ids
 
 Text = Annotated[str, Field(max_length=1 << 20)]
 Stops = Annotated[list[str], Field(max_length=16)]
@@ -26,11 +27,18 @@ class Given(Body):
     messages: list[dict[str, Any]] | None = None
     template: dict[str, Any] | None = None
 
-    def prompt(self) -> Any:
+    @property
+    def given_as(self) -> str:
+        """The parameter that the prompt came in."""
+        names = ("tokens", "messages")
+        return next((name for name in names if getattr(self, name) is not None), "text")
+
+    def prompt(self, vocab_size: int) -> Any:
         """As the SDK takes it; None for nothing. Raises Refused."""
         given = [each for each in (self.text, self.tokens, self.messages) if each is not None]
         if len(given) > 1:
             raise Refused("invalid", "give one of text, tokens and messages", param="text")
+        check_ids(self.tokens or (), vocab_size, "tokens")
         if self.messages is not None:
             return [template_message(message, index) for index, message in enumerate(self.messages)]
         return given[0] if given else None
@@ -40,6 +48,16 @@ class Create(Given):
     """`POST /v1/branches`. Without a prompt the branch is empty."""
 
     tools: list[dict[str, Any]] | None = None
+
+    def check(self) -> None:
+        """Raises Refused for tools whose parameters are no object."""
+        for index, tool in enumerate(self.tools or ()):
+            function = tool.get("function", tool)
+            parameters = function.get("parameters", {}) if isinstance(function, dict) else None
+            if not isinstance(parameters, dict):
+                what = f"tool {index} is {shown(tool)}, but it must have a function, whose parameters are an object"
+                raise Refused("invalid", what, "invalid_value", "tools")
+            check_properties(parameters, f"tool {index}")
 
 
 class Fork(Body):
@@ -89,7 +107,11 @@ class Output(Body):
     lark: Annotated[Text, Field(max_length=1048576)] | None = None
 
     def asked(self) -> Any:
-        """As the SDK takes it. Raises Refused, InvalidInput."""
+        """As the SDK takes it. Raises Refused."""
+        with about("output"):
+            return self._asked()
+
+    def _asked(self) -> Any:
         match self:
             case Output(type="text", schema_=None, pattern=None, lark=None):
                 return str
@@ -130,9 +152,10 @@ class Generate(Body):
 def sampling_of(given: Mapping[str, Any]) -> Sampling:
     """How tokens are drawn. Keys of JSON are text, and biases are by token."""
     for name in given.keys() - Sampling.model_fields.keys():
-        raise Refused("invalid", "there is no such option", "unsupported_parameter", f"sampling.{name}")
+        raise Refused("invalid", "there is no such option", "unsupported_parameter", f"sampling.{named(name)}")
     bias = given.get("logit_bias")
-    if not isinstance(bias, dict):
+    if isinstance(bias, dict):
+        read = {int(key) if key.isascii() and key.isdigit() and len(key) < 12 else key: bias[key] for key in bias}
+        given = {**given, "logit_bias": read}
+    with about("sampling"):
         return Sampling(**given)
-    read = {int(key) if key.isascii() and key.isdigit() and len(key) < 12 else key: bias[key] for key in bias}
-    return Sampling(**{**given, "logit_bias": read})

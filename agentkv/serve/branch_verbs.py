@@ -17,7 +17,7 @@ from .body import Body, read_body
 from .branches import Held
 from .event_stream import Answer, Emit, EventStream
 from .openai.chat import ERRORS
-from .refused import Refused, refused
+from .refused import Refused, about, refused
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,12 +33,13 @@ Verb = Callable[["Server", Held, B], Awaitable[Mapping[str, Any]]]
 async def create_branch(server: Server, request: Request) -> Response:
     """`POST /v1/branches`."""
     body = await read_body(request, bodies.Create, server.settings.most_bytes)
-    prompt = body.prompt()
+    body.check()
+    prompt = body.prompt(server.context.model_info.vocab_size)
     whole = _whole(request)
 
     async def work() -> Response:
         async with server.admitted(request.headers):
-            with server.branches.room(1):
+            with server.branches.room(1), about(body.given_as):
                 branch = await server.with_room(
                     lambda: server.context.branch(prompt, tools=body.tools, template=body.template, overflow=server)
                 )
@@ -102,10 +103,11 @@ async def _fork(server: Server, held: Held, body: bodies.Fork) -> Mapping[str, A
 
 async def _extend(server: Server, held: Held, body: bodies.Given) -> Mapping[str, Any]:
     """Adds text, token ids or messages."""
-    prompt = body.prompt()
+    prompt = body.prompt(server.context.model_info.vocab_size)
     if prompt is None:
         raise Refused("invalid", "nothing to add; give text, tokens or messages", param="text")
-    extended = await server.with_room(lambda: held.branch.extend(prompt, template=body.template))
+    with about(body.given_as):
+        extended = await server.with_room(lambda: held.branch.extend(prompt, template=body.template))
     return {"extended": asdict(extended)}
 
 

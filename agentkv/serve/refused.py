@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +22,7 @@ from .._errors import (
     TooManyBranches,
 )
 from .._log import log
+from .._shown import shown
 
 Kind = Literal[
     "invalid", "key", "denied", "missing", "method", "late", "conflict", "large", "media", "busy", "stopping", "failed"
@@ -61,6 +64,9 @@ class Refused(Exception):
     param: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.message = _cut(self.message)  # names that clients made up, and grammars, may be of any length
+
     @property
     def status(self) -> int:
         """Of HTTP."""
@@ -100,12 +106,32 @@ def refused(error: Exception) -> Refused:
     for known, kind, code in _TOLD:
         if isinstance(error, known):
             headers = {"retry-after": "5"} if kind == "busy" else {}
-            return Refused(kind, _cut(str(error)), code, headers=headers)
+            return Refused(kind, str(error), code, headers=headers)
     told = "the model failed" if isinstance(error, AgentKVError) else "the server failed"
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
     return Refused("failed", f"{told}; the server's log says more", "internal_error")
 
 
+@contextmanager
+def about(param: str) -> Iterator[None]:
+    """What the SDK refuses in this block is about that parameter."""
+    try:
+        yield
+    except InvalidInput as error:
+        told = refused(error)
+        told.param = param
+        raise told from error
+
+
+def check_ids(tokens: Sequence[int], vocab_size: int, param: str) -> None:
+    """Raises Refused for a token id that is not the model's."""
+    wrong = next((index for index, token in enumerate(tokens) if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        which = f"{shown(tokens[wrong]).removeprefix('int ')} at index {wrong}"
+        told = f"token {which} is not in the vocabulary; ids are from 0 to {vocab_size - 1}"
+        raise Refused("invalid", told, "invalid_value", param)
+
+
 def _cut(text: str) -> str:
-    """A message of a length to read: one about a grammar may hold all of it."""
+    """A message of a length to read."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

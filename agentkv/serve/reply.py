@@ -19,6 +19,7 @@ from agentkv_runtime.formats.parsed import (
     TextDelta,
 )
 
+from .._errors import InvalidInput
 from .._generation import Generation, Token, TopLogprob
 from .._message import Message, ToolCall, call_id
 
@@ -95,9 +96,11 @@ async def write(branch: Branch, asked: Asked, tell: Tell | None = None) -> Writt
     Raises Refused or InvalidInput for what cannot be asked, and as `Branch.generate` does.
     """
     reply = _Reply(branch, asked)
-    if tell is None:
-        return await reply.whole()
-    return await reply.streamed(tell)
+    try:
+        return await (reply.whole() if tell is None else reply.streamed(tell))
+    except InvalidInput:
+        asked.check_tools()
+        raise
 
 
 class _Reply:

@@ -19,9 +19,9 @@ from .asked import Asked
 from .branches import Branches
 from .conversations import contradicts, names_of
 from .metrics import Metrics
-from .refused import Refused
+from .refused import Refused, about
 from .settings import Settings
-from .shelf import Shelf
+from .shelf import Kept, Shelf
 
 if TYPE_CHECKING:
     from .._branch import Branch
@@ -67,7 +67,7 @@ class Server:
         self.shelf = Shelf(settings.most_kept, settings.offload)
         self.branches = Branches(settings.most_branches, settings.branch_seconds)
         self.began = int(time.time())
-        self._warm: dict[str, Branch] = {}  # held as long as the server runs
+        self._warm: dict[str, Kept] = {}  # held as long as the server runs
         self.metrics = Metrics(self)
 
     @property
@@ -96,20 +96,22 @@ class Server:
             yield
 
     @asynccontextmanager
-    async def prompted(self, asked: Asked, after: Branch | None = None) -> AsyncIterator[Prompted]:
+    async def prompted(self, asked: Asked, after: Kept | None = None) -> AsyncIterator[Prompted]:
         """A branch that holds what was asked, for the length of a block: a fork of `after`, which it goes on from, or
         else of a conversation that waits and begins alike, or a new one.
 
         Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
         """
-        asked = replace(asked, messages=checked_messages(asked.messages))
-        asked, after, branch = await self._begun(asked, after)
+        with about(asked.given_as):
+            asked = replace(asked, messages=checked_messages(asked.messages))
+            asked, after, branch = await self._begun(asked, after)
         prompted = Prompted(self, branch, branch.reused)
         try:
             if after is not None:
                 template = asked.template or None
-                extended = await self.with_room(lambda: branch.extend(asked.messages, template=template))
-                prompted.cached = extended.kept
+                with about(asked.given_as):
+                    extended = await self.with_room(lambda: branch.extend(asked.messages, template=template))
+                prompted.cached = 0 if after.emptied else extended.kept
             yield prompted
         finally:
             prompted.leave()
@@ -161,7 +163,7 @@ class Server:
         conversation = branch._history.conversation
         about = _about(conversation.tools, conversation.template)
         if names := names_of([message.as_openai() for message in branch.messages], about):
-            self._warm[names[-1]] = branch
+            self._warm[names[-1]] = Kept(branch, promised=True)
 
     async def with_room(self, verb: Callable[[], Awaitable[T]]) -> T:
         """Runs a verb, and again each time that there is more room."""
@@ -171,7 +173,7 @@ class Server:
                 return await verb()
             except TooManyBranches:
                 if (
-                    not (self.branches.close_idle() or self.shelf.close_oldest())
+                    not (self.branches.close_idle() or self.shelf.free_branch())
                     and self.admission.ended == ended  # nobody left meanwhile
                     and not await self.admission.another_leaves()
                 ):
@@ -200,30 +202,31 @@ class Server:
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()
 
-    async def _begun(self, asked: Asked, after: Branch | None) -> tuple[Asked, Branch | None, Branch]:
+    async def _begun(self, asked: Asked, after: Kept | None) -> tuple[Asked, Kept | None, Branch]:
         """A branch, what it was forked from, and what is still to be said to it."""
         while True:
             rest, known = (asked, after) if after is not None else self._known(asked)
             try:
-                begin = partial(self._new, rest) if known is None else known.fork
-                return rest, known, await self.with_room(begin)
+                return rest, known, await self.with_room(partial(self._new, rest, known))
             except BranchClosed:  # it gave way while this waited
-                if after is not None:
+                if after is not None and after.branch.closed:
                     what = "what this goes on from gave way to others; send the whole conversation"
                     raise Refused("missing", what, "previous_response_not_found", "previous_response_id") from None
 
-    async def _new(self, asked: Asked) -> Branch:
+    async def _new(self, asked: Asked, known: Kept | None) -> Branch:
+        if known is not None:
+            return await known.branch.fork()
         return await self.context.branch(
             asked.messages, tools=asked.tools or None, template=asked.template or None, overflow=self
         )
 
-    def _known(self, asked: Asked) -> tuple[Asked, Branch | None]:
+    def _known(self, asked: Asked) -> tuple[Asked, Kept | None]:
         """What is still to be said to the longest conversation that waits and begins alike."""
         names = names_of(asked.messages, _about(asked.tools, asked.template))
         for count in range(len(names) - 1, 0, -1):
-            branch = self.shelf.find(names[count - 1]) or self._warm.get(names[count - 1])
-            if branch is not None and not contradicts(asked.messages[:count], branch.messages):
-                return replace(asked, messages=asked.messages[count:]), branch
+            known = self.shelf.kept(names[count - 1]) or self._warm.get(names[count - 1])
+            if known is not None and not contradicts(asked.messages[:count], known.branch.messages):
+                return replace(asked, messages=asked.messages[count:]), known
         return asked, None
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import anyio
 
 from .._errors import AgentKVError
 from .._log import log
 
 if TYPE_CHECKING:
     from .._branch import Branch
+    from .._engine import StepEngine
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Kept:
     """A branch that waits.
 
@@ -22,23 +26,50 @@ class Kept:
         branch: it.
         promised: was its client told that it will be there?
         note: what its protocol has to know of it.
+        bare: another branch with its history and no cells, for where it cannot keep them.
+        emptied: is that in its place? Whoever goes on from it computes the cells again.
     """
 
     branch: Branch
     promised: bool
     note: object = None
+    bare: Branch | None = None
+    emptied: bool = False
+
+    async def offload(self, folder: Path | None) -> int:
+        """Its own cells leave the cache; those that others have as well stay. How many were freed?"""
+        if self.branch.offloaded:
+            return 0
+        self.bare = self.bare or await _bare(self.branch)
+        return await self.branch.offload(folder)
+
+    def empty(self) -> bool:
+        """It lets go of all cells. Can it?"""
+        if self.bare is None:
+            return False
+        self.branch.close()
+        self.branch, self.bare, self.emptied = self.bare, None, True
+        return True
+
+    def close(self) -> None:
+        """All of it."""
+        self.branch.close()
+        if self.bare is not None:
+            self.bare.close()
 
 
 class Shelf:
     """Idle branches by name. Beyond `most` one is closed: of those that nobody was promised the one used longest ago,
     else of all. Where the cache lacks room, those used longest ago give up their cells first: what was promised to be
     there goes to a folder or to memory until it is asked for again, anything else is closed, and left to what the cache
-    retains."""
+    retains. What several of them share stays as long as that is enough; then they let go of it, one after another."""
 
     def __init__(self, most: int, folder: Path | None = None) -> None:
         self._most = most
         self._folder = folder
         self._kept: OrderedDict[str, Kept] = OrderedDict()  # used longest ago first
+        self._making_room = anyio.Lock()
+        self._made = 0  # how often there was something to give up
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -71,29 +102,70 @@ class Shelf:
         kept = self._kept.pop(name, None)
         if kept is None:
             return False
-        kept.branch.close()
+        kept.close()
         return True
 
     async def make_room(self) -> bool:
-        """Frees cells of the branch used longest ago that has some of its own. Was there one?"""
-        failed = False
-        for name, kept in list(self._kept.items()):
-            branch = kept.branch
-            if branch.closed or branch.offloaded:
-                continue
+        """A branch gives up cells: that used longest ago which has some of its own, or else some at all. Was there one?
+        Those that it shares are free once nobody has them any more."""
+        made = self._made
+        async with self._making_room:
+            if self._made != made:
+                return True  # somebody made room while this waited
+            if not (await self._give_own() or await self._give_shared()):
+                return False
+            self._made += 1
+            return True
+
+    async def _give_own(self) -> bool:
+        for name, kept in self._full():
             if not kept.promised:
                 return self.drop(name)
             try:
-                freed = await branch.offload(self._folder)
+                if await kept.offload(self._folder):
+                    return True
             except AgentKVError as error:  # a full disk, or it is just being forked
-                log.warning("a kept conversation could not be offloaded", branch=branch.id, error=str(error))
-                failed = True
-                continue
-            if freed:
-                return True
-        return failed and self.close_oldest()  # what cannot be kept elsewhere must not shut out everybody
+                log.warning("a kept conversation could not be offloaded", branch=kept.branch.id, error=str(error))
+        return False
+
+    async def _give_shared(self) -> bool:
+        full = self._full()
+        if not await _alone([kept.branch for _, kept in full]):
+            return False
+        # What cannot be kept must not shut out everybody.
+        return any(kept.empty() for _, kept in full) or self.drop(full[0][0])
+
+    def _full(self) -> list[tuple[str, Kept]]:
+        """Those that may have cells in the cache."""
+        return [(name, kept) for name, kept in self._kept.items() if not (kept.emptied or kept.branch.closed)]
+
+    def free_branch(self) -> bool:
+        """There is a branch less: a bare one takes another's place, or a conversation is forgotten. Was there one?"""
+        return any(kept.empty() for _, kept in self._full()) or self.close_oldest()
 
     def close_oldest(self) -> bool:
         """Forgets a conversation, rather one that nobody was promised. Was there one?"""
         name = next((name for name, kept in self._kept.items() if not kept.promised), next(iter(self._kept), None))
         return name is not None and self.drop(name)
+
+
+async def _alone(branches: Sequence[Branch]) -> bool:
+    """Have they cells that no other branch has?"""
+    ids = {branch.id for branch in branches}
+
+    def look(engine: StepEngine) -> bool:
+        hold, _ = engine.hold([branch for branch in engine.live() if branch not in ids])
+        engine.release(hold.id)
+        return engine.stats().cells_used > hold.rows
+
+    try:
+        return bool(branches) and await branches[0]._loop.call(look)
+    except AgentKVError:  # one of the others is kept elsewhere, say
+        return True
+
+
+async def _bare(branch: Branch) -> Branch:
+    """Another with the same history, and no cells: its tokens are fed again when somebody goes on from it."""
+    bare = await branch.fork()
+    await branch._loop.call(lambda engine: engine.uncache(bare.id, 0))
+    return bare

@@ -12,7 +12,7 @@ from .body import Body, read_body
 from .event_stream import Answer
 from .openai.chat import ERRORS
 from .openai.chat_request import Tool, template_message
-from .refused import Refused
+from .refused import Refused, about, check_ids
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -83,6 +83,7 @@ async def detokenize(server: Server, request: Request) -> Response:
     body = await read_body(request, DetokenizeRequest, server.settings.most_bytes)
     if body.model is not None:
         server.check_model(body.model)
+    check_ids(body.tokens, server.context.model_info.vocab_size, "tokens")
 
     async def answered() -> Response:
         decode = partial(server.context.tokenizer.decode, skip_special=False)
@@ -97,7 +98,8 @@ async def _tokens(server: Server, body: TokenizeRequest) -> list[int]:
     if body.messages is not None:
         messages = [template_message(message, index) for index, message in enumerate(body.messages)]
         tools = [tool.definition() for tool in body.tools or ()]
-        return await server.tokens_of(messages, tools, body.chat_template_kwargs, body.add_generation_prompt)
+        with about("messages"):
+            return await server.tokens_of(messages, tools, body.chat_template_kwargs, body.add_generation_prompt)
     encode = partial(server.context.tokenizer.encode, bos=body.add_special_tokens, parse_special=body.parse_special)
     return await anyio.to_thread.run_sync(encode, body.prompt or "", abandon_on_cancel=True)
 

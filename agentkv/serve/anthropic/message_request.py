@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from ...output import JsonSchema
 from ..asked import Asked
 from ..body import Body
 from ..openai.chat_request import definition_of, template_of
-from ..refused import Refused
+from ..refused import Refused, about
 from .blocks import CacheControl, Message, Texts
 from .conversation import openai_messages
 
@@ -76,6 +77,11 @@ class Format(Body):
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
+    def schema_of_content(self) -> Mapping[str, Any]:
+        """Raises Refused for a schema that a grammar cannot hold."""
+        with about("output_config.format"):
+            return JsonSchema(self.schema_).schema
+
 
 class Output(Body):
     """Of the answer."""
@@ -108,7 +114,7 @@ class CountRequest(Body):
         return None if self.output_config is None else self.output_config.effort
 
     def asked(self) -> Asked:
-        """What it asks of the model. Raises Refused, and InvalidInput for a schema that a grammar cannot hold."""
+        """What it asks of the model. Raises Refused, also for a schema that a grammar cannot hold."""
         choice = self.tool_choice
         form = None if self.output_config is None else self.output_config.format
         return Asked(
@@ -116,7 +122,7 @@ class CountRequest(Body):
             tools=[definition_of(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()],
             choice=_choice(choice),
             parallel=choice is None or not choice.disable_parallel_tool_use,
-            schema=None if form is None else JsonSchema(form.schema_).schema,
+            schema=None if form is None else form.schema_of_content(),
             template=self._template(),
         )
 
@@ -141,7 +147,7 @@ class MessageRequest(CountRequest):
     thread: dict[str, Any] | None = None
 
     def asked(self) -> Asked:
-        """What it asks of the model. Raises Refused, InvalidInput."""
+        """What it asks of the model. Raises Refused."""
         if self.thread is not None:  # by the code at which clients go on without
             told = "threads are not held here; send all messages, and those that were there before are recognised"
             raise Refused("invalid", told, "thread_unsupported_request", "thread")

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from ..._messages import checked_template
+from ..._shown import shown
 from ...output import JsonSchema
 from ..asked import ROLES, Asked
-from ..body import Body
-from ..refused import Refused
+from ..body import Body, named
+from ..refused import Refused, about
 from .sampling import Drawn, Stop, stops_of
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -66,13 +68,14 @@ class Format(Body):
     json_schema: Schema | None = None
 
     def schema_of_content(self) -> Mapping[str, Any] | None:
-        """None for free text. Raises Refused, and InvalidInput for a schema that a grammar cannot hold."""
+        """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
         if (self.type == "json_schema") != (self.json_schema is not None):
             raise Refused("invalid", "json_schema goes with the type json_schema", param="response_format")
         if self.type == "text":
             return None
         schema = {"type": "object"} if self.json_schema is None else self.json_schema.schema_
-        return JsonSchema(schema).schema
+        with about("response_format"):
+            return JsonSchema(schema).schema
 
 
 class StreamOptions(Body):
@@ -137,7 +140,7 @@ class ChatRequest(Drawn):
     prompt_cache_key: str | None = None
 
     def asked(self, vocab_size: int) -> Asked:
-        """What it asks of the model. Raises Refused, InvalidInput."""
+        """What it asks of the model. Raises Refused."""
         if self.top_logprobs and not self.logprobs:
             raise Refused("invalid", "top_logprobs goes with logprobs: true", param="top_logprobs")
         if self.stream_options and not self.stream:
@@ -154,14 +157,27 @@ class ChatRequest(Drawn):
             stop=stops_of(self.stop),
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
-            template=template_of(self.reasoning_effort, self.chat_template_kwargs),
+            template=self._template(),
         )
+
+    def _template(self) -> dict[str, Any]:
+        with about("chat_template_kwargs"):
+            return template_of(self.reasoning_effort, checked_template(self.chat_template_kwargs, known=True))
 
 
 def definition_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     """A tool as chat templates take it: many read the properties of its parameters."""
     schema = {"type": "object", "properties": {}, **(parameters or {})}
+    check_properties(schema, f"the tool {name!r}")
     return {"type": "function", "function": {"name": name, "description": description or "", "parameters": schema}}
+
+
+def check_properties(parameters: Mapping[str, Any], whose: str) -> None:
+    """Raises Refused where they are none: chat templates go through them."""
+    properties = parameters.get("properties", {})
+    if not isinstance(properties, Mapping):
+        what = f"parameters of {whose} have the properties {shown(properties)}, but they must be an object"
+        raise Refused("invalid", what, "invalid_value", "tools")
 
 
 def template_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -172,7 +188,8 @@ def template_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
         raise Refused("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
     for name in message.keys() - _MESSAGE["properties"].keys():
         if message[name]:
-            raise Refused("invalid", "the model does not know it; leave it out", param=f"messages.{index}.{name}")
+            where = f"messages.{index}.{named(name)}"
+            raise Refused("invalid", "the model does not know it; leave it out", param=where)
     return {key: value for key, value in {**message, "role": role}.items() if value is not None or key == "content"}
 
 

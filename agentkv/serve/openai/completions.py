@@ -15,6 +15,7 @@ from ..._gather import gather
 from ..body import read_body
 from ..choices import Choices
 from ..event_stream import Answer, Emit, EventStream
+from ..refused import check_ids
 from .chat import ERRORS
 from .completion_request import CompletionRequest, Prompt
 from .sampling import stops_of
@@ -38,6 +39,8 @@ async def create_completion(server: Server, request: Request) -> Response:
     body = await read_body(request, CompletionRequest, server.settings.most_bytes)
     server.check_model(body.model)
     body.check(server.settings.most_choices)
+    for prompt in body.prompt:
+        check_ids([] if isinstance(prompt, str) else prompt, server.context.model_info.vocab_size, "prompt")
     completion = _Completion(server, body, request)
     if body.stream:
         return EventStream(completion.stream, ERRORS)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..._branch import Branch
     from ..asked import Asked
     from ..server import Prompted, Server
+    from ..shelf import Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,10 @@ class _Creation:
         if previous is None:
             self._asked = replace(asked, messages=[*begins.messages, *asked.messages])
             return self._server.prompted(self._asked)
-        branch, stored = found(self._server, previous, _no_previous(previous))
+        kept, stored = found(self._server, previous, _no_previous(previous))
         if stored.begins == begins:
-            return self._server.prompted(asked, branch)
-        said = _messages(branch)[len(stored.begins.messages) :]
+            return self._server.prompted(asked, kept)
+        said = _messages(kept.branch)[len(stored.begins.messages) :]
         return self._server.prompted(replace(asked, messages=[*begins.messages, *said, *asked.messages]))
 
     def _output(self, branch: Branch) -> Output:
@@ -235,13 +236,13 @@ class _Creation:
         return response.model_dump(mode="json", exclude_unset=True, by_alias=True)
 
 
-def found(server: Server, response: str, missing: Refused) -> tuple[Branch, Stored]:
+def found(server: Server, response: str, missing: Refused) -> tuple[Kept, Stored]:
     """A response that is stored. Raises `missing`."""
     kept = server.shelf.kept(kept_as(response))
     if kept is None:
         raise missing
     assert isinstance(kept.note, Stored)
-    return kept.branch, kept.note
+    return kept, kept.note
 
 
 def _no_previous(response: str) -> Refused:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from ...output import JsonSchema
 from ..asked import Asked
 from ..body import Body
-from ..refused import Refused
+from ..refused import Refused, about
 from .chat_request import Count, Name, definition_of, template_of
 from .response_items import messages_of, read_items
 from .sampling import Drawn
@@ -50,12 +50,13 @@ class Format(Body):
     strict: bool | None = None
 
     def schema_of_content(self) -> Mapping[str, Any] | None:
-        """None for free text. Raises Refused, and InvalidInput for a schema that a grammar cannot hold."""
+        """None for free text. Raises Refused, also for a schema that a grammar cannot hold."""
         if (self.type == "json_schema") != (self.schema_ is not None and self.name is not None):
             raise Refused("invalid", "name and schema go with the type json_schema", param="text.format")
         if self.type == "text":
             return None
-        return JsonSchema({"type": "object"} if self.schema_ is None else self.schema_).schema
+        with about("text.format"):
+            return JsonSchema({"type": "object"} if self.schema_ is None else self.schema_).schema
 
 
 class Text(Body):
@@ -142,6 +143,7 @@ class ResponsesRequest(Drawn):
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
             template=template_of(self.reasoning.effort if self.reasoning else None, None),
+            given_as="input",
         )
 
     def _choice(self) -> str:

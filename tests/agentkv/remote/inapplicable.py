@@ -22,8 +22,6 @@ MODULES: dict[str, str] = {
     "test_forgetting": CELLS,
     "test_retention": CELLS,
     "test_quantize_after": CELLS,
-    "test_saving": CELLS,
-    "test_overflow": CELLS,
 }
 
 TESTS: dict[str, str] = {
@@ -56,6 +54,14 @@ TESTS: dict[str, str] = {
     "test_a_slow_reader_pauses_its_own_branch_only": FIRST,
     "test_cancellation_at_every_point": FIRST,
     "test_what_failed_after_what_was_read_never_was": FAULTS,
+    # test_overflow
+    "test_the_oldest_go_for_whatever_needs_cells": CELLS,
+    "test_streams_make_room_as_they_are_read": CELLS,
+    "test_who_waits_for_room_holds_up_nobody": CELLS,
+    "test_a_policy_that_refuses_lies_or_fails": CELLS,
+    "test_nothing_goes_that_makes_no_room": CELLS,
+    "test_one_that_is_cancelled_while_room_is_made": CELLS,
+    "test_what_made_room_stays_forgotten": CELLS,
     # agents
     "test_a_forward_that_fails_ends_the_turn": FAULTS,
     "test_turns_are_transactions_whatever_happens": FAULTS,

@@ -107,6 +107,34 @@ async def test_wrong_bodies_change_nothing(served: Served, verb: str, body: dict
     assert len(served.ctx.branches) == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "param", "told"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": 5}}]}, "tools", "tool 0 is dict"),
+        ({"tools": [{"type": "function", "function": 5}]}, "tools", "tool 0 is dict"),
+        ({"tools": [{"name": "f", "parameters": {"properties": -1}}]}, "tools", "the properties int -1"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages", "the content int 5"),
+        ({"tokens": [1, 2**70], "messages": None}, "tokens", "at index 1 is not in the vocabulary"),
+    ],
+)
+async def test_what_is_wrong_with_a_prompt_is_named(
+    served: Served, body: dict[str, Any], param: str, told: str
+) -> None:
+    response = await served.http.post("/v1/branches", json={**WHO, **body})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert told in error["message"]
+    assert not served.ctx.branches
+
+
+async def test_options_of_generations_are_named(served: Served) -> None:
+    branch = await made(served, **WHO)
+    for body in ({"output": {"type": "json_schema", "schema": {"type": "wrong"}}}, {"sampling": {"temperature": -1}}):
+        response = await served.http.post(f"/v1/branches/{branch['id']}/generate", json=body)
+        assert response.json()["error"]["param"] == next(iter(body))
+
+
 async def test_a_busy_branch_is_a_conflict(served: Served) -> None:
     branch = await made(served, text="Once")
     path = f"/v1/branches/{branch['id']}"

@@ -26,6 +26,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("/detokenize", {"tokens": "a"}, "tokens is str"),
     ("/detokenize", {"tokens": [-1]}, "not in the vocabulary"),
     ("/detokenize", {"tokens": [1024]}, "not in the vocabulary"),
+    ("/detokenize", {"tokens": [5, 2**70]}, f"token {2**70} at index 1 is not in the vocabulary"),
 ]
 
 

@@ -35,6 +35,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [True]}, "prompt"),
     ({"prompt": [-1]}, "token -1 at index 0 is not in the vocabulary"),
     ({"prompt": ["a", [10**9]]}, "is not in the vocabulary"),
+    ({"prompt": [2**70]}, "is not in the vocabulary"),
     ({"prompt": ["a"] * 17}, "at most 16"),
     ({"n": 17}, "at most 16"),
     ({"prompt": ["a", "b"], "n": 9}, "at most 16"),

@@ -1,0 +1,140 @@
+"""Whatever waits on a server that is idle, a request that would fit into an empty cache fits, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from openai.types.responses import Response
+
+import agentkv as kv
+from agentkv.serve import shelf
+from agentkv.serve.shelf import Shelf
+
+from ..conftest import Serve, Served
+
+pytestmark = pytest.mark.anyio
+
+CELLS = 300
+LONG = "Read this: " + "x" * 150
+
+
+async def respond(site: Served, said: str, after: Response | None = None, most: int = 20, **more: Any) -> Response:
+    previous: dict[str, Any] = {} if after is None else {"previous_response_id": after.id}
+    asked: dict[str, Any] = {"model": "nano", "input": said, "max_output_tokens": most, "temperature": 0}
+    response: Response = await site.openai.responses.create(**asked, **previous, **more)
+    return response
+
+
+async def chat(site: Served, said: str) -> str | None:
+    messages: Any = [{"role": "user", "content": said}]
+    answer = await site.openai.chat.completions.create(model="nano", messages=messages, max_tokens=20, temperature=0)
+    return answer.choices[0].message.content
+
+
+def cached(response: Response) -> int:
+    assert response.usage is not None
+    return response.usage.input_tokens_details.cached_tokens
+
+
+def tokens(response: Response) -> int:
+    assert response.usage is not None
+    return response.usage.total_tokens
+
+
+@pytest.mark.parametrize("followers", [("Who are you?",), ("Who are you?", "Thank you!")])
+async def test_responses_that_share_cells_shut_nobody_out(serve: Serve, followers: Sequence[str]) -> None:
+    async with serve(capacity=CELLS) as small, serve() as large:
+        stored: list[list[Response]] = []
+        for site in (small, large):
+            first = await respond(site, LONG, most=5)
+            stored.append([first, *[await respond(site, said, first) for said in followers]])
+        assert await chat(small, "y" * 150) == await chat(large, "y" * 150)
+        for theirs, ours in zip(*stored, strict=True):
+            expected = await respond(large, "How are you?", ours)
+            told = await respond(small, "How are you?", theirs)
+            assert (told.output_text, tokens(told)) == (expected.output_text, tokens(expected))
+            assert cached(told) == 0 < cached(expected)  # it was fed again
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_fits_into_an_empty_cache_is_answered_as_on_a_large_one(serve: Serve, seed: int) -> None:
+    rng = random.Random(seed)
+    async with serve(capacity=CELLS) as small, serve() as large:
+        pairs: list[tuple[Response, Response]] = []
+        for _ in range(40):
+            said = rng.choice(["Who are you?", "Thank you!", "How are you?", LONG, LONG[:90]])
+            if rng.random() < 0.3:
+                assert await chat(small, said) == await chat(large, said)
+                continue
+            theirs, ours = rng.choice(pairs) if pairs and rng.random() < 0.7 else (None, None)
+            expected = await respond(large, said, ours)
+            if tokens(expected) > CELLS:
+                continue
+            told = await respond(small, said, theirs)
+            assert (told.output_text, tokens(told)) == (expected.output_text, tokens(expected))
+            pairs.append((told, expected))
+
+
+async def test_what_a_running_message_needs_as_well_is_not_given_up_in_vain(serve: Serve) -> None:
+    async with serve(capacity=CELLS) as site:
+        first = await respond(site, LONG, most=5)
+        endless = {"logit_bias": {str(token): -100 for token in site.ctx.tokenizer.eos_ids}}
+        second = await respond(site, "Who are you?", first, most=CELLS, extra_body=endless)
+        assert second.status == "incomplete"
+        assert tokens(second) >= CELLS
+        kept = site.server.shelf.kept(f"response:{first.id}")
+        assert kept is not None
+        assert not kept.emptied
+
+
+async def test_several_that_lack_room_at_once_take_one_branch(served: Served) -> None:
+    own = Shelf(8)
+    branches = [await served.ctx.branch(text) for text in ("one", "two")]
+    for branch in branches:
+        own.put(branch.text, branch, promised=True)
+    assert await kv.gather(own.make_room(), own.make_room()) == [True, True]
+    assert [branch.offloaded for branch in branches] == [True, False]
+
+
+async def test_what_can_be_kept_nowhere_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(_: kv.Branch) -> None:
+        raise kv.TooManyBranches("no branch is left")
+
+    monkeypatch.setattr(shelf, "_bare", fails)
+    own = Shelf(8)
+    branches = [await served.ctx.branch(text) for text in ("one", "two")]
+    for branch in branches:
+        own.put(branch.text, branch, promised=True)
+    assert await own.make_room()
+    assert [branch.closed for branch in branches] == [True, False]
+
+
+async def test_bare_branches_take_no_place_from_conversations(served: Served) -> None:
+    own = Shelf(8)
+    for text in ("one", "two"):
+        own.put(text, await served.ctx.branch(text), promised=True)
+    assert await own.make_room()
+    assert len(served.ctx.branches) == 3  # a bare one beside that which was offloaded
+    assert own.free_branch()
+    assert len(served.ctx.branches) == 2
+    assert [branch.text for name in ("one", "two") if (branch := own.find(name))] == ["one", "two"]
+    assert own.free_branch()
+    assert own.find("one") is None
+
+
+async def test_nothing_is_left_of_what_was_deleted(serve: Serve) -> None:
+    async with serve(capacity=CELLS) as site:
+        first = await respond(site, LONG, most=5)
+        second = await respond(site, "Who are you?", first)
+        await chat(site, "y" * 150)
+        for response in (first, second):
+            await site.openai.responses.delete(response.id)
+        await site.until_idle()
+        while await site.server.shelf.make_room():
+            pass
+        await site.until_idle()
+        assert not site.ctx.branches
+        assert site.ctx.stats.cells_used == 0

@@ -107,6 +107,9 @@ def displayed(stopped: str) -> Iterator[Display]:
             display = Display(check_interrupts)
             try:
                 yield display
+            except Exception:
+                check_interrupts()  # a library may make another error of one
+                raise
             finally:
                 display.stop()
     except KeyboardInterrupt:

@@ -15,10 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import typer
+from agentkv_runtime.errors import StoreError
 from typer.testing import CliRunner, Result
 
 from agentkv import models
 from agentkv._console import remembered_interrupts
+from agentkv._progress import displayed
 from agentkv.cli import app
 from tests.conftest import FolderFactory
 from tests.runtime.draft_heads import head_weights, write_head
@@ -313,6 +316,19 @@ def test_an_interrupt_that_a_library_swallows_is_raised_again() -> None:
         with pytest.raises(KeyboardInterrupt):
             check()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_that_a_library_makes_an_error_of_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise StoreError("the download failed: release unlocked lock") from None
+
+    with pytest.raises(typer.Exit) as left, displayed("stopped"):
+        interrupted()
+    assert left.value.exit_code == 130
+    assert capsys.readouterr().err.strip() == "stopped"
 
 
 class Interrupted:

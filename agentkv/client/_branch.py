@@ -11,7 +11,15 @@ import anyio
 from pydantic import TypeAdapter
 from typing_extensions import TypeForm, TypeVar
 
-from .._errors import AgentKVError, BranchClosed, ForeignBranch, InvalidInput, InvalidRollback, OutputInvalid
+from .._errors import (
+    AgentKVError,
+    BranchBusy,
+    BranchClosed,
+    ForeignBranch,
+    InvalidInput,
+    InvalidRollback,
+    OutputInvalid,
+)
 from .._extending import Extended
 from .._generating import How
 from .._generation import Choice, Generation
@@ -50,6 +58,7 @@ class RemoteBranch:
         self._owner = object()  # of its marks
         self._marks: dict[str, Mark] = {}
         self._closed = False
+        self._generates = False
         self._told = told
         wire.live.add(told.id)
 
@@ -226,12 +235,22 @@ class RemoteBranch:
         return children
 
     async def _generated(self, body: Told, source: Asked[Any]) -> Generation[Any]:
+        self._begin()
         try:
             told = await self._verb("generate", body, GENERATED)
         except anyio.get_cancelled_exc_class():
             await self._stop_soon(None)
             raise
+        finally:
+            self._generates = False
         return generation_of(told.generation, source)
+
+    def _begin(self) -> None:
+        """Of a generation: whoever is cancelled ends what runs on the branch, which must be its own. Raises
+        BranchBusy."""
+        if self._generates:
+            raise BranchBusy(f"branch {self.id} generates; wait for that, or work on a fork")
+        self._generates = True
 
     async def _stop(self, length: int | None) -> None:
         """What it generates ends; it keeps so many tokens at most."""

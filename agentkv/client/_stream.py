@@ -37,34 +37,50 @@ class RemoteStream(Generic[Out_co]):
     async def __aenter__(self) -> RemoteStream[Out_co]:
         if self._events is not None:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
+        self._branch._begin()
         self._events = self._branch._wire.events(f"{self._branch._path}/generate", self._body)
         try:
             begun = await anext(self._events)
+            if not isinstance(begun, Begun):
+                await self._events.aclose()
+                raise odd("the stream has no beginning")
         except anyio.get_cancelled_exc_class():
             await self._branch._stop_soon(len(self._branch))
+            self._end()
             raise
-        if not isinstance(begun, Begun):
-            await self._events.aclose()
-            raise odd("the stream has no beginning")
+        except BaseException:
+            self._end()
+            raise
         self._began = begun.length
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._events is None or kind is GeneratorExit:  # then nothing can be awaited any more
-            return
+        try:
+            if self._events is not None and kind is not GeneratorExit:  # then nothing can be awaited any more
+                await self._leave(self._events, fails=kind is not None)
+        finally:
+            self._end()
+
+    async def _leave(self, events: AsyncGenerator[Event], *, fails: bool) -> None:
         read = [token for token in self._read if token.id >= 0]
-        if kind is None and len(read) == self._body.get("max_tokens"):
+        if not fails and len(read) == self._body.get("max_tokens"):
             async for _ in self:  # there is no token left, but how it ended
                 pass
-        await self._events.aclose()
-        if self._over or self._branch.closed:
+        await events.aclose()
+        if self._over:
             return
-        self._over = True
-        kept = self._began + len(read)
-        await (self._branch._stop(kept) if kind is None else self._branch._stop_soon(kept))
+        if not self._branch.closed:
+            kept = self._began + len(read)
+            await (self._branch._stop_soon(kept) if fails else self._branch._stop(kept))
         self._generation = generation_of(self._cut(read), self._asked)
+
+    def _end(self) -> None:
+        """The branch is free for another generation."""
+        if not self._over:
+            self._over = True
+            self._branch._generates = False
 
     def _cut(self, read: list[Token]) -> ToldGeneration:
         return ToldGeneration(
@@ -91,14 +107,14 @@ class RemoteStream(Generic[Out_co]):
         try:
             event = await anext(self._events, None)
         except AgentKVError:
-            self._over = True
+            self._end()
             raise
         if event is None:
             raise AgentKVError("a reader of this stream was cancelled, which ended it; leave its block to go on")
         if isinstance(event, Begun):
             raise odd("the stream begins twice")
         if isinstance(event, Generated):
-            self._over = True
+            self._end()
             self._branch._take(event)
             self._generation = generation_of(event.generation, self._asked)
             raise StopAsyncIteration

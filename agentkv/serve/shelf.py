@@ -167,5 +167,9 @@ async def _alone(branches: Sequence[Branch]) -> bool:
 async def _bare(branch: Branch) -> Branch:
     """Another with the same history, and no cells: its tokens are fed again when somebody goes on from it."""
     bare = await branch.fork()
-    await branch._loop.call(lambda engine: engine.uncache(bare.id, 0))
+    try:
+        await branch._loop.call(lambda engine: engine.uncache(bare.id, 0))
+    except BaseException:  # who asked for room is cancelled, say
+        bare.close()
+        raise
     return bare

@@ -22,6 +22,7 @@ from openai.types.responses import (
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
+from ..._errors import TooManyBranches
 from ..body import read_body
 from ..event_stream import Answer, Emit, EventStream
 from ..refused import Refused, refused
@@ -182,8 +183,11 @@ class _Creation:
     async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
         """For a client that goes on from its id, and for one that comes back with all of it."""
         if self._body.stored:
-            kept = await self._server.with_room(prompted.branch.fork)
             stored = Stored(response, self._items, self._begins)
+            try:
+                kept = await self._server.with_room(prompted.branch.fork)
+            except TooManyBranches:  # by its id alone, then
+                return prompted.keep(kept_as(self._id), promised=True, note=stored)
             self._server.shelf.put(kept_as(self._id), kept, promised=True, note=stored)
         if self._body.previous_response_id is None:
             self._server.remember(prompted, self._asked, written)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 import agentkv as kv
 from agentkv.client import Connection, RemoteBranch, ServerError, _settling, connect
@@ -175,6 +176,39 @@ async def test_a_stream_that_is_cancelled_as_it_begins_leaves_the_branch_as_it_w
             await entering
         await branch.extend([8])
         assert branch.tokens == [*PROMPT, 8] == served.ctx.branches[0].tokens
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_who_is_refused_a_busy_branch_ends_nothing_of_it(served: Served, streams: bool) -> None:
+    async with connect(served.url) as remote, anyio.create_task_group() as group:
+        branch = await remote.branch(PROMPT)
+        if streams:
+            async with branch.stream(max_tokens=300, sampling=kv.Sampling(logit_bias={2: -100})) as tokens:
+                await anext(tokens)
+                await refused(branch)
+                assert len([token async for token in tokens if token.id >= 0]) == 299
+        else:
+            group.start_soon(lambda: branch.generate(**ENDLESS))
+            await checkpoint()
+            await refused(branch)
+            group.cancel_scope.cancel()
+
+
+async def refused(branch: RemoteBranch) -> None:
+    with pytest.raises(kv.BranchBusy):
+        await branch.generate(max_tokens=2)
+    with pytest.raises(kv.BranchBusy):
+        async with branch.stream(max_tokens=2):
+            pass
+
+
+async def test_a_branch_that_is_closed_in_its_stream_has_what_was_read(served: Served) -> None:
+    async with connect(served.url) as remote:
+        branch = await remote.branch(PROMPT)
+        async with branch.stream(max_tokens=300, sampling=kv.Sampling(logit_bias={2: -100})) as tokens:
+            read = [(await anext(tokens)).id for _ in range(3)]
+            branch.close()
+        assert (tokens.generation.tokens, tokens.generation.finish_reason) == (read, "cancelled")
 
 
 async def test_a_stream_whose_reader_was_cancelled_says_so(proxy: FaultyProxy) -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
 import pytest
 from openai.types.responses import Response
 
@@ -123,6 +124,35 @@ async def test_bare_branches_take_no_place_from_conversations(served: Served) ->
     assert [branch.text for name in ("one", "two") if (branch := own.find(name))] == ["one", "two"]
     assert own.free_branch()
     assert own.find("one") is None
+
+
+async def test_nothing_is_left_of_room_that_nobody_waits_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, fork, made = Shelf(8), kv.Branch.fork, list[kv.Branch]()
+
+    async def forks(branch: kv.Branch) -> kv.Branch:
+        made.append(await fork(branch))
+        scope.cancel()
+        return made[0]
+
+    monkeypatch.setattr(kv.Branch, "fork", forks)
+    own.put("one", await served.ctx.branch("one"), promised=True)
+    with anyio.CancelScope() as scope:
+        await own.make_room()
+    assert made[0].closed
+    assert [branch.text for branch in served.ctx.branches] == ["one"]
+
+
+async def test_a_response_for_which_there_is_no_second_branch_is_kept(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none_left(_: kv.Branch) -> None:
+        raise kv.TooManyBranches("256 are live")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kv.Branch, "fork", none_left)
+        first = await respond(served, "Who are you?")
+    assert first.status == "completed"
+    assert cached(await respond(served, "Thank you!", first)) > 0
 
 
 async def test_nothing_is_left_of_what_was_deleted(serve: Serve) -> None:

@@ -12,7 +12,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from .._errors import AgentKVError, BranchClosed, ContextClosed, InvalidInput, RemoteError
-from ..remote.errors import error_of, no_way
+from ..remote.errors import error_of, no_way, oddness
 from ._told import ANYTHING, EVENTS, FAILURE, WHOLE, Event, Generated, Whole
 
 T = TypeVar("T")
@@ -127,14 +127,16 @@ def _shaped(data: str | bytes, shape: TypeAdapter[T]) -> T:
     try:
         return shape.validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "it"
-        raise odd(f"{where}: {first['msg'][:200]}") from None
+        raise _none_of_ours(oddness(error)) from None
 
 
 def odd(what: str) -> ServerError:
     """An answer that is none of agentkv's."""
-    return ServerError(f"the server answered oddly ({what}); is it `agentkv serve`, of this version?")
+    return _none_of_ours(f"oddly ({what})")
+
+
+def _none_of_ours(how: str) -> ServerError:
+    return ServerError(f"the server answered {how}; is it `agentkv serve`, of this version?")
 
 
 def _refusal(status: int, body: bytes) -> AgentKVError:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from .._errors import AgentKVError
-from .errors import Busy, garbled, no_way, refusal, unreachable
+from .errors import Busy, garbled, no_way, oddness, refusal, unreachable
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
@@ -113,10 +113,7 @@ class Connection:
         try:
             return shape.validate_json(data)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = ".".join(map(str, first["loc"])) or "it"
-            no_json = first["type"] == "json_invalid"
-            how = f"with what is no JSON ({first['msg'][:100]})" if no_json else f"oddly ({where}: {first['msg']})"
+            how = oddness(error)
         raise self.without_key(garbled(self.host, how))
 
 

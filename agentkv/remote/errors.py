@@ -10,6 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
+from pydantic import ValidationError
 
 from .._errors import (
     AgentKVError,
@@ -122,6 +123,15 @@ def no_way(error: Exception, host: str) -> RemoteError:
     return RemoteError(
         f"{host} cannot be asked ({why}); are HTTP_PROXY, HTTPS_PROXY and ALL_PROXY in the environment right?"
     )
+
+
+def oddness(error: ValidationError) -> str:
+    """How an answer is not of the shape that was asked for."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return f"oddly (it is no JSON: {first['msg'][:100]})"
+    where = ".".join(map(str, first["loc"])) or "it"
+    return f"oddly ({where}: {first['msg'][:200]})"
 
 
 def garbled(host: str, what: str) -> RemoteError:

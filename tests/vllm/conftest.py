@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
+import anyio
 import pytest
 
 import agentkv as kv
@@ -32,3 +33,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 async def ctx(server: VLLMServer) -> AsyncIterator[kv.Context]:
     async with kv.Context.connect(server.url) as ctx:
         yield ctx
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        while not holds():  # noqa: ASYNC110 - another process does it
+            await anyio.sleep(0.1)

@@ -42,8 +42,9 @@ class VLLMServer:
     def start(self) -> None:
         """Returns once it answers."""
         with self._log.open("ab") as log:
+            # Of this session still: two busy cores would let another session wait for seconds (autogroups of Linux).
             self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True
+                self._command, stdout=log, stderr=log, env=self._environment, process_group=0
             )
         until = time.monotonic() + STARTS_S
         while True:

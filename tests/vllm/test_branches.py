@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 import agentkv as kv
+from agentkv.overflow import DropOldest
 
 from .server import WEIGHTS, VLLMServer
 
@@ -116,3 +117,15 @@ async def test_what_it_cannot_do_is_refused_by_name(ctx: kv.Context) -> None:
         await branch.generate(sampling=kv.Sampling(temperature=5))
     with pytest.raises(kv.PositionsExhausted):
         await branch.extend([5] * 5000)
+
+
+async def test_a_policy_makes_room_where_positions_run_out(ctx: kv.Context) -> None:
+    endless = kv.Sampling(logit_bias={2: -100})
+    branch = await ctx.branch([300 + i % 50 for i in range(4040)], overflow=DropOldest(keep=4, batch=20))
+    generation = await branch.generate(max_tokens=150, sampling=endless)
+    assert len(generation.tokens) == 150
+    assert branch.tokens[:4] == [300, 301, 302, 303]
+    assert branch.tokens[-150:] == generation.tokens
+    assert len(branch) < 4096
+    stuck = await ctx.branch([7] * 4090)
+    assert (await stuck.generate(max_tokens=150, sampling=endless)).finish_reason == "context_full"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import anyio
 import pytest
 
 import agentkv as kv
 
-from .conftest import PYTHON
+from .conftest import PYTHON, until
 from .server import VLLMServer
 
 pytestmark = pytest.mark.anyio
@@ -40,12 +40,6 @@ async def test_500_cancellations_leave_nothing_running(server: VLLMServer, ctx: 
     assert len(ctx.branches) == 1
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    with anyio.fail_after(60):
-        while not holds():  # noqa: ASYNC110 - another process does it
-            await anyio.sleep(0.1)
-
-
 @pytest.fixture
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMServer]:
     assert PYTHON is not None
@@ -58,7 +52,6 @@ async def test_a_stream_survives_a_server_that_is_killed_and_restarted(mortal: V
     async with kv.Context.connect(mortal.url, retries=100) as ctx:
         branch = await ctx.branch([5] * 100)
         other = await branch.fork()
-        # A server's first stream: on two cores vLLM may tell of a later one when all of it is there.
         async with branch.stream(max_tokens=1500, sampling=ENDLESS) as tokens:
             read = [await anext(tokens) for _ in range(10)]
             mortal.kill()

@@ -114,7 +114,8 @@ class Room:
 
     async def replace(self, p0: int, p1: int, tokens: Sequence[int] = ()) -> None:
         """The tokens at [p0, p1) give way to others, or to none: messages that are among them leave the conversation,
-        and what follows is fed again, at positions that follow the new ones. Raises InvalidInput.
+        and what follows is fed again, at positions that follow the new ones. Raises InvalidInput, and ContextFull or
+        PositionsExhausted where more come than have room.
         """
         self._check()
         last = checked_count(p1, "p1", 0, self.replaceable)

@@ -162,8 +162,8 @@ class RemoteEngine(WithoutCells):
 
     def forget(self, branch: int, first: int, last: int, for_room: bool = False) -> int:
         raise InvalidInput(
-            "forget lets cells go that stay behind others, and these are a server's; roll the branch back, or give it "
-            "an overflow policy"
+            "forget lets cells go that stay behind others, and these are a server's; roll the branch back, give it an "
+            "overflow policy, or, in one, use room.replace"
         )
 
     def forgotten(self, branch: int) -> Sequence[tuple[int, int]]:

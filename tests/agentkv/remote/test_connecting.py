@@ -203,6 +203,20 @@ async def test_an_overflow_policy_makes_room(local: kv.Context) -> None:
     thread.close()
 
 
+async def test_a_policy_may_exchange_tokens_of_a_branch_that_is_full() -> None:
+    class Exchanges:
+        async def make_room(self, room: kv.overflow.Room) -> bool:
+            await room.replace(0, 2, [7, 8])
+            return True
+
+    thread = LoopThread(lambda: own_server(kv.models.nano(), capacity=48, threads=1))
+    async with kv.Context.connect(thread.value.url, backend="agentkv", overflow=Exchanges()) as ctx:
+        branch = await ctx.branch([5] * 40)
+        generation = await branch.generate(max_tokens=30, sampling=kv.Sampling(logit_bias={2: -100}))
+        assert (generation.finish_reason, len(branch)) == ("context_full", 49)
+    thread.close()
+
+
 async def test_a_waiting_connect_is_cancelled_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, anyio.fail_after(10):
         began = time.monotonic()

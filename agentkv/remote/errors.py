@@ -25,6 +25,7 @@ from .._errors import (
     OutputInvalid,
     PositionsExhausted,
     RemoteError,
+    StepFailed,
     TooManyBranches,
 )
 
@@ -40,6 +41,7 @@ _BY_CODE: Mapping[str, type[AgentKVError]] = {
     "out_of_memory": OutOfMemory,
     "output_incomplete": OutputIncomplete,
     "output_invalid": OutputInvalid,
+    "step_failed": StepFailed,
     "stopping": ContextClosed,
     "too_many_branches": TooManyBranches,
 }

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .._errors import (
-    AgentKVError,
     BranchBusy,
     BranchClosed,
     ContextClosed,
@@ -19,6 +18,7 @@ from .._errors import (
     OutputIncomplete,
     OutputInvalid,
     PositionsExhausted,
+    StepFailed,
     TooManyBranches,
 )
 from .._log import log
@@ -107,9 +107,10 @@ def refused(error: Exception) -> Refused:
         if isinstance(error, known):
             headers = {"retry-after": "5"} if kind == "busy" else {}
             return Refused(kind, str(error), code, headers=headers)
-    told = "the model failed" if isinstance(error, AgentKVError) else "the server failed"
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
-    return Refused("failed", f"{told}; the server's log says more", "internal_error")
+    if isinstance(error, StepFailed):
+        return Refused("failed", "the model failed; the server's log says more", "step_failed")
+    return Refused("failed", "the server failed; its log says more", "internal_error")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import pytest
 
 import agentkv as kv
 from tests.export_cache import ExportCache
+from tests.faults import SERVERS
 
 from .remote.inapplicable import reason
 from .remote.over_server import over_server
@@ -65,12 +66,21 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 
 
 async def after_forwards(ctx: kv.Context, count: int) -> None:
-    """Returns once so many more forwards have run; over a server, once so many tokens more have come."""
-    counter = "generated" if OVER else "forwards"
-    goal = getattr(ctx.stats, counter) + count
+    """Returns once so many more forwards have run, here or on its server; over vLLM, once so many tokens more came."""
     with anyio.fail_after(20):
-        while getattr(ctx.stats, counter) < goal:
+        goal = forwards_of(ctx) + count
+        while forwards_of(ctx) < goal:
             await ctx._loop.call(lambda _: None)
+
+
+def forwards_of(ctx: kv.Context) -> int:
+    """How many have run; over vLLM, how many tokens came."""
+    return ctx.stats.generated if OVER == "vllm" else steps_of(ctx).forwards
+
+
+def steps_of(ctx: kv.Context) -> kv.Stats:
+    """Those of whoever runs its forwards, which may be `agentkv serve`."""
+    return SERVERS[ctx][1].stats if ctx in SERVERS else ctx.stats
 
 
 @pytest.fixture(scope="session")

@@ -224,4 +224,4 @@ async def test_a_merged_forward_that_fails_is_retried_one_by_one(open_context: O
         await fail_forward(ctx, after=1)
         outs = await kv.gather(*(kid.generate(max_tokens=6) for kid in kids))
         assert outs[0] == outs[1] == outs[2]
-        assert ctx.stats.retries == 3
+        assert ctx.stats.retries == (3 if ctx.model_info.holds_cells else 0)  # a server's own are its own affair

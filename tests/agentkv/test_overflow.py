@@ -165,7 +165,7 @@ async def test_one_that_is_cancelled_while_room_is_made(open_context: OpenContex
             self.began = anyio.Event()
 
         async def make_room(self, room: Room) -> bool:
-            await room.forget(5, 6)
+            await (room.forget(5, 6) if room.forgets else room.replace(5, 6))
             self.began.set()
             await anyio.sleep_forever()
             return True
@@ -178,7 +178,7 @@ async def test_one_that_is_cancelled_while_room_is_made(open_context: OpenContex
             with pytest.raises(kv.BranchBusy):
                 await branch.extend([5])
             group.cancel_scope.cancel()
-        assert len(branch) == 49
+        assert len(branch) == (49 if ctx.model_info.forgets else 48)
         branch.overflow = DropOldest()
         assert (await branch.generate(max_tokens=3, sampling=endless(ctx))).finish_reason == "length"
 

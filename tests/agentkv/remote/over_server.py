@@ -14,6 +14,7 @@ from typing import Any
 import agentkv as kv
 from agentkv._loop_thread import LoopThread
 from agentkv.serve import Settings
+from tests.faults import SERVERS
 from tests.models import tiny_spec, write_hf_folder
 from tests.vllm.server import WEIGHTS, VLLMServer
 
@@ -35,6 +36,7 @@ async def over_agentkv(folder: Path, **options: Any) -> AsyncIterator[kv.Context
     thread = LoopThread(lambda: own_server(folder, **of_server))
     try:
         async with kv.Context.connect(thread.value.url, backend="agentkv", **options) as ctx:
+            SERVERS[ctx] = (thread, thread.value.ctx)
             yield ctx
     finally:
         thread.close()

@@ -5,10 +5,9 @@ from __future__ import annotations
 HERE = "passes objects of this process into the step loop"
 STEPS = "counts or waits for forwards, which are the server's"
 CELLS = "is about the cells of a cache, which are the server's"
-FIRST = "expects the first token of a generation at once"
 CUT = "goes on with an output that was cut, which no server does"
 FAULTS = "makes forwards of this process fail"
-FAST = "waits for one token while the next ones are not there yet"
+FAST = "counts how often tokens wake a turn, which arrive as the network has it"
 BITS = "compares bits, or draws that follow from them"
 END = "has no token behind an output that is complete, where vLLM has an end"
 LOCAL = "opens the model in this process, with options of its own"
@@ -26,7 +25,6 @@ EVERYWHERE: dict[str, str] = {
     # test_asyncio, test_branch, test_context
     "test_gather_shares_the_forwards": STEPS,
     "test_select_scores_every_choice_and_changes_nothing": STEPS,
-    "test_a_branch_does_one_thing_at_a_time": FIRST,
     "test_model_info_and_tokenizer": LOCAL,
     "test_a_prompt_that_a_live_branch_holds_is_not_computed_again": STEPS,
     "test_statistics_count_what_happened": STEPS,
@@ -73,7 +71,6 @@ OVER_VLLM: dict[str, str] = {
     "test_a_rolled_back_branch_repeats_its_draws": BITS,
     "test_generation_enters_the_history": BITS,
     "test_text_that_may_begin_a_stop_string_is_held_back": BITS,
-    "test_no_memory_in_the_bookkeeping": FIRST,
     "test_a_hugging_face_folder_runs_on_torch": BITS,
     "test_a_prompt_that_cannot_fit_is_refused_before_it_is_encoded": CELLS,
     "test_a_refused_value_of_a_stream_stays_on_the_branch": END,
@@ -82,10 +79,6 @@ OVER_VLLM: dict[str, str] = {
     "test_an_output_may_be_cut_inside_a_character": CUT,
     "test_a_cancelled_prefill_leaves_the_branch_as_it_was": STEPS,
     "test_a_cancelled_first_prefill_leaves_no_branch": STEPS,
-    # test_stream, test_stream_keep, test_early_calls
-    "test_a_slow_reader_pauses_its_own_branch_only": FIRST,
-    "test_cancellation_at_every_point": FIRST,
-    "test_a_call_begins_while_the_next_one_is_written": FAST,
     # test_overflow
     "test_without_a_policy_nothing_goes": CELLS,
     "test_a_policy_that_refuses_lies_or_fails": CELLS,

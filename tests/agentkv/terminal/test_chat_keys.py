@@ -1,0 +1,225 @@
+"""The keys of `agentkv chat`, its signals, what is typed and pasted whenever, and its window."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+from pathlib import Path
+
+from .chats import ANSWER, BABBLE, SitDown
+from .person import ALT_ENTER, CTRL_C, CTRL_D, CTRL_Z
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_what_was_read(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE)
+    for _ in range(20):  # a busy machine may show all of it before Ctrl-C comes
+        shown = len(person.text)
+        person.say("Hello")
+        person.until(lambda shown=shown: len(person.text) > shown + 600)
+        person.type(CTRL_C)
+        person.prompted()
+        if "(stopped; what is here stays)" in person.text:
+            break
+        person.say("/clear")
+        person.sees("a new conversation on main")
+        person.prompted()
+    assert "(stopped; what is here stays)" in person.text
+    person.say("/branches")
+    person.sees("* main")
+    tokens = int(re.findall(r"\* main  ([0-9]+) tokens", person.text)[-1])
+    person.prompted()
+    person.say("/rollback")
+    person.sees("took back all from 'Hello' on")
+    person.prompted()
+    person.say("/stats")
+    person.sees("tokens on main")
+    assert int(re.findall(r"([0-9]+) tokens on main", person.text)[-1]) < tokens - 50
+    person.prompted()
+    person.say("/quit")
+    assert person.ends() == 0
+
+
+def test_ctrl_c_at_any_point_leaves_a_chat_that_goes_on(sit_down: SitDown) -> None:
+    rng = random.Random(5)
+    person = sit_down("--temperature", "1.5", "--max-tokens", "200")
+    for _ in range(15):
+        person.say(rng.choice(["Who are you?", "What is 7 * 8?", "/fork", "/stats", "/tools off calculator", "/clear"]))
+        person.look(rng.choice([0, 0.001, 0.01, 0.05, 0.2]))
+        for _ in range(rng.choice([1, 1, 3])):
+            person.type(CTRL_C)
+            person.look(rng.choice([0, 0.01]))
+    person.look(1.0)
+    person.type(CTRL_C)
+    person.prompted()
+    person.say("/clear")
+    person.sees("a new conversation")
+    person.prompted()
+    person.type(CTRL_D)
+    assert person.ends() == 0
+    assert "Traceback" not in person.text
+
+
+def test_ctrl_c_while_it_opens_leaves(sit_down: SitDown) -> None:
+    person = sit_down(ready=False)
+    person.sees("opening")
+    person.type(CTRL_C)
+    # Python 3.11 ends by the signal itself where it came while `eval` or `exec` of a string ran, caught or not.
+    assert person.ends() in (130, -signal.SIGINT)
+    assert "Traceback" not in person.text
+
+
+def test_what_is_entered_while_it_opens_is_asked(sit_down: SitDown) -> None:
+    person = sit_down(ready=False)
+    person.sees("opening")
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    person.prompted()
+    person.type(CTRL_D)
+    assert person.ends() == 0
+
+
+def test_ctrl_d_while_it_opens_leaves(sit_down: SitDown) -> None:
+    person = sit_down(ready=False)
+    person.sees("opening")
+    person.type(CTRL_D)
+    assert person.ends() == 0
+
+
+def test_what_is_pasted_during_an_answer_comes_whole(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE)
+    person.say("Hello")
+    person.until(lambda: len(person.text) > 900)
+    person.type("x" + "é" * 3000)
+    person.type(CTRL_C)
+    person.until(lambda: person.text.count("é") > 2000)
+    assert "\ufffd" not in person.text
+
+
+def test_sigterm_at_the_prompt_ends_it(sit_down: SitDown) -> None:
+    person = sit_down()
+    os.kill(person.process.pid, signal.SIGTERM)
+    assert person.ends(20) == 143
+    assert "Traceback" not in person.text
+
+
+def test_sigterm_in_an_answer_ends_it(sit_down: SitDown) -> None:
+    person = sit_down("--temperature", "50", "--max-tokens", "15000")
+    person.say("Hello")
+    person.until(lambda: len(person.lines) > 3 and any(person.lines[3:10]))
+    os.kill(person.process.pid, signal.SIGTERM)
+    assert person.ends(20) == 143
+    assert "Traceback" not in person.text
+
+
+def test_what_is_typed_during_an_answer_is_sent_after_it(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE)
+    person.say("Hello")
+    person.type("/fork later\r/nonsense\r")
+    person.sees("on later now, a fork of main")
+    person.sees("error: there is no /nonsense")
+
+
+def test_ctrl_d_during_an_answer_leaves_after_it(sit_down: SitDown) -> None:
+    person = sit_down("--temperature", "50", "--max-tokens", "500")
+    person.say("Hello")
+    person.type(CTRL_D)
+    assert person.ends() == 0
+
+
+def test_ctrl_z_is_no_part_of_a_message(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.type(CTRL_Z)
+    person.look(0.2)
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    assert "^Z" not in person.text
+
+
+def test_a_history_that_cannot_be_kept_is_done_without(sit_down: SitDown, tmp_path: Path) -> None:
+    (tmp_path / "home" / "chat-history").mkdir(parents=True)
+    person = sit_down()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    assert "Traceback" not in person.text
+    assert "exception" not in person.text
+
+
+def test_a_history_on_a_full_disk_is_done_without(sit_down: SitDown) -> None:
+    person = sit_down(disk_is_full=True)
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    person.prompted()
+    person.type("\x1b[A")
+    person.until(lambda: person.lines.count("> Who are you?") == 2)
+    assert "xception" not in person.text
+
+
+def test_the_last_questions_come_back_with_the_arrow(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+    person.prompted()
+    person.type(CTRL_D)
+    assert person.ends() == 0
+    other = sit_down()
+    other.type("\x1b[A")
+    other.sees("> Who are you?")
+    other.type("\r")
+    other.sees(ANSWER)
+
+
+def test_tab_completes_commands_and_branches(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.type("/fo\t")
+    person.sees("> /fork")
+    person.type("idea\r")
+    person.sees("on idea now")
+    person.prompted()
+    person.type("/switch m\t")
+    person.sees("> /switch main")
+    person.type("\r")
+    person.prompted()
+    for keys, shown in (("/to\t", "/tools"), ("of\t", "/tools off"), ("cal\t", "/tools off calculator")):
+        person.type(keys)
+        person.sees(f"> {shown}")
+    person.type("\r")
+    person.sees("calculator is off")
+
+
+def test_lines_are_begun_and_pasted(sit_down: SitDown) -> None:
+    person = sit_down()
+    person.type(f"Who are{ALT_ENTER}you?")
+    person.sees("  you?")
+    person.type(CTRL_C)
+    person.prompted()
+    person.paste("Who are you?\nThank you!")
+    person.look(0.3)
+    assert ANSWER not in person.text  # it is sent by Enter alone
+    person.type("\r")
+    person.sees("nano | main")
+    person.prompted()
+
+
+def test_ten_thousand_lines_are_pasted(sit_down: SitDown) -> None:
+    person = sit_down("--capacity", "512")
+    person.paste("\n".join(f"line {n}" for n in range(10_000)))
+    person.sees("line 9999")
+    person.type("\r")
+    person.sees("error: ")
+    person.prompted()
+    person.say("Who are you?")
+    person.sees(ANSWER)
+
+
+def test_the_window_gets_another_size_meanwhile(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE[:2], "--max-tokens", "400")
+    person.say("Hello")
+    for rows, columns in ((10, 40), (40, 140), (5, 20), (30, 100)):
+        person.look(0.1)
+        person.resize(rows, columns)
+    person.prompted()
+    person.say("/stats")
+    person.sees("tokens on main")
+    assert "Traceback" not in person.text

@@ -1,0 +1,63 @@
+"""`agentkv chat` without a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from .chats import ANSWER, tool_file
+
+
+def run(*options: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agentkv", "chat", "--threads", "1", *options]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
+
+
+def test_without_a_terminal_lines_are_answered() -> None:
+    ended = run(stdin="Who are you?\n\n/fork a\nThank you!\n/quit\nWho are you?\n")
+    assert (ended.stdout.splitlines(), ended.stderr, ended.returncode) == (
+        [ANSWER, "on a now, a fork of main", "You are welcome."],
+        "",
+        0,
+    )
+
+
+def test_without_stdin_it_says_so() -> None:
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m agentkv chat <&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "no stdin to read messages from" in done.stderr
+
+
+def test_without_a_terminal_nobody_lets_tools_run_that_ask_first(tmp_path: Path) -> None:
+    tools = tool_file(tmp_path, "return 'hail'", "(approve=True)")
+    ended = run("--tools", tools, stdin="What is the weather in Tolvik?\n")
+    assert ended.returncode == 0
+    assert "weather(city='Tolvik') asks first, and nobody is there: it does not run" in ended.stdout
+    assert "hail" not in ended.stdout
+
+
+def test_a_tool_that_runs_out_of_time_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    ended = run(
+        "--tools", tool_file(tmp_path, "time.sleep(1000)", "(timeout=0.1)"), stdin="What is the weather in Oslo?\n"
+    )
+    assert ended.returncode == 0
+    assert "<- weather" in ended.stdout
+
+
+def test_what_goes_wrong_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("1 / 0")
+    (tmp_path / "empty.py").write_text("")
+    for options, stdin, said in (
+        ([str(tmp_path)], "", "error: "),
+        (["--tools", str(tmp_path / "bad.py")], "", "ZeroDivisionError"),
+        (["--tools", str(tmp_path / "empty.py")], "", "@kv.tool"),
+        (["--tools", str(tmp_path / "none.py")], "", "none.py"),
+        (["--load", str(tmp_path / "none.kv")], "", "none.kv"),
+        ([], "/nope\n", "there is no /nope"),
+        (["--capacity", "50"], "Who are you?\n", "--capacity)"),
+    ):
+        ended = run(*options, stdin=stdin)
+        assert ended.returncode == 1
+        assert said in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1

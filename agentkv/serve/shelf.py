@@ -81,13 +81,8 @@ class Shelf:
         while len(self._kept) > self._most:
             self.close_oldest()
 
-    def find(self, name: str) -> Branch | None:
-        """The branch of that name, which stays: it is forked."""
-        kept = self.kept(name)
-        return None if kept is None else kept.branch
-
     def kept(self, name: str) -> Kept | None:
-        """The same, with what is known of it."""
+        """The branch of that name, which stays: it is forked."""
         kept = self._kept.get(name)
         if kept is None:
             return None

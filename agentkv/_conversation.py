@@ -96,6 +96,10 @@ class Conversation:
             for entry in self.entries
             if stays(entry)
         )
+        if self.before is not None and first < self.base:
+            before, base = self.before.without(first, last, added), moved(self.base)
+        else:
+            before, base = self.cut(first), min(first, self.end)
         return replace(
             self,
             entries=entries,
@@ -103,8 +107,8 @@ class Conversation:
             start=moved(self.start) if self.start > first else self.start,
             end=moved(self.end) if self.end > first else self.end,
             leftover=moved(self.leftover) if self.leftover > first else self.leftover,
-            before=self.cut(first),
-            base=min(first, self.end),
+            before=before,
+            base=base,
         )
 
     @property

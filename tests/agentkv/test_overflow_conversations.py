@@ -160,3 +160,21 @@ async def test_a_summary_of_text_is_text(open_context: OpenContext) -> None:
         generation = await branch.generate(max_tokens=150, sampling=endless(ctx))
         assert generation.tokens
         assert len(branch) < length + len(generation.tokens)
+
+
+@pytest.mark.parametrize("kept", [4, 20, 50, 60, 70])
+async def test_a_rollback_into_what_is_before_the_messages_is_gone_on_from(kept: int) -> None:
+    class Cuts:
+        async def make_room(self, room: Room) -> bool:
+            await room.replace(4, 50)
+            return True
+
+    async with small_nano(150) as ctx:
+        branch = await ctx.branch([492] * 116, overflow=Cuts())
+        await branch.extend([{"role": "user", "content": "Who are you?"}])
+        await branch.extend([9] * 30)
+        assert branch.messages[0].start < 116  # room was made in front of it
+        await branch.rollback(kept)
+        await branch.extend([{"role": "user", "content": "Hello"}])
+        assert branch.tokens[: kept + 1] == [492] * kept + branch.tokens[kept : kept + 1]
+        assert [message.content for message in branch.messages] == ["Hello"]

@@ -19,6 +19,7 @@ from .._errors import (
     InvalidInput,
     InvalidRollback,
     OutputInvalid,
+    StepFailed,
 )
 from .._extending import Extended
 from .._generating import How
@@ -241,6 +242,9 @@ class RemoteBranch:
         except anyio.get_cancelled_exc_class():
             await self._stop_soon(None)
             raise
+        except StepFailed:
+            await self._look()
+            raise
         finally:
             self._generates = False
         return generation_of(told.generation, source)
@@ -261,6 +265,11 @@ class RemoteBranch:
         which ends a generation as well."""
         with last_moments(), suppress(AgentKVError):
             await self._verb("stop", {"length": length}, WHOLE)
+
+    async def _look(self) -> None:
+        """How the branch is after something failed on it: the tokens that came before that are there."""
+        with last_moments(), suppress(AgentKVError):
+            self._take(await self._wire.show(self._name))
 
     async def _verb(self, name: str, body: Told, shape: TypeAdapter[W]) -> W:
         self._check()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
 
-from .._errors import AgentKVError
+from .._errors import AgentKVError, StepFailed
 from .._generation import Generation, Out_co, Token, Usage
 from ..output._asked import Asked
 from ._told import Begun, Event, Generated, ToldGeneration
@@ -33,6 +33,7 @@ class RemoteStream(Generic[Out_co]):
         self._read: list[Token] = []
         self._over = False
         self._generation: Generation[Any] | None = None
+        self._failure: AgentKVError | None = None
 
     async def __aenter__(self) -> RemoteStream[Out_co]:
         if self._events is not None:
@@ -45,8 +46,10 @@ class RemoteStream(Generic[Out_co]):
                 await self._events.aclose()
                 raise odd("the stream has no beginning")
         except anyio.get_cancelled_exc_class():
-            await self._branch._stop_soon(len(self._branch))
-            self._end()
+            try:
+                await self._branch._stop_soon(len(self._branch))
+            finally:  # asyncio's own cancel gets through shields
+                self._end()
             raise
         except BaseException:
             self._end()
@@ -106,8 +109,11 @@ class RemoteStream(Generic[Out_co]):
             raise StopAsyncIteration
         try:
             event = await anext(self._events, None)
-        except AgentKVError:
+        except AgentKVError as error:
             self._end()
+            self._failure = error
+            if isinstance(error, StepFailed):
+                await self._branch._look()
             raise
         if event is None:
             raise AgentKVError("a reader of this stream was cancelled, which ended it; leave its block to go on")
@@ -123,7 +129,10 @@ class RemoteStream(Generic[Out_co]):
 
     @property
     def generation(self) -> Generation[Out_co]:
-        """The generation, once it has ended: all of it, or what was read. Raises AgentKVError before."""
+        """The generation, once it has ended: all of it, or what was read. Raises what it failed with, and AgentKVError
+        before it has ended."""
+        if self._failure is not None:
+            raise self._failure
         if self._generation is None:
             raise AgentKVError("the generation still runs; read the stream to its end or leave its block first")
         return self._generation

@@ -13,9 +13,10 @@ from anyio.lowlevel import checkpoint
 
 import agentkv as kv
 from agentkv.client import Connection, RemoteBranch, ServerError, _settling, connect
+from tests.faults import fail_at
 
 from ..remote.faulty_proxy import Exchange, Fault, FaultyProxy, answers, hangs
-from ..serve.conftest import Served
+from ..serve.conftest import Served, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +35,10 @@ async def streams(branch: RemoteBranch) -> None:
     async with branch.stream(max_tokens=5) as tokens:
         async for _ in tokens:
             pass
+
+
+async def made(branch: RemoteBranch) -> None:
+    await branch.generate(max_tokens=5)
 
 
 async def leaves(branch: RemoteBranch) -> None:
@@ -237,3 +242,46 @@ async def left_early(context: kv.Context | Connection, **how: Any) -> kv.Generat
 async def test_streams_that_are_left_say_the_same_as_in_this_process(served: Served, how: Any) -> None:
     async with connect(served.url) as remote:
         assert await left_early(remote, **how) == await left_early(served.ctx, **how)
+
+
+@pytest.mark.parametrize("turns", [1, 3, 9, 27])
+async def test_a_stream_that_is_cancelled_twice_as_it_begins_leaves_the_branch_free(served: Served, turns: int) -> None:
+    async with connect(served.url) as remote:
+        branch = await remote.branch(PROMPT)
+        for more in (1, 2, 5):
+            task = asyncio.create_task(streams(branch))
+            for count in (turns, more):
+                for _ in range(count):
+                    await checkpoint()
+                task.cancel()
+            await asyncio.wait({task})
+            await branch.extend([8])
+            await branch.generate(max_tokens=1)
+
+
+@pytest.mark.usefixtures("failing_caches")
+async def test_what_came_before_a_failure_is_told() -> None:
+    async with serving() as served, connect(served.url) as remote:
+        for verb in (made, streams):
+            branch = await remote.branch([{"role": "user", "content": "Who are you?"}])
+            before = len(branch)
+            await fail_at(served.ctx, 1, after=2)
+            with pytest.raises(kv.StepFailed):
+                await verb(branch)
+            held = len(branch)
+            assert held > before
+            await branch.extend([5])
+            assert len(branch) == held + 1
+        branch = await remote.branch([{"role": "user", "content": "Who are you?"}])
+        await fail_at(served.ctx, 1, after=2)
+        stream = branch.stream(max_tokens=20)
+
+        async def read() -> None:
+            async with stream:
+                async for _ in stream:
+                    pass
+
+        with pytest.raises(kv.StepFailed):
+            await read()
+        with pytest.raises(kv.StepFailed):
+            _ = stream.generation

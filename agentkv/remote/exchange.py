@@ -25,6 +25,7 @@ Asked: TypeAlias = Callable[[Wire, "Connection"], Awaitable[Heard | Sequence[Hea
 
 OPENING_S = 30.0  # that a server may take to say what it serves
 DRAIN_S = 1.0  # how long a server may take to end what it was to end by itself
+_FULL = Ended("context_full")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 8.0
 
@@ -174,6 +175,8 @@ class Exchange:
                         return  # it did not end by itself
                     if isinstance(heard, Made):
                         made.extend(heard.tokens)
+                    elif heard == _FULL and len(self._replicas.all) > 1:
+                        raise ContextFull(f"{replica.connection.host} has no room for more of this generation")
                     self._tell(request, heard)
                     if (gate := self._gates.get(request)) is not None:
                         await gate.wait()

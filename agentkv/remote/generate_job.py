@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .._errors import RemoteError
+from .._errors import ContextFull, RemoteError
 from ._stops import StopMatcher
 from .asks import Anew, Ask, Ended, Heard, Made, Top
 from .branches import Output, RemoteBranch
@@ -98,7 +98,10 @@ class GenerateJob(Job):
         self.finish()
 
     def failed(self, error: Exception) -> None:
-        self._failure = error  # the reader gets what came before it
+        if isinstance(error, ContextFull) and self.outcome.tokens:  # others have the rest: no policy makes room of that
+            self._reason, self._refused = "context_full", True
+        else:
+            self._failure = error  # the reader gets what came before it
         self._go_through()
 
     def taken(self, tokens: int) -> None:

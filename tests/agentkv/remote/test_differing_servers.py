@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import anyio
+import anyio.to_thread
 import pytest
 
 import agentkv as kv
@@ -89,3 +89,31 @@ async def test_one_that_has_too_little_room_leaves_it_to_the_other() -> None:
                 assert len((await branch.generate(**HOW)).tokens) == 20
             assert all(server.answers for server in ctx.servers)
         thread.close()
+
+
+async def test_a_generation_that_fills_one_goes_on_at_the_other(local: kv.Context) -> None:
+    with nano(capacity=110) as small, nano() as well:
+        thread = LoopThread(lambda: proxied(small.url))
+        thread.value.faults.extend([hangs_up] * 2)
+        async with kv.Context.connect([thread.value.url, well.url], backend="agentkv", retries=1) as ctx:
+            thread.value.faults.clear()
+            await all_may_answer(ctx)
+            for branch, here in zip(await roots(ctx), await roots(local), strict=True):
+                generation = await branch.generate(**HOW)
+                assert (generation.finish_reason, generation.tokens) == ("length", (await here.generate(**HOW)).tokens)
+            assert ctx.stats.retries > 0
+            assert all(server.answers for server in ctx.servers)
+        thread.close()
+
+
+@pytest.mark.parametrize("policy", [None, kv.overflow.DropOldest()])
+async def test_what_others_hold_of_a_server_ends_a_generation(policy: kv.overflow.Overflow | None) -> None:
+    thread = LoopThread(lambda: own_server(kv.models.nano(), capacity=600, threads=1))
+    served = thread.value
+    others = await anyio.to_thread.run_sync(thread.wait, served.ctx.branch([9] * 500))
+    async with kv.Context.connect(served.url, backend="agentkv", retries=1, overflow=policy) as ctx:
+        branch = await ctx.branch([5] * 80)
+        generation = await branch.generate(max_tokens=200, sampling=kv.Sampling(logit_bias={2: -100}))
+        assert (generation.finish_reason, len(branch)) == ("context_full", 101)
+    assert len(others) == 500
+    thread.close()

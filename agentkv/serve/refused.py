@@ -115,9 +115,13 @@ def refused(error: Exception) -> Refused:
 
 @contextmanager
 def about(param: str) -> Iterator[None]:
-    """What the SDK refuses in this block is about that parameter."""
+    """What the SDK refuses in this block, and what does not fit, is about that parameter."""
     try:
         yield
+    except Refused as known:
+        if known.kind == "invalid" and known.param is None:
+            known.param = param
+        raise
     except InvalidInput as error:
         told = refused(error)
         told.param = param

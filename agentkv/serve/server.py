@@ -117,12 +117,14 @@ class Server:
             prompted.leave()
 
     @asynccontextmanager
-    async def begun(self, prompt: str | Sequence[int]) -> AsyncIterator[Prompted]:
-        """A branch that holds a text, or token ids, for the length of a block. Makes room as `prompted` does.
+    async def begun(self, prompt: str | Sequence[int], given_as: str) -> AsyncIterator[Prompted]:
+        """A branch that holds a text, or token ids, for the length of a block: the parameter `given_as`. Makes room as
+        `prompted` does.
 
         Control tokens that the text spells are parsed: it is the client's own.
         """
-        branch = await self.with_room(lambda: self.context.branch(prompt, overflow=self))
+        with about(given_as):
+            branch = await self.with_room(lambda: self.context.branch(prompt, overflow=self))
         prompted = Prompted(self, branch, branch.reused)
         try:
             yield prompted
@@ -232,7 +234,7 @@ class Server:
 
 def _too_long(error: Exception) -> Refused:
     """A prompt that does not fit into the cache, whatever else leaves it."""
-    return Refused("invalid", str(error), "context_full", "messages")
+    return Refused("invalid", str(error), "context_full")
 
 
 def _about(tools: Sequence[Mapping[str, Any]] | None, template: Mapping[str, Any]) -> object:

@@ -69,7 +69,7 @@ async def generate_tokens(server: Server, request: Request) -> Response:
     how = body.how()
 
     async def stream(emit: Emit) -> None:
-        async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
+        async with server.admitted(request.headers), server.begun(body.tokens, "tokens") as prompted:
             branch = prompted.branch
             if body.draws is not None:
                 await branch._loop.call(lambda engine: engine.set_stream(branch.id, body.draws or 0, 0))
@@ -109,7 +109,7 @@ async def prefill_tokens(server: Server, request: Request) -> Response:
     body = await _body(server, request, Prompt)
 
     async def work() -> Response:
-        async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
+        async with server.admitted(request.headers), server.begun(body.tokens, "tokens") as prompted:
             return JSONResponse({"cached": prompted.cached})
 
     return Answer(work, ERRORS)
@@ -120,7 +120,7 @@ async def logits_of_tokens(server: Server, request: Request) -> Response:
     body = await _body(server, request, Prompt)
 
     async def work() -> Response:
-        async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
+        async with server.admitted(request.headers), server.begun(body.tokens, "tokens") as prompted:
             row = await server.with_room(prompted.branch.logits)
             headers = {"x-cached": str(prompted.cached)}
             return Response(row.astype("<f4").tobytes(), headers=headers, media_type="application/octet-stream")
@@ -133,7 +133,7 @@ async def select_tokens(server: Server, request: Request) -> Response:
     body = await _body(server, request, SelectTokens)
 
     async def work() -> Response:
-        async with server.admitted(request.headers), server.begun(body.tokens) as prompted:
+        async with server.admitted(request.headers), server.begun(body.tokens, "tokens") as prompted:
             scores = await server.with_room(lambda: _scores(prompted.branch, body.choices))
             return JSONResponse({"logprobs": scores, "cached": prompted.cached})
 

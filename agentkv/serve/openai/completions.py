@@ -97,7 +97,7 @@ class _Completion:
 
     async def _prompt(self, number: int, prompt: Prompt, send: Send) -> tuple[int, int, Sequence[Generation[Any]]]:
         """The choices of one prompt; its tokens, and those that were in the cache."""
-        async with self._server.begun(prompt) as prompted:
+        async with self._server.begun(prompt, "prompt") as prompted:
             length, n = len(prompted.branch), self._body.n
             async with Choices(self._server, prompted.branch, self._body.seed, n) as branches:
                 first = self._first(prompt, prompted.branch.tokens)

@@ -9,7 +9,7 @@ import pytest
 
 from agentkv.serve import branches
 
-from .conftest import Serve, Served
+from .conftest import Serve, Served, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -181,3 +181,24 @@ async def test_options_of_sampling_that_are_none(served: Served) -> None:
     for wrong in ({"self": 1}, {"temp": 1}, {"logit_bias": {"000000000000005": 1}}, {"logit_bias": {"x": 1}}):
         refused = await served.http.post(path, json={"sampling": wrong, "max_tokens": 2})
         assert refused.status_code == 400, refused.text
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("chat/completions", "messages"),
+        ("completions", "prompt"),
+        ("responses", "input"),
+        ("tokens", "tokens"),
+        ("tokens/logits", "tokens"),
+        ("branches", "text"),
+    ],
+)
+async def test_what_can_never_fit_is_told_of_the_parameter_it_came_in(path: str, param: str) -> None:
+    text = "word " * 900
+    values = {"messages": [{"role": "user", "content": text}], "tokens": [5] * 900}
+    body = {param: values.get(param, text)} | ({"model": "nano"} if param in ("messages", "prompt", "input") else {})
+    async with serving(capacity=400) as served:
+        response = await served.http.post(f"/v1/{path}", json=body)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (400, "context_full", param)

@@ -210,11 +210,11 @@ async def _state_of(branch: Branch, first: int = 0) -> _State:
     holds_cells = branch._home.context.model_info.holds_cells
 
     def look(engine: StepEngine) -> _State:
-        stats, length = engine.stats(), engine.length(branch.id)
-        used = stats.cells_used if holds_cells else length  # a server drops what other branches have there
+        stats, cached = engine.stats(), engine.n_cached(branch.id)
+        used = stats.cells_used if holds_cells else cached  # a server drops what other branches have there
         return _State(
-            length=length,
-            cached=engine.n_cached(branch.id),
+            length=engine.length(branch.id),
+            cached=cached,
             lacking=engine.lacking(branch.id),
             free=stats.capacity - used,
             owned=engine.owned(branch.id, first),

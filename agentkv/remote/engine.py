@@ -197,7 +197,7 @@ class RemoteEngine(WithoutCells):
         return 0
 
     def owned(self, branch: int, first: int) -> int:
-        return max(len(self.branches.at(branch)) - first, 0)
+        return max(self.n_cached(branch) - first, 0)
 
     def go_on(self, job: int, made_room: bool) -> None:
         if job in self._jobs:

@@ -205,15 +205,24 @@ async def test_an_overflow_policy_makes_room(local: kv.Context) -> None:
 
 async def test_a_policy_may_exchange_tokens_of_a_branch_that_is_full() -> None:
     class Exchanges:
+        lacked = 0
+
         async def make_room(self, room: kv.overflow.Room) -> bool:
+            self.lacked = room.cells
             await room.replace(0, 2, [7, 8])
             return True
 
     thread = LoopThread(lambda: own_server(kv.models.nano(), capacity=48, threads=1))
-    async with kv.Context.connect(thread.value.url, backend="agentkv", overflow=Exchanges()) as ctx:
-        branch = await ctx.branch([5] * 40)
-        generation = await branch.generate(max_tokens=30, sampling=kv.Sampling(logit_bias={2: -100}))
-        assert (generation.finish_reason, len(branch)) == ("context_full", 49)
+    there, here = Exchanges(), Exchanges()
+    for opened in (
+        kv.Context.connect(thread.value.url, backend="agentkv", overflow=there),
+        kv.Context.open(kv.models.nano(), capacity=48, threads=1, overflow=here),
+    ):
+        async with opened as ctx:
+            branch = await ctx.branch([5] * 40)
+            generation = await branch.generate(max_tokens=30, sampling=kv.Sampling(logit_bias={2: -100}))
+            assert (generation.finish_reason, len(branch)) == ("context_full", 49)
+    assert there.lacked == here.lacked > 0
     thread.close()
 
 

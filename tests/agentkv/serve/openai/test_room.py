@@ -121,9 +121,9 @@ async def test_bare_branches_take_no_place_from_conversations(served: Served) ->
     assert len(served.ctx.branches) == 3  # a bare one beside that which was offloaded
     assert own.free_branch()
     assert len(served.ctx.branches) == 2
-    assert [branch.text for name in ("one", "two") if (branch := own.find(name))] == ["one", "two"]
+    assert [kept.branch.text for name in ("one", "two") if (kept := own.kept(name))] == ["one", "two"]
     assert own.free_branch()
-    assert own.find("one") is None
+    assert own.kept("one") is None
 
 
 async def test_nothing_is_left_of_room_that_nobody_waits_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import agentkv as kv
 from agentkv.spec import PromptLookup
 from tests.faults import fail_at
 
-from .conftest import OpenContext
+from .conftest import OVER, OpenContext
 from .strategies import RandomTrees
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("failing_caches")]
@@ -121,7 +121,7 @@ async def test_cancellation_at_every_point(open_context: OpenContext, strategy: 
                 assert streams[0].generation.tokens == read
                 await check_as_if_no_more(trunk, mark, streams[0].generation, options)
             await trunk.rollback(mark)
-        assert len(counts) > 3
+        assert len(counts) > (1 if OVER else 3)  # a server takes longer to make one
 
 
 async def test_nothing_read_costs_nothing(open_context: OpenContext) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio.to_thread
@@ -37,6 +37,20 @@ async def all_may_answer(ctx: kv.Context) -> None:
             await anyio.sleep(0.05)
 
 
+@asynccontextmanager
+async def connected_before(late: Served, well: Served) -> AsyncIterator[kv.Context]:
+    """A Context that both may answer, opened as one of them did not."""
+    thread = LoopThread(lambda: proxied(late.url))
+    thread.value.faults.extend([hangs_up] * 2)
+    try:
+        async with kv.Context.connect([thread.value.url, well.url], backend="agentkv", retries=1) as ctx:
+            thread.value.faults.clear()
+            await all_may_answer(ctx)
+            yield ctx
+    finally:
+        thread.close()
+
+
 async def roots(ctx: kv.Context, count: int = 16) -> list[kv.Branch]:
     """So many that each of two servers has some, but for once in 32,768 runs."""
     return [await ctx.branch([100 + index, *([7] * 99)]) for index in range(count)]
@@ -65,45 +79,30 @@ async def test_what_is_known_of_one_cache() -> None:
 @pytest.mark.parametrize("late", [{"window": 32}, {"quantize_after": 16}, {"kv_dtype": "int8"}])
 async def test_one_that_comes_with_another_cache_answers_nothing(local: kv.Context, late: dict[str, Any]) -> None:
     with nano(**late) as served, nano() as well:
-        thread = LoopThread(lambda: proxied(served.url))
-        thread.value.faults.extend([hangs_up] * 2)
-        async with kv.Context.connect([thread.value.url, well.url], backend="agentkv") as ctx:
+        async with connected_before(served, well) as ctx:
             assert ctx.model_info.bit_exact
-            thread.value.faults.clear()
-            await all_may_answer(ctx)
             there, here = await roots(ctx), await roots(local)
             for branch, other in zip(there, here, strict=True):
                 assert (await branch.generate(**HOW)).tokens == (await other.generate(**HOW)).tokens
             assert [server.failed > 1 for server in ctx.servers] == [True, False]  # it was asked, and refused
-        thread.close()
 
 
 async def test_one_that_has_too_little_room_leaves_it_to_the_other() -> None:
     with nano(capacity=64) as small, nano() as well:
-        thread = LoopThread(lambda: proxied(small.url))
-        thread.value.faults.extend([hangs_up] * 2)
-        async with kv.Context.connect([thread.value.url, well.url], backend="agentkv", retries=1) as ctx:
-            thread.value.faults.clear()
-            await all_may_answer(ctx)
+        async with connected_before(small, well) as ctx:
             for branch in await roots(ctx):
                 assert len((await branch.generate(**HOW)).tokens) == 20
             assert all(server.answers for server in ctx.servers)
-        thread.close()
 
 
 async def test_a_generation_that_fills_one_goes_on_at_the_other(local: kv.Context) -> None:
     with nano(capacity=110) as small, nano() as well:
-        thread = LoopThread(lambda: proxied(small.url))
-        thread.value.faults.extend([hangs_up] * 2)
-        async with kv.Context.connect([thread.value.url, well.url], backend="agentkv", retries=1) as ctx:
-            thread.value.faults.clear()
-            await all_may_answer(ctx)
+        async with connected_before(small, well) as ctx:
             for branch, here in zip(await roots(ctx), await roots(local), strict=True):
                 generation = await branch.generate(**HOW)
                 assert (generation.finish_reason, generation.tokens) == ("length", (await here.generate(**HOW)).tokens)
             assert ctx.stats.retries > 0
             assert all(server.answers for server in ctx.servers)
-        thread.close()
 
 
 @pytest.mark.parametrize("policy", [None, kv.overflow.DropOldest()])

@@ -18,7 +18,7 @@ from .conftest import OVER, OpenContext, loop_threads
 from .strategies import LastTime
 from .watched import watched
 
-SEEDS = 16 if OVER else 8  # a server lets fewer of them come to pass
+SEEDS = 8
 VERBS = 240  # of a session
 STRATEGIES: list[Any] = [
     kv.spec.PromptLookup(),
@@ -186,11 +186,16 @@ async def run_sessions(open_context: OpenContext, seeds: range, verbs: int) -> d
 
 @pytest.mark.anyio
 async def test_tasks_that_share_branches_leave_them_true(open_context: OpenContext) -> None:
-    counts = await run_sessions(open_context, range(SEEDS), VERBS)
+    counts, least = await run_sessions(open_context, range(SEEDS), VERBS), 3 if OVER else 10
+    for seed in range(100, 100 + 5 * SEEDS * bool(OVER)):  # how many streams are cut, a server's speed decides
+        if counts["stream cut"] > least:
+            break
+        more = await run_sessions(open_context, range(seed, seed + 1), VERBS)
+        counts = {key: counts.get(key, 0) + more.get(key, 0) for key in counts | more}
     for verb in VERB_NAMES:  # a run that tries too little is noticed
         assert sum(count for key, count in counts.items() if key == f"{verb} done") > (5 if OVER else 20), counts
     assert sum(count for key, count in counts.items() if key.endswith("cancelled")) > 100, counts
-    assert counts["stream cut"] > (0 if OVER else 10) < counts["stream stayed"] * 10, counts
+    assert counts["stream cut"] > least < counts["stream stayed"] * 10, counts
 
 
 @pytest.mark.anyio

@@ -113,7 +113,7 @@ async def test_cancellation_at_every_point(open_context: OpenContext, strategy: 
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                     if turns % 4 == 0:
-                        time.sleep(0.0001)  # noqa: ASYNC251 - the engine goes on while the event loop cannot
+                        time.sleep(0.001 if OVER else 0.0001)  # noqa: ASYNC251 - the engine goes on meanwhile
                 group.cancel_scope.cancel()
             assert trunk.tokens == PROMPT + read
             counts.add(len(read))
@@ -121,7 +121,7 @@ async def test_cancellation_at_every_point(open_context: OpenContext, strategy: 
                 assert streams[0].generation.tokens == read
                 await check_as_if_no_more(trunk, mark, streams[0].generation, options)
             await trunk.rollback(mark)
-        assert len(counts) > (1 if OVER else 3)  # a server takes longer to make one
+        assert len(counts) > 3
 
 
 async def test_nothing_read_costs_nothing(open_context: OpenContext) -> None:

@@ -200,9 +200,13 @@ class Tokenizer:
             raise TokenizerError("the model has no chat template: pass a string that spells the conversation out")
         return self._template.render(messages, tools, add_generation_prompt, variables, seconds, check)
 
-    def encode_rendered(self, text: ControlledText, *, first: bool = True) -> list[int]:
-        """Ids of a rendered text, or of a part of one; `first` where none of it comes before."""
-        return self._added.encode(text) if first else self._added.encode_next(text)
+    def encode_rendered(self, text: ControlledText) -> list[int]:
+        """Ids of a rendered text."""
+        return self._added.encode(text)
+
+    def encode_next(self, text: ControlledText, *, after_control: bool = False) -> list[int]:
+        """Ids of a part of a rendered text that other text comes before, or a control token."""
+        return self._added.encode_next(text, after_control=after_control)
 
     @property
     def added(self) -> AddedTokens:

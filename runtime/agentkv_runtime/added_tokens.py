@@ -210,7 +210,8 @@ class AddedTokens:
         description["added_tokens"] = []
         description["post_processor"] = None
         _unspell(description["model"], {i: self._names[i] + "\u2800" for i in self._in_vocabulary})
-        return Tokenizer.from_str(json.dumps(description)).model
+        model: models.Model = Tokenizer.from_str(json.dumps(description)).model
+        return model
 
     def _named(self) -> dict[int, AddedToken]:
         # Found already, with their borders and white space: only when they are taken out of the text is left.

@@ -36,7 +36,7 @@ def bpe(vocabulary: Vocabulary, pre: PreTokenizer) -> Tokenizer:
         ignore_merges=pre.ignore_merges,
         byte_fallback=not pre.byte_level,
     )
-    cuts = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in pre.cuts]
+    cuts: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in pre.cuts]
     tokenizer = Tokenizer(model)
     if pre.byte_level:
         if pre.nfc:

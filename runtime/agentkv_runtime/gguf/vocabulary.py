@@ -68,7 +68,8 @@ class Vocabulary:
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
         """Pairs of tokens that become one, the earliest first."""
-        ids, pairs = self.ids, {}
+        ids = self.ids
+        pairs: dict[tuple[str, str], None] = {}
         for i, merge in enumerate(self._list("merges", str)):
             one, _, other = merge[1:].partition(" ")  # a token may begin with a space
             one = merge[0:1] + one

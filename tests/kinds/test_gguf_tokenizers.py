@@ -2,7 +2,8 @@
 
 A new case is one more row: of `CUTS` how a `tokenizer.ggml.pre` cuts a text, of `TEXTS` which tokens a vocabulary makes
 of one, of `BEGINNINGS` what a file puts in front of texts, of `REFUSED` what is wrong with a vocabulary.
-`gguf_vocabularies.py` has the small vocabularies. llama.cpp's own files are in `soak_gguf_vocabularies`.
+`gguf_vocabularies.py` has the small vocabularies. `test_gguf_references.py` holds the reader to llama.cpp's own files,
+in `make soak`.
 """
 
 from __future__ import annotations

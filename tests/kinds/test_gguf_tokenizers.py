@@ -8,6 +8,7 @@ in `make soak`.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import re
@@ -27,6 +28,7 @@ from agentkv_runtime.gguf.tokenizer import make_tokenizer, write_tokenizer
 from agentkv_runtime.gguf.vocabulary import Vocabulary
 from agentkv_runtime.tokenizer import Tokenizer
 
+import agentkv as kv
 from tests.kinds.gguf_vocabularies import (
     BYTE,
     CONTROL,
@@ -235,6 +237,35 @@ def merged(text: str, scores: dict[str, float]) -> list[str]:
             return pieces
         _, i = min(pairs)
         pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
+
+
+def test_nanos_vocabulary_is_read_as_its_folder_is(tmp_path: Path) -> None:
+    folder = Path(kv.models.nano())
+    own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)  # a cut that GGUF files can name
+    added = {i: USER_DEFINED if not token.special else CONTROL for i, token in own.get_added_tokens_decoder().items()}
+    tokens = [own.id_to_token(i) for i in range(own.get_vocab_size())]
+    merges = [" ".join(pair) for pair in json.loads(own.to_str())["model"]["merges"]]
+    types = [added.get(i, NORMAL) for i in range(len(tokens))]
+    read = File("gpt2", tokens, types, merges=merges, keys={"pre": "gpt-2"}).open(tmp_path)
+    theirs, rng = Tokenizer(own), random.Random(3)
+    parts = [
+        "    ",
+        "\n\n",
+        "def f(x):",
+        " 3.14",
+        "\u4e2d\u6587",
+        "e\u0301",
+        "\U0001f680",
+        "it's",
+        "<",
+        *read.added_ids,
+    ]
+    assert (read.added_ids, read.token_bytes()) == (theirs.added_ids, theirs.token_bytes())
+    for _ in range(2000):
+        text = "".join(rng.choice([*parts, chr(rng.randrange(0xD800))]) for _ in range(rng.randint(1, 12)))
+        assert read.encode(text) == theirs.encode(text)
+        assert read.encode(text, parse_special=False) == theirs.encode(text, parse_special=False)
 
 
 def test_a_file_that_does_not_say_how_it_cuts_is_read_with_a_warning(

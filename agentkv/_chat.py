@@ -41,7 +41,7 @@ class Chat:
         """How many tokens at the end of a log close an assistant's turn, as far as it is closed."""
         if self._closing is None:
             closing = self.render_from([], None, False, {}, seconds, lambda _: None, after_text=True)
-            self._closing = self._tokenizer.encode_rendered(closing, first=False)
+            self._closing = self._tokenizer.encode_next(closing)
         most = min(len(log), len(self._closing))
         return next((n for n in range(most, 0, -1) if list(log[-n:]) == self._closing[:n]), 0)
 

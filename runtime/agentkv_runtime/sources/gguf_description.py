@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from gguf import GGUFReader
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 from transformers.integrations.gguf.reader import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.errors import ExportError, GGUFError, TokenizerError, UnsupportedModelError
+from agentkv_runtime.gguf.metadata import read_metadata
+from agentkv_runtime.gguf.tokenizer import write_tokenizer
 from agentkv_runtime.hf.blame import first_line
 
 __all__ = ["ARCHITECTURES", "write_description"]
@@ -27,21 +29,25 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 def write_description(path: Path, folder: Path) -> None:
     """Writes what exporting reads beside the weights. Raises ExportError for a file that cannot be read so."""
     try:
-        metadata, tensors = read_gguf_metadata(str(path))
+        metadata = read_metadata(path)
+        _, tensors = read_gguf_metadata(str(path))
         _check(path, metadata)
+        write_tokenizer(metadata, folder)
         (folder / "model.gguf").symlink_to(path.absolute())  # alone: transformers reads what lies beside it, too
         alone = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
         config = AutoConfig.from_pretrained(folder, **alone)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **alone)
         (folder / "model.gguf").unlink()
         if head_dim := metadata.get(f"{metadata['general.architecture']}.attention.key_length"):
             config.head_dim = head_dim
         if "rope_freqs.weight" in tensors:
             _take_llama3_rope(path, config)
         config.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
     except ExportError:
         raise
+    except GGUFError as error:
+        raise ExportError(str(error)) from error
+    except TokenizerError as error:
+        raise ExportError(f"{path}: {error}") from error
     except Exception as error:  # of transformers, tokenizers and gguf, in whatever way they fail
         raise ExportError(f"{path}: cannot be read as a GGUF file: {first_line(error)}") from error
     ends = [metadata[key] for end in _ENDS if (key := f"tokenizer.ggml.{end}_token_id") in metadata]

@@ -114,7 +114,7 @@ class Generating:
         )
         await request.prepare()
         await self._ready("generate")
-        return await generated(self, request, retries)
+        return await generated(self, request.after(self._history.log), retries)
 
     @overload
     def stream(

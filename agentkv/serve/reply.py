@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from agentkv_runtime.formats.parsed import (
 from .._errors import InvalidInput
 from .._generation import Generation, Token, TopLogprob
 from .._message import Message, ToolCall, call_id
+from .._spelling import is_ended, text_decoder
 
 if TYPE_CHECKING:
     from .._branch import Branch
@@ -115,7 +115,9 @@ class _Reply:
         self._ends = frozenset(home.tokenizer.eos_ids)
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(home.tokenizer.special_ids) - self._ends
-        written = self._text_of(branch._history.log[-_PREFIX:]).decode("utf-8", "replace")
+        before = branch._history.log[-_PREFIX:]
+        self._decoder = text_decoder(home.spelling.begun(before))
+        written = self._text_of(before).decode("utf-8", "replace")
         prefix = form.template.reply_in(written)
         self._held = asked.held(form, prefix)
         self._parser = form.parser(prefix=prefix, tools=asked.tools)
@@ -131,15 +133,21 @@ class _Reply:
                 zip(generation.tokens, generation.logprobs, self._tops(generation), strict=True)
             )
         ]
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        left, _ = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
-        for batch in ([token] for token in tokens) if self._asked.logprobs else [tokens]:
-            piece = self._text_of(token.id for token in batch if token.id not in self._ends)[: max(left, 0)]
-            left -= len(piece)
-            if piece:
-                self._read(decoder.decode(piece), batch)
+        texts = list(self._texts(generation, tokens))
+        for text, batch in texts if self._asked.logprobs else [("".join(text for text, _ in texts), tokens)]:
+            self._read(text, batch)
         self._end()
         return self._written(generation)
+
+    def _texts(self, generation: Generation, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
+        """What each token before the stop string adds to the text, and what the end does."""
+        left, _ = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
+        for token in tokens:
+            piece = b"" if token.id in self._ends else self._bytes_of(token.id)[: max(left, 0)]
+            left -= len(piece)
+            if piece:
+                yield self._marker(token.id) or self._decoder.decode(piece), [token]
+        yield self._decoder.decode(b"", final=is_ended(generation.finish_reason)), []
 
     async def streamed(self, tell: Tell) -> Written:
         stream = self._branch.stream(**self._how(), output=self._held, keep="made")

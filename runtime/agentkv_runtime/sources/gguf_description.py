@@ -12,8 +12,12 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.integrations.gguf.reader import read_gguf_metadata
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from agentkv_runtime.chat_templates import DEFAULT, write_templates
+from agentkv_runtime.ends_of_turn import usual_ends
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.folder import read_tokenizer
 from agentkv_runtime.hf.blame import first_line
+from agentkv_runtime.sources.gguf_rope import position_divisor
 
 __all__ = ["ARCHITECTURES", "write_description"]
 
@@ -21,6 +25,7 @@ ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3")
 """Whose tensors and settings were compared with transformers'. Mistral's files call themselves llama."""
 
 _ENDS = ("eos", "eot", "eom")  # of what the tokenizer's metadata name
+_TEMPLATE = "tokenizer.chat_template"  # the usual one; others are called by this and their name
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -36,18 +41,27 @@ def write_description(path: Path, folder: Path) -> None:
         (folder / "model.gguf").unlink()
         if head_dim := metadata.get(f"{metadata['general.architecture']}.attention.key_length"):
             config.head_dim = head_dim
-        if "rope_freqs.weight" in tensors:
-            _take_llama3_rope(path, config)
+        _scale_rope(path, config, position_divisor(path, metadata), by_llama3="rope_freqs.weight" in tensors)
         config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        write_templates(folder, _templates(metadata))
     except ExportError:
         raise
     except Exception as error:  # of transformers, tokenizers and gguf, in whatever way they fail
         raise ExportError(f"{path}: cannot be read as a GGUF file: {first_line(error)}") from error
-    ends = [metadata[key] for end in _ENDS if (key := f"tokenizer.ggml.{end}_token_id") in metadata]
-    (folder / "generation_config.json").write_text(
-        json.dumps({"eos_token_id": list(dict.fromkeys(ends))}) + "\n", encoding="utf-8"
-    )
+    _write_ends(metadata, folder)
+
+
+def _templates(metadata: dict[str, Any]) -> dict[str, str]:
+    named = {key.removeprefix(f"{_TEMPLATE}."): value for key, value in metadata.items() if key.startswith(_TEMPLATE)}
+    return {DEFAULT if name == _TEMPLATE else name: template for name, template in named.items()}
+
+
+def _write_ends(metadata: dict[str, Any], folder: Path) -> None:
+    """Writes what ends a generation: what the file says, and what ends a turn wherever it is a token of its own."""
+    stated = [metadata[key] for end in _ENDS if (key := f"tokenizer.ggml.{end}_token_id") in metadata]
+    ends = dict.fromkeys([*stated, *usual_ends(read_tokenizer(folder).added_ids)])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(ends)}) + "\n", encoding="utf-8")
 
 
 def _check(path: Path, metadata: dict[str, Any]) -> None:
@@ -57,14 +71,22 @@ def _check(path: Path, metadata: dict[str, Any]) -> None:
             f"{path}: GGUF files of {architecture} are not read, only those of {', '.join(ARCHITECTURES)}. Export the "
             "Hugging Face folder that it was made from"
         )
-    scaling = metadata.get(f"{architecture}.rope.scaling.type", "none")
-    if scaling != "none":
-        raise UnsupportedModelError(
-            f"{path}: scales its rotary embedding ({scaling}), which is not read from GGUF files. Export the Hugging "
-            "Face folder that it was made from"
-        )
     if metadata.get("split.count", 1) > 1:
         raise UnsupportedModelError(f"{path}: one of several parts. Put them together with llama-gguf-split --merge")
+
+
+def _scale_rope(path: Path, config: Any, divisor: float, by_llama3: bool) -> None:
+    if by_llama3 and divisor != 1:
+        raise UnsupportedModelError(
+            f"{path}: scales its rotary positions in two ways at once, linear and by factors. Export the Hugging Face "
+            "folder that it was made from"
+        )
+    if by_llama3:
+        _take_llama3_rope(path, config)
+    elif divisor != 1:
+        rules = config.rope_parameters
+        # Gemma's windowed layers turn by positions as they are.
+        rules.get("full_attention", rules).update(rope_type="linear", factor=divisor)
 
 
 def _take_llama3_rope(path: Path, config: Any) -> None:

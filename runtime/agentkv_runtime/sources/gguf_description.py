@@ -17,6 +17,7 @@ from agentkv_runtime.ends_of_turn import usual_ends
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.folder import read_tokenizer
 from agentkv_runtime.hf.blame import first_line
+from agentkv_runtime.sources.gguf_reading import open_gguf
 from agentkv_runtime.sources.gguf_rope import position_divisor
 
 __all__ = ["ARCHITECTURES", "write_description"]
@@ -31,8 +32,9 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 
 def write_description(path: Path, folder: Path) -> None:
     """Writes what exporting reads beside the weights. Raises ExportError for a file that cannot be read so."""
+    reader = open_gguf(path)
     try:
-        metadata, tensors = read_gguf_metadata(str(path))
+        metadata, _ = read_gguf_metadata(str(path))
         _check(path, metadata)
         (folder / "model.gguf").symlink_to(path.absolute())  # alone: transformers reads what lies beside it, too
         alone = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
@@ -41,7 +43,7 @@ def write_description(path: Path, folder: Path) -> None:
         (folder / "model.gguf").unlink()
         if head_dim := metadata.get(f"{metadata['general.architecture']}.attention.key_length"):
             config.head_dim = head_dim
-        _scale_rope(path, config, position_divisor(path, metadata), by_llama3="rope_freqs.weight" in tensors)
+        _scale_rope(path, config, position_divisor(path, metadata), _rope_factors(reader))
         config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         write_templates(folder, _templates(metadata))
@@ -75,23 +77,26 @@ def _check(path: Path, metadata: dict[str, Any]) -> None:
         raise UnsupportedModelError(f"{path}: one of several parts. Put them together with llama-gguf-split --merge")
 
 
-def _scale_rope(path: Path, config: Any, divisor: float, by_llama3: bool) -> None:
-    if by_llama3 and divisor != 1:
+def _rope_factors(reader: GGUFReader) -> torch.Tensor | None:
+    return next((torch.tensor(t.data) for t in reader.tensors if t.name == "rope_freqs.weight"), None)
+
+
+def _scale_rope(path: Path, config: Any, divisor: float, factors: torch.Tensor | None) -> None:
+    if factors is not None and divisor != 1:
         raise UnsupportedModelError(
             f"{path}: scales its rotary positions in two ways at once, linear and by factors. Export the Hugging Face "
             "folder that it was made from"
         )
-    if by_llama3:
-        _take_llama3_rope(path, config)
+    if factors is not None:
+        _take_llama3_rope(path, config, factors)
     elif divisor != 1:
         rules = config.rope_parameters
         # Gemma's windowed layers turn by positions as they are.
         rules.get("full_attention", rules).update(rope_type="linear", factor=divisor)
 
 
-def _take_llama3_rope(path: Path, config: Any) -> None:
+def _take_llama3_rope(path: Path, config: Any, factors: torch.Tensor) -> None:
     """Llama 3.1 and later: files hold what frequencies are divided by, and configs the rule that it comes from."""
-    factors = next(torch.tensor(t.data) for t in GGUFReader(path).tensors if t.name == "rope_freqs.weight")
     theta = config.rope_parameters["rope_theta"]
     plain = theta ** -(torch.arange(0, config.head_dim, 2).float() / config.head_dim)
     config.rope_parameters = {

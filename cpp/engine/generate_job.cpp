@@ -27,7 +27,7 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
     : Job(id, branch, context),
       options_(options),
       before_(branch.log.end() - options.made, branch.log.end()),
-      matcher_(options.stop) {
+      matcher_(options.stop, context.vocabulary) {
   branch.made = {};
   outcome_.prompt_tokens = branch.length();
   if (options_.emit) base_row_ = branch.next_logits;
@@ -195,11 +195,13 @@ std::vector<TokenLogprob> GenerateJob::most_likely(std::span<const float> row) {
 
 const char* GenerateJob::reason_to_end(Token token) {
   const Vocabulary& vocabulary = context_.vocabulary;
+  const bool stopped =
+      vocabulary.is_special(token) ? matcher_.push_special(token) : matcher_.push(vocabulary.bytes(token));
   if (vocabulary.is_eos(token) && !options_.ignore_eos) {
     if (constrained_) branch_.output.complete = true;
-    return "eos";
+    return matcher_.cut() > 0 ? "stop" : "eos";
   }
-  if (!vocabulary.is_special(token) && matcher_.push(vocabulary.bytes(token))) return "stop";
+  if (stopped) return "stop";
   if (outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens)) return reason_at_limit("length");
   const bool asks = options_.wait_for_room && room_ != Room::Refused;
   return left() == 0 && !asks ? reason_at_limit("context_full") : nullptr;

@@ -1408,9 +1408,9 @@ class ModelDrafter(Drafter):
     Drafts with a second, smaller program: trees that grow by one forward per level.
     """
 
-    def __init__(self, session: ExecuTorchSession, *, width: int = 8, top_k: int = 8) -> None:
+    def __init__(self, session: ExecuTorchSession, *, width: int = 8, top_k: int = 8, vocab_size: int = 0) -> None:
         """
-        session: this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
+        session: this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. vocab_size: ids from it on are padding, which is never proposed; 0 where the program has none. Raises InvalidDrafter.
         """
 
     @property

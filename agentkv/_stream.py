@@ -13,6 +13,7 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ._errors import AgentKVError, BranchBusy
+from ._extending import open_turn
 from ._generation import Generation, Out_co, Token
 from ._generation_jobs import GoOn, StreamJob
 from ._inputs import checked_count, checked_word
@@ -72,6 +73,7 @@ class TokenStream(Generic[Out_co]):
         self._branch._check_free()
         await checkpoint_if_cancelled()
         await self._request.prepare()
+        await open_turn(self._branch)
         await self._branch._ready()
         self._entered = True
         self._loop.submit(self._job)

@@ -118,6 +118,10 @@ class Conversation:
         """The id of a call of the assistant's next message, counted from 0."""
         return call_id(self.calls + index, self.calls_of)
 
+    def is_opened_at(self, length: int) -> bool:
+        """Does a branch of so many tokens end where the assistant's turn was opened?"""
+        return self.opened and length == self.end
+
     def awaits_turn(self, length: int) -> bool:
         """Is a branch of so many tokens at the end of messages behind which no turn is opened?"""
         return not self.opened and length == self.end and len(self.entries) > self.first

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ._commands import Job, Worker, check_finished
 from ._errors import ContextFull, PositionsExhausted
 from ._overflow import RoomMaker
+from ._results import check_answered
 
 if TYPE_CHECKING:
     from ._branch import Branch
@@ -85,8 +86,11 @@ async def extend_by(branch: Branch, make: Callable[[], Awaitable[Continuation]])
 
 async def open_turn(branch: Any) -> None:
     """Before the model speaks on a branch: behind messages whose last asks for nothing, a system's say, the assistant's
-    turn is opened; within a message of its own it goes on. Raises as `Branch.extend` does."""
+    turn is opened; within a message of its own it goes on. Raises as `Branch.extend` does, and InvalidInput where some
+    of its calls wait for results."""
     history: History = branch._history
+    if history.conversation.is_opened_at(len(history)):
+        check_answered([entry.message for entry in history.conversation.entries])
     while history.conversation.awaits_turn(len(history)):
         await extend_by(branch, partial(branch._home.encoding.turn, history))
 

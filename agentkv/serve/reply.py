@@ -52,6 +52,8 @@ class Part:
     likely: Sequence[Likely] = ()
 
 
+_SOME_TEXT = "."
+
 Tell = Callable[[Part], Awaitable[None]]
 
 
@@ -126,11 +128,12 @@ class _Reply:
     def _begun(self, form: Format) -> str:
         """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
         opened = self._conversation.tail
+        begun = form.template.begun_in(opened.text if opened else "")
         said = self._text_of(self._branch._history.log[self._conversation.end :]).decode("utf-8", "replace")
-        begun = form.template.begun_in(opened.text if opened else "") + said
-        deltas = form.parser(prefix=begun).deltas_of_prefix
-        # What a client wrote is text, whatever it looks like.
-        return begun if not any(isinstance(delta, CallOpened) for delta in deltas) else begun.removesuffix(said)
+        parser = form.parser(prefix=begun + said)
+        if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
+            return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
+        return begun + said
 
     async def whole(self) -> Written:
         generation = await self._branch.generate(**self._how(), output=self._held, output_retries=0)

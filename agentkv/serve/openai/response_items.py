@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -41,13 +42,17 @@ class MessageItem(Body):
     phase: str | None = None
 
 
+def _json(arguments: object) -> object:
+    return json.dumps(arguments) if isinstance(arguments, dict | list) else arguments
+
+
 class CallItem(Body):
     """A call that the model made."""
 
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(_json)] = ""
     id: str | None = None
     status: Status | None = None
 

@@ -171,7 +171,7 @@ async def test_tool_choice_and_the_end_of_tokens(served: Served) -> None:
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "wrong"}}}}, "text.format"),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "[1"}]}, "input"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}, "input"),
         ({"tools": [{"type": "function", "name": "f", "parameters": {"properties": -1}}]}, "tools"),
         ({"tools": [{"type": "function", "name": "f", "parameters": {"required": [5]}}]}, "tools"),
         ({"metadata": {"k": "v" * 513}}, "metadata.k"),

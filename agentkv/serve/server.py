@@ -18,6 +18,8 @@ from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
 from .conversations import contradicts, names_of
+from .fitting import fitted
+from .ignored import Ignored
 from .metrics import Metrics
 from .refused import Refused, about
 from .settings import Settings
@@ -69,6 +71,7 @@ class Server:
         self.began = int(time.time())
         self._warm: dict[str, Kept] = {}  # held as long as the server runs
         self.metrics = Metrics(self)
+        self.ignored = Ignored(self.metrics.ignored, settings.strict)
 
     @property
     def fingerprint(self) -> str:
@@ -83,10 +86,8 @@ class Server:
             raise Refused("missing", what, "model_not_found", "model")
 
     def checked(self, asked: Asked) -> Asked:
-        """The same. Raises Refused for what the model cannot do."""
-        if asked.template.get("reasoning_effort", "none") != "none" and self.context._home.format.thinking is None:
-            raise Refused("invalid", "the model does not reason; leave it out", param="reasoning_effort")
-        return asked
+        """The same, as far as the model can do it. Raises Refused for what it cannot."""
+        return fitted(asked, self.context._home.format, self.ignored)
 
     @asynccontextmanager
     async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 async def count_tokens(server: Server, request: Request) -> Response:
     """The endpoint: what `usage` of the same request would say of its prompt."""
-    body = await read_body(request, CountRequest, server.settings.most_bytes)
+    body = await read_body(server, request, CountRequest)
     server.check_model(body.model)
     check_thinking(server, body)
-    asked, errors = body.asked(), AnthropicErrors()
+    asked, errors = server.checked(body.asked()), AnthropicErrors()
 
     async def counted() -> Response:
         async with server.admitted(request.headers):

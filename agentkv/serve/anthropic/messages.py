@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 async def create_message(server: Server, request: Request) -> Response:
     """The endpoint."""
-    body = await read_body(request, MessageRequest, server.settings.most_bytes)
+    body = await read_body(server, request, MessageRequest)
     server.check_model(body.model)
     check_thinking(server, body)
     errors = AnthropicErrors()
@@ -49,7 +49,7 @@ class _Message:
     def __init__(self, server: Server, body: MessageRequest, request: Request, errors: AnthropicErrors) -> None:
         self._server = server
         self._body = body
-        self._asked = body.asked()
+        self._asked = server.checked(body.asked())
         self._headers = request.headers
         self._errors = errors
         self._id = f"msg_{secrets.token_hex(12)}"

@@ -25,6 +25,7 @@ from starlette.responses import JSONResponse, Response
 from ..._errors import TooManyBranches
 from ..body import read_body
 from ..event_stream import Answer, Emit, EventStream
+from ..fitting import without_header
 from ..refused import Refused, refused
 from ..reply import Part, Written, write
 from .chat import ERRORS
@@ -76,9 +77,9 @@ def kept_as(response: str) -> str:
 
 async def create_response(server: Server, request: Request) -> Response:
     """The endpoint."""
-    body = await read_body(request, ResponsesRequest, server.settings.most_bytes)
+    body = await read_body(server, request, ResponsesRequest)
     server.check_model(body.model)
-    items = body.items()
+    items = body.items(server.ignored)
     asked = server.checked(body.asked(items, server.context.model_info.vocab_size))
     creation = _Creation(server, body, items, asked, request.headers)
     if body.stream:
@@ -101,7 +102,8 @@ class _Creation:
         self._body = body
         self._items = items
         self._asked = asked
-        self._begins = Begins(body.instructions, asked.tools, asked.template)
+        instructions = body.instructions and without_header(body.instructions, server.ignored)
+        self._begins = Begins(instructions, asked.tools, asked.template)
         self._headers = headers
         self._id = new_id("resp")
         self._created = int(time.time())
@@ -178,7 +180,12 @@ class _Creation:
         return self._server.prompted(replace(asked, messages=[*begins.messages, *said, *asked.messages]))
 
     def _output(self, branch: Branch) -> Output:
-        return Output(branch._history.conversation.calls, self._body.logprobs)
+        names = {
+            called: {"namespace": namespace, "name": tool.name}
+            for called, namespace, tool in self._body.functions()
+            if namespace is not None
+        }
+        return Output(branch._history.conversation.calls, self._body.logprobs, names)
 
     async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
         """For a client that goes on from its id, and for one that comes back with all of it."""

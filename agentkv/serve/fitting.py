@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ..output._loosened import loosened
 from .asked import Asked
 from .ignored import Ignored
-from .refused import Refused
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -68,9 +67,7 @@ def _reasoning(asked: Asked, form: Format, ignored: Ignored) -> Mapping[str, Any
     wanted = asked.reasoning.get("reasoning_effort", "none") != "none" or asked.reasoning.get("enable_thinking")
     if form.thinking is not None or not wanted:
         return asked.reasoning
-    if ignored.strict:
-        raise Refused("invalid", "the model does not reason; leave it out", param="reasoning_effort")
-    ignored.note("reasoning", "the model does not reason")
+    ignored.leave_out("reasoning_effort", "the model does not reason")
     return {}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .._log import log
+from .refused import Refused
 
 if TYPE_CHECKING:
     from prometheus_client import Counter
@@ -136,6 +137,12 @@ class Ignored:
         self.strict = strict
         self._counter = counter
         self._said: set[tuple[str, str]] = set()
+
+    def leave_out(self, param: str, why: str) -> None:
+        """A parameter is left out. Raises Refused where the server is strict."""
+        if self.strict:
+            raise Refused("invalid", f"{why}; leave it out", param=param)
+        self.note(param, why)
 
     def note(self, what: str, why: str, of: str = "") -> None:
         """Something was left out. `what` is a label: of a known set, while `of` may be a client's own word."""

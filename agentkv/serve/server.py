@@ -78,12 +78,17 @@ class Server:
         """Of the model."""
         return "fp_" + self.context.model_info.fingerprint.rpartition(":")[2][:12]
 
-    def check_model(self, name: str) -> None:
-        """Raises Refused for a name that is not the model's."""
+    def check_model(self, name: str, known: str | None = None) -> None:
+        """Raises Refused for a name that is not the model's. It answers to those that begin with `known` as well, by
+        which clients ask for a second model without being told to."""
         names = self.settings.names
-        if name not in names and not self.settings.any_name:
-            what = f"there is no model {name!r}; there is {', '.join(names)}"
-            raise Refused("missing", what, "model_not_found", "model")
+        if name in names or self.settings.any_name:
+            return
+        if known is not None and name.startswith(known) and not self.ignored.strict:
+            self.ignored.note(f"models called {known}...", f"{names[0]} answers", name)
+            return
+        what = f"there is no model {name!r}; there is {', '.join(names)}"
+        raise Refused("missing", what, "model_not_found", "model")
 
     def checked(self, asked: Asked) -> Asked:
         """The same, as far as the model can do it. Raises Refused for what it cannot."""

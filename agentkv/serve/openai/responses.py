@@ -31,7 +31,7 @@ from ..reply import Part, Written, write
 from .chat import ERRORS
 from .response_items import new_id
 from .response_output import Output, event_of
-from .responses_request import ResponsesRequest
+from .responses_request import FunctionTool, NamespaceTool, ResponsesRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -236,7 +236,7 @@ class _Creation:
             "temperature": self._asked.sampling.temperature,
             "text": {"format": _format(body)},
             "tool_choice": _choice(body),
-            "tools": [{"strict": True} | tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+            "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": self._asked.top_logprobs,
             "top_p": self._asked.sampling.top_p,
             "truncation": "disabled",
@@ -273,6 +273,11 @@ def _messages(branch: Branch) -> list[Mapping[str, Any]]:
 def _format(body: ResponsesRequest) -> dict[str, Any]:
     form = body.text and body.text.format
     return form.model_dump(exclude_none=True, by_alias=True) if form else {"type": "text"}
+
+
+def _tool(tool: FunctionTool | NamespaceTool) -> dict[str, Any]:
+    told = tool.model_dump(exclude_none=True)
+    return {"strict": True} | told if isinstance(tool, FunctionTool) else told
 
 
 def _choice(body: ResponsesRequest) -> object:

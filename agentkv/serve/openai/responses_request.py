@@ -39,7 +39,7 @@ class NamespaceTool(Body):
 
     type: Literal["namespace"]
     name: Name
-    description: str | None = None
+    description: str = ""
     tools: list[FunctionTool]
 
 

@@ -20,6 +20,8 @@ from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
 from .conversations import contradicts, digest_of, names_of
+from .fitting import fitted
+from .ignored import Ignored
 from .metrics import Metrics
 from .refused import Refused, about
 from .settings import Settings
@@ -75,24 +77,28 @@ class Server:
         self.began = int(time.time())
         self._warm: dict[str, Kept] = {}  # held as long as the server runs
         self.metrics = Metrics(self)
+        self.ignored = Ignored(self.metrics.ignored, settings.strict)
 
     @property
     def fingerprint(self) -> str:
         """Of the model."""
         return "fp_" + self.context.model_info.fingerprint.rpartition(":")[2][:12]
 
-    def check_model(self, name: str) -> None:
-        """Raises Refused for a name that is not the model's."""
+    def check_model(self, name: str, known: str | None = None) -> None:
+        """Raises Refused for a name that is not the model's. It answers to those that begin with `known` as well, by
+        which clients ask for a second model without being told to."""
         names = self.settings.names
-        if name not in names and not self.settings.any_name:
-            what = f"there is no model {name!r}; there is {', '.join(names)}"
-            raise Refused("missing", what, "model_not_found", "model")
+        if name in names or self.settings.any_name:
+            return
+        if known is not None and name.startswith(known) and not self.ignored.strict:
+            self.ignored.note(f"models called {known}...", f"{names[0]} answers", name)
+            return
+        what = f"there is no model {name!r}; there is {', '.join(names)}"
+        raise Refused("missing", what, "model_not_found", "model")
 
     def checked(self, asked: Asked) -> Asked:
-        """The same. Raises Refused for what the model cannot do."""
-        if asked.template.get("reasoning_effort", "none") != "none" and self.context._home.format.thinking is None:
-            raise Refused("invalid", "the model does not reason; leave it out", param="reasoning_effort")
-        return asked
+        """The same, as far as the model can do it. Raises Refused for what it cannot."""
+        return fitted(asked, self.context._home.format, self.ignored)
 
     @asynccontextmanager
     async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:

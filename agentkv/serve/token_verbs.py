@@ -142,7 +142,7 @@ async def select_tokens(server: Server, request: Request) -> Response:
 async def _body(server: Server, request: Request, shape: type[P]) -> P:
     """Raises Refused where the tokens are another model's, or another cache's: this server may have been started
     anew."""
-    body = await read_body(request, shape, server.settings.most_bytes)
+    body = await read_body(server, request, shape)
     info = server.context.model_info
     for name, what, given, here in (
         ("fingerprint", "model", body.fingerprint, info.fingerprint),

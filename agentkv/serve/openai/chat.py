@@ -40,7 +40,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 async def create_chat_completion(server: Server, request: Request) -> Response:
     """`POST /v1/chat/completions`: a conversation in, one message or several out."""
-    body = await read_body(request, ChatRequest, server.settings.most_bytes)
+    body = await read_body(server, request, ChatRequest)
     server.check_model(body.model)
     if (body.n or 1) > server.settings.most_choices:
         raise Refused("invalid", f"n is {body.n}, but at most {server.settings.most_choices} are made", param="n")

@@ -10,8 +10,9 @@ from pydantic import Field
 from .._sampling import Sampling
 from .._shown import shown
 from ..output import Grammar, JsonSchema, Regex
-from .body import Body, named
-from .openai.chat_request import check_properties, template_message
+from .body import Body
+from .body_errors import named
+from .openai.chat_request import AnyMessage, check_properties, template_message
 from .refused import Refused, about, check_ids
 
 Text = Annotated[str, Field(max_length=1 << 20)]
@@ -24,7 +25,7 @@ class Given(Body):
 
     text: str | None = None
     tokens: list[int] | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: list[AnyMessage] | None = None
     template: dict[str, Any] | None = None
 
     @property

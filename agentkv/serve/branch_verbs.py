@@ -32,7 +32,7 @@ Verb = Callable[["Server", Held, B], Awaitable[Mapping[str, Any]]]
 
 async def create_branch(server: Server, request: Request) -> Response:
     """`POST /v1/branches`."""
-    body = await read_body(request, bodies.Create, server.settings.most_bytes)
+    body = await read_body(server, request, bodies.Create)
     body.check()
     prompt = body.prompt(server.context.model_info.vocab_size)
     whole = _whole(request)
@@ -65,7 +65,7 @@ async def delete_branch(server: Server, request: Request) -> Response:
 
 async def stop_branch(server: Server, request: Request) -> Response:
     """`POST .../stop`: ends what it generates, and answers once that has ended. Waits for no place."""
-    body = await read_body(request, bodies.Stop, server.settings.most_bytes)
+    body = await read_body(server, request, bodies.Stop)
     whole = _whole(request)
     with server.branches.using(request.path_params["branch"]) as held:
         await held.stop()
@@ -78,7 +78,7 @@ def verb(kind: type[B], does: Verb[B]) -> Callable[[Server, Request], Awaitable[
     """The endpoint of a verb. It answers with what the verb tells, and with the branch as it is then."""
 
     async def endpoint(server: Server, request: Request) -> Response:
-        body = await read_body(request, kind, server.settings.most_bytes)
+        body = await read_body(server, request, kind)
         whole = _whole(request)
 
         async def work() -> Response:
@@ -163,7 +163,7 @@ select_branch = verb(bodies.Select, _select)
 async def generate_on_branch(server: Server, request: Request) -> Response:
     """`POST .../generate`. A client that hangs up ends it; tokens that were made stay, of a stream those sent, or with
     `keep: "made"` all."""
-    body = await read_body(request, bodies.Generate, server.settings.most_bytes)
+    body = await read_body(server, request, bodies.Generate)
     how, whole = body.how(), _whole(request)
     name = request.path_params["branch"]
 

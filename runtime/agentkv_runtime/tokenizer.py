@@ -13,11 +13,16 @@ from tokenizers import Tokenizer as _Tokenizer
 
 from agentkv_runtime.added_tokens import AddedTokens, ControlledText
 from agentkv_runtime.chat import ChatTemplate
+from agentkv_runtime.chat_templates import DEFAULT, TEMPLATE_FILES, TOOL_USE, read_templates
+from agentkv_runtime.ends_of_turn import written_end
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.small_files import read_bytes, read_object, read_text
+from agentkv_runtime.small_files import read_bytes, read_object
 from agentkv_runtime.token_bytes import MOST_IDS, TokenBytes, checked_size
 
-__all__ = ["Tokenizer"]
+__all__ = ["TOKENIZER_FILES", "Tokenizer"]
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", *TEMPLATE_FILES)
+"""What `Tokenizer.from_folder` reads, relative to the folder; all but the first may be missing."""
 
 RENDER_SECONDS = 10.0  # that a chat template may run
 _MOST_TOKENIZER_BYTES = 256 << 20  # the largest vocabularies take some 35 MB
@@ -33,19 +38,22 @@ class Tokenizer:
         *,
         config: Mapping[str, Any] | None = None,
         generation_config: Mapping[str, Any] | None = None,
-        chat_template: str | None = None,
+        chat_template: str | Mapping[str, str] | None = None,
     ) -> None:
+        """`chat_template` is one template, or several by name, of which one is "default"."""
         self._tokenizer = tokenizer
         self._config = dict(config or {})
         self._generation_config = dict(generation_config or {})
         self._vocabulary_size = checked_size(tokenizer.get_vocab(with_added_tokens=True))
         self._added = AddedTokens(tokenizer)
-        self._template = ChatTemplate(chat_template, self._named_specials(), self._added) if chat_template else None
+        sources = {DEFAULT: chat_template} if isinstance(chat_template, str) else chat_template or {}
+        specials = self._named_specials()
+        self._templates = {name: ChatTemplate(source, specials, self._added) for name, source in sources.items()}
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
         """Reads `tokenizer.json` and, where present, `tokenizer_config.json`, `generation_config.json` (else
-        `config.json`) and `chat_template.jinja`. Raises TokenizerError."""
+        `config.json`) and chat templates. Raises TokenizerError."""
         path = Path(path)
         file = path / "tokenizer.json"
         if not os.path.lexists(file):
@@ -67,7 +75,7 @@ class Tokenizer:
             config=config,
             generation_config=read_object(path / "generation_config.json", TokenizerError)
             or read_object(path / "config.json", TokenizerError),
-            chat_template=_find_template(path, config),
+            chat_template=read_templates(path, config),
         )
 
     @property
@@ -77,15 +85,16 @@ class Tokenizer:
 
     @cached_property
     def eos_ids(self) -> list[int]:
-        """Ids that end a generation: those of generation_config.json and the tokenizer's own end token."""
+        """Ids that end a generation: those of generation_config.json, the tokenizer's own end token, and what the chat
+        template writes after an assistant's message."""
         declared = self._generation_config.get("eos_token_id")
         ids = declared if isinstance(declared, list) else [declared]
         found = [i for i in ids if isinstance(i, int) and not isinstance(i, bool)]
         for i in found:
             if not 0 <= i < MOST_IDS:
                 raise TokenizerError(f"eos_token_id is {i}, but ids are from 0 to {MOST_IDS - 1}; mend its config")
-        own = self._id_of(self._named_specials().get("eos_token"))
-        return list(dict.fromkeys([*found, *([own] if own is not None else [])]))
+        more = (self._id_of(self._named_specials().get("eos_token")), written_end(self))
+        return list(dict.fromkeys([*found, *(i for i in more if i is not None)]))
 
     @cached_property
     def special_ids(self) -> list[int]:
@@ -106,7 +115,7 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether `apply_chat` works."""
-        return self._template is not None
+        return bool(self._templates)
 
     @property
     def response_template(self) -> Mapping[str, Any] | None:
@@ -121,12 +130,13 @@ class Tokenizer:
 
     def knows(self, text: str) -> bool:
         """Is it an added token, or written by the chat template?"""
-        return text in self.added_ids or (self._template is not None and self._template.writes(text))
+        return text in self.added_ids or any(template.writes(text) for template in self._templates.values())
 
     @property
     def reasoning_name(self) -> str | None:
         """What the chat template calls the reasoning of a message; None where it knows of none."""
-        return self._template.reasoning_name if self._template is not None else None
+        names = (template.reasoning_name for template in self._templates.values())
+        return next((name for name in names if name is not None), None)
 
     def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
         """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token that is spelled out
@@ -201,11 +211,13 @@ class Tokenizer:
         seconds: float = RENDER_SECONDS,
         check: Callable[[str], None] = lambda _: None,
     ) -> ControlledText:
-        """The text of a conversation, with the control tokens that its template wrote. `check` sees the text before it
-        is worked on, and may raise. Raises TokenizerError, TemplateTimeout after `seconds`."""
-        if self._template is None:
+        """The text of a conversation, with the control tokens that its template wrote; with tools it is the template
+        for those, where there is one. `check` sees the text before it is worked on, and may raise. Raises
+        TokenizerError, TemplateTimeout after `seconds`."""
+        template = self._templates.get(TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT)
+        if template is None:
             raise TokenizerError("the model has no chat template: pass a string that spells the conversation out")
-        return self._template.render(messages, tools, add_generation_prompt, variables, seconds, check)
+        return template.render(messages, tools, add_generation_prompt, variables, seconds, check)
 
     def encode_rendered(self, text: ControlledText) -> list[int]:
         """Ids of a rendered text."""
@@ -249,14 +261,3 @@ class Tokenizer:
     def _id_of(self, token: str | None) -> int | None:
         found: int | None = self._tokenizer.token_to_id(token) if token else None
         return found
-
-
-def _find_template(path: Path, config: Mapping[str, Any]) -> str | None:
-    file = path / "chat_template.jinja"
-    if os.path.lexists(file):
-        return read_text(file, TokenizerError)
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several named templates
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None

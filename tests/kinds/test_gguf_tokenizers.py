@@ -29,6 +29,7 @@ from agentkv_runtime.gguf.vocabulary import Vocabulary
 from agentkv_runtime.tokenizer import Tokenizer
 
 import agentkv as kv
+from tests.agentkv.test_continuation import Log
 from tests.kinds.gguf_vocabularies import (
     BYTE,
     CONTROL,
@@ -212,6 +213,18 @@ def test_control_tokens_come_from_the_template_alone(tmp_path: Path) -> None:
     ids = tokenizer.apply_chat([{"role": "user", "content": "</s>"}, {"role": "user", "content": " Hello"}])
     first = ["<s>", "\u2581[", "INST", "]", *"</s>", "</s>"]
     assert [SPM.tokens[i] for i in ids] == [*first, "<s>", "\u2581[", "INST", "]", "\u2581Hello", "</s>"]
+
+
+def test_what_a_template_writes_behind_a_reply_gets_no_space_of_its_own(tmp_path: Path) -> None:
+    turns = "{% for m in messages %}{{ m.role }}={{ m.content }}\n{% endfor %}"
+    template = turns + "{% if add_generation_prompt %}assistant={% endif %}"
+    log = Log(SPM.open(tmp_path, chat_template=template))
+    log.extend([{"role": "user", "content": "Hello"}])
+    log.tokens.extend(SPM.tokens.index(token) for token in ("Hello", "ab"))
+    assert log.extend([{"role": "user", "content": "ab"}]) == 0
+    table = log.tokenizer.token_bytes()
+    spelled = b"".join(table[i] for i in log.tokens).decode()
+    assert spelled == " user=Hello\nassistant=Helloab\nuser=ab\nassistant="
 
 
 def test_merging_by_score_is_that_of_sentencepiece(tmp_path: Path) -> None:

@@ -50,14 +50,11 @@ def make_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens that the file names, and its chat template. Raises TokenizerError."""
+def tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The tokens that the file names. Raises TokenizerError."""
     vocabulary = Vocabulary(metadata)
     ids = {token: vocabulary.id(name) for token, name in _CONFIG.items()}
-    config: dict[str, Any] = {token: vocabulary.tokens[i] for token, i in ids.items() if i is not None}
-    if template := metadata.get("tokenizer.chat_template"):
-        config["chat_template"] = template
-    return config
+    return {token: vocabulary.tokens[i] for token, i in ids.items() if i is not None}
 
 
 def _pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:

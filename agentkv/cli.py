@@ -124,8 +124,9 @@ def export(
     """Export a Hugging Face model, or a GGUF file, to a model folder. Needs torch; running the result does not."""
     from agentkv_runtime.export.folder import export_folder
     from agentkv_runtime.export.quiet import quiet_libraries
+    from agentkv_runtime.notes import shown_by
 
-    with displayed("stopped; nothing was written") as display, quiet_libraries():
+    with displayed("stopped; nothing was written") as display, quiet_libraries(), shown_by(display.note):
         folder = export_folder(
             source,
             target,

@@ -26,6 +26,7 @@ from agentkv_runtime.gguf.models import MODELS
 from agentkv_runtime.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentkv_runtime.gguf.tokenizer import make_tokenizer, write_tokenizer
 from agentkv_runtime.gguf.vocabulary import Vocabulary
+from agentkv_runtime.notes import shown_by
 from agentkv_runtime.tokenizer import Tokenizer
 
 import agentkv as kv
@@ -285,11 +286,14 @@ def test_a_file_that_does_not_say_how_it_cuts_is_read_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "agentkv")
-    GPT2.open(tmp_path)
-    assert not caplog.records
-    tokenizer = GPT2.but(pre=None).open(tmp_path)
-    [record] = caplog.records
-    assert "no tokenizer.ggml.pre" in record.message
+    notes: list[str] = []
+    with shown_by(notes.append):
+        GPT2.open(tmp_path)
+        assert not notes
+        tokenizer = GPT2.but(pre=None).open(tmp_path)
+    assert [record.message for record in caplog.records] == notes
+    assert len(notes) == 1
+    assert "no tokenizer.ggml.pre" in notes[0]
     assert tokenizer.encode("hello") == GPT2.but(pre="default").open(tmp_path).encode("hello")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from agentkv_runtime.errors import TokenizerError
 from agentkv_runtime.gguf.models import MODELS
 from agentkv_runtime.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentkv_runtime.gguf.vocabulary import TokenType, Vocabulary
+from agentkv_runtime.notes import note
 
 __all__ = ["make_tokenizer", "tokenizer_config", "write_tokenizer"]
 
@@ -22,8 +22,6 @@ _SPECIAL = (TokenType.UNKNOWN, TokenType.CONTROL)
 _ADDED = (*_SPECIAL, TokenType.USER_DEFINED)
 _TURNS = ("bos", "eos", "eot", "eom")
 _CONFIG = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-
-_log = logging.getLogger("agentkv")
 
 
 def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
@@ -63,9 +61,9 @@ def _pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
         return _SENTENCEPIECE
     name = metadata.get("tokenizer.ggml.pre") if model != "gemma4" else "gemma4"
     if name is None:
-        _log.warning(
-            "the GGUF file has no tokenizer.ggml.pre, so its texts are cut into words as llama.cpp cuts them then, "
-            "which may be another way than the model was trained with; convert the model again"
+        note(
+            "The GGUF file has no tokenizer.ggml.pre: texts are cut into words as llama.cpp cuts them then, which may "
+            "be another way than the model was trained with. Convert it again, or download a newer file of it."
         )
         name = "default"
     if name not in PRE_TOKENIZERS:

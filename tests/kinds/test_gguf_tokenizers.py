@@ -167,6 +167,16 @@ def test_every_id_is_what_the_file_says(tmp_path: Path, file: File) -> None:
             assert token.isspace() or i not in tokenizer.encode(token, parse_special=False)
 
 
+def test_single_letters_that_are_added_are_text(tmp_path: Path) -> None:
+    letter = "\u00f5"  # DeepSeek's files have it instead of a byte that no text has
+    types = [USER_DEFINED if token == letter else NORMAL for token in GPT2.tokens]
+    tokenizer = replace(GPT2, types=types).open(tmp_path)
+    ids = [GPT2.tokens.index(token) for token in ("he", letter, "a")]
+    assert tokenizer.encode(f"he{letter}a") == tokenizer.encode(f"he{letter}a", parse_special=False) == ids
+    assert tokenizer.decode(ids) == f"he{letter}a"
+    assert letter not in tokenizer.added_ids
+
+
 BEGINNINGS = [
     (SPM, ["<s>"]),
     (SPM.but(bos_token_id=2), ["</s>"]),

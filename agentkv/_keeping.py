@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._home import Home
     from ._loading import Loaded
     from ._loop import StepLoop
+    from ._record import BranchRecord
 
 
 class Keeping:
@@ -26,13 +27,13 @@ class Keeping:
     _history: History
     _home: Home
     _id: int
-    _loaded: Loaded | None
     _loop: StepLoop
+    _record: BranchRecord
 
     @property
     def loaded(self) -> Loaded | None:
         """Where a branch that was loaded from a file has its cells from; None for any other."""
-        return self._loaded
+        return self._record.loaded
 
     async def save(self, path: str | Path, *, shareable: bool = False, progress: Progress | None = None) -> Saved:
         """Saves the branch to a file, for `Context.load`: tokens, keys and values, messages, named marks, and what its

@@ -156,7 +156,7 @@ class Loading:
         for branch, state in zip(made, file.branches.values(), strict=True):
             first, count = state.rows[:, 0], state.rows[:, 2]
             shared = int(np.clip(mapped - first, 0, count).sum())
-            branch._loaded = Loaded(self._path, int(count.sum()), 0, "", shared)
+            branch._record.loaded = Loaded(self._path, int(count.sum()), 0, "", shared)
         return dict(zip(file.branches, made, strict=True))
 
     def _stored(self, state: BranchState) -> StoredBranch:
@@ -187,7 +187,7 @@ class Loading:
             for name, state in file.branches.items():
                 branches[name], reused = await self._fed(state)
                 fed = len(state.tokens) - reused
-                branches[name]._loaded = Loaded(self._path, 0, fed, mismatch)
+                branches[name]._record.loaded = Loaded(self._path, 0, fed, mismatch)
                 done += len(state.tokens)
                 self._progress(done, of)
         except BaseException:

@@ -36,7 +36,7 @@ class Trunks:
                 root.definitions = definitions
                 root.branch._home.leave(root.branch)
             branch = await root.branch.fork()
-        branch._parent = None  # what it was forked from is nobody's
+        branch._record.parent = None  # what it was forked from is nobody's
         return branch
 
     def close(self) -> None:

@@ -191,6 +191,7 @@ class Remote:
             generate_options=RemoteOptions,
             grammars=RemoteGrammars,
             servers=exchange.servers,
+            publishes=self._backend == "agentkv",
         )
 
 

@@ -50,9 +50,7 @@ class Condition(Body):
         length, mark = len(held.branch), held.mark
         for param, given, now in (("if_length", self.if_length, length), ("if_mark", self.if_mark, mark)):
             if given not in (None, now):
-                what = (
-                    f"{param} is {given}, but branch {held.id} has {length} tokens, at mark {mark}; read it"
-                )
+                what = f"{param} is {given}, but branch {held.id} has {length} tokens, at mark {mark}; read it"
                 raise Refused("conflict", what, "condition_failed", param)
 
 
@@ -103,6 +101,12 @@ class Lease(Body):
     """The path of a lease."""
 
     lease: Name
+
+
+class Chosen(Body):
+    """The path of a branch that a client names."""
+
+    name: Name
 
 
 class Extend(Given, Condition):

@@ -124,12 +124,26 @@ class Branches:
             self._coming -= count
             self._coming_names.difference_update(names)
 
+    def replaceable(self, name: str, revisions: Sequence[str]) -> bool:
+        """Is there a branch of that name, of one of these revisions? Raises Refused where there is another one."""
+        held = self.get(name)
+        if name in self._coming_names or (held is not None and held.revision not in revisions):
+            what = f"another branch is published as {name!r}, or somebody changed it there; attach it, or take another"
+            raise Refused("conflict", what, "branch_exists")
+        return held is not None
+
     def hold(
-        self, branch: Branch, *, name: str | None = None, parent: str | None = None, lease: str | None = None
+        self,
+        branch: Branch,
+        *,
+        name: str | None = None,
+        parent: str | None = None,
+        lease: str | None = None,
+        revision: str | None = None,
     ) -> Held:
         """Gives a branch its id. What had that name before is closed."""
         chosen = name or f"{OWN_NAMES}{secrets.token_hex(16)}"
-        held = Held(branch, chosen, parent, lease, new_revision(), used=monotonic())
+        held = Held(branch, chosen, parent, lease, revision or new_revision(), used=monotonic())
         if (before := self._held.get(held.id)) is not None:
             self.drop(before)
         self._held[held.id] = held

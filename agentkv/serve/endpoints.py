@@ -25,6 +25,7 @@ from .openai.responses_request import ResponsesRequest
 from .openai.stored_responses import delete_response, list_input_items, show_response
 from .plain import health, metrics
 from .server import Server
+from .snapshots import Publish, publish_branch, show_snapshot
 from .tokenizing import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/branches/{branch}/select"): branches.select_branch,
     ("POST", "/v1/branches/{branch}/generate"): branches.generate_on_branch,
     ("POST", "/v1/branches/{branch}/stop"): branches.stop_branch,
+    ("GET", "/v1/branches/{branch}/snapshot"): show_snapshot,
+    ("PUT", "/v1/branches/{branch}/snapshot"): publish_branch,
     ("GET", "/v1/leases/{lease}"): hold_lease,
     ("GET", "/v1/tokens"): tokens.show_facts,
     ("GET", "/v1/tokens/tokenizer"): tokens.show_tokenizer,
@@ -88,6 +91,7 @@ BODIES: Mapping[Endpoint, type[Body]] = {
     branches.select_branch: branch_request.Select,
     branches.generate_on_branch: branch_request.Generate,
     branches.stop_branch: branch_request.Stop,
+    publish_branch: Publish,
     tokens.generate_tokens: token_requests.GenerateTokens,
     tokens.prefill_tokens: token_requests.Prompt,
     tokens.logits_of_tokens: token_requests.Prompt,

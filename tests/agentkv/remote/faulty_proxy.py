@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -93,7 +94,7 @@ class FaultyProxy:
         try:
             head = await reader.read(65536)
             if head:
-                head = head.replace(b"Connection: keep-alive", b"Connection: close")  # one fault, one request
+                head = re.sub(rb"(?i)connection: keep-alive", b"Connection: close", head)  # one fault, one request
                 self.connections += 1
                 fault = self.faults.popleft() if self.faults else Exchange.passed_on
                 await fault(Exchange(reader, writer, head, self.server))

@@ -73,7 +73,7 @@ class Server:
         self.settings = settings
         self.admission = Admission(settings.most_running, settings.most_waiting)
         self.shelf = Shelf(settings.most_kept, settings.offload)
-        self.branches = Branches(settings.most_branches, settings.branch_seconds)
+        self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
         self._warm: dict[str, Kept] = {}  # held as long as the server runs
         self.metrics = Metrics(self)

@@ -113,6 +113,7 @@ BYTELESS = replace(SPM, types=[kind if kind != BYTE else UNUSED for kind in SPM.
 TEXTS = [
     (SPM, "", []),
     (SPM, "Hello", ["\u2581Hello"]),
+    (SPM.but(padding_token_id=99999), "Hello", ["\u2581Hello"]),  # nothing is padded
     (SPM, " Hello", ["\u2581", "\u2581Hello"]),
     (SPM, "  Hello", ["\u2581", "\u2581", "\u2581Hello"]),
     (SPM, "<s>[INST]", ["<s>", "\u2581[", "INST", "]"]),
@@ -154,7 +155,7 @@ def test_texts_become_the_tokens_of_the_vocabulary(tmp_path: Path, file: File, t
     assert Tokenizer.from_folder(tmp_path).encode(text) == ids
 
 
-@pytest.mark.parametrize("file", [SPM, UNPREFIXED, DEEPSEEK, LLAMA3, GEMMA4, *(file for file, _, _ in TEXTS[11:])])
+@pytest.mark.parametrize("file", [SPM, UNPREFIXED, DEEPSEEK, LLAMA3, GEMMA4, *(file for file, _, _ in TEXTS[12:])])
 def test_every_id_is_what_the_file_says(tmp_path: Path, file: File) -> None:
     tokens, types = file.metadata["tokenizer.ggml.tokens"], file.metadata["tokenizer.ggml.token_type"]
     tokenizer = file.open(tmp_path)
@@ -318,6 +319,8 @@ REFUSED: list[tuple[File, str]] = [
     (GPT2.but(pre="invented"), "tokenizer.ggml.pre is 'invented', which is not known"),
     (GPT2.but(pre="whitespace"), "tokenizer.ggml.pre is 'whitespace'"),
     (GPT2.but(pre=7), "tokenizer.ggml.pre is 7"),
+    (GPT2.but(pre=["gpt-2"]), r"tokenizer.ggml.pre is \['gpt-2'\]"),
+    (SPM.but(model=["llama"]), r"tokenizer.ggml.model is \['llama'\]"),
     (GPT2.but(merges=None), "tokenizer.ggml.merges is missing"),
     (GPT2.but(merges=[1, 2]), "tokenizer.ggml.merges is no list of str"),
     (GPT2.but(merges=["h e", "he"]), "entry 1 of tokenizer.ggml.merges is 'he', and must be two tokens"),
@@ -340,7 +343,6 @@ REFUSED: list[tuple[File, str]] = [
     (SPM.but(eos_token_id="</s>"), "tokenizer.ggml.eos_token_id is '</s>'"),
     (SPM.but(unknown_token_id=True), "tokenizer.ggml.unknown_token_id is True"),
     (SPM.but(eot_token_id=99999), "tokenizer.ggml.eot_token_id is 99999"),
-    (SPM.but(padding_token_id=99999), "tokenizer.ggml.padding_token_id is 99999"),
     (GPT2.but(add_bos_token=True), "add_bos_token is true, but there is no tokenizer.ggml.bos_token_id"),
     (GPT2.but(add_bos_token=1), "tokenizer.ggml.add_bos_token is 1, and must be true or false"),
     (SPM.but(add_space_prefix="no"), "tokenizer.ggml.add_space_prefix is 'no'"),

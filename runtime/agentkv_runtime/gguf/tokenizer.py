@@ -21,7 +21,7 @@ _SENTENCEPIECE = PreTokenizer(cuts=(), bos=True, byte_level=False)
 _SPECIAL = (TokenType.UNKNOWN, TokenType.CONTROL)
 _ADDED = (*_SPECIAL, TokenType.USER_DEFINED)
 _TURNS = ("bos", "eos", "eot", "eom")
-_CONFIG = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+_CONFIG = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown"}
 
 
 def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
@@ -34,7 +34,7 @@ def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
 def make_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     """The id of every token is its place in `tokenizer.ggml.tokens`. Raises TokenizerError."""
     model = metadata.get("tokenizer.ggml.model")
-    if model not in MODELS:
+    if not isinstance(model, str) or model not in MODELS:
         raise TokenizerError(
             f"tokenizer.ggml.model is {model!r:.40}: from GGUF files tokenizers of the kinds {', '.join(MODELS)} are "
             "read. Use the Hugging Face folder that the file was made from"
@@ -66,7 +66,7 @@ def _pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
             "be another way than the model was trained with. Convert it again, or download a newer file of it."
         )
         name = "default"
-    if name not in PRE_TOKENIZERS:
+    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise TokenizerError(
             f"tokenizer.ggml.pre is {name!r:.60}, which is not known, so that texts would become other tokens than the "
             "model was trained with. Use the Hugging Face folder that the file was made from"

@@ -27,7 +27,10 @@ from agentkv_runtime.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentkv_runtime.gguf.tokenizer import make_tokenizer, write_tokenizer
 from agentkv_runtime.gguf.vocabulary import Vocabulary
 from agentkv_runtime.notes import shown_by
+from agentkv_runtime.sources.gguf import load_gguf
+from agentkv_runtime.sources.source import described
 from agentkv_runtime.tokenizer import Tokenizer
+from gguf import GGMLQuantizationType
 
 import agentkv as kv
 from tests.agentkv.test_continuation import Log
@@ -43,6 +46,8 @@ from tests.kinds.gguf_vocabularies import (
     joining,
     sentencepiece,
 )
+from tests.models import tiny_model, tiny_spec
+from tests.runtime.sources.gguf_files import write_gguf
 
 # How families cut a text into words, as the models' own tokenizer.json says; names of one family are one row.
 SIGNS = "It'S  1234567 (hi)!!\n\n  y"
@@ -372,6 +377,13 @@ def test_an_export_says_which_file_it_is_about(tmp_path: Path) -> None:
     path = GPT2.but(pre="invented").write(tmp_path / "odd.gguf")
     with pytest.raises(ExportError, match=r"odd\.gguf: tokenizer\.ggml\.pre is 'invented'"):
         write_description(path, tmp_path)
+
+
+def test_a_padding_token_that_the_file_does_not_have_is_nobodys_trouble(tmp_path: Path) -> None:
+    path, model = tmp_path / "padded.gguf", tiny_model(tiny_spec("llama", layers=1))
+    write_gguf(path, model, "llama", GGMLQuantizationType.F32, {"tokenizer.ggml.padding_token_id": 99999})
+    with described(path) as folder:
+        assert load_gguf(path, folder).config.pad_token_id is None
 
 
 def number(format: str, value: float) -> bytes:

@@ -28,7 +28,8 @@ def write_gguf(
     _write_metadata(writer, config, kind)
     for key, value in (more or {}).items():
         name = kind + key if key.startswith(".") else key
-        writer.add_string(name, value) if isinstance(value, str) else writer.add_float32(name, value)
+        kinds = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+        kinds[type(value)](name, value)
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == kind), 8)
     kept: dict[str, torch.Tensor] = {}
     generator = np.random.default_rng(0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentkv_runtime.errors import TemplateTimeout, TokenizerError
 
 from ._errors import InvalidInput
 from ._log import log
-from ._messages import with_empty_content, with_joined_parts, with_reasoning_as
+from ._messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as
+from ._results import check_answered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,15 @@ Tools = Sequence[Mapping[str, Any]] | None
 Check = Callable[[str], None]
 
 
+class ReplyBegun(NamedTuple):
+    """A prompt in which the assistant speaks: its text, the messages that come before it, and what it has said, which
+    is the end of the text."""
+
+    text: ControlledText
+    messages: int
+    said: str
+
+
 class Chat:
     """The chat template of one model. `seconds` bound the template; `check` sees a text before it is worked on.
 
@@ -34,6 +44,7 @@ class Chat:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._text = secrets.token_hex(16)  # stands for text that is no message's; no content spells it
+        self._end = secrets.token_hex(16)  # stands for the end of a message that is gone on with
         self._closing: list[int] | None = None  # what ends an assistant's turn, once it was asked for
         # What was found of the template without tools (False) and with them (True), which may be two.
         self._parts: dict[bool, bool] = {}  # whether it takes text parts
@@ -44,7 +55,7 @@ class Chat:
         """How many tokens at the end of a log close an assistant's turn, as far as it is closed."""
         if self._closing is None:
             closing = self.render_from([], None, False, {}, seconds, lambda _: None, after_text=True)
-            self._closing = self._tokenizer.encode_rendered(closing, first=False)
+            self._closing = self._tokenizer.encode_next(closing)
         most = min(len(log), len(self._closing))
         return next((n for n in range(most, 0, -1) if list(log[-n:]) == self._closing[:n]), 0)
 
@@ -68,6 +79,37 @@ class Chat:
         if place < 0:
             raise InvalidInput("the chat template drops the assistant's turns; extend the branch with text instead")
         return whole.between(place + len(self._text), len(whole.text))
+
+    def render_reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Tools,
+        variables: Mapping[str, Any],
+        seconds: float,
+        check: Check,
+        *,
+        after_text: bool = False,
+    ) -> ReplyBegun:
+        """A conversation behind which the assistant speaks, whoever spoke last. After itself it goes on with what it
+        said, white space at its end left out; where it said nothing, that message is not there."""
+        *before, last = messages
+        said = text_of(last).rstrip()
+        if last["role"] == "assistant":
+            check_answered([last])
+        if last["role"] != "assistant" or (before and not said):
+            others = messages if last["role"] != "assistant" else before
+            return ReplyBegun(
+                self.render_from(others, tools, True, variables, seconds, check, after_text=after_text), len(others), ""
+            )
+        marked = [*before, {**last, "content": said + self._end}]
+        whole = self.render_from(marked, tools, False, variables, seconds, check, after_text=after_text)
+        end = whole.text.rfind(self._end)
+        written = next((text for text in (said, said.lstrip()) if whole.text.endswith(text, 0, max(end, 0))), None)
+        if end < 0 or written is None:
+            raise InvalidInput(
+                "the chat template drops the assistant's last message, or writes another; end with a user's message"
+            )
+        return ReplyBegun(whole.between(0, end), len(before), written)
 
     def render(
         self,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.formats.call_spelling import JsonCall, NamedJsonCall
 from agentkv_runtime.formats.parsed import (
     ArgumentsDelta,
     CallClosed,
@@ -21,13 +19,14 @@ from agentkv_runtime.formats.parsed import (
 
 from .._errors import InvalidInput
 from .._generation import Generation, Token, TopLogprob
-from .._message import Message, ToolCall, call_id
+from .._message import Message, ToolCall
+from .._spelling import is_ended, text_decoder
 
 if TYPE_CHECKING:
+    from agentkv_runtime.formats import Format
+
     from .._branch import Branch
     from .asked import Asked
-
-_PREFIX = 64  # tokens before the message, in which a template may have begun it, with `<think>` say
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,8 @@ class Part:
     deltas: Sequence[Delta]
     likely: Sequence[Likely] = ()
 
+
+_SOME_TEXT = "."
 
 Tell = Callable[[Part], Awaitable[None]]
 
@@ -91,7 +92,7 @@ class Written:
 async def write(branch: Branch, asked: Asked, tell: Tell | None = None) -> Written:
     """Has the model write a message, and tells of each part as it comes. All of it stays on the branch.
 
-    Texts of `ArgumentsDelta` add up to a JSON object, whatever the model's own spelling is.
+    Calls are told once they are complete, and their arguments are JSON, whatever the model's own spelling is.
 
     Raises Refused or InvalidInput for what cannot be asked, and as `Branch.generate` does.
     """
@@ -117,13 +118,25 @@ class _Reply:
         self._ends = frozenset(home.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(special) - self._ends
-        written = self._text_of(branch._history.log[-_PREFIX:]).decode("utf-8", "replace")
-        prefix = form.template.reply_in(written)
+        self._decoder = text_decoder(home.spelling.begun(branch._history.log))
+        self._conversation = branch._history.conversation
+        prefix = self._begun(form)
         self._held = asked.held(form, prefix)
         self._parser = form.parser(prefix=prefix, tools=asked.tools)
-        self._parts = _Parts(isinstance(getattr(form.spelling, "call", None), JsonCall | NamedJsonCall))
+        self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
+        self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
         self._told: list[Part] = []
         self._unsaid: list[Likely] = []  # tokens whose text the parser holds back
+
+    def _begun(self, form: Format) -> str:
+        """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
+        opened = self._conversation.tail
+        begun = form.template.begun_in(opened.text if opened else "")
+        said = self._text_of(self._branch._history.log[self._conversation.end :]).decode("utf-8", "replace")
+        parser = form.parser(prefix=begun + said)
+        if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
+            return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
+        return begun + said
 
     async def whole(self) -> Written:
         generation = await self._branch.generate(**self._how(), output=self._held, output_retries=0)
@@ -133,15 +146,21 @@ class _Reply:
                 zip(generation.tokens, generation.logprobs, self._tops(generation), strict=True)
             )
         ]
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        left, _ = self._before_stop(generation)
-        for batch in ([token] for token in tokens) if self._asked.logprobs else [tokens]:
-            piece = self._text_of(token.id for token in batch if token.id not in self._ends)[: max(left, 0)]
-            left -= len(piece)
-            if piece:
-                self._read(decoder.decode(piece), batch)
+        texts = list(self._texts(generation, tokens))
+        for text, batch in texts if self._asked.logprobs else [("".join(text for text, _ in texts), tokens)]:
+            self._read(text, batch)
         self._end()
         return self._written(generation)
+
+    def _texts(self, generation: Generation, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
+        """What each token before the stop string adds to the text, and what the end does."""
+        left, _ = self._before_stop(generation)
+        for token in tokens:
+            piece = b"" if token.id in self._ends else self._bytes_of(token.id)[: max(left, 0)]
+            left -= len(piece)
+            if piece:
+                yield self._marker(token.id) or self._decoder.decode(piece), [token]
+        yield self._decoder.decode(b"", final=is_ended(generation.finish_reason)), []
 
     async def streamed(self, tell: Tell) -> Written:
         stream = self._branch.stream(**self._how(), output=self._held, keep="made")
@@ -177,7 +196,7 @@ class _Reply:
 
     def _part(self, deltas: Iterable[Delta]) -> Part:
         """Tokens are of the content where content comes of them, else of what is around it."""
-        parts = list(self._parts.of(deltas))
+        parts = list(_told(deltas))
         said: list[Likely] = []
         if any(isinstance(delta, TextDelta) for delta in parts):
             said = self._unsaid
@@ -192,13 +211,13 @@ class _Reply:
         return Written(self._message(parsed), generation, self._told, stopped_by)
 
     def _message(self, parsed: ParsedMessage) -> Message:
-        """Its calls have the numbers that the branch counts them by."""
-        before = self._branch._history.conversation.calls
+        """What is new of it. Its calls have the ids that the branch gives them."""
         calls = tuple(
-            ToolCall(call.name, call.arguments, call_id(number), call.error)
-            for number, call in enumerate(parsed.calls, before)
+            ToolCall(call.name, call.arguments, self._conversation.call_id(index), call.error)
+            for index, call in enumerate(parsed.calls)
         )
-        return Message("assistant", parsed.content, parsed.reasoning or None, calls)
+        reasoning = parsed.reasoning.removeprefix(self._thought)
+        return Message("assistant", parsed.content.removeprefix(self._said), reasoning or None, calls)
 
     def _tops(self, generation: Generation) -> Sequence[tuple[TopLogprob, ...]]:
         return generation.top_logprobs or [()] * len(generation.tokens)
@@ -232,27 +251,21 @@ class _Reply:
         return b"".join(map(self._bytes_of, tokens))
 
 
-class _Parts:
-    """Deltas whose arguments are JSON: as the model writes them where that is what it writes, else once a call is
-    complete."""
+def _told(deltas: Iterable[Delta]) -> Iterable[Delta]:
+    """Deltas with calls that are complete, each at once, and their arguments as JSON. A call that is cut short is not
+    told: nobody could run it, nor take back what was told of it."""
+    for delta in deltas:
+        match delta:
+            case TextDelta() | ReasoningDelta():
+                yield delta
+            case CallClosed(index, call) if call.error is None:
+                yield CallOpened(index, call.name)
+                yield ArgumentsDelta(index, json.dumps(call.arguments, ensure_ascii=False))
+                yield delta
 
-    def __init__(self, as_written: bool) -> None:
-        self._as_written = as_written
-        self._begun: set[int] = set()  # calls whose arguments were told
 
-    def of(self, deltas: Iterable[Delta]) -> Iterable[Delta]:
-        for delta in deltas:
-            match delta:
-                case ArgumentsDelta(index):
-                    if self._as_written:
-                        self._begun.add(index)
-                        yield delta
-                case CallClosed(index, call):
-                    if index not in self._begun and call.error is None:
-                        yield ArgumentsDelta(index, json.dumps(call.arguments, ensure_ascii=False))
-                    yield delta
-                case TextDelta() | ReasoningDelta() | CallOpened():
-                    yield delta
+def _text_of(kind: type[TextDelta | ReasoningDelta], deltas: Iterable[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, kind))
 
 
 def _stop_in(pieces: Sequence[bytes], stop: Sequence[str]) -> tuple[int, str | None]:

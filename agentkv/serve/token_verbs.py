@@ -142,16 +142,21 @@ async def select_tokens(server: Server, request: Request) -> Response:
 async def _body(server: Server, request: Request, shape: type[P]) -> P:
     """Raises Refused where the tokens are another model's, or another cache's: this server may have been started
     anew."""
-    body = await read_body(request, shape, server.settings.most_bytes)
+    body = await read_body(server, request, shape)
+    check_model(server, body.fingerprint, body.cache)
+    return body
+
+
+def check_model(server: Server, fingerprint: str | None, cache: str | None) -> None:
+    """Raises Refused where a client knows another model, or another cache, than there are here."""
     info = server.context.model_info
     for name, what, given, here in (
-        ("fingerprint", "model", body.fingerprint, info.fingerprint),
-        ("cache", "cache", body.cache, info.cache),
+        ("fingerprint", "model", fingerprint, info.fingerprint),
+        ("cache", "cache", cache, info.cache),
     ):
         if given not in (None, here):
             told = f"the {what} here is not the one that was connected to; connect again"
             raise Refused("conflict", told, "other_model", name)
-    return body
 
 
 async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:

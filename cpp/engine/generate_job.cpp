@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "core/errors.h"
 #include "core/message.h"
@@ -17,6 +18,9 @@ void GenerateOptions::validate(Token vocab_size, Pos length) const {
     throw InvalidSampling(error_text(name, " is ", count, ", but the branch holds ", length, " tokens"));
   }
   sampling.validate(vocab_size);
+  const bool ordered = std::is_sorted(pauses.begin(), pauses.end()) && (pauses.empty() || pauses.front() >= 0);
+  require<InvalidSampling>(ordered && (pauses.empty() || wait_for_room),
+                           "pauses are counts of tokens, in order, of a generation that waits for room");
 }
 
 GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options)
@@ -37,6 +41,10 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
 }
 
 void GenerateJob::prepare() {
+  if (until_pause() == 0) {
+    ++paused_;
+    if (asks_for_room()) return;
+  }
   if (!branch_.next_logits) return context_.branches.take_last(branch_);
   if (left() == 0) return;  // it asks for room when it is to offer rows
   if (constrained_) return context_.constraints.add(turn(0));
@@ -62,6 +70,11 @@ std::int32_t GenerateJob::left() const {
   return context_.max_positions == 0 ? wanted : std::min(wanted, context_.max_positions - branch_.length());
 }
 
+std::int32_t GenerateJob::until_pause() const {
+  if (paused_ == options_.pauses.size()) return std::numeric_limits<std::int32_t>::max();
+  return options_.pauses[paused_] - static_cast<std::int32_t>(outcome_.tokens.size());
+}
+
 void GenerateJob::offer(Batch& batch) {
   if (left() == 0) return no_room(0, batch.free_cells());  // for want of positions
   const auto tokens = branch_.pending();
@@ -74,7 +87,7 @@ void GenerateJob::offer(Batch& batch) {
              .decode = true,
              .draft = draft()});
   // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
-  const std::int32_t deepest = left() - 1;
+  const std::int32_t deepest = std::min(left(), until_pause()) - 1;
   if (speculator_) speculator_->draft = {};
   if (speculator_ && deepest > 0) context_.speculation.add({this, &branch_, &*speculator_, deepest});
   if (!constrained_) return;

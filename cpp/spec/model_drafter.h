@@ -34,7 +34,7 @@ class ModelDrafter final : public Drafter {
 
  private:
   struct FedBranch {
-    SeqId seq = -1;
+    SequenceLease seq;
     std::vector<Token> log;  // what its sequence holds
     Pos known = 0;           // tokens of it that are the branch's for as long as nobody says otherwise
     DraftTree tree;          // of the last round; the nodes that ran are the sequence's frontier

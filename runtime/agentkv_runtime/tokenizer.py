@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +162,14 @@ class Tokenizer:
         for i in ids:
             if not 0 <= i < size:
                 raise TokenizerError(f"token id {i} is outside the vocabulary of {size}")
-        text: str = self._tokenizer.decode([i for i in ids if i not in skipped], skip_special_tokens=False)
-        return text
+        kept = [i for i in ids if i not in skipped]
+        # What the decoder would read as bytes or marks of spaces, though it spells itself.
+        literal = [place for place, i in enumerate(kept) if i in self._literal]
+        texts = []
+        for begin, end in pairwise([-1, *literal, len(kept)]):
+            texts.append(self._tokenizer.decode(kept[begin + 1 : end], skip_special_tokens=False))
+            texts.append(self._literal[kept[end]] if end < len(kept) else "")
+        return "".join(texts)
 
     def token_bytes(self, size: int | None = None) -> list[bytes]:
         """The bytes that each id stands for; joined, they are the text. `size` pads the list with empty entries up to
@@ -217,9 +224,13 @@ class Tokenizer:
             raise TokenizerError("the model has no chat template: pass a string that spells the conversation out")
         return template.render(messages, tools, add_generation_prompt, variables, seconds, check)
 
-    def encode_rendered(self, text: ControlledText, *, first: bool = True) -> list[int]:
-        """Ids of a rendered text, or of a part of one; `first` where none of it comes before."""
-        return self._added.encode(text) if first else self._added.encode_next(text)
+    def encode_rendered(self, text: ControlledText) -> list[int]:
+        """Ids of a rendered text."""
+        return self._added.encode(text)
+
+    def encode_next(self, text: ControlledText, *, after_control: bool = False) -> list[int]:
+        """Ids of a part of a rendered text that other text comes before, or a control token."""
+        return self._added.encode_next(text, after_control=after_control)
 
     @property
     def added(self) -> AddedTokens:
@@ -229,6 +240,15 @@ class Tokenizer:
     @cached_property
     def _token_bytes(self) -> TokenBytes:
         return TokenBytes(self._tokenizer.decoder, self._tokenizer.get_added_tokens_decoder().keys())
+
+    @cached_property
+    def _literal(self) -> dict[int, str]:
+        """Added tokens that the library's decoder does not spell as they are."""
+        added = {i: token.content for i, token in self._tokenizer.get_added_tokens_decoder().items()}
+        decoded = self._tokenizer.decode_batch([[i] for i in added], skip_special_tokens=False)
+        return {
+            i: added[i] for i, text in zip(added, decoded, strict=True) if text != added[i] and not added[i].isspace()
+        }
 
     @cached_property
     def _bytes(self) -> list[bytes]:

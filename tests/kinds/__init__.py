@@ -1,1 +1,1 @@
-"""Faults that were met, one file for each kind: a table of small inputs, to which the next one is a row."""
+"""One file per kind of fault: tables of small inputs, to which the next case is one more row."""

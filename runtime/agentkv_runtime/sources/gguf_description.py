@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from gguf import GGUFReader
-from transformers import AutoConfig, AutoTokenizer
-from transformers.integrations.gguf.reader import read_gguf_metadata
+from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from agentkv_runtime.chat_templates import DEFAULT, write_templates
 from agentkv_runtime.ends_of_turn import usual_ends
-from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.errors import ExportError, GGUFError, TokenizerError, UnsupportedModelError
 from agentkv_runtime.folder import read_tokenizer
+from agentkv_runtime.gguf.metadata import read_metadata
+from agentkv_runtime.gguf.tokenizer import write_tokenizer
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.sources.gguf_reading import open_gguf
 from agentkv_runtime.sources.gguf_rope import position_divisor
@@ -34,21 +35,24 @@ def write_description(path: Path, folder: Path) -> None:
     """Writes what exporting reads beside the weights. Raises ExportError for a file that cannot be read so."""
     reader = open_gguf(path)
     try:
-        metadata, _ = read_gguf_metadata(str(path))
+        metadata = read_metadata(path)
         _check(path, metadata)
+        write_tokenizer(metadata, folder)
         (folder / "model.gguf").symlink_to(path.absolute())  # alone: transformers reads what lies beside it, too
         alone = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
         config = AutoConfig.from_pretrained(folder, **alone)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **alone)
         (folder / "model.gguf").unlink()
         if head_dim := metadata.get(f"{metadata['general.architecture']}.attention.key_length"):
             config.head_dim = head_dim
         _scale_rope(path, config, position_divisor(path, metadata), _rope_factors(reader))
         config.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
         write_templates(folder, _templates(metadata))
     except ExportError:
         raise
+    except GGUFError as error:
+        raise ExportError(str(error)) from error
+    except TokenizerError as error:
+        raise ExportError(f"{path}: {error}") from error
     except Exception as error:  # of transformers, tokenizers and gguf, in whatever way they fail
         raise ExportError(f"{path}: cannot be read as a GGUF file: {first_line(error)}") from error
     _write_ends(metadata, folder)

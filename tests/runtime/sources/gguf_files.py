@@ -85,6 +85,7 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, kind: str) -> None:
     tokens = [tokenizer.id_to_token(i) for i in range(config.vocab_size)]
     merges = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token.startswith("<|") else 1 for token in tokens])
     writer.add_token_merges(merges)

@@ -70,6 +70,9 @@ def serve(
     branch_seconds: Annotated[
         float, typer.Option(min=0, help="One of these that is idle for longer may be closed.")
     ] = 600.0,
+    lease_seconds: Annotated[
+        float, typer.Option(min=0, help="So may those of a lease without a connection, which are idle for longer.")
+    ] = 30.0,
     offload: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where these go when the cache is full; without it, memory.")
     ] = None,
@@ -109,6 +112,7 @@ def serve(
         most_kept=most_kept,
         most_branches=most_branches,
         branch_seconds=branch_seconds,
+        lease_seconds=lease_seconds,
         offload=offload,
         origins=tuple(cors or ()),
         hosts=(host, "localhost", "127.0.0.1", "[::1]") if api_key is None and not insecure else (),

@@ -22,6 +22,7 @@ class Settings:
         most_kept: finished conversations that wait to be gone on with; the one used longest ago gives way.
         most_branches: that clients hold by `/v1/branches`.
         branch_seconds: one of these that is idle for longer may be closed.
+        lease_seconds: so may those of a lease that no connection holds, once all of them are idle for longer.
         offload: folder for cells of these where the cache lacks room; None keeps them in memory.
         origins: web pages whose scripts may call the server (CORS); "*" for any.
         hosts: names that requests may have in their Host header; none for any. What keeps pages from calling a server
@@ -39,6 +40,7 @@ class Settings:
     most_kept: int = 128
     most_branches: int = 64
     branch_seconds: float = 600.0
+    lease_seconds: float = 30.0
     offload: Path | None = None
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()

@@ -74,7 +74,7 @@ class _Message:
             usage = _usage(prompted)
             empty = self._message(content=[], usage=usage, stop_reason=None, stop_sequence=None)
             await send(RawMessageStartEvent(type="message_start", message=empty))
-            blocks = Blocks(prompted.branch._history.conversation.calls)
+            blocks = Blocks(prompted.branch._history.conversation.call_id)
 
             async def tell(part: Part) -> None:
                 for delta in part.deltas:

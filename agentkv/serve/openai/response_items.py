@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -43,6 +44,10 @@ class MessageItem(Body):
     phase: str | None = None
 
 
+def _json(arguments: object) -> object:
+    return json.dumps(arguments) if isinstance(arguments, dict | list) else arguments
+
+
 class CallItem(Body):
     """A call that the model made."""
 
@@ -50,7 +55,7 @@ class CallItem(Body):
     call_id: str
     name: str
     namespace: str | None = None
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(_json)] = ""
     id: str | None = None
     status: Status | None = None
 

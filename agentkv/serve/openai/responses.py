@@ -28,6 +28,7 @@ from ..event_stream import Answer, Emit, EventStream
 from ..fitting import without_header
 from ..refused import Refused, refused
 from ..reply import Part, Written, write
+from ..server import messages_of
 from .chat import ERRORS
 from .response_items import new_id
 from .response_output import Output, event_of
@@ -176,7 +177,7 @@ class _Creation:
         kept, stored = found(self._server, previous, _no_previous(previous))
         if stored.begins == begins:
             return self._server.prompted(asked, kept)
-        said = _messages(kept.branch)[len(stored.begins.messages) :]
+        said = messages_of(kept.branch)[len(stored.begins.messages) :]
         return self._server.prompted(replace(asked, messages=[*begins.messages, *said, *asked.messages]))
 
     def _output(self, branch: Branch) -> Output:
@@ -185,7 +186,7 @@ class _Creation:
             for called, namespace, tool in self._body.functions()
             if namespace is not None
         }
-        return Output(branch._history.conversation.calls, self._body.logprobs, names)
+        return Output(branch._history.conversation.call_id, self._body.logprobs, names)
 
     async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
         """For a client that goes on from its id, and for one that comes back with all of it."""
@@ -262,12 +263,6 @@ def _no_previous(response: str) -> Refused:
         "conversation as input"
     )
     return Refused("invalid", what, "previous_response_not_found", "previous_response_id")
-
-
-def _messages(branch: Branch) -> list[Mapping[str, Any]]:
-    """The messages of a branch, as templates get them."""
-    history = branch._history
-    return [entry.message for entry in history.conversation.with_reply(history.log, branch._home.reader)]
 
 
 def _format(body: ResponsesRequest) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from agentkv_runtime.formats.parsed import (
 )
 from prometheus_client import Counter
 
+from agentkv._conversation import Conversation
 from agentkv.serve.ignored import Ignored
 from agentkv.serve.openai.response_items import messages_of, read_items
 from agentkv.serve.openai.response_output import Output
@@ -31,7 +32,7 @@ THOUGHT_AND_CALLED = [
 
 
 def told(cut: bool) -> tuple[list[Any], list[Any]]:
-    output = Output(3, logprobs=False)
+    output = Output(Conversation(calls=3).call_id, logprobs=False)
     events = [event for part in THOUGHT_AND_CALLED for event in output.read(part)]
     return [*events, *output.end(cut)], output.items
 

@@ -164,7 +164,7 @@ REFUSED = [
     ({"top_logprobs": 2}, "top_logprobs"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "wrong"}}}}, "text.format"),
-    ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "[1"}]}, "input"),
+    ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}, "input"),
     ({"tools": [{"type": "function", "name": "f", "parameters": {"properties": -1}}]}, "tools"),
     ({"tools": [{"type": "function", "name": "f", "parameters": {"required": [5]}}]}, "tools"),
     ({"metadata": {"k": "v" * 513}}, "metadata.k"),

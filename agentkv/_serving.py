@@ -28,6 +28,12 @@ def serve(
         list[str] | None,
         typer.Option(help="What clients call the model; again for more. Without it the folder's name."),
     ] = None,
+    any_model: Annotated[
+        bool, typer.Option("--any-model", help="Answer to whatever name clients call the model by.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse also what asks for nothing, or changes no answer here.")
+    ] = False,
     api_key: Annotated[
         str | None, typer.Option(envvar="AGENTKV_API_KEY", help="What clients must send; better by the environment.")
     ] = None,
@@ -97,6 +103,8 @@ def serve(
         fail("the API key is empty; set one, or leave it out")
     settings = Settings(
         names=tuple(name or [model.resolve().name if model.exists() else str(model)]),
+        any_name=any_model,
+        strict=strict,
         api_key=api_key,
         most_running=most_running,
         most_waiting=most_waiting,

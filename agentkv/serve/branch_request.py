@@ -10,9 +10,10 @@ from pydantic import AfterValidator, Field
 from .._sampling import Sampling
 from .._shown import shown
 from ..output import Grammar, JsonSchema, Regex
-from .body import Body, named
+from .body import Body
+from .body_errors import named
 from .branches import OWN_NAMES
-from .openai.chat_request import check_properties, template_message
+from .openai.chat_request import AnyMessage, check_properties, template_message
 from .refused import Refused, about, check_ids
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Given(Body):
 
     text: str | None = None
     tokens: list[int] | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: list[AnyMessage] | None = None
     template: dict[str, Any] | None = None
 
     @property

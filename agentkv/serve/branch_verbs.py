@@ -14,9 +14,10 @@ from starlette.responses import JSONResponse, Response
 from .._errors import AgentKVError
 from .._mark import Mark
 from . import branch_request as bodies
-from .body import checked, read_body
+from .body import read_body
 from .branches import Held, missing
 from .idempotency import Progress, respond
+from .leniency import checked
 from .refused import Refused, about, refused
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Verb = Callable[["Server", Held, B], Awaitable[Mapping[str, Any]]]
 
 async def create_branch(server: Server, request: Request) -> Response:
     """`POST /v1/branches`."""
-    body = await read_body(request, bodies.Create, server.settings.most_bytes)
+    body = await read_body(server, request, bodies.Create)
     body.check()
     prompt = body.prompt(server.context.model_info.vocab_size)
     whole = _whole(request)
@@ -65,7 +66,7 @@ async def show_branch(server: Server, request: Request) -> Response:
 async def delete_branch(server: Server, request: Request) -> Response:
     """`DELETE /v1/branches/{branch}`: what it runs ends, and its cells are free. `if_length` and `if_mark` are in the
     query."""
-    condition = _condition(request)
+    condition = _condition(server, request)
 
     async def work(emit: Emit) -> None:
         with server.branches.using(request.path_params["branch"]) as held:
@@ -80,7 +81,7 @@ async def delete_branch(server: Server, request: Request) -> Response:
 
 async def stop_branch(server: Server, request: Request) -> Response:
     """`POST .../stop`: ends what it generates, and answers once that has ended. Waits for no place."""
-    body = await read_body(request, bodies.Stop, server.settings.most_bytes)
+    body = await read_body(server, request, bodies.Stop)
     whole, progress = _whole(request), Progress()
 
     async def work(emit: Emit) -> None:
@@ -100,7 +101,7 @@ def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Se
     branch as it is then."""
 
     async def endpoint(server: Server, request: Request) -> Response:
-        body = await read_body(request, kind, server.settings.most_bytes)
+        body = await read_body(server, request, kind)
         whole, progress = _whole(request), Progress()
 
         async def work(emit: Emit) -> None:
@@ -193,7 +194,7 @@ select_branch = verb(bodies.Select, _select)
 async def generate_on_branch(server: Server, request: Request) -> Response:
     """`POST .../generate`. A client that hangs up ends it, unless it came with an `Idempotency-Key`; tokens that were
     made stay, of a stream those sent, or with `keep: "made"` or a key all."""
-    body = await read_body(request, bodies.Generate, server.settings.most_bytes)
+    body = await read_body(server, request, bodies.Generate)
     how, whole, progress = body.how(), _whole(request), Progress()
     name = request.path_params["branch"]
 
@@ -287,10 +288,10 @@ def _whole(request: Request) -> bool:
     return "whole" in request.query_params
 
 
-def _condition(request: Request) -> bodies.Condition:
+def _condition(server: Server, request: Request) -> bodies.Condition:
     """Of a request without a body. Raises Refused."""
     given = {name: int(value) if value.isdecimal() else value for name, value in request.query_params.items()}
-    return checked(bodies.Condition, given)
+    return checked(bodies.Condition, given, server.ignored)
 
 
 def _held(server: Server, request: Request) -> Held:

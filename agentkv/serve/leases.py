@@ -9,8 +9,8 @@ import anyio
 from starlette.responses import Response
 
 from . import branch_request as bodies
-from .body import checked
 from .event_stream import EventStream
+from .leniency import checked
 from .openai.chat import ERRORS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ PING_SECONDS = 15.0  # what lies between would take a silent connection for a de
 async def hold_lease(server: Server, request: Request) -> Response:
     """`GET /v1/leases/{lease}`: server-sent events without an end. With the connection the lease ends, and its branches
     are closed."""
-    lease = checked(bodies.Lease, dict(request.path_params)).lease
+    lease = checked(bodies.Lease, dict(request.path_params), server.ignored).lease
     over = server.admission.over
 
     async def stream(emit: Emit) -> None:

@@ -14,9 +14,10 @@ from .._errors import InvalidInput
 from .._published import PublishedBranch
 from .._publishing import branch_of, snapshot_of
 from . import branch_request as bodies
-from .body import Body, checked, read_body
+from .body import Body, read_body
 from .branch_verbs import told
 from .idempotency import respond
+from .leniency import checked
 from .refused import Refused, about, check_ids
 from .token_verbs import check_model
 
@@ -57,8 +58,8 @@ class Publish(Body):
 
 async def publish_branch(server: Server, request: Request) -> Response:
     """`PUT /v1/branches/{branch}/snapshot`: keeps a client's branch under a name."""
-    name = checked(bodies.Chosen, {"name": request.path_params["branch"]}).name
-    body = await read_body(request, Publish, server.settings.most_bytes)
+    name = checked(bodies.Chosen, {"name": request.path_params["branch"]}, server.ignored).name
+    body = await read_body(server, request, Publish)
     check_model(server, body.fingerprint, body.cache)
     published = body.published(server.context.model_info.vocab_size)
 

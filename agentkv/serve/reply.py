@@ -19,15 +19,13 @@ from agentkv_runtime.formats.parsed import (
     TextDelta,
 )
 
-from .._errors import InvalidInput
 from .._generation import Generation, Token, TopLogprob
 from .._message import Message, ToolCall, call_id
+from .checks import reply_prefix
 
 if TYPE_CHECKING:
     from .._branch import Branch
     from .asked import Asked
-
-_PREFIX = 64  # tokens before the message, in which a template may have begun it, with `<think>` say
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +91,10 @@ async def write(branch: Branch, asked: Asked, tell: Tell | None = None) -> Writt
 
     Texts of `ArgumentsDelta` add up to a JSON object, whatever the model's own spelling is.
 
-    Raises Refused or InvalidInput for what cannot be asked, and as `Branch.generate` does.
+    What cannot be asked was refused before (`check_reply`). Raises as `Branch.generate` does.
     """
     reply = _Reply(branch, asked)
-    try:
-        return await (reply.whole() if tell is None else reply.streamed(tell))
-    except InvalidInput:
-        asked.check_tools()
-        raise
+    return await (reply.whole() if tell is None else reply.streamed(tell))
 
 
 class _Reply:
@@ -115,8 +109,7 @@ class _Reply:
         self._ends = frozenset(home.tokenizer.eos_ids)
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(home.tokenizer.special_ids) - self._ends
-        written = self._text_of(branch._history.log[-_PREFIX:]).decode("utf-8", "replace")
-        prefix = form.template.reply_in(written)
+        prefix = reply_prefix(home, branch._history.log)
         self._held = asked.held(form, prefix)
         self._parser = form.parser(prefix=prefix, tools=asked.tools)
         self._parts = _Parts(isinstance(getattr(form.spelling, "call", None), JsonCall | NamedJsonCall))

@@ -6,26 +6,29 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.lowlevel
 import anyio.to_thread
 
+from .._branch import Branch
 from .._errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
 from .._messages import checked_messages, checked_template
+from .._prefilling import Prefilling
 from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
+from .checks import check_reply
 from .conversations import contradicts, names_of
 from .metrics import Metrics
+from .prompts import Begin, Reading, untold
 from .refused import Refused, about
 from .settings import Settings
 from .shelf import Kept, Shelf
 
 if TYPE_CHECKING:
-    from .._branch import Branch
     from .._context import Context
+    from .._continuation import Continuation
     from .._overflow import Room
     from .reply import Written
 
@@ -96,35 +99,35 @@ class Server:
             yield
 
     @asynccontextmanager
-    async def prompted(self, asked: Asked, after: Kept | None = None) -> AsyncIterator[Prompted]:
-        """A branch that holds what was asked, for the length of a block: a fork of `after`, which it goes on from, or
-        else of a conversation that waits and begins alike, or a new one.
+    async def prompted(self, asked: Asked, after: Kept | None = None, begin: Begin = untold) -> AsyncIterator[Prompted]:
+        """A branch that holds what was asked, for the length of a block: it goes on from the tokens of `after`, or else
+        of a conversation that waits and begins alike. `begin` is called once nothing is wrong with what was asked, and
+        the prompt has room.
 
         Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
         """
         with about(asked.given_as):
             asked = replace(asked, messages=checked_messages(asked.messages))
-            asked, after, branch = await self._begun(asked, after)
+            made = await self._made(asked, after)
+        await check_reply(self.context._home, asked, made.added)
+        with about(asked.given_as):
+            branch = await self._read(made, begin)
         prompted = Prompted(self, branch, branch.reused)
         try:
-            if after is not None:
-                template = asked.template or None
-                with about(asked.given_as):
-                    extended = await self.with_room(lambda: branch.extend(asked.messages, template=template))
-                prompted.cached = 0 if after.emptied else extended.kept
             yield prompted
         finally:
             prompted.leave()
 
     @asynccontextmanager
-    async def begun(self, prompt: str | Sequence[int], given_as: str) -> AsyncIterator[Prompted]:
-        """A branch that holds a text, or token ids, for the length of a block: the parameter `given_as`. Makes room as
-        `prompted` does.
+    async def begun(self, prompt: str | Sequence[int], given_as: str, begin: Begin = untold) -> AsyncIterator[Prompted]:
+        """A branch that holds a text, or token ids, for the length of a block: the parameter `given_as`. Makes room and
+        calls `begin` as `prompted` does.
 
         Control tokens that the text spells are parsed: it is the client's own.
         """
         with about(given_as):
-            branch = await self.with_room(lambda: self.context.branch(prompt, overflow=self))
+            made = await self.context._home.encoding.prompt(prompt)
+            branch = await self._read(made, begin)
         prompted = Prompted(self, branch, branch.reused)
         try:
             yield prompted
@@ -204,23 +207,32 @@ class Server:
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()
 
-    async def _begun(self, asked: Asked, after: Kept | None) -> tuple[Asked, Kept | None, Branch]:
-        """A branch, what it was forked from, and what is still to be said to it."""
+    async def _made(self, asked: Asked, after: Kept | None) -> Continuation:
+        """All tokens of the prompt; those of what it goes on from stay as they are."""
+        encoding = self.context._home.encoding
         while True:
             rest, known = (asked, after) if after is not None else self._known(asked)
+            template = rest.template or None
+            if known is None:
+                return await encoding.prompt(rest.messages, tools=rest.tools or None, template=template)
             try:
-                return rest, known, await self.with_room(partial(self._new, rest, known))
+                await self.with_room(known.branch._ready)  # what it has outside of the cache comes back
+                return await encoding.whole(rest.messages, after=known.branch._history, template=template)
             except BranchClosed:  # it gave way while this waited
                 if after is not None and after.branch.closed:
                     what = "what this goes on from gave way to others; send the whole conversation"
                     raise Refused("missing", what, "previous_response_not_found", "previous_response_id") from None
 
-    async def _new(self, asked: Asked, known: Kept | None) -> Branch:
-        if known is not None:
-            return await known.branch.fork()
-        return await self.context.branch(
-            asked.messages, tools=asked.tools or None, template=asked.template or None, overflow=self
-        )
+    async def _read(self, made: Continuation, begin: Begin) -> Branch:
+        """A branch of these tokens, of which those are computed that the cache does not have."""
+        reading, loop = Reading(begin), self.context._loop
+
+        async def read() -> Branch:
+            async with Prefilling(loop, made) as prompt:
+                await reading.finish(prompt, made)
+                return Branch(self.context._home, prompt.branch, None, self, prompt.reused)
+
+        return await self.with_room(read)
 
     def _known(self, asked: Asked) -> tuple[Asked, Kept | None]:
         """What is still to be said to the longest conversation that waits and begins alike."""

@@ -79,13 +79,13 @@ class Encoding:
             self._check_count(len(tokens), "")
         return Continuation(len(after or ()), tokens, None)
 
-    async def whole(self, messages: Prompt, *, after: History, template: object = None) -> Continuation:
+    async def whole(self, messages: Prompt, *, after: History, template: object = None) -> tuple[Continuation, int]:
         """All that a branch would hold which goes on from the present tokens of `after` by messages: what a new branch
-        begins with. Raises as `prompt` does."""
+        begins with; and how many of these tokens are among them. Raises as `prompt` does."""
         made = await self.prompt(messages, after=after, template=template)
         tokens = [*after.log[: made.kept], *made.added]
         self._check_count(len(tokens), "")
-        return Continuation(0, tokens, made.conversation)
+        return Continuation(0, tokens, made.conversation), made.kept
 
     async def choices(self, choices: object) -> tuple[list[str], list[list[int]]]:
         """Texts to choose from, and the tokens of each. Raises InvalidInput, ContextFull."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
@@ -17,33 +17,56 @@ if TYPE_CHECKING:
     from ._loop import StepLoop
 
 
+class Source(NamedTuple):
+    """An idle branch that begins alike: the first `kept` tokens of both are the same."""
+
+    branch: int
+    kept: int
+
+
 class PromptJob(Job[None]):
     """Makes a branch of all tokens of a continuation, and computes what the cache does not have of them.
 
+    With a `source` that branch is extended, unless more is retained: by a prompt of the same tokens that was ended on
+    its way, say. What a branch has that was loaded, its forks alone share.
+
     Attributes:
         branch: its number, once the engine has taken it on.
-        reused: so many of its tokens were in the cache then.
+        reused: so many of its tokens were in the cache then; the last one that a source made counts, too.
     """
 
-    __slots__ = ("_conversation", "_histories", "_tokens", "branch", "reused")
+    __slots__ = ("_conversation", "_histories", "_source", "_tokens", "branch", "reused")
 
-    def __init__(self, histories: Histories, made: Continuation) -> None:
-        super().__init__(self._create, self._end, lambda worker: worker.close(self.branch))
+    def __init__(self, histories: Histories, made: Continuation, source: Source | None = None) -> None:
+        super().__init__(self._create, self._end, self._undo_made)
         self._histories = histories
         self._tokens = made.added
         self._conversation = made.conversation
+        self._source = source
         self.branch = -1
         self.reused = 0
 
     def _create(self, engine: StepEngine) -> int:
         branch, reused = engine.create(self._tokens)
         try:
-            job = engine.extend(branch, self._tokens[reused:])
+            if self._source is None or reused >= self._source.kept:
+                job = engine.extend(branch, self._tokens[reused:])
+                self.branch, self.reused = branch, reused
+                return job
         except Exception:
             engine.close(branch)
             raise
-        self.branch, self.reused = branch, reused
+        engine.close(branch)
+        branch, kept = self._source
+        engine.rollback(branch, kept, keep_forgotten=True)
+        cached = kept if engine.lacking(branch) <= 1 else engine.n_cached(branch)
+        job = engine.extend(branch, self._tokens[kept:])
+        self.branch, self.reused = branch, cached
         return job
+
+    def _undo_made(self, worker: Worker) -> None:
+        if self._source is None or self.branch != self._source.branch:
+            worker.close(self.branch)
 
     def _end(self, finished: Finished) -> None:
         check_finished(finished)
@@ -56,8 +79,8 @@ class _WatchedJob(PromptJob):
 
     __slots__ = ("taken",)
 
-    def __init__(self, histories: Histories, made: Continuation) -> None:
-        super().__init__(histories, made)
+    def __init__(self, histories: Histories, made: Continuation, source: Source | None) -> None:
+        super().__init__(histories, made, source)
         self.taken = anyio.Event()
 
     def apply(self, worker: Worker) -> None:
@@ -73,9 +96,9 @@ class Prefilling:
     """A prompt that is being computed, for the length of a block: entered once the engine has taken it on. What is left
     of it then is ended, and its branch closed; what was computed of it is retained for whoever asks the same again."""
 
-    def __init__(self, loop: StepLoop, made: Continuation) -> None:
+    def __init__(self, loop: StepLoop, made: Continuation, source: Source | None) -> None:
         self._loop = loop
-        self._job = _WatchedJob(loop.histories, made)
+        self._job = _WatchedJob(loop.histories, made, source)
 
     @property
     def branch(self) -> int:

@@ -73,8 +73,8 @@ class Emit:
 
     async def begin(self) -> None:
         """Sends the head, where there is no event to send yet: what is wrong from then on is an event."""
-        if not self.begun:
-            await self._body(self._ping)
+        async with self._sending:
+            await self._begin()
 
     async def end(self) -> None:
         """Nothing more comes."""
@@ -91,10 +91,13 @@ class Emit:
     async def _body(self, body: bytes, more: bool = True) -> None:
         async with self._sending:
             self._count += 1
-            if not self.begun:
-                self.begun = True
-                await self._send({"type": "http.response.start", "status": 200, "headers": self._head})
+            await self._begin()
             await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._head})
 
 
 class EventStream(Response):

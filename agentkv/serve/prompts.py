@@ -22,12 +22,10 @@ class Begun:
     Attributes:
         tokens: of the prompt.
         cached: so many of them are in the cache already.
-        calls: of tools, in the conversation before.
     """
 
     tokens: list[int]
     cached: int
-    calls: int
 
 
 Progress = Callable[[int], Awaitable[None]]
@@ -52,8 +50,7 @@ class Reading:
         """Returns once the prompt is read; raises what that failed with."""
         if self._begin is not None:
             begin, self._begin = self._begin, None
-            calls = 0 if made.conversation is None else made.conversation.calls
-            self._progress = await begin(Begun(made.added, prompt.reused, calls))
+            self._progress = await begin(Begun(made.added, prompt.reused))
         if self._progress is not None:
             await self._watch(prompt, self._progress)
         await prompt.computed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,7 @@ import anyio.to_thread
 from .._branch import Branch
 from .._errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
 from .._messages import checked_messages, checked_template
-from .._prefilling import Prefilling
+from .._prefilling import Prefilling, Source
 from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
@@ -108,11 +108,11 @@ class Server:
         """
         with about(asked.given_as):
             asked = replace(asked, messages=checked_messages(asked.messages))
-            made = await self._made(asked, after)
+            asked, after = (asked, after) if after is not None else self._known(asked)
+            made, kept = await self._made(asked, after)
         await check_reply(self.context._home, asked, made.added)
         with about(asked.given_as):
-            branch = await self._read(made, begin)
-        prompted = Prompted(self, branch, branch.reused)
+            prompted = await self._read(made, begin, after, kept)
         try:
             yield prompted
         finally:
@@ -126,9 +126,11 @@ class Server:
         Control tokens that the text spells are parsed: it is the client's own.
         """
         with about(given_as):
-            made = await self.context._home.encoding.prompt(prompt)
-            branch = await self._read(made, begin)
-        prompted = Prompted(self, branch, branch.reused)
+            try:
+                made = await self.context._home.encoding.prompt(prompt)
+            except ContextFull as error:
+                raise _too_long(error) from error
+            prompted = await self._read(made, begin)
         try:
             yield prompted
         finally:
@@ -207,32 +209,42 @@ class Server:
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()
 
-    async def _made(self, asked: Asked, after: Kept | None) -> Continuation:
-        """All tokens of the prompt; those of what it goes on from stay as they are."""
-        encoding = self.context._home.encoding
-        while True:
-            rest, known = (asked, after) if after is not None else self._known(asked)
-            template = rest.template or None
-            if known is None:
-                return await encoding.prompt(rest.messages, tools=rest.tools or None, template=template)
-            try:
-                await self.with_room(known.branch._ready)  # what it has outside of the cache comes back
-                return await encoding.whole(rest.messages, after=known.branch._history, template=template)
-            except BranchClosed:  # it gave way while this waited
-                if after is not None and after.branch.closed:
-                    what = "what this goes on from gave way to others; send the whole conversation"
-                    raise Refused("missing", what, "previous_response_not_found", "previous_response_id") from None
+    async def _made(self, asked: Asked, after: Kept | None) -> tuple[Continuation, int]:
+        """All tokens of the prompt, and how many of them are those of what it goes on from."""
+        encoding, template = self.context._home.encoding, asked.template or None
+        try:
+            if after is not None:
+                return await encoding.whole(asked.messages, after=after.branch._history, template=template)
+            return await encoding.prompt(asked.messages, tools=asked.tools or None, template=template), 0
+        except ContextFull as error:
+            raise _too_long(error) from error
 
-    async def _read(self, made: Continuation, begin: Begin) -> Branch:
+    async def _read(self, made: Continuation, begin: Begin, after: Kept | None = None, kept: int = 0) -> Prompted:
         """A branch of these tokens, of which those are computed that the cache does not have."""
-        reading, loop = Reading(begin), self.context._loop
+        home, reading = self.context._home, Reading(begin)
+        fork = None if after is None else await self._forked(after)
+        source = None if fork is None else Source(fork.id, kept)
 
-        async def read() -> Branch:
-            async with Prefilling(loop, made) as prompt:
+        async def read() -> Prompted:
+            async with Prefilling(home.loop, made, source) as prompt:
                 await reading.finish(prompt, made)
-                return Branch(self.context._home, prompt.branch, None, self, prompt.reused)
+                if fork is not None and prompt.branch == fork.id:
+                    return Prompted(self, fork, prompt.reused)
+                return Prompted(self, Branch(home, prompt.branch, None, self, prompt.reused), prompt.reused)
 
-        return await self.with_room(read)
+        prompted = None
+        try:
+            prompted = await self.with_room(read)
+        finally:
+            if fork is not None and (prompted is None or prompted.branch is not fork):
+                fork.close()
+        return prompted
+
+    async def _forked(self, kept: Kept) -> Branch | None:
+        """A fork, which holds its cells as long as it is there. None where it gave way to others meanwhile."""
+        with suppress(BranchClosed):
+            return await self.with_room(lambda: kept.branch.fork())
+        return None
 
     def _known(self, asked: Asked) -> tuple[Asked, Kept | None]:
         """What is still to be said to the longest conversation that waits and begins alike."""

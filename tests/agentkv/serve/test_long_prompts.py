@@ -311,7 +311,9 @@ async def test_two_prompts_that_have_no_room_together_each_begin_once() -> None:
                 group.start_soon(ask, "Well.")
                 await steps.until_one_waits()
                 group.start_soon(ask, "Now.")
-                await served_until(lambda: len(served.ctx._loop._outbox.left()) > 0 or served.server.admission.running == 2)
+                await served_until(
+                    lambda: len(served.ctx._loop._outbox.left()) > 0 or served.server.admission.running == 2
+                )
                 steps.let_all()
         for lines in told:
             assert sum('"role"' in line for line in lines) == 1

@@ -19,7 +19,7 @@ from prompt_toolkit.output import Output
 
 MOST_BYTES = 1 << 16
 MOST_SHOWN = 60  # bytes
-PASTE_SECONDS = 0.5  # from one part of a paste to the next, at most
+PASTE_SECONDS = 2.0  # from one part of a paste to the next, at most
 _SEQUENCE = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|.)?")  # of keys such as arrows
 _PASTE_BEGINS, _PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 

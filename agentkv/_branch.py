@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -14,16 +13,18 @@ from numpy.typing import NDArray
 
 from ._closing import Closing
 from ._commands import Job, check_finished
-from ._errors import BranchBusy, BranchClosed, ContextFull, InvalidInput, PositionsExhausted
-from ._extending import Extended, Extending, Moved
+from ._errors import BranchBusy, BranchClosed, InvalidInput
+from ._extending import Extended, extend_by
 from ._generating import Generating
 from ._generation import Choice
+from ._hold import acting_hold
 from ._inputs import Prompt, checked_count, checked_name
 from ._keeping import Keeping
 from ._mark import Mark, make_mark, place_of
 from ._message import Message
-from ._overflow import Overflow, RoomMaker, checked_overflow, with_room
+from ._overflow import Overflow, checked_overflow, with_room
 from ._overflow_policies import Stop
+from ._record import BranchRecord
 from ._shown import shown
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ._context import Context
     from ._engine import Finished
     from ._home import Home
-    from ._loading import Loaded
 
 MOST_FORKS = 2**31 - 1
 
@@ -50,34 +50,24 @@ class Branch(Generating, Keeping):
 
     __slots__ = (
         "__weakref__",
-        "_closed",
-        "_finalizer",
         "_history",
         "_hold",
         "_home",
         "_id",
-        "_loaded",
         "_loop",
-        "_overflow",
-        "_parent",
-        "_reused",
+        "_record",
     )
 
     def __init__(
         self, home: Home, engine_id: int, parent: Branch | None, overflow: Overflow | None = None, reused: int = 0
     ) -> None:
         self._home = home
-        self._overflow: Overflow = overflow or (home.overflow if parent is None else parent._overflow_of_forks())
         self._loop = home.loop
         self._id = engine_id
         self._history = self._loop.histories[engine_id]
-        self._parent = None if parent is None else weakref.ref(parent)
-        self._reused = reused if parent is None else len(self._history)
-        self._closed = False
         self._hold: object = None
-        self._loaded: Loaded | None = None
-        self._finalizer = weakref.finalize(self, self._loop.release, engine_id)
-        self._finalizer.atexit = False
+        policy = overflow or (home.overflow if parent is None else parent._overflow_of_forks())
+        self._record = BranchRecord(self, parent, policy, reused if parent is None else len(self._history))
         home.enter(self)
 
     @property
@@ -94,34 +84,35 @@ class Branch(Generating, Keeping):
     @property
     def parent(self) -> Branch | None:
         """The branch that it was forked from; None for a root, and once the parent is gone."""
-        return None if self._parent is None else self._parent()
+        parent = self._record.parent
+        return None if parent is None else parent()
 
     @property
     def overflow(self) -> Overflow:
         """What makes room when it does not fit any more; forks begin with their parent's. To be set by anybody, for
         what begins after that."""
-        return self._overflow
+        return self._record.overflow
 
     @overflow.setter
     def overflow(self, policy: Overflow) -> None:
-        self._overflow = checked_overflow(policy)
+        self._record.overflow = checked_overflow(policy)
 
     @property
     def _makes_room(self) -> bool:
-        return not isinstance(self._overflow, Stop)
+        return not isinstance(self.overflow, Stop)
 
     def _overflow_of_forks(self) -> Overflow:
-        return Stop() if self._history.asking else self._overflow  # a policy is not asked on behalf of itself
+        return Stop() if self._history.asking else self.overflow  # a policy is not asked on behalf of itself
 
     @property
     def closed(self) -> bool:
         """Was it closed?"""
-        return self._closed or not self._loop.is_open
+        return self._record.closed or not self._loop.is_open
 
     @property
     def reused(self) -> int:
         """How many of the tokens that it began with were in the cache already: all of them for a fork."""
-        return self._reused
+        return self._record.reused
 
     @property
     def tokens(self) -> list[int]:
@@ -130,11 +121,17 @@ class Branch(Generating, Keeping):
 
     @property
     def text(self) -> str:
-        """The tokens as text, special tokens included."""
-        return self._home.tokenizer.decode(self.tokens, skip_special=False)
+        """The tokens as text, special tokens included; a character that the last ones only begin is none of it."""
+        return self._home.spelling.whole(self.tokens)
 
     def __len__(self) -> int:
         return len(self._history)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Branch) and other._record is self._record
+
+    def __hash__(self) -> int:
+        return hash(self._record)
 
     def __bool__(self) -> bool:
         return True  # an empty branch is still a branch
@@ -171,19 +168,8 @@ class Branch(Generating, Keeping):
             ContextFull: fewer cells are free than tokens were given, and `overflow` makes no room.
             PositionsExhausted: more tokens than the model has positions.
         """
-        room: RoomMaker | None = None
-        while True:
-            await self._ready()
-            made = await self._home.encoding.prompt(prompt, after=self._history, template=template)
-            await self._ready()
-            try:
-                return await Extending(self._loop, self._id, self._history, made).run()
-            except Moved:
-                pass  # it is made anew
-            except (ContextFull, PositionsExhausted):
-                room = room or RoomMaker(self, len(made.added))
-                if not await room.make():
-                    raise
+        encode = self._home.encoding.prompt
+        return await extend_by(self, lambda: encode(prompt, after=self._history, template=template))
 
     def mark(self, name: str | None = None) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free.
@@ -307,10 +293,8 @@ class Branch(Generating, Keeping):
         `await branch.close()` also waits until its cells are free.
         """
         self._home.leave(self)
-        if self._closed:
+        if not self._record.close():
             return Closing(self._loop, None)
-        self._closed = True
-        self._finalizer.detach()
         return Closing(self._loop, self._loop.close(self._id))
 
     async def __aenter__(self) -> Branch:
@@ -327,13 +311,13 @@ class Branch(Generating, Keeping):
 
     def _check(self) -> None:
         self._loop.check_open()
-        if self._closed:
+        if self._record.closed:
             raise BranchClosed(f"branch {self._id} is closed; use a live branch, or fork before closing")
 
     def _check_free(self) -> None:
         """For verbs that change the branch, or run something on it."""
         self._check()
-        if self._history.hold is not None and self._history.hold is not self._hold:
+        if self._history.hold not in (None, self._hold, acting_hold.get()):
             raise BranchBusy(f"branch {self._id} is in an agent's turn; wait for its end, or work on a fork")
 
     async def _ready(self, verb: str | None = None) -> None:

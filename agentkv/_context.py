@@ -12,6 +12,7 @@ from ._branch import Branch
 from ._call_format import CallFormat, checked_format
 from ._commands import CellCall
 from ._connecting import Connecting
+from ._continuation import Continuation
 from ._encoding import Encoding
 from ._errors import InvalidInput
 from ._exporting import exported, needs_export
@@ -223,9 +224,12 @@ class Context(Storing, Connecting):
         if prompt is None:
             return await self._empty_branch(policy)
         made = await self._home.encoding.prompt(prompt, tools=tools, template=template)
+        return await self._branch_of(made, policy)
+
+    async def _branch_of(self, made: Continuation, overflow: Overflow | None) -> Branch:
         job = PromptJob(self._loop.histories, made)
         await self._loop.run(job)
-        return Branch(self._home, job.branch, None, policy, job.reused)
+        return Branch(self._home, job.branch, None, overflow, job.reused)
 
     def sync(self) -> SyncContext:
         """The same Context with verbs that block, for other threads than its event loop's. Raises WrongEventLoop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,10 @@ from ._errors import BranchClosed, ContextClosed
 if TYPE_CHECKING:
     from ._branch import Branch
     from ._engine import StepEngine
+
+
+acting_hold: ContextVar[Hold | None] = ContextVar("acting_hold", default=None)
+"""The hold that an overflow policy acts for while it is asked: the branch itself takes its verbs then."""
 
 
 class Hold:
@@ -104,9 +109,9 @@ class Hold:
 
 
 def _view(branch: Branch, hold: Hold) -> Branch:
-    """The same branch, for whoever holds it. It is no branch of its own: it is not listed, and closes nothing."""
+    """The same branch with the right to act on it in a turn: equal to it, and of the same record."""
     view = type(branch).__new__(type(branch))
-    for name in ("_home", "_loop", "_id", "_history", "_parent", "_closed", "_finalizer", "_loaded", "_overflow"):
+    for name in ("_home", "_loop", "_id", "_history", "_record"):
         setattr(view, name, getattr(branch, name))
     view._hold = hold
     return view

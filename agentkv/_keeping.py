@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._home import Home
     from ._loading import Loaded
     from ._loop import StepLoop
+    from ._record import BranchRecord
 
 
 class Keeping:
@@ -26,13 +27,13 @@ class Keeping:
     _history: History
     _home: Home
     _id: int
-    _loaded: Loaded | None
     _loop: StepLoop
+    _record: BranchRecord
 
     @property
     def loaded(self) -> Loaded | None:
         """Where a branch that was loaded from a file has its cells from; None for any other."""
-        return self._loaded
+        return self._record.loaded
 
     async def save(self, path: str | Path, *, shareable: bool = False, progress: Progress | None = None) -> Saved:
         """Saves the branch to a file, for `Context.load`: tokens, keys and values, messages, named marks, and what its
@@ -94,6 +95,33 @@ class Keeping:
         last = checked_count(p1, "p1", 0, max(length - 1, 0))
         first = checked_count(p0, "p0", 0, last)
         return await self._loop.call(lambda engine: engine.forget(self._id, first, last))
+
+    async def publish(self, name: str) -> None:
+        """Has the server keep the branch, as it is now, under a name, for `Context.attach` in any process: tokens, the
+        server's cells, messages, tools, named marks, the last output, and what its random numbers depend on.
+
+        What this branch is extended by later is not there until it is published again: then it takes the place of what
+        was. That is so for the branch that published it, and for one that was attached; not for their forks, nor where
+        somebody else changed it there since. Sent again where its answer is lost, and done once.
+
+        The server keeps it as it keeps the branches of `/v1/branches`, where it has the same name: until somebody
+        deletes it, it was idle for long (`agentkv serve --branch-seconds`), or the server ends.
+
+        Args:
+            name: 1 to 64 letters, digits, "_", "." and "-"; the first one a letter or a digit.
+
+        Raises:
+            BranchExists: another branch has that name, or somebody changed this one there.
+            BranchBusy: the branch runs something.
+            InvalidInput: no name, or no server of `agentkv serve`.
+            RemoteError: no server answers.
+        """
+        await self._ready()
+        self._home.check_publishes()
+        from ._published import checked_publication
+        from ._publishing import publish
+
+        await publish(cast("Branch", self), checked_publication(name))
 
     @property
     def offloaded(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
@@ -13,6 +14,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from ._continuation import common_prefix
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._generation_jobs import GenerationJob, GoOn
+from ._hold import acting_hold
 from ._inputs import ChatMessage, checked_count, checked_ids
 from ._log import log
 from ._shown import shown
@@ -250,11 +252,12 @@ class RoomMaker:
         if not branch._makes_room or history.asking:  # what a policy does on the branch itself asks nobody
             return False
         state = await _state_of(branch)
-        room = Room(branch, state, self._tokens)
+        room = Room(branch._record.branch or branch, state, self._tokens)
         if not (room.cells or room.positions):
             tried, self._fits = self._fits == state, state
             return not tried
         history.asking = True
+        acting = acting_hold.set(history.hold)
         try:
             answer = branch.overflow.make_room(room)
             if not isawaitable(answer):
@@ -262,6 +265,8 @@ class RoomMaker:
             made = bool(await answer)
         finally:
             history.asking, room._over = False, True
+            with suppress(ValueError):  # a coroutine that is torn down may end in another context
+                acting_hold.reset(acting)
         log.debug("room was asked for", branch=branch.id, made=made, cells=room.cells, positions=room.positions)
         return made and not branch.closed and await self._better(state, room)
 
@@ -288,12 +293,16 @@ async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Await
 
 async def run_generation(branch: Generating, job: GenerationJob[T]) -> T:
     """Runs a generation to its end; where it waits for room, the branch's policy is asked."""
-    loop, room = branch._loop, RoomMaker(branch, 1)
+    return await run_waiting(branch._loop, job, RoomMaker(branch, 1).make)
+
+
+async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable[[], Awaitable[bool]]) -> T:
+    """Runs a generation to its end; where it waits for room, `make_room` says whether there is some then."""
     await checkpoint_if_cancelled()
     loop.submit(job)
     try:
         while await job.paused():
-            loop.submit(GoOn(job, await room.make()))
+            loop.submit(GoOn(job, await make_room()))
     except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
         loop.drop(job)
         raise

@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
+from .._aio.lock import Lock
 from .._log import log
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Trunks:
                 root.definitions = definitions
                 root.branch._home.leave(root.branch)
             branch = await root.branch.fork()
-        branch._parent = None  # what it was forked from is nobody's
+        branch._record.parent = None  # what it was forked from is nobody's
         return branch
 
     def close(self) -> None:
@@ -63,6 +62,6 @@ class _Root:
     """One agent's prompt."""
 
     def __init__(self) -> None:
-        self.lock = anyio.Lock()
+        self.lock = Lock()
         self.branch: Branch | None = None
         self.definitions: Definitions = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from agentkv_runtime.formats.parsed import CallOpened
+
 from .._errors import InvalidInput, PositionsExhausted
 from .._request import GenerationRequest
 from .._speculation import INHERIT
@@ -12,30 +14,39 @@ from ..output._state import ConstraintFailed
 from .refused import Refused
 
 if TYPE_CHECKING:
+    from .._continuation import Continuation
+    from .._conversation import Conversation
     from .._home import Home
     from .asked import Asked
     from .token_requests import GenerateTokens
 
 NO_BRANCH = -1  # yet
-_PREFIX = 64  # tokens before the message, in which a template may have begun it, with `<think>` say
+NO_BRANCH = -1  # yet
+_SOME_TEXT = "."
 
 
-def reply_prefix(home: Home, tokens: Sequence[int]) -> str:
-    """What the chat template wrote of the message that is to come after these tokens."""
-    spelled = home.token_bytes
-    written = b"".join(spelled[token] for token in tokens[-_PREFIX:] if 0 <= token < len(spelled))
-    return home.format.template.reply_in(written.decode("utf-8", "replace"))
+def begun_reply(home: Home, conversation: Conversation, log: Sequence[int]) -> str:
+    """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
+    form, opened = home.format, conversation.tail
+    begun = form.template.begun_in(opened.text if opened else "")
+    said = home.spelling.spelled(log[conversation.end :]).decode("utf-8", "replace")
+    parser = form.parser(prefix=begun + said)
+    if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
+        return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
+    return begun + said
 
 
-async def check_reply(home: Home, asked: Asked, tokens: Sequence[int]) -> None:
-    """Raises Refused or InvalidInput where no message can be asked for so, after these tokens."""
+async def check_reply(home: Home, asked: Asked, made: Continuation) -> None:
+    """Raises Refused or InvalidInput where no message can be asked for so, behind this prompt."""
+    assert made.conversation is not None
+    prefix = begun_reply(home, made.conversation, made.added)
     request = GenerationRequest.checked(
         NO_BRANCH,
         max_tokens=asked.max_tokens or 1,
         stop=list(asked.stop) or None,
         sampling=asked.sampling,
         top_logprobs=asked.top_logprobs,
-        output=asked.held(home.format, reply_prefix(home, tokens)),
+        output=asked.held(home.format, prefix),
         speculative=INHERIT,
         home=home,
         wait_for_room=True,

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 
+class Emit(Protocol):
+    """Takes one event."""
+
+    async def __call__(self, data: str, event: str | None = None) -> None:
+        """`data` is one line; `event` is the event's name."""
+
+
 class Protocols(Protocol):
     """How a protocol writes errors."""
 
@@ -51,8 +58,8 @@ class Answer(Response):
                 await response(scope, receive, send)
 
 
-class Emit:
-    """Sends the events of one stream: its head with the first one, or before.
+class Events(Emit):
+    """The events of one response: its head goes out with the first one, or before.
 
     Attributes:
         begun: was the head sent?
@@ -108,7 +115,7 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, work: Callable[[Emit], Awaitable[None]], errors: Protocols, headers: Mapping[str, str] | None = None
+        self, work: Callable[[Events], Awaitable[None]], errors: Protocols, headers: Mapping[str, str] | None = None
     ) -> None:
         self._work = work
         self._errors = errors
@@ -117,7 +124,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        emit = Emit(send, self._head, self._errors.ping)
+        emit = Events(send, self._head, self._errors.ping)
         failure: Response | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(_hang_up, receive, group.cancel_scope)

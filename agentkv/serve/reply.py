@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.formats.call_spelling import JsonCall, NamedJsonCall
 from agentkv_runtime.formats.parsed import (
     ArgumentsDelta,
     CallClosed,
@@ -20,8 +18,9 @@ from agentkv_runtime.formats.parsed import (
 )
 
 from .._generation import Generation, Token, TopLogprob
-from .._message import Message, ToolCall, call_id
-from .checks import reply_prefix
+from .._message import Message, ToolCall
+from .._spelling import is_ended, text_decoder
+from .checks import begun_reply
 
 if TYPE_CHECKING:
     from .._branch import Branch
@@ -89,7 +88,7 @@ class Written:
 async def write(branch: Branch, asked: Asked, tell: Tell | None = None) -> Written:
     """Has the model write a message, and tells of each part as it comes. All of it stays on the branch.
 
-    Texts of `ArgumentsDelta` add up to a JSON object, whatever the model's own spelling is.
+    Calls are told once they are complete, and their arguments are JSON, whatever the model's own spelling is.
 
     What cannot be asked was refused before (`check_reply`). Raises as `Branch.generate` does.
     """
@@ -106,13 +105,18 @@ class _Reply:
         self._branch = branch
         self._asked = asked
         self._spelled = home.token_bytes
-        self._ends = frozenset(home.tokenizer.eos_ids)
+        special = home.tokenizer.special_ids
+        # What is no part of the message: what ends it, and control tokens that stop strings spell.
+        self._ends = frozenset(home.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
-        self._control = frozenset(home.tokenizer.special_ids) - self._ends
-        prefix = reply_prefix(home, branch._history.log)
+        self._control = frozenset(special) - self._ends
+        self._decoder = text_decoder(home.spelling.begun(branch._history.log))
+        self._conversation = branch._history.conversation
+        prefix = begun_reply(home, self._conversation, branch._history.log)
         self._held = asked.held(form, prefix)
         self._parser = form.parser(prefix=prefix, tools=asked.tools)
-        self._parts = _Parts(isinstance(getattr(form.spelling, "call", None), JsonCall | NamedJsonCall))
+        self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
+        self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
         self._told: list[Part] = []
         self._unsaid: list[Likely] = []  # tokens whose text the parser holds back
 
@@ -124,15 +128,21 @@ class _Reply:
                 zip(generation.tokens, generation.logprobs, self._tops(generation), strict=True)
             )
         ]
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        left, _ = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
-        for batch in ([token] for token in tokens) if self._asked.logprobs else [tokens]:
-            piece = self._text_of(token.id for token in batch if token.id not in self._ends)[: max(left, 0)]
-            left -= len(piece)
-            if piece:
-                self._read(decoder.decode(piece), batch)
+        texts = list(self._texts(generation, tokens))
+        for text, batch in texts if self._asked.logprobs else [("".join(text for text, _ in texts), tokens)]:
+            self._read(text, batch)
         self._end()
         return self._written(generation)
+
+    def _texts(self, generation: Generation, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
+        """What each token before the stop string adds to the text, and what the end does."""
+        left, _ = self._before_stop(generation)
+        for token in tokens:
+            piece = b"" if token.id in self._ends else self._bytes_of(token.id)[: max(left, 0)]
+            left -= len(piece)
+            if piece:
+                yield self._marker(token.id) or self._decoder.decode(piece), [token]
+        yield self._decoder.decode(b"", final=is_ended(generation.finish_reason)), []
 
     async def streamed(self, tell: Tell) -> Written:
         stream = self._branch.stream(**self._how(), output=self._held, keep="made")
@@ -168,7 +178,7 @@ class _Reply:
 
     def _part(self, deltas: Iterable[Delta]) -> Part:
         """Tokens are of the content where content comes of them, else of what is around it."""
-        parts = list(self._parts.of(deltas))
+        parts = list(_told(deltas))
         said: list[Likely] = []
         if any(isinstance(delta, TextDelta) for delta in parts):
             said = self._unsaid
@@ -178,21 +188,39 @@ class _Reply:
         return self._told[-1]
 
     def _written(self, generation: Generation) -> Written:
-        _, stopped_by = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
+        _, stopped_by = self._before_stop(generation)
         parsed = self._parser.finish()
         return Written(self._message(parsed), generation, self._told, stopped_by)
 
     def _message(self, parsed: ParsedMessage) -> Message:
-        """Its calls have the numbers that the branch counts them by."""
-        before = self._branch._history.conversation.calls
+        """What is new of it. Its calls have the ids that the branch gives them."""
         calls = tuple(
-            ToolCall(call.name, call.arguments, call_id(number), call.error)
-            for number, call in enumerate(parsed.calls, before)
+            ToolCall(call.name, call.arguments, self._conversation.call_id(index), call.error)
+            for index, call in enumerate(parsed.calls)
         )
-        return Message("assistant", parsed.content, parsed.reasoning or None, calls)
+        reasoning = parsed.reasoning.removeprefix(self._thought)
+        return Message("assistant", parsed.content.removeprefix(self._said), reasoning or None, calls)
 
     def _tops(self, generation: Generation) -> Sequence[tuple[TopLogprob, ...]]:
         return generation.top_logprobs or [()] * len(generation.tokens)
+
+    def _in_stop(self, token: int) -> bool:
+        """Does a stop string spell the token?"""
+        spelled = self._bytes_of(token)
+        return bool(spelled) and any(spelled in stop.encode() for stop in self._asked.stop)
+
+    def _before_stop(self, generation: Generation) -> tuple[int, str | None]:
+        """Bytes of the message before the stop string that ended it, and that string."""
+        pieces = [b"" if i in self._control else self._bytes_of(i) for i in generation.tokens]
+        at, stopped_by = _stop_in(pieces, self._asked.stop if generation.finish_reason == "stop" else ())
+        before = place = 0
+        for token, piece in zip(generation.tokens, pieces, strict=True):
+            if token in self._control and place <= at:
+                before += len(self._bytes_of(token))
+            elif token not in self._ends:
+                before += min(len(piece), max(at - place, 0))
+            place += len(piece)
+        return before, stopped_by
 
     def _marker(self, token: int) -> str:
         """What a control token spells; the texts of a stream leave it out."""
@@ -205,32 +233,30 @@ class _Reply:
         return b"".join(map(self._bytes_of, tokens))
 
 
-class _Parts:
-    """Deltas whose arguments are JSON: as the model writes them where that is what it writes, else once a call is
-    complete."""
-
-    def __init__(self, as_written: bool) -> None:
-        self._as_written = as_written
-        self._begun: set[int] = set()  # calls whose arguments were told
-
-    def of(self, deltas: Iterable[Delta]) -> Iterable[Delta]:
-        for delta in deltas:
-            match delta:
-                case ArgumentsDelta(index):
-                    if self._as_written:
-                        self._begun.add(index)
-                        yield delta
-                case CallClosed(index, call):
-                    if index not in self._begun and call.error is None:
-                        yield ArgumentsDelta(index, json.dumps(call.arguments, ensure_ascii=False))
-                    yield delta
-                case TextDelta() | ReasoningDelta() | CallOpened():
-                    yield delta
+def _told(deltas: Iterable[Delta]) -> Iterable[Delta]:
+    """Deltas with calls that are complete, each at once, and their arguments as JSON. A call that is cut short is not
+    told: nobody could run it, nor take back what was told of it."""
+    for delta in deltas:
+        match delta:
+            case TextDelta() | ReasoningDelta():
+                yield delta
+            case CallClosed(index, call) if call.error is None:
+                yield CallOpened(index, call.name)
+                yield ArgumentsDelta(index, json.dumps(call.arguments, ensure_ascii=False))
+                yield delta
 
 
-def _without_stop(spelled: bytes, stop: Sequence[str], generation: Generation) -> tuple[int, str | None]:
-    """Bytes before the stop string that ended a generation, and that string."""
-    if generation.finish_reason != "stop":
-        return len(spelled), None
-    found = [(at, text) for text in stop if (at := spelled.find(text.encode())) >= 0]
-    return min(found, default=(len(spelled), None), key=lambda each: each[0])
+def _text_of(kind: type[TextDelta | ReasoningDelta], deltas: Iterable[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, kind))
+
+
+def _stop_in(pieces: Sequence[bytes], stop: Sequence[str]) -> tuple[int, str | None]:
+    """Where in the pieces the stop string begins that the last of them completes, and that string; else their end."""
+    spelled, last = b"".join(pieces), len(pieces[-1]) if pieces else 0
+    found = []
+    for text in stop:
+        size = len(text.encode())
+        if (at := spelled.find(text.encode(), max(len(spelled) - last - size + 1, 0))) >= 0:
+            found.append((at + size, at, text))
+    _, at, stopped_by = min(found, default=(0, len(spelled), None))
+    return at, stopped_by

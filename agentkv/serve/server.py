@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.lowlevel
@@ -13,13 +14,16 @@ import anyio.to_thread
 
 from .._branch import Branch
 from .._errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
-from .._messages import checked_messages, checked_template
+from .._messages import checked_messages, checked_template, text_of
 from .._prefilling import Prefilling, Source
+from .._results import in_call_order, with_ids_of
 from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
 from .checks import check_reply
-from .conversations import contradicts, names_of
+from .conversations import contradicts, digest_of, names_of
+from .fitting import fitted
+from .ignored import Ignored
 from .metrics import Metrics
 from .prompts import Begin, Reading, untold
 from .refused import Refused, about
@@ -29,6 +33,7 @@ from .shelf import Kept, Shelf
 if TYPE_CHECKING:
     from .._context import Context
     from .._continuation import Continuation
+    from .._history import History
     from .._overflow import Room
     from .reply import Written
 
@@ -41,13 +46,15 @@ class Prompted:
     Attributes:
         branch: with the prompt at its end.
         cached: tokens of the prompt that were in the cache already.
+        messages: those that a client sent; nothing for a text.
     """
 
-    def __init__(self, server: Server, branch: Branch, cached: int) -> None:
+    def __init__(self, server: Server, branch: Branch, cached: int, messages: Sequence[Mapping[str, Any]] = ()) -> None:
         self._shelf = server.shelf
         self._kept = False
         self.branch = branch
         self.cached = cached
+        self.messages = messages
 
     def keep(self, name: str, *, promised: bool, note: object = None) -> None:
         """It waits to be gone on with, under this name; `promised` to its client, or as long as there is room."""
@@ -68,28 +75,32 @@ class Server:
         self.settings = settings
         self.admission = Admission(settings.most_running, settings.most_waiting)
         self.shelf = Shelf(settings.most_kept, settings.offload)
-        self.branches = Branches(settings.most_branches, settings.branch_seconds)
+        self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
         self._warm: dict[str, Kept] = {}  # held as long as the server runs
         self.metrics = Metrics(self)
+        self.ignored = Ignored(self.metrics.ignored, settings.strict)
 
     @property
     def fingerprint(self) -> str:
         """Of the model."""
         return "fp_" + self.context.model_info.fingerprint.rpartition(":")[2][:12]
 
-    def check_model(self, name: str) -> None:
-        """Raises Refused for a name that is not the model's."""
+    def check_model(self, name: str, known: str | None = None) -> None:
+        """Raises Refused for a name that is not the model's. It answers to those that begin with `known` as well, by
+        which clients ask for a second model without being told to."""
         names = self.settings.names
-        if name not in names and not self.settings.any_name:
-            what = f"there is no model {name!r}; there is {', '.join(names)}"
-            raise Refused("missing", what, "model_not_found", "model")
+        if name in names or self.settings.any_name:
+            return
+        if known is not None and name.startswith(known) and not self.ignored.strict:
+            self.ignored.note(f"models called {known}...", f"{names[0]} answers", name)
+            return
+        what = f"there is no model {name!r}; there is {', '.join(names)}"
+        raise Refused("missing", what, "model_not_found", "model")
 
     def checked(self, asked: Asked) -> Asked:
-        """The same. Raises Refused for what the model cannot do."""
-        if asked.template.get("reasoning_effort", "none") != "none" and self.context._home.format.thinking is None:
-            raise Refused("invalid", "the model does not reason; leave it out", param="reasoning_effort")
-        return asked
+        """The same, as far as the model can do it. Raises Refused for what it cannot."""
+        return fitted(asked, self.context._home.format, self.ignored)
 
     @asynccontextmanager
     async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:
@@ -107,12 +118,19 @@ class Server:
         Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
         """
         with about(asked.given_as):
-            asked = replace(asked, messages=checked_messages(asked.messages))
+            messages = checked_messages(asked.messages)
+            before = [] if after is None else messages_of(after.branch)
+            places = in_call_order([*before, *messages])
+            messages = [messages[place - len(before)] for place in places if place >= len(before)]
+            asked = replace(asked, messages=messages)
+            _check_begun(asked)
+            calls_of = digest_of([*before, *messages])
             asked, after = (asked, after) if after is not None else self._known(asked)
-            made, kept = await self._made(asked, after)
-        await check_reply(self.context._home, asked, made.added)
+            made, kept = await self._made(asked, after, calls_of)
+        await check_reply(self.context._home, asked, made)
         with about(asked.given_as):
             prompted = await self._read(made, begin, after, kept)
+        prompted.messages = messages
         try:
             yield prompted
         finally:
@@ -143,14 +161,15 @@ class Server:
         template: Mapping[str, Any] | None = None,
         reply: bool = True,
     ) -> list[int]:
-        """The tokens of a conversation, as a branch would have them; with `reply` the assistant's turn is opened.
+        """The tokens of a conversation, as a branch would have them; with `reply` the assistant speaks next.
 
         Raises InvalidInput.
         """
         tokenizer, variables = self.context.tokenizer, checked_template(template, known=True)
+        render = tokenizer._render_reply if reply else partial(tokenizer._render, reply=False)
 
         def spelled() -> list[int]:
-            return tokenizer._tokenizer.encode_rendered(tokenizer._render(messages, tools or None, reply, variables))
+            return tokenizer._tokenizer.encode_rendered(render(messages, tools or None, variables=variables))
 
         return await anyio.to_thread.run_sync(spelled, abandon_on_cancel=True)
 
@@ -162,7 +181,11 @@ class Server:
             return
         if written.cut and written.generation.text != written.generation.text.rstrip():
             return
-        names = names_of([*asked.messages, written.message.as_openai()], _about(asked.tools, asked.template))
+        messages, message = prompted.messages, written.message.as_openai()
+        if messages[-1]["role"] == "assistant":  # it went on with that
+            message["content"] = text_of(messages[-1]).rstrip() + (message["content"] or "")
+            messages = messages[:-1]
+        names = names_of([*messages, message], _about(asked.tools, asked.template))
         prompted.keep(names[-1], promised=False)
 
     def warm(self, branch: Branch) -> None:
@@ -209,13 +232,14 @@ class Server:
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()
 
-    async def _made(self, asked: Asked, after: Kept | None) -> tuple[Continuation, int]:
+    async def _made(self, asked: Asked, after: Kept | None, calls_of: str) -> tuple[Continuation, int]:
         """All tokens of the prompt, and how many of them are those of what it goes on from."""
-        encoding, template = self.context._home.encoding, asked.template or None
         try:
-            if after is not None:
-                return await encoding.whole(asked.messages, after=after.branch._history, template=template)
-            return await encoding.prompt(asked.messages, tools=asked.tools or None, template=template), 0
+            if after is None:
+                return await self._prompt(asked, calls_of), 0
+            history = after.branch._history
+            made = await self._prompt(asked, calls_of, history)
+            return self.context._home.encoding.whole(made, history), made.kept
         except ContextFull as error:
             raise _too_long(error) from error
 
@@ -246,14 +270,43 @@ class Server:
             return await self.with_room(lambda: kept.branch.fork())
         return None
 
+    async def _prompt(self, asked: Asked, calls_of: str, after: History | None = None) -> Continuation:
+        """The messages as tokens, behind which the assistant speaks."""
+        return await self.context._home.encoding.prompt(
+            list(asked.messages),
+            after=after,
+            tools=(asked.tools or None) if after is None else None,
+            template=asked.template or None,
+            speaks=True,
+            calls_of=calls_of,
+        )
+
     def _known(self, asked: Asked) -> tuple[Asked, Kept | None]:
         """What is still to be said to the longest conversation that waits and begins alike."""
         names = names_of(asked.messages, _about(asked.tools, asked.template))
         for count in range(len(names) - 1, 0, -1):
             known = self.shelf.kept(names[count - 1]) or self._warm.get(names[count - 1])
             if known is not None and not contradicts(asked.messages[:count], known.branch.messages):
-                return replace(asked, messages=asked.messages[count:]), known
+                last, rest = messages_of(known.branch)[-1], asked.messages[count:]
+                return replace(asked, messages=with_ids_of(rest, asked.messages[count - 1], last)), known
         return asked, None
+
+
+def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
+    """The messages of a branch, as templates get them."""
+    history = branch._history
+    return [entry.message for entry in history.conversation.with_reply(history.log, branch._home.reader)]
+
+
+def _check_begun(asked: Asked) -> None:
+    """Raises Refused where a schema is to hold a message that its client has begun."""
+    last = asked.messages[-1]
+    if asked.schema is not None and last["role"] == "assistant" and text_of(last).strip():
+        raise Refused(
+            "invalid",
+            "the last message is the assistant's, which it goes on with, and a schema holds whole messages; end with "
+            "a user's message, or leave the schema out",
+        )
 
 
 def _too_long(error: Exception) -> Refused:

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from ..._gather import gather
 from ..body import read_body
 from ..choices import Choices
-from ..event_stream import Answer, Emit, EventStream
+from ..event_stream import Answer, Events, EventStream
 from ..prompts import Begun, Progress
 from ..refused import check_ids
 from .chat import ERRORS
@@ -38,7 +38,7 @@ Send = Callable[..., Awaitable[None]]
 
 async def create_completion(server: Server, request: Request) -> Response:
     """The endpoint."""
-    body = await read_body(request, CompletionRequest, server.settings.most_bytes)
+    body = await read_body(server, request, CompletionRequest)
     server.check_model(body.model)
     body.check(server.settings.most_choices)
     for prompt in body.prompt:
@@ -78,7 +78,7 @@ class _Completion:
         completion = self._completion(choices, usage=usage)
         return JSONResponse(completion.model_dump(mode="json", exclude_unset=True))
 
-    async def stream(self, emit: Emit) -> None:
+    async def stream(self, emit: Events) -> None:
         """The texts as they come."""
 
         async def send(index: int, prompt_progress: Any = None, **piece: Any) -> None:
@@ -123,7 +123,7 @@ class _Completion:
 
     async def _text(self, index: int, branch: Branch, send: Send) -> Generation[Any]:
         """One choice, told piece by piece: what is written, and how it ended."""
-        likely = TextLogprobs(self._spelled) if self._body.logprobs is not None else None
+        likely = TextLogprobs(self._spelled, self._begun(branch)) if self._body.logprobs is not None else None
         stream = branch.stream(**self._how, keep="made")
         async with stream as tokens:
             while batch := await tokens.batch():
@@ -140,9 +140,12 @@ class _Completion:
         """What a choice tells of its prompt."""
         told = self._ids("prompt_token_ids", tokens)
         if self._body.echo:
-            decode = self._server.context.tokenizer.decode
-            told["text"] = prompt if isinstance(prompt, str) else decode(prompt, skip_special=False)
+            whole = self._server.context._home.spelling.whole
+            told["text"] = prompt if isinstance(prompt, str) else whole(prompt)
         return told
+
+    def _begun(self, branch: Branch) -> bytes:
+        return branch._home.spelling.begun(branch._history.log)
 
     def _ids(self, name: str, tokens: list[int]) -> dict[str, Any]:
         return {name: tokens} if self._body.return_token_ids else {}

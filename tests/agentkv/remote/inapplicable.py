@@ -20,6 +20,7 @@ EVERYWHERE: dict[str, str] = {
     "test_spec_eagle": HERE,
     "test_spec_output": HERE,
     "test_coalescing": STEPS,
+    "test_branch_of_a_turn": CELLS,
     "test_forgetting": CELLS,
     "test_retention": CELLS,
     # test_asyncio, test_branch, test_context

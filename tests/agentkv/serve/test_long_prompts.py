@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import anyio
@@ -25,6 +26,13 @@ CHUNK = 64  # tokens of one step
 LONG = " ".join(f"Ticket {number} is open." for number in range(60))
 SAID = [{"role": "user", "content": LONG}]
 PING = ": ping"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Returns once it holds: of the step loop's thread, and of requests on their way over the wire."""
+    with anyio.fail_after(60):
+        while not holds():  # noqa: ASYNC110
+            await anyio.sleep(0.001)
 
 
 class Protocol(NamedTuple):
@@ -73,9 +81,7 @@ class Steps:
 
     async def until_one_waits(self) -> None:
         """Returns once there is one to do."""
-        with anyio.fail_after(60):
-            while not self.waiting:
-                await anyio.sleep(0.001)
+        await until(lambda: self.waiting)
 
     def let_all(self) -> None:
         """All go on from now on."""
@@ -97,8 +103,7 @@ def held_back(served: Served) -> Iterator[Steps]:
 
 @asynccontextmanager
 async def serving_slowly(**settings: Any) -> AsyncIterator[Served]:
-    from dataclasses import replace
-
+    """nano, whose steps have few rows."""
     async with serving(replace(SETTINGS, **settings), max_batch_tokens=CHUNK) as served:
         yield served
 
@@ -109,9 +114,7 @@ def asked(protocol: Protocol) -> dict[str, Any]:
 
 async def until_left(served: Served) -> None:
     """Until the server knows that a client hung up while a step is held back."""
-    with anyio.fail_after(60):
-        while not served.ctx._loop._outbox:
-            await anyio.sleep(0.001)
+    await until(lambda: bool(served.ctx._loop._outbox))
 
 
 def cached_of(usage: dict[str, Any]) -> int:
@@ -211,21 +214,15 @@ async def test_a_client_that_leaves_before_its_first_token_leaves_nothing_behind
                 async with httpx.AsyncClient(base_url=served.url) as client, anyio.create_task_group() as group:
                     group.start_soon(lambda: client.post(chat.path, json=asked(chat)))
                     admission = served.server.admission
-                    await served_until(lambda: admission.running + admission.waiting == 2)
+                    await until(lambda: admission.running + admission.waiting == 2)
                     group.cancel_scope.cancel()
                 if most_running == 1:
-                    await served_until(lambda: not admission.waiting)
+                    await until(lambda: not admission.waiting)
                 steps.let_all()
                 assert [line async for line in first.aiter_lines()][-2] == "data: [DONE]"
         await served.until_idle()
         assert (served.server.admission.running, served.server.admission.waiting) == (0, 0)
         assert len(served.ctx.branches) == len(served.server.shelf)
-
-
-async def served_until(holds: Any) -> None:
-    with anyio.fail_after(60):
-        while not holds():
-            await anyio.sleep(0.001)
 
 
 REFUSED: list[tuple[str, dict[str, Any], int]] = [
@@ -311,9 +308,7 @@ async def test_two_prompts_that_have_no_room_together_each_begin_once() -> None:
                 group.start_soon(ask, "Well.")
                 await steps.until_one_waits()
                 group.start_soon(ask, "Now.")
-                await served_until(
-                    lambda: len(served.ctx._loop._outbox.left()) > 0 or served.server.admission.running == 2
-                )
+                await until(lambda: len(served.ctx._loop._outbox.left()) > 0 or served.server.admission.running == 2)
                 steps.let_all()
         for lines in told:
             assert sum('"role"' in line for line in lines) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 
 BODY_SECONDS = 60.0
+_PACKED = {"gzip": 31, "deflate": 15}  # encodings of bodies, and what zlib calls them
 MOST_PARTS = 65536  # entries of lists and objects
+MOST_STOPS = 128  # stop strings of a request
 _LONGEST = 60  # characters of a part of a name
 _FORM = re.compile(r".*\[.*|[A-Z].*|str|int|float|bool", re.DOTALL)  # of a union, as pydantic names it
 
@@ -45,6 +48,7 @@ async def read_body(request: Request, kind: type[B], most_bytes: int) -> B:
             raw = await _read(request, most_bytes)
     except TimeoutError:
         raise Refused("late", f"the body took longer than {BODY_SECONDS:g} s to come", "timeout") from None
+    raw = _decoded(raw, request.headers.get("content-encoding", ""), most_bytes)
     try:
         value: Any = from_json(raw, allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
     except ValueError as error:
@@ -62,6 +66,31 @@ async def _read(request: Request, most_bytes: int) -> bytes:
         if len(raw) > most_bytes:
             raise Refused("large", f"the body has more than {most_bytes} bytes", "body_too_large")
     return bytes(raw)
+
+
+def _decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
+    """A body as it was before its client packed it."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return raw
+    if name not in _PACKED:
+        raise Refused(
+            "media",
+            f"the content-encoding is {shown(name).removeprefix('str ')}, which this server does not read; send the "
+            f"body as it is, or as {' or '.join(_PACKED)}",
+            "unsupported_content_encoding",
+            headers={"accept-encoding": ", ".join(_PACKED)},
+        )
+    reader = zlib.decompressobj(_PACKED[name])
+    try:
+        body = reader.decompress(raw, most_bytes + 1)
+    except zlib.error as error:
+        raise Refused("invalid", f"the body is no {name}: {error}", "invalid_encoding") from None
+    if len(body) > most_bytes:
+        raise Refused("large", f"the body has more than {most_bytes} bytes once it is unpacked", "body_too_large")
+    if not reader.eof or reader.unused_data:
+        raise Refused("invalid", f"the body is not one whole {name}", "invalid_encoding")
+    return body
 
 
 def _check_size(value: dict[str, Any]) -> None:
@@ -92,7 +121,7 @@ def checked(kind: type[B], value: dict[str, Any], within: str = "") -> B:
 def _closest(errors: list[ErrorDetails]) -> ErrorDetails:
     """Of what is wrong with the first parameter, whatever form it may have: the form that it comes closest to."""
     first = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
-    return max(first, key=lambda error: len(error["loc"]))
+    return max(first, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
 
 
 def _name(error: ErrorDetails, value: Any) -> str:
@@ -136,4 +165,6 @@ def _refused(error: ErrorDetails, value: dict[str, Any], within: str) -> Refused
         told = f"{name} is of the type {shown(tag)}, which this server does not support; it knows {known}"
         return Refused("invalid", told, "unsupported_parameter", name)
     message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "too_long":
+        message = f"it has {error['ctx']['actual_length']} parts, but at most {error['ctx']['max_length']} are taken"
     return Refused("invalid", f"{name} is {shown(error['input'])}: {message}", "invalid_value", name)

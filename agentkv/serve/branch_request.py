@@ -10,12 +10,12 @@ from pydantic import Field
 from .._sampling import Sampling
 from .._shown import shown
 from ..output import Grammar, JsonSchema, Regex
-from .body import Body, named
+from .body import MOST_STOPS, Body, named
 from .openai.chat_request import check_properties, template_message
 from .refused import Refused, about, check_ids
 
 Text = Annotated[str, Field(max_length=1 << 20)]
-Stops = Annotated[list[str], Field(max_length=16)]
+Stops = Annotated[list[str], Field(max_length=MOST_STOPS)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 
 

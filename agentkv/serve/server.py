@@ -21,7 +21,7 @@ from .asked import Asked
 from .branches import Branches
 from .conversations import contradicts, digest_of, names_of
 from .metrics import Metrics
-from .refused import Refused, about
+from .refused import Refused, about, advised
 from .settings import Settings
 from .shelf import Kept, Shelf
 
@@ -278,7 +278,7 @@ def _check_begun(asked: Asked) -> None:
 
 def _too_long(error: Exception) -> Refused:
     """A prompt that does not fit into the cache, whatever else leaves it."""
-    return Refused("invalid", str(error), "context_full")
+    return Refused("invalid", advised(str(error)), "context_full")
 
 
 def _about(tools: Sequence[Mapping[str, Any]] | None, template: Mapping[str, Any]) -> object:

@@ -121,8 +121,8 @@ class Branch(Generating, Keeping):
 
     @property
     def text(self) -> str:
-        """The tokens as text, special tokens included."""
-        return self._home.tokenizer.decode(self.tokens, skip_special=False)
+        """The tokens as text, special tokens included; a character that the last ones only begin is none of it."""
+        return self._home.spelling.whole(self.tokens)
 
     def __len__(self) -> int:
         return len(self._history)

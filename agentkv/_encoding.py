@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from agentkv_runtime.errors import TemplateTimeout
 
+from ._aio.lock import Semaphore
 from ._chat import MOST_SECONDS, Chat
 from ._continuation import Clock, Continuation, Continuing
 from ._conversation import Conversation, Entry
@@ -44,7 +46,8 @@ class Encoding:
         self._vocab_size = vocab_size
         self._capacity = capacity
         self._max_positions = max_positions
-        self._limiter = anyio.CapacityLimiter(_WORKERS)
+        self._workers = Semaphore(_WORKERS)
+        self._unlimited = anyio.CapacityLimiter(math.inf)  # the workers above are the limit
 
     async def prompt(
         self,
@@ -150,7 +153,8 @@ class Encoding:
         if size <= _SHORT:
             return work()
         # A cancelled task does not wait: what is left behind changes nothing, and ends by itself.
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        async with self._workers:
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._unlimited)
 
     def _ids(self, prompt: Any) -> list[int]:
         if hasattr(type(prompt), "__len__"):

@@ -14,6 +14,9 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine, GenerateOptions, Hold, Stats, StoredBranch
 
+MOST_BRANCHES = 256
+SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
+
 
 class LogChange(Protocol):
     """How a branch's tokens differ from those told last: the first `kept` stay, then come `appended` (int32 bytes).
@@ -217,6 +220,9 @@ class StepEngine(Protocol):
     def stats(self) -> Stats:
         """Counters."""
 
+    def cells_of(self, branches: Sequence[int]) -> int:
+        """How many cells these branches have in the cache, those that several have once."""
+
     def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[StoredBranch]]:
         """Every cell of these branches, once each, and the branches as they are now. The cells stay until `release`."""
 
@@ -238,8 +244,8 @@ class StepEngine(Protocol):
     def release(self, hold: int) -> None:
         """Lets cells go that nobody else has; harmless for a hold that was released."""
 
-    def restore(self, hold: int, stored: Sequence[StoredBranch]) -> list[int]:
-        """New branches over the rows of a hold, all or none."""
+    def restore(self, hold: int | None, stored: Sequence[StoredBranch]) -> list[int]:
+        """New branches over the rows of a hold, or without one where they have no rows; all or none."""
 
     def set_aside(self, branch: int, hold: int) -> None:
         """The branch lets go of what `hold_unshared` gave; no verb but close works on it until it is back."""

@@ -119,7 +119,7 @@ class Generating:
         await request.prepare()
         await open_turn(self)
         await self._ready("generate")
-        return await generated(self, request, retries)
+        return await generated(self, request.after(self._history.log), retries)
 
     @overload
     def stream(

@@ -50,6 +50,7 @@ class Generation(Generic[Out_co]):
 
     Attributes:
         text: the generated text; the stop string and special tokens are left out, bytes that are not UTF-8 replaced.
+            It has whole characters: one that is cut off belongs to the generation that writes the rest of it.
         tokens: every token that entered the branch, including end of text and those of a stop string.
         logprobs: natural logarithm of the model's own probability of each token, one per token.
         finish_reason: "eos", "stop" (a stop string), "length" (max_tokens), "context_full" or "cancelled".
@@ -95,9 +96,10 @@ class Token:
     """One item of a stream.
 
     Attributes:
-        id: the token; -1 for text that was held back (a possible stop string, an unfinished character) and
-            released by the end of the generation without a further token.
-        text: what it adds to the text; may be empty. The texts of a stream add up to `Generation.text`.
+        id: the token; -1 for text that was held back (a possible stop string) and released by the end of the
+            generation without a further token.
+        text: what it adds to the text; may be empty. The texts of a stream add up to `Generation.text`; of one that
+            is left, but for what might have become a stop string.
         logprob: natural logarithm of the model's own probability of the token.
         index: 0 for the first token of the generation.
         top_logprobs: as in `Generation.top_logprobs`, of this token.

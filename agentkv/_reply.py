@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import FormatError
 
 from ._message import Message, ToolCall, as_mapping, call_id
+from ._spelling import Spelling
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -24,12 +25,15 @@ class ReplyReader:
         self._tokenizer = tokenizer
         self._find_format = find_format  # takes a few renderings, the first time
         self._ends = frozenset(tokenizer.eos_ids)
+        self._spelling = Spelling(tokenizer)
 
     def text(self, log: Sequence[int], start: int) -> tuple[str, int]:
         """The text of the tokens from `start` on, control tokens included, and where they end: before end tokens."""
         end = len(log)
         while end > start and log[end - 1] in self._ends:
             end -= 1
+        if end == len(log):
+            return self._spelling.whole(log[start:]), end
         size = self._tokenizer.vocab_size
         return self._tokenizer.decode([i for i in log[start:end] if i < size], skip_special=False), end
 

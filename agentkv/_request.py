@@ -14,6 +14,7 @@ from ._generation import FinishReason, Generation, TopLogprob, Usage
 from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling
 from ._speculation import Inherit, Speculative
+from ._spelling import text_of_generation
 from .output._asked import Asked, asked
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class GenerationRequest:
     wait_for_room: bool
     made: int
     output_made: int
+    begun: bytes = b""
 
     @classmethod
     def checked(
@@ -82,6 +84,10 @@ class GenerationRequest:
         sampling = self.sampling.model_copy(update={"temperature": 1.0}) if self.sampling.greedy else self.sampling
         return replace(self, sampling=sampling, seed=((self.seed or 0) + attempt) % 2**63)
 
+    def after(self, log: Sequence[int]) -> GenerationRequest:
+        """The same request behind these tokens: what they begin of a character, it has in its text."""
+        return replace(self, begun=self.home.spelling.begun(log))
+
     async def prepare(self) -> None:
         """Compiles what the output must be, the first time, beside the event loop. Raises InvalidInput."""
         constraint, grammars = self.output.constraint, self.home.grammars
@@ -110,12 +116,13 @@ class GenerationRequest:
         """The result; raises what ended it, if that was an error."""
         check_finished(finished)
         assert finished.finish_reason is not None
-        text = finished.text.decode("utf-8", "replace")
+        text = text_of_generation(self.begun + finished.text, finished.finish_reason)
         return self._generation(finished, len(finished.tokens), text, finished.finish_reason)
 
     def cut(self, finished: Finished, kept: int) -> Generation[Any]:
         """The result where only the first tokens were kept: what came after them, an error too, never was."""
-        return self._generation(finished, kept, self.home.spelling.text(finished.tokens[:kept]), "cancelled")
+        text = text_of_generation(self.begun + self.home.spelling.spelled(finished.tokens[:kept]), "cancelled")
+        return self._generation(finished, kept, text, "cancelled")
 
     def _whole(self, finished: Finished) -> str:
         """The text of the output, with what earlier generations made of it."""
@@ -124,7 +131,8 @@ class GenerationRequest:
         return (self.home.spelling.spelled(earlier) + finished.text).decode("utf-8", "replace")
 
     def _generation(self, finished: Finished, kept: int, text: str, reason: FinishReason) -> Generation[Any]:
-        value, fault = self.output.outcome(partial(self._whole, finished), reason)
+        whole = partial(self._whole, finished) if self.output.constraint is not None else lambda: text
+        value, fault = self.output.outcome(whole, reason)
         return Generation(
             text=text,
             tokens=finished.tokens[:kept],

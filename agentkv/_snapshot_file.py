@@ -204,7 +204,7 @@ class SnapshotFile:
             if reaches > len(tokens) or any(entry.end > len(tokens) for entry in conversation.entries):
                 raise self._file.damaged(f"branch {name!r} has {len(tokens)} tokens, but something at {reaches}")
             if saved.logits not in rows:
-                rows[saved.logits] = self._array(f"logits.{saved.logits}", "F32", (-1,))
+                rows[saved.logits] = self._logits(f"logits.{saved.logits}")
             states[name] = BranchState(
                 tokens=tokens,
                 rows=self._array(f"branches.{index}.rows", "I32", (-1, 3)),
@@ -218,6 +218,12 @@ class SnapshotFile:
                 exact_from=saved.exact_from,
             )
         return states
+
+    def _logits(self, name: str) -> npt.NDArray[np.float32]:
+        row = self._array(name, "F32", (-1,))
+        if row.size and not np.isfinite(row.max()):  # NaN, +inf, or all -inf
+            raise self._file.damaged(f"{name} is no distribution: its highest is {row.max()}")
+        return row
 
     def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         spec = self._file.tensors.get(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections import deque
 from collections.abc import Container
 from dataclasses import replace
@@ -18,6 +17,7 @@ from ._generation import Generation, Out_co, Token
 from ._generation_jobs import GoOn, StreamJob
 from ._inputs import checked_count, checked_word
 from ._overflow import RoomMaker
+from ._spelling import text_decoder
 
 if TYPE_CHECKING:
     from ._engine import Emitted, Finished
@@ -64,7 +64,7 @@ class TokenStream(Generic[Out_co]):
         self._tokens: deque[Token] = deque()
         self._count = 0
         self._shown = 0  # characters in the texts of the tokens so far
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = text_decoder()
         self._wakeup: anyio.Event | None = None
 
     async def __aenter__(self) -> TokenStream[Out_co]:
@@ -75,6 +75,8 @@ class TokenStream(Generic[Out_co]):
         await self._request.prepare()
         await open_turn(self._branch)
         await self._branch._ready()
+        self._request = self._request.after(self._branch._history.log)
+        self._decoder = text_decoder(self._request.begun)
         self._entered = True
         self._loop.submit(self._job)
         try:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _MOST_IDS = 1 << 22  # of a table
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
-
 
 class Tokenizer:
     """Text to ids and back, and conversations to ids: `Context.tokenizer`. Everything here is synchronous.

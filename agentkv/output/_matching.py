@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from ._numbers import NumberTokens, digits_left, most_digits
 from ._state import ConstraintFailed, Masks, State, Walk
 
 if TYPE_CHECKING:
+    import numpy as np
     from agentkv_runtime.tokenizer import Tokenizer
     from llguidance import LLMatcher, LLTokenizer
+    from numpy.typing import NDArray
 
 _KNOWN_TEXTS = 1024  # whose tokens are remembered
+_AROUND_DIGITS = 16  # sign, point and exponent of a number, and what is before it
 
 
 class GrammarVocabulary:
@@ -36,12 +40,22 @@ class GrammarVocabulary:
                 return encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
         self.size = vocab_size
+        self.tokens = Encoder.tokens
         self.eos = frozenset(tokenizer.eos_ids)
         self.native: LLTokenizer = LLTokenizer(
             TokenizerWrapper(Encoder()),
             n_vocab=vocab_size + 1,
             eos_token=[i for i in tokenizer.eos_ids if i < vocab_size] or vocab_size,
         )
+
+    @cached_property
+    def numbers(self) -> NumberTokens:
+        """The tokens that go on with a number."""
+        return NumberTokens([b"" if i in self.eos else token for i, token in enumerate(self.tokens[: self.size])])
+
+    def spelled(self, tokens: list[int]) -> bytes:
+        """The bytes of tokens."""
+        return b"".join(self.tokens[token] for token in tokens)
 
 
 class GrammarRule:
@@ -51,13 +65,14 @@ class GrammarRule:
         from llguidance import LLMatcher
 
         self._vocabulary = vocabulary
+        self._digits = most_digits(grammar)
         self._first = LLMatcher(vocabulary.native, grammar, log_level=0)
         if self._first.is_error():
             raise ValueError(self._first.get_error())
 
     def begin(self) -> State:
         """The state of an output that begins. What copies learn of lexemes, they share."""
-        return GrammarState(self._first.deep_copy(), self._vocabulary)
+        return GrammarState(self._first.deep_copy(), self._vocabulary, self._digits)
 
     def end(self, state: Any) -> None:
         """A generation is over."""
@@ -70,16 +85,20 @@ class GrammarState:
     rows of its parse that were another text's.
     """
 
-    __slots__ = ("_vocabulary", "matcher")
+    __slots__ = ("_digits", "_last", "_vocabulary", "matcher")
 
-    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary, digits: int | None) -> None:
         self.matcher = matcher
         self._vocabulary = vocabulary
+        self._digits = digits  # that a number may have; None where there are no numbers
+        self._last = b""  # what was said last, as far back as a number may reach
 
     def say(self, tokens: list[int]) -> None:
         """Goes on by tokens that were said."""
         if not self.matcher.consume_tokens(tokens):
             raise ConstraintFailed(_reason(self.matcher))
+        if self._digits is not None:
+            self._last = (self._last + self._vocabulary.spelled(tokens))[-2 * self._digits - _AROUND_DIGITS :]
 
     @property
     def complete(self) -> bool:
@@ -97,12 +116,12 @@ class GrammarState:
 
     def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
         """Sets the bits of what may follow, first here, then after each node."""
-        self._fill_row(self.matcher, masks, 0)
+        self._fill_row(self.matcher, masks, 0, [])
         beyond = _Beyond(self.matcher, self._vocabulary)
         for node in Walk(beyond, tokens, parents).visit():
-            self._fill_row(beyond.matcher, masks, 1 + node)
+            self._fill_row(beyond.matcher, masks, 1 + node, beyond.path)
 
-    def _fill_row(self, matcher: LLMatcher, masks: Masks, row: int) -> None:
+    def _fill_row(self, matcher: LLMatcher, masks: Masks, row: int, path: list[int]) -> None:
         size = self._vocabulary.size
         if matcher.is_stopped():
             masks[row, size // 32] = 1 << size % 32
@@ -112,6 +131,19 @@ class GrammarState:
         masks[row, size // 32] &= ~(1 << size % 32) & 0xFFFFFFFF  # the end, or part of any control token
         if matcher.is_error():
             raise ConstraintFailed(_reason(matcher))
+        if self._digits is None:
+            return
+        left = digits_left(self._last + self._vocabulary.spelled(path), self._digits)
+        if left is not None:
+            self._end_number(matcher, masks[row], left)
+
+    def _end_number(self, matcher: LLMatcher, mask: NDArray[np.uint32], left: int) -> None:
+        ended, size = self._vocabulary.numbers.without_more(mask, left), self._vocabulary.size
+        if ended.any():  # else nothing but digits may come, as the schema wants it
+            mask[:] = ended
+        elif matcher.is_accepting():  # of a model without an end token
+            mask[:] = 0
+            mask[size // 32] = 1 << size % 32
 
 
 class _Beyond:
@@ -120,7 +152,7 @@ class _Beyond:
     def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         self._first = matcher
         self._vocabulary = vocabulary
-        self._path: list[int] = []
+        self.path: list[int] = []
         self._moved: LLMatcher | None = None  # behind the path; None: to be made
 
     @property
@@ -128,19 +160,19 @@ class _Beyond:
         """Where it is."""
         if self._moved is None:
             self._moved = self._first.deep_copy()
-            self._moved.consume_tokens(self._path)
+            self._moved.consume_tokens(self.path)
         return self._moved
 
     def step(self, token: int) -> bool:
         """Goes on by a token, if it may come."""
         if self.matcher.try_consume_tokens([token]) != 1:
             return False
-        self._path.append(token)
+        self.path.append(token)
         return True
 
     def back(self, n: int) -> None:
         """Takes back the last n steps."""
-        del self._path[len(self._path) - n :]
+        del self.path[len(self.path) - n :]
         self._moved = None
 
     def ends(self, token: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentkv_runtime.formats.json_style import unwritable_text
 from pydantic import TypeAdapter, ValidationError
 
 from .._errors import InvalidInput, OutputInvalid
@@ -55,7 +56,8 @@ class Typed(GrammarSource[Out]):
             ) from error
         words = _choices(schema)
         grammar = grammar_of(schema) if words is None else _one_of(words).grammar
-        fault = inexact_number(schema) or refused_keyword(grammar) or endless_reference(schema)
+        fault = inexact_number(schema) or refused_keyword(grammar) or unwritable_text(schema)
+        fault = fault or endless_reference(schema)
         if fault:
             raise InvalidInput(f"output is {_named(kind)}, whose schema a grammar cannot hold: {fault}")
         return cls(grammar, schema, words is not None, adapter)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentkv_runtime.formats.json_style import BOUNDED_SPACE, json_style, unwritable_text
+
 from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import said, shown
 from ._endless import endless_reference
@@ -40,6 +42,7 @@ class JsonSchema(GrammarSource[Any]):
             repeatable_keys(schema)
             or inexact_number(schema)
             or refused_keyword(self.grammar)
+            or unwritable_text(schema)
             or endless_reference(schema)  # last: it takes for granted that the schema is one
         )
         if fault:
@@ -67,20 +70,16 @@ class JsonSchema(GrammarSource[Any]):
             raise cut_json(str(error)) from None
 
 
-# Separators as `json.dumps` writes them, which models have read most. A value is written in one way only: white space
-# cannot run away, and what is between the values is forced.
-_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
-
-
 def grammar_of(schema: dict[str, Any]) -> str:
     """A schema as llguidance takes it, in our style unless it has an `x-guidance` of its own."""
-    return json.dumps({"grammars": [{"json_schema": styled(schema)}]})
+    return json.dumps({"grammars": [{"json_schema": styled(schema, json_style(schema))}]})
 
 
-def styled(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, which says how its JSON is spaced."""
+def styled(schema: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The schema, which says how its JSON is spelled: by these options, and by its own before them."""
     style = schema.get("x-guidance", {})
-    style = _STYLE | style if isinstance(style, dict) else style  # llguidance says what is wrong with that
+    if isinstance(style, dict):  # llguidance says what is wrong with another
+        style = options | (BOUNDED_SPACE if style.get("whitespace_flexible") else {}) | style
     return {**schema, "x-guidance": style}
 
 

@@ -173,7 +173,7 @@ class BranchTable:
 
     def fork(self, parent: RemoteBranch, n: int) -> list[RemoteBranch]:
         """Children with the same history, or none."""
-        self._check_room(n)
+        self.check_room(n)
         children = [self._like(parent, child_stream(parent.stream, parent.forks + i)) for i in range(n)]
         parent.forks += n
         return children
@@ -283,7 +283,7 @@ class BranchTable:
         return changes
 
     def _add(self, stream: int) -> RemoteBranch:
-        self._check_room(1)
+        self.check_room(1)
         branch = RemoteBranch(self._next, stream)
         branch.lineage.cut(0, self._epoch())
         self._branches[self._next] = branch
@@ -298,7 +298,8 @@ class BranchTable:
         made.output, made.sent, made.pending, made.root = branch.output, branch.sent, branch.pending, branch.root
         return made
 
-    def _check_room(self, n: int) -> None:
+    def check_room(self, n: int) -> None:
+        """For so many branches more. Raises TooManyBranches."""
         if len(self) + n > MOST_BRANCHES:
             raise TooManyBranches(
                 f"{n} more were asked for, but {len(self)} of at most {MOST_BRANCHES} branches are live: close some"

@@ -57,7 +57,7 @@ class RemoteEngine(WithoutCells):
         self.branches = BranchTable(max_positions, capacity)
         self.eos_ids = list(eos_ids)
         self.eos = frozenset(eos_ids)
-        self.special = frozenset(special_ids)
+        self.special = {i: self.spelled(i) for i in special_ids}
         self.goes_on = exchange.wire.goes_on
         self.longest = min(max_positions, capacity + 1)  # the last token made has no cell yet
         self.warm_from = WARM_FROM

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from agentkv_runtime.formats.json_style import SPACING
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
@@ -211,7 +212,7 @@ def _drawn(ask: Ask) -> dict[str, Any]:
 def _structured(output: dict[str, Any]) -> dict[str, Any]:
     match output["type"]:
         case "json_schema":
-            return {"json": styled(output["schema"])}
+            return {"json": styled(output["schema"], SPACING)}  # its llguidance may be older than our options
         case "regex":
             return {"regex": output["pattern"]}
     return {"grammar": output["lark"]}

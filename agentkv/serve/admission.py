@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from .._aio.lock import Semaphore
 from .refused import Refused, busy
 
 
@@ -15,7 +16,7 @@ class Admission:
     """Lets so many requests in at a time; so many wait, in the order in which they came."""
 
     def __init__(self, most_running: int, most_waiting: int) -> None:
-        self._places = anyio.Semaphore(most_running, max_value=most_running, fast_acquire=True)
+        self._places = Semaphore(most_running)
         self._most_waiting = most_waiting
         self._scopes: set[anyio.CancelScope] = set()  # of those that were let in
         self._lacking = 0  # of these, those that wait for another to leave

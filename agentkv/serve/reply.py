@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from agentkv_runtime.formats.parsed import (
 from .._errors import InvalidInput
 from .._generation import Generation, Token, TopLogprob
 from .._message import Message, ToolCall
+from .._spelling import is_ended, text_decoder
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -52,6 +52,7 @@ class Part:
     likely: Sequence[Likely] = ()
 
 
+_CHARACTER = 4  # tokens that a character which is begun may have
 _SOME_TEXT = "."
 
 Tell = Callable[[Part], Awaitable[None]]
@@ -113,9 +114,12 @@ class _Reply:
         self._branch = branch
         self._asked = asked
         self._spelled = home.token_bytes
-        self._ends = frozenset(home.tokenizer.eos_ids)
+        special = home.tokenizer.special_ids
+        # What is no part of the message: what ends it, and control tokens that stop strings spell.
+        self._ends = frozenset(home.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
-        self._control = frozenset(home.tokenizer.special_ids) - self._ends
+        self._control = frozenset(special) - self._ends
+        self._decoder = text_decoder(home.spelling.begun(branch._history.log[-_CHARACTER:]))
         self._conversation = branch._history.conversation
         prefix = self._begun(form)
         self._held = asked.held(form, prefix)
@@ -143,15 +147,21 @@ class _Reply:
                 zip(generation.tokens, generation.logprobs, self._tops(generation), strict=True)
             )
         ]
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        left, _ = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
-        for batch in ([token] for token in tokens) if self._asked.logprobs else [tokens]:
-            piece = self._text_of(token.id for token in batch if token.id not in self._ends)[: max(left, 0)]
-            left -= len(piece)
-            if piece:
-                self._read(decoder.decode(piece), batch)
+        texts = list(self._texts(generation, tokens))
+        for text, batch in texts if self._asked.logprobs else [("".join(text for text, _ in texts), tokens)]:
+            self._read(text, batch)
         self._end()
         return self._written(generation)
+
+    def _texts(self, generation: Generation, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
+        """What each token before the stop string adds to the text, and what the end does."""
+        left, _ = self._before_stop(generation)
+        for token in tokens:
+            piece = b"" if token.id in self._ends else self._bytes_of(token.id)[: max(left, 0)]
+            left -= len(piece)
+            if piece:
+                yield self._marker(token.id) or self._decoder.decode(piece), [token]
+        yield self._decoder.decode(b"", final=is_ended(generation.finish_reason)), []
 
     async def streamed(self, tell: Tell) -> Written:
         stream = self._branch.stream(**self._how(), output=self._held, keep="made")
@@ -197,7 +207,7 @@ class _Reply:
         return self._told[-1]
 
     def _written(self, generation: Generation) -> Written:
-        _, stopped_by = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
+        _, stopped_by = self._before_stop(generation)
         parsed = self._parser.finish()
         return Written(self._message(parsed), generation, self._told, stopped_by)
 
@@ -212,6 +222,24 @@ class _Reply:
 
     def _tops(self, generation: Generation) -> Sequence[tuple[TopLogprob, ...]]:
         return generation.top_logprobs or [()] * len(generation.tokens)
+
+    def _in_stop(self, token: int) -> bool:
+        """Does a stop string spell the token?"""
+        spelled = self._bytes_of(token)
+        return bool(spelled) and any(spelled in stop.encode() for stop in self._asked.stop)
+
+    def _before_stop(self, generation: Generation) -> tuple[int, str | None]:
+        """Bytes of the message before the stop string that ended it, and that string."""
+        pieces = [b"" if i in self._control else self._bytes_of(i) for i in generation.tokens]
+        at, stopped_by = _stop_in(pieces, self._asked.stop if generation.finish_reason == "stop" else ())
+        before = place = 0
+        for token, piece in zip(generation.tokens, pieces, strict=True):
+            if token in self._control and place <= at:
+                before += len(self._bytes_of(token))
+            elif token not in self._ends:
+                before += min(len(piece), max(at - place, 0))
+            place += len(piece)
+        return before, stopped_by
 
     def _marker(self, token: int) -> str:
         """What a control token spells; the texts of a stream leave it out."""
@@ -241,9 +269,13 @@ def _text_of(kind: type[TextDelta | ReasoningDelta], deltas: Iterable[Delta]) ->
     return "".join(delta.text for delta in deltas if isinstance(delta, kind))
 
 
-def _without_stop(spelled: bytes, stop: Sequence[str], generation: Generation) -> tuple[int, str | None]:
-    """Bytes before the stop string that ended a generation, and that string."""
-    if generation.finish_reason != "stop":
-        return len(spelled), None
-    found = [(at, text) for text in stop if (at := spelled.find(text.encode())) >= 0]
-    return min(found, default=(len(spelled), None), key=lambda each: each[0])
+def _stop_in(pieces: Sequence[bytes], stop: Sequence[str]) -> tuple[int, str | None]:
+    """Where in the pieces the stop string begins that the last of them completes, and that string; else their end."""
+    spelled, last = b"".join(pieces), len(pieces[-1]) if pieces else 0
+    found = []
+    for text in stop:
+        size = len(text.encode())
+        if (at := spelled.find(text.encode(), max(len(spelled) - last - size + 1, 0))) >= 0:
+            found.append((at + size, at, text))
+    _, at, stopped_by = min(found, default=(0, len(spelled), None))
+    return at, stopped_by

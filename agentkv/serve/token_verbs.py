@@ -15,7 +15,6 @@ from .._generation import Token
 from .._request import GenerationRequest
 from .._speculation import INHERIT
 from .._stream import DEFAULT_BUFFER, TokenStream
-from .._tokenizer import TOKENIZER_FILES
 from .body import read_body
 from .event_stream import Answer, Emit, EventStream
 from .openai.chat import ERRORS
@@ -164,5 +163,6 @@ async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    found = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    return {path.name: path.read_text("utf-8") for path in found}
+    from agentkv_runtime.tokenizer import TOKENIZER_FILES
+
+    return {name: (folder / name).read_text("utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()}

@@ -1,1 +1,1 @@
-"""Kinds of faults: one file each, a table of small inputs of several makers, to which the next case is one row."""
+"""One file per kind of fault: tables of small inputs, to which the next case is one more row."""

@@ -108,7 +108,7 @@ class _Completion:
 
     async def _text(self, index: int, branch: Branch, first: dict[str, Any], send: Send) -> Generation[Any]:
         """One choice, told piece by piece: what comes before, what is written, and how it ended."""
-        likely = TextLogprobs(self._spelled) if self._body.logprobs is not None else None
+        likely = TextLogprobs(self._spelled, self._begun(branch)) if self._body.logprobs is not None else None
         if first:
             await send(index, **first)
         stream = branch.stream(**self._how, keep="made")
@@ -127,9 +127,12 @@ class _Completion:
         """What a choice tells of its prompt."""
         told = self._ids("prompt_token_ids", tokens)
         if self._body.echo:
-            decode = self._server.context.tokenizer.decode
-            told["text"] = prompt if isinstance(prompt, str) else decode(prompt, skip_special=False)
+            whole = self._server.context._home.spelling.whole
+            told["text"] = prompt if isinstance(prompt, str) else whole(prompt)
         return told
+
+    def _begun(self, branch: Branch) -> bytes:
+        return branch._home.spelling.begun(branch._history.log)
 
     def _ids(self, name: str, tokens: list[int]) -> dict[str, Any]:
         return {name: tokens} if self._body.return_token_ids else {}

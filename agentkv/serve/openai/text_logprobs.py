@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
 
 from openai.types.completion_choice import Logprobs
 
 from ..._generation import Token
+from ..._spelling import text_decoder
 
 
 class TextLogprobs:
@@ -16,12 +16,13 @@ class TextLogprobs:
 
     Args:
         spelled: the bytes of each token.
+        begun: those of a character that the prompt begins.
     """
 
-    def __init__(self, spelled: Sequence[bytes]) -> None:
+    def __init__(self, spelled: Sequence[bytes], begun: bytes) -> None:
         self._spelled = spelled
         self._held: list[Token] = []
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = text_decoder(begun)
         self._offset = 0
 
     def of(self, tokens: Sequence[Token]) -> Logprobs:

@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from agentkv_runtime.formats.json_style import json_style
+
 __all__ = ["Lark"]
 
-_JSON_STYLE = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 _ANYTHING = "(?s:.*)"
 
 
@@ -64,7 +65,7 @@ class Lark:
 
     def json(self, schema: Mapping[str, Any], **options: Any) -> str:
         """A value of a JSON schema, spaced as Python's `json.dumps` does it; `options` are llguidance's own."""
-        styled = {**schema, "x-guidance": {**_JSON_STYLE, **options}}
+        styled = {**schema, "x-guidance": {**json_style(schema), **options}}
         return self.rule("json", f"%json {json.dumps(styled, ensure_ascii=False)}")
 
     def free_text(self, without: Iterable[str] = (), *, not_first: str = "") -> str:

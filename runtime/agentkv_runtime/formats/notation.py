@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentkv_runtime.formats.content import MARKS
+from agentkv_runtime.formats.json_style import ONE_SPELLING
 from agentkv_runtime.formats.lark import Lark
 
 __all__ = ["PYTHON", "Notation", "Schema"]
@@ -17,7 +18,6 @@ Schema = Mapping[str, Any]
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _STRINGS = ("minLength", "maxLength", "pattern", "format")
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
-_NO_UNICODE = {"json_allowed_escapes": 'nrbtf\\"'}  # \ud83d\ude00 is one character to JSON and two to Python
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Notation:
         if name == "string" and self.quote:
             return f"{lark.text(self.quote)} {lark.text_up_to(self.quote, (*MARKS, *self.never))}"
         bounds = {key: schema[key] for key in (_STRINGS if name == "string" else _NUMBERS) if key in schema}
-        return lark.json({"type": name, **bounds}, **_NO_UNICODE)
+        return lark.json({"type": name, **bounds}, **ONE_SPELLING)  # \ud83d\ude00 is two characters to Python
 
     def _object(self, lark: Lark, schema: Schema, root: Schema) -> str:
         if schema.get("properties"):

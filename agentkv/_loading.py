@@ -16,7 +16,7 @@ from ._errors import InvalidInput, SnapshotMismatch
 from ._in_thread import in_thread
 from ._lanes import alignment
 from ._log import log
-from ._mark import Mark
+from ._mark import marks_at
 from ._saving import SLICE_BYTES, Progress, reporting, write_rows
 from ._sharing import map_rows
 from ._snapshot import BranchState, CellArray, ModelKey, cell_arrays
@@ -239,7 +239,4 @@ class Loading:
     def _converse(self, branch: int, state: BranchState) -> None:
         history = self._loop.histories[branch]
         history.converse(state.conversation)
-        _, epoch = history.end
-        history.marks = {
-            name: Mark(branch, length, history.owner, epoch if length else 0) for name, length in state.marks.items()
-        }
+        history.marks = marks_at(state.marks, branch, history)

@@ -50,6 +50,8 @@ class OpenModel:
     grammars: Callable[[Tokenizer, int], Grammars] = Grammars
     servers: Callable[[], list[ServerState]] = list
     """As they are now, from any thread; none of a model in this process."""
+    publishes: bool = False
+    """Can a server keep branches under names? Then the engine is a PublishingEngine."""
 
 
 class EngineHost(Protocol):

@@ -212,6 +212,12 @@ class ConversationSaver:
         return self._tools.index(listed)
 
 
+def reach_of(conversation: Conversation, marks: Mapping[str, int]) -> int:
+    """How many tokens a branch must have for its messages and named marks to lie in them."""
+    ends = [entry.end for entry in conversation.entries]
+    return max(conversation.end, conversation.leftover, *ends, *marks.values(), 0)
+
+
 def _common(one: Sequence[Entry], other: Sequence[Entry]) -> int:
     """How many entries two conversations begin with in common."""
     pairs = zip(one, other, strict=False)

@@ -17,6 +17,7 @@ from ._errors import InvalidInput, SnapshotError
 from ._lacking import Lacks, held
 from ._lanes import VERSION as LANES_VERSION
 from ._lanes import Lanes, lanes_of
+from ._saved_conversations import reach_of
 from ._snapshot import (
     DOCUMENT,
     FORMAT,
@@ -200,8 +201,8 @@ class SnapshotFile:
             if saved.conversation is None or saved.conversation >= len(conversations):
                 raise self._file.damaged(f"branch {name!r} has no conversation")
             conversation = conversations[saved.conversation]
-            reaches = max(conversation.end, conversation.leftover, *saved.marks.values(), 0)
-            if reaches > len(tokens) or any(entry.end > len(tokens) for entry in conversation.entries):
+            reaches = reach_of(conversation, saved.marks)
+            if reaches > len(tokens):
                 raise self._file.damaged(f"branch {name!r} has {len(tokens)} tokens, but something at {reaches}")
             if saved.logits not in rows:
                 rows[saved.logits] = self._logits(f"logits.{saved.logits}")

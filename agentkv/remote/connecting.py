@@ -190,6 +190,7 @@ class Remote:
             generate_options=RemoteOptions,
             grammars=RemoteGrammars,
             servers=exchange.servers,
+            publishes=self._backend == "agentkv",
         )
 
 

@@ -7,8 +7,8 @@ loop's, and is settled there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,13 @@ from .cells import WithoutCells
 from .generate_job import GenerateJob
 from .jobs import Emitted, ExtendJob, Finished, Job, LogitsJob, SelectJob
 from .options import RemoteOptions
+from .publishing import AttachJob, PublishJob, place_of
 from .records import Counters, Report
 
 if TYPE_CHECKING:
-    from .exchange import Exchange
+    from .._saved_conversations import SavedConversations
+    from .exchange import Asked, Exchange
+    from .publishing import NamedAsked
 
 WARM_FROM = 256  # tokens: fewer than these are not worth a request of their own, and go with the next one
 
@@ -142,6 +145,10 @@ class RemoteEngine(WithoutCells):
         """Scores."""
         self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
 
+    def ask_named(self, job: Job, name: str, asked: NamedAsked) -> None:
+        """About what the server keeps under a name."""
+        self._exchange.ask(self._request(job), place_of(name), cast("Asked", asked))
+
     # Verbs.
 
     def create(self, tokens: Iterable[int] | None = None) -> tuple[int, int]:
@@ -247,6 +254,13 @@ class RemoteEngine(WithoutCells):
         for choice in given:
             self.branches.check_positions(found, len(choice) - 1)
         return self._begun(SelectJob(self._next_job, found, self, given))
+
+    def publish(self, branch: int, name: str, conversations: SavedConversations, marks: Mapping[str, int]) -> int:
+        found = self.branches.idle(branch)
+        return self._begun(PublishJob(self._next_job, found, self, name, conversations, marks))
+
+    def attach(self, branch: int, name: str) -> int:
+        return self._begun(AttachJob(self._next_job, self.branches.idle(branch), self, name))
 
     def cancel(self, job: int) -> None:
         if job in self._jobs:

@@ -22,6 +22,7 @@ class Admission:
         self._lacking = 0  # of these, those that wait for another to leave
         self._left = anyio.Event()
         self._emptied = anyio.Event()
+        self.over = anyio.Event()  # nobody is in any more, and nobody will be
         self.waiting = 0
         self.draining = False
         self.stopped = False
@@ -88,6 +89,7 @@ class Admission:
         self.stopped = True
         for scope in self._scopes:
             scope.cancel()
+        self.over.set()
         return late
 
     def _leave(self, scope: anyio.CancelScope) -> None:

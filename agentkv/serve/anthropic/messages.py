@@ -19,23 +19,23 @@ from starlette.responses import JSONResponse, Response
 
 from ..body import read_body
 from ..event_stream import Answer, Emit, EventStream
+from ..prompts import Begun
 from ..reply import Part, write
 from .answer import Blocks, blocks_of, stop_of
 from .errors import AnthropicErrors
 from .message_request import MessageRequest
-from .thinking import check_thinking
+from .thinking import asked_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ..server import Prompted, Server
+    from ..server import Server
 
 
 async def create_message(server: Server, request: Request) -> Response:
     """The endpoint."""
-    body = await read_body(request, MessageRequest, server.settings.most_bytes)
-    server.check_model(body.model)
-    check_thinking(server, body)
+    body = await read_body(server, request, MessageRequest)
+    server.check_model(body.model, known="claude-")
     errors = AnthropicErrors()
     message = _Message(server, body, request, errors)
     if body.stream:
@@ -49,7 +49,7 @@ class _Message:
     def __init__(self, server: Server, body: MessageRequest, request: Request, errors: AnthropicErrors) -> None:
         self._server = server
         self._body = body
-        self._asked = body.asked()
+        self._asked = asked_of(server, body)
         self._headers = request.headers
         self._errors = errors
         self._id = f"msg_{secrets.token_hex(12)}"
@@ -57,7 +57,7 @@ class _Message:
     async def whole(self) -> Response:
         """The message, once it is whole."""
         async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
-            usage = _usage(prompted)
+            usage = _usage(len(prompted.branch), prompted.cached)
             written = await write(prompted.branch, self._asked)
             self._server.remember(prompted, self._asked, written)
         usage.output_tokens = len(written.generation.tokens)
@@ -71,10 +71,16 @@ class _Message:
             for event in events:
                 await emit(event.model_dump_json(exclude_unset=True), event.type)  # type: ignore[attr-defined]
 
-        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
-            usage = _usage(prompted)
+        async def begin(begun: Begun) -> None:
+            usage = _usage(len(begun.tokens), begun.cached)
             empty = self._message(content=[], usage=usage, stop_reason=None, stop_sequence=None)
             await send(RawMessageStartEvent(type="message_start", message=empty))
+
+        async with (
+            self._server.admitted(self._headers),
+            self._server.prompted(self._asked, begin=begin) as prompted,
+        ):
+            usage = _usage(len(prompted.branch), prompted.cached)
             blocks = Blocks(prompted.branch._history.conversation.call_id)
 
             async def tell(part: Part) -> None:
@@ -92,10 +98,9 @@ class _Message:
         return Message(id=self._id, type="message", role="assistant", model=self._body.model, **more)
 
 
-def _usage(prompted: Prompted) -> Usage:
+def _usage(prompt: int, cached: int) -> Usage:
     """What the protocol calls input is the rest of the prompt: what was in the cache counts apart."""
-    prompt = len(prompted.branch)
-    cached = min(prompted.cached, prompt)
+    cached = min(cached, prompt)
     return Usage(
         input_tokens=prompt - cached, cache_creation_input_tokens=0, cache_read_input_tokens=cached, output_tokens=0
     )

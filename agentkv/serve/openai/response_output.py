@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, get_args
 
 from agentkv_runtime.formats.parsed import ArgumentsDelta, CallClosed, CallOpened, Delta, ReasoningDelta, TextDelta
@@ -33,12 +34,16 @@ class Output:
     Args:
         name_call: gives calls their ids; they are counted from 0.
         logprobs: are they part of the text?
+        names: of functions with a namespace, by the names that the model calls them by.
     """
 
-    def __init__(self, name_call: Callable[[int], str], logprobs: bool) -> None:
+    def __init__(
+        self, name_call: Callable[[int], str], logprobs: bool, names: Mapping[str, Item] = MappingProxyType({})
+    ) -> None:
         self.items: list[Item] = []
         self._name_call = name_call
         self._logprobs = logprobs
+        self._names = names
         self._writing = False  # the last item
 
     def read(self, part: Part) -> Iterator[BaseModel]:
@@ -75,7 +80,8 @@ class Output:
                 self.items[-1]["content"][0]["text"] += text
                 yield self._event(ResponseReasoningTextDeltaEvent, content_index=0, delta=text)
             case CallOpened(index, name):
-                called = {"call_id": self._name_call(index), "name": name, "arguments": ""}
+                called = {"call_id": self._name_call(index), "arguments": ""}
+                called |= self._names.get(name, {"name": name})
                 yield from self._open({"id": new_id("fc"), "type": "function_call", **called}, None)
             case ArgumentsDelta(_, text):
                 self.items[-1]["arguments"] += text

@@ -25,13 +25,15 @@ from starlette.responses import JSONResponse, Response
 from ..._errors import TooManyBranches
 from ..body import read_body
 from ..event_stream import Answer, Emit, EventStream
+from ..fitting import without_header
+from ..prompts import Begin, Begun, untold
 from ..refused import Refused, refused
 from ..reply import Part, Written, write
 from ..server import messages_of
 from .chat import ERRORS
 from .response_items import new_id
 from .response_output import Output, event_of
-from .responses_request import ResponsesRequest
+from .responses_request import FunctionTool, NamespaceTool, ResponsesRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -77,9 +79,9 @@ def kept_as(response: str) -> str:
 
 async def create_response(server: Server, request: Request) -> Response:
     """The endpoint."""
-    body = await read_body(request, ResponsesRequest, server.settings.most_bytes)
+    body = await read_body(server, request, ResponsesRequest)
     server.check_model(body.model)
-    items = body.items()
+    items = body.items(server.ignored)
     asked = server.checked(body.asked(items, server.context.model_info.vocab_size))
     creation = _Creation(server, body, items, asked, request.headers)
     if body.stream:
@@ -102,7 +104,8 @@ class _Creation:
         self._body = body
         self._items = items
         self._asked = asked
-        self._begins = Begins(body.instructions, asked.tools, asked.template)
+        instructions = body.instructions and without_header(body.instructions, server.ignored)
+        self._begins = Begins(instructions, asked.tools, asked.template)
         self._headers = headers
         self._id = new_id("resp")
         self._created = int(time.time())
@@ -121,7 +124,7 @@ class _Creation:
         return JSONResponse(response)
 
     async def stream(self, emit: Emit) -> None:
-        """The response as it comes. What is refused before anything of it was written is an error response."""
+        """The response as it comes. What is refused before its prompt is read is an error response."""
         try:
             await self._events(emit)
         except Exception as error:
@@ -130,27 +133,24 @@ class _Creation:
             await self._failed(emit, refused(error))
 
     async def _events(self, emit: Emit) -> None:
-        async with self._server.admitted(self._headers), self._prompted() as prompted:
+        async def begin(begun: Begun) -> None:
+            started = self._frame("in_progress", [])
+            await self._tell(emit, ResponseCreatedEvent, started)
+            await self._tell(emit, ResponseInProgressEvent, started)
+
+        async with self._server.admitted(self._headers), self._prompted(begin) as prompted:
             output, prompt = self._output(prompted.branch), len(prompted.branch)
 
             async def tell(part: Part) -> None:
-                await self._begin(emit)
                 for event in output.read(part):
                     await self._send(emit, event)
 
             written = await write(prompted.branch, self._asked, tell)
-            await self._begin(emit)
             for event in output.end(written.cut):
                 await self._send(emit, event)
             response = self._ended(output, written, prompted, prompt)
             await self._keep(prompted, response, written)
         await self._tell(emit, ResponseIncompleteEvent if written.cut else ResponseCompletedEvent, response)
-
-    async def _begin(self, emit: Emit) -> None:
-        if not self._count:
-            begun = self._frame("in_progress", [])
-            await self._tell(emit, ResponseCreatedEvent, begun)
-            await self._tell(emit, ResponseInProgressEvent, begun)
 
     async def _failed(self, emit: Emit, told: Refused) -> None:
         code = "rate_limit_exceeded" if told.kind == "busy" else "server_error"
@@ -164,22 +164,28 @@ class _Creation:
         event.sequence_number, self._count = self._count, self._count + 1
         await emit(event.model_dump_json(exclude_unset=True, by_alias=True), event.type)
 
-    def _prompted(self) -> AbstractAsyncContextManager[Prompted]:
-        """A fork of the branch that it goes on from, where that begins as its client now says. Else the
+    def _prompted(self, begin: Begin = untold) -> AbstractAsyncContextManager[Prompted]:
+        """What the branch holds that it goes on from, where that begins as its client now says. Else the
         conversation has other tokens from the first on, and is read anew."""
         begins, asked = self._begins, self._asked
         previous = self._body.previous_response_id
         if previous is None:
             self._asked = replace(asked, messages=[*begins.messages, *asked.messages])
-            return self._server.prompted(self._asked)
+            return self._server.prompted(self._asked, begin=begin)
         kept, stored = found(self._server, previous, _no_previous(previous))
         if stored.begins == begins:
-            return self._server.prompted(asked, kept)
+            return self._server.prompted(asked, kept, begin)
         said = messages_of(kept.branch)[len(stored.begins.messages) :]
-        return self._server.prompted(replace(asked, messages=[*begins.messages, *said, *asked.messages]))
+        anew = replace(asked, messages=[*begins.messages, *said, *asked.messages])
+        return self._server.prompted(anew, begin=begin)
 
     def _output(self, branch: Branch) -> Output:
-        return Output(branch._history.conversation.call_id, self._body.logprobs)
+        names = {
+            called: {"namespace": namespace, "name": tool.name}
+            for called, namespace, tool in self._body.functions()
+            if namespace is not None
+        }
+        return Output(branch._history.conversation.call_id, self._body.logprobs, names)
 
     async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
         """For a client that goes on from its id, and for one that comes back with all of it."""
@@ -230,7 +236,7 @@ class _Creation:
             "temperature": self._asked.sampling.temperature,
             "text": {"format": _format(body)},
             "tool_choice": _choice(body),
-            "tools": [{"strict": True} | tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+            "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": self._asked.top_logprobs,
             "top_p": self._asked.sampling.top_p,
             "truncation": "disabled",
@@ -261,6 +267,11 @@ def _no_previous(response: str) -> Refused:
 def _format(body: ResponsesRequest) -> dict[str, Any]:
     form = body.text and body.text.format
     return form.model_dump(exclude_none=True, by_alias=True) if form else {"type": "text"}
+
+
+def _tool(tool: FunctionTool | NamespaceTool) -> dict[str, Any]:
+    told = tool.model_dump(exclude_none=True)
+    return {"strict": True} | told if isinstance(tool, FunctionTool) else told
 
 
 def _choice(body: ResponsesRequest) -> object:

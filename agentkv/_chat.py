@@ -12,7 +12,7 @@ from agentkv_runtime.errors import TemplateTimeout, TokenizerError
 from ._errors import InvalidInput
 from ._log import log
 from ._messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as
-from ._results import check_answered
+from ._results import check_answered, has_plain_ids, with_plain_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +49,7 @@ class Chat:
         # What was found of the template without tools (False) and with them (True), which may be two.
         self._parts: dict[bool, bool] = {}  # whether it takes text parts
         self._none: dict[bool, bool] = {}  # whether it takes None for the content beside calls
+        self._ids: dict[bool, bool] = {}  # whether it takes ids of calls of any form
         self._shows_tools: bool | None = None  # once it was given some
 
     def closed_already(self, log: Sequence[int], seconds: float) -> int:
@@ -131,6 +132,8 @@ class Chat:
                 messages = with_joined_parts(messages)
             if any(message.get("content") is None for message in messages) and not self._takes_none(tools, seconds):
                 messages = with_empty_content(messages)
+            if not has_plain_ids(messages) and not self._takes_ids(tools, seconds):
+                messages = with_plain_ids(messages)
             name = self._tokenizer.reasoning_name
             if name not in (None, "reasoning_content"):
                 messages = [with_reasoning_as(name, message) for message in messages]
@@ -154,6 +157,15 @@ class Chat:
             made = self._tried([_user("."), calling], tools, False, seconds)
             self._none[bool(tools)] = name in made and "None" not in made
         return self._none[bool(tools)]
+
+    def _takes_ids(self, tools: Tools, seconds: float) -> bool:
+        """Does the template take ids of calls as other makers write them, or no ids at all?"""
+        if bool(tools) not in self._ids:
+            plain, other, none = (
+                self._tried(_called(ids), tools, True, seconds) for ids in ({"id": "call00000"}, {"id": "call_0"}, {})
+            )
+            self._ids[bool(tools)] = not plain or (other != "" != none)
+        return self._ids[bool(tools)]
 
     def _check_shows(self, tools: Sequence[Mapping[str, Any]], seconds: float) -> bool:
         """Does the template tell the model of its tools? Logs where it does not: the model will hardly call them."""
@@ -183,6 +195,12 @@ def translated() -> Iterator[None]:
         raise
     except TokenizerError as error:
         raise InvalidInput(str(error)) from error
+
+
+def _called(ids: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    call = {**ids, "type": "function", "function": {"name": "f", "arguments": {}}}
+    result = {"role": "tool", "name": "f", "content": "."} | ({"tool_call_id": ids["id"]} if ids else {})
+    return [_user("."), {"role": "assistant", "content": "", "tool_calls": [call]}, result]
 
 
 def _user(content: object) -> Mapping[str, Any]:

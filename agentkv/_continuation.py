@@ -113,15 +113,15 @@ class Continuing:
                 raise InvalidInput("the chat template writes nothing for these messages; check their roles")
             kept -= 1  # the last token is fed again, for its logits
         end = self._border(entries, text) if opened else len(text.text)
-        replies_at = len(text.text) - len(said)
+        reply, place = pieces.reply_at(len(text.text) - len(said)) if said else (length, len(text.text))
         entries = self._with_spans(entries, placed, pieces, kept, text, end)
         conversation = Conversation(
             entries=(*self._entries[: old.first], *entries),
             first=old.first,
             start=old.start,
-            end=pieces.token_at(replies_at),
-            tail=pieces.tail.between(0, len(pieces.tail.text) - len(said)),
-            opening=self._opening(text.between(0, replies_at), end) if opened else "",
+            end=reply,
+            tail=pieces.tail.between(0, len(pieces.tail.text) - (len(text.text) - place)),
+            opening=self._opening(text.between(0, place), end) if opened else "",
             opened=opened,
             tools=old.tools,
             template=self._variables,

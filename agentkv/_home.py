@@ -73,7 +73,9 @@ class Home:
         try:
             return find_format(self._model.tokenizer, self._model.call_format)
         except ValueError as error:
-            raise ModelError(f"{self._model.info.path}: {error}; or pass call_format when opening") from error
+            raise ModelError(
+                f"{self._model.info.path}: {error}; or pass call_format (--call-format) when opening"
+            ) from error
 
     @property
     def named_format(self) -> CallFormat | None:

@@ -96,6 +96,26 @@ class Pieces:
         before = piece.token + count
         return before + len(self._encoded(between, before - self._conversation.start))
 
+    def reply_at(self, place: int) -> tuple[int, int]:
+        """Which token begins at a character of the rest, or goes on over it; and the character that it begins with."""
+        piece = self._pieces[-1]
+        assert piece.written is not None
+        inside = place - piece.start
+        anchors = [anchor for anchor in self._anchors_of(piece) if anchor.end <= inside]
+        begin, count = (anchors[-1].end, anchors[-1].tokens) if anchors else (0, 0)
+        between = piece.written.between(begin, inside)
+        encoded = self._encoded(between, piece.token + count - self._conversation.start)
+        same = next(
+            (i for i, pair in enumerate(zip(encoded, piece.tokens[count:], strict=False)) if pair[0] != pair[1]),
+            len(encoded),
+        )
+        if same == len(encoded):
+            return piece.token + count + same, place
+        spelled = self._tokenizer.decode(encoded[:same], skip_special=False)
+        if not between.text.startswith(spelled):
+            same, spelled = 0, ""
+        return piece.token + count + same, piece.start + begin + len(spelled)
+
     def _anchors_of(self, piece: _Piece) -> list[_Anchor]:
         if piece.start not in self._anchors:
             assert piece.written is not None

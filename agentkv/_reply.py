@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.parsed import TextDelta
 
 from ._message import Message, ToolCall, as_mapping, call_id
 from ._spelling import Spelling
@@ -48,13 +49,16 @@ class ReplyReader:
         """
         try:
             form = self._find_format()
-            parsed = form.parse(text, prefix=form.template.begun_in(prompt), tools=tools or ())
+            parser = form.parser(prefix=form.template.begun_in(prompt), tools=tools or ())
+            parser.feed(text)
+            parsed = parser.finish()
         except FormatError:  # a pattern of the folder's that takes too long
             return Message("assistant", text)
         calls = tuple(
             ToolCall(call.name, call.arguments, name_call(index), call.error) for index, call in enumerate(parsed.calls)
         )
-        return Message("assistant", parsed.content, parsed.reasoning or None, calls)
+        written = "".join(delta.text for delta in parser.deltas_of_prefix if isinstance(delta, TextDelta))
+        return Message("assistant", parsed.content.removeprefix(written), parsed.reasoning or None, calls)
 
     def mapping(self, message: Message, text: str) -> dict[str, Any]:
         """The message as the template gets it. One with calls that cannot be read is its text, and so is the reasoning

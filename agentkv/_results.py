@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ._errors import InvalidInput
+from ._message import call_id
 from ._shown import shown
+
+_PLAIN = re.compile("[A-Za-z0-9]{9}")
 
 
 @dataclass(slots=True)
@@ -118,6 +122,37 @@ def with_ids_of(
         for message in messages[:turn]
     ]
     return [*renamed, *messages[turn:]]
+
+
+def has_plain_ids(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Have all calls and results ids as the strictest templates want them: nine letters and digits?"""
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    results = [message for message in messages if message["role"] == "tool"]
+    ids = [call_id_of(call) or "" for call in calls] + [message.get("tool_call_id") or "" for message in results]
+    return all(_PLAIN.fullmatch(name) for name in ids)
+
+
+def with_plain_ids(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Messages with such ids, made of those that they have, where results stand behind their calls."""
+    changed: list[Mapping[str, Any]] = []
+    waiting: list[str] = []
+    for place, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        if calls:
+            waiting = [_plain(call_id_of(call) or f"{place} {number}") for number, call in enumerate(calls)]
+            named = [{**call, "id": name} for call, name in zip(calls, waiting, strict=True)]
+            message = {**message, "tool_calls": named}
+        elif message["role"] == "tool":
+            given = message.get("tool_call_id")
+            name = _plain(given) if given else waiting[0] if waiting else _plain(str(place))
+            waiting = [each for each in waiting if each != name]
+            message = {**message, "tool_call_id": name}
+        changed.append(message)
+    return changed
+
+
+def _plain(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else call_id(0, name)
 
 
 def call_id_of(call: Mapping[str, Any]) -> str | None:

@@ -38,6 +38,12 @@ def serve(
         str | None, typer.Option(envvar="AGENTKV_API_KEY", help="What clients must send; better by the environment.")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen on other addresses without a key.")] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A name that clients may call this machine by without a key; again for more."
+        ),
+    ] = None,
     cors: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="A web page whose scripts may call; '*' for any.")
     ] = None,
@@ -62,6 +68,9 @@ def serve(
         ),
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
+    call_format: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
+    ] = None,
     most_running: Annotated[int, typer.Option(min=1, help="Requests at work at one time.")] = 64,
     most_waiting: Annotated[int, typer.Option(min=0, help="Requests that wait; further ones get 429.")] = 256,
     most_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of a request.")] = 600.0,
@@ -115,7 +124,9 @@ def serve(
         lease_seconds=lease_seconds,
         offload=offload,
         origins=tuple(cors or ()),
-        hosts=(host, "localhost", "127.0.0.1", "[::1]") if api_key is None and not insecure else (),
+        hosts=(host, "localhost", "127.0.0.1", "[::1]", *(allow_host or ()))
+        if api_key is None and not insecure
+        else (),
     )
     how = {
         "capacity": capacity,
@@ -126,6 +137,7 @@ def serve(
         "quantize_after": quantize_after,
         "speculative": _strategy(speculative, model, draft),
         "threads": threads,
+        "call_format": call_format,
     }
     with reporting():
         anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds), trace)

@@ -24,6 +24,9 @@ def text_of_result(result: object) -> str:
         plain = to_jsonable_python(result)
     except PydanticSerializationError as error:
         raise TypeError(f"the tool returned a {type(result).__name__}, which has no JSON form") from error
+    except ValueError as error:
+        what = f"the tool returned a {type(result).__name__} that holds itself, or is nested too deeply"
+        raise TypeError(f"{what}; return what has a JSON form") from error
     return _spellable(json.dumps(plain, ensure_ascii=False))
 
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .anthropic.errors import AnthropicErrors
 from .endpoints import BODIES, ENDPOINTS
-from .guard import ENDPOINT, Guard, Measured, cors
+from .guard import ENDPOINT, Guard, Hosts, Measured, cors
 from .openai.errors import OpenAIErrors
 from .openapi import openapi
 from .refused import STATUS, Refused, refused
@@ -44,7 +43,7 @@ def application(context: Context, settings: Settings) -> Starlette:
     routes.append(Route("/openapi.json", lambda request: JSONResponse(description)))
     middleware = [Middleware(Measured, metrics=server.metrics)]
     if settings.hosts:
-        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=settings.hosts, www_redirect=False))
+        middleware.append(Middleware(Hosts, names=settings.hosts, errors=errors_of))
     if settings.origins:
         middleware.append(Middleware(cors, origins=settings.origins))
     if settings.api_key is not None:

@@ -12,7 +12,7 @@ from .._sampling import Sampling
 from ..output import Grammar, JsonSchema
 from ..output._schema_checks import refused_keyword
 from ..output.json_schema import grammar_of
-from .refused import Refused
+from .refused import Refused, advised
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -75,7 +75,7 @@ class Asked:
                 form.grammar(tools, output=self.schema, choice=self.choice, parallel=self.parallel, prefix=prefix)
             )
         except FormatError as error:
-            raise Refused("invalid", str(error), param="tools") from error
+            raise Refused("invalid", advised(str(error)), param="tools") from error
 
     def check_tools(self) -> None:
         """Raises Refused for a tool whose parameters a grammar cannot hold. For when one was refused: this compiles

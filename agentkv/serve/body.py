@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 BODY_SECONDS = 60.0
+_PACKED = {"gzip": 31, "deflate": 15}  # encodings of bodies, and what zlib calls them
 MOST_PARTS = 65536  # entries of lists and objects
+MOST_STOPS = 128  # stop strings of a request
 
 
 class Body(BaseModel):
@@ -45,6 +48,7 @@ async def read_body(server: Server, request: Request, kind: type[B]) -> B:
             raw = await _read(request, server.settings.most_bytes)
     except TimeoutError:
         raise Refused("late", f"the body took longer than {BODY_SECONDS:g} s to come", "timeout") from None
+    raw = _decoded(raw, request.headers.get("content-encoding", ""), server.settings.most_bytes)
     try:
         value: Any = from_json(raw, allow_inf_nan=False)  # refuses what is nested more than 200 levels deep
     except ValueError as error:
@@ -62,6 +66,31 @@ async def _read(request: Request, most_bytes: int) -> bytes:
         if len(raw) > most_bytes:
             raise Refused("large", f"the body has more than {most_bytes} bytes", "body_too_large")
     return bytes(raw)
+
+
+def _decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
+    """A body as it was before its client packed it."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return raw
+    if name not in _PACKED:
+        raise Refused(
+            "media",
+            f"the content-encoding is {shown(name).removeprefix('str ')}, which this server does not read; send the "
+            f"body as it is, or as {' or '.join(_PACKED)}",
+            "unsupported_content_encoding",
+            headers={"accept-encoding": ", ".join(_PACKED)},
+        )
+    reader = zlib.decompressobj(_PACKED[name])
+    try:
+        body = reader.decompress(raw, most_bytes + 1)
+    except zlib.error as error:
+        raise Refused("invalid", f"the body is no {name}: {error}", "invalid_encoding") from None
+    if len(body) > most_bytes:
+        raise Refused("large", f"the body has more than {most_bytes} bytes once it is unpacked", "body_too_large")
+    if not reader.eof or reader.unused_data:
+        raise Refused("invalid", f"the body is not one whole {name}", "invalid_encoding")
+    return body
 
 
 def _check_size(value: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ def named(part: object) -> str:
 def closest(errors: Sequence[ErrorDetails]) -> ErrorDetails:
     """Of what is wrong with the first parameter, whatever form it may have: the form that it comes closest to."""
     first = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
-    return max(first, key=lambda error: len(error["loc"]))
+    return max(first, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
 
 
 def refused_for(error: ErrorDetails, value: Any, within: str) -> Refused:
@@ -67,4 +67,6 @@ def refused_for(error: ErrorDetails, value: Any, within: str) -> Refused:
         told = f"{name} is of the type {shown(tag)}, which this server does not support; it knows {known}"
         return Refused("invalid", told, "unsupported_parameter", name)
     message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "too_long":
+        message = f"it has {error['ctx']['actual_length']} parts, but at most {error['ctx']['max_length']} are taken"
     return Refused("invalid", f"{name} is {shown(error['input'])}: {message}", "invalid_value", name)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from .._sampling import Sampling
 from .._shown import shown
 from ..output import Grammar, JsonSchema, Regex
-from .body import Body
+from .body import MOST_STOPS, Body
 from .body_errors import named
 from .branches import OWN_NAMES
 from .openai.chat_request import AnyMessage, check_properties, template_message
@@ -27,7 +27,7 @@ def _chosen(name: str) -> str:
 
 
 Text = Annotated[str, Field(max_length=1 << 20)]
-Stops = Annotated[list[str], Field(max_length=16)]
+Stops = Annotated[list[str], Field(max_length=MOST_STOPS)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Length = Annotated[int, Field(ge=0, lt=2**63)]
 AMark = Annotated[str, Field(pattern=r"^[0-9]{1,18}:[0-9]{1,18}$")]

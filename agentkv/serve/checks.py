@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .token_requests import GenerateTokens
 
 NO_BRANCH = -1  # yet
-NO_BRANCH = -1  # yet
 _SOME_TEXT = "."
 
 

@@ -1,4 +1,4 @@
-"""Who may talk to the server at all: keys, and pages of other origins."""
+"""Who may talk to the server at all: keys, names of the server, and pages of other origins."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 
+from .._shown import shown
 from .refused import Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,14 +35,54 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http" and scope["path"] not in OPEN and not self._knows(Headers(scope=scope)):
-            error = Refused("key", "the API key is missing or wrong", "invalid_api_key")
+            error = Refused(
+                "key",
+                "the API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                "invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
             await self._errors(scope["path"]).error_response(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     def _knows(self, headers: Headers) -> bool:
-        given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(given.encode("latin-1"), self._key)
+        """Is one of the keys the right one? Clients send several, some of them for others. Each is compared."""
+        given = [*map(_without_scheme, headers.getlist("authorization")), *headers.getlist("x-api-key")]
+        return any([hmac.compare_digest(key.strip().encode("latin-1"), self._key) for key in given])
+
+
+def _without_scheme(authorization: str) -> str:
+    """The key of a header. The name of a scheme may be written in any case (RFC 9110)."""
+    scheme, _, key = authorization.strip().replace("\t", " ").partition(" ")
+    return key if scheme.lower() == "bearer" else authorization
+
+
+class Hosts:
+    """ASGI middleware: refuses requests that call the server by another name than these."""
+
+    def __init__(self, app: ASGIApp, names: Sequence[str], errors: Callable[[str], Protocols]) -> None:
+        self._app = app
+        self._names = frozenset(_name_in(name) for name in names)
+        self._errors = errors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http" and (name := _name_in(Headers(scope=scope).get("host", ""))) not in self._names:
+            what = (
+                f"the server is not called {shown(name).removeprefix('str ')}: it answers to "
+                f"{', '.join(sorted(self._names))}; start it with --allow-host NAME, or with --host and a key"
+            )
+            error = Refused("invalid", what, "invalid_host", "host")
+            await self._errors(scope["path"]).error_response(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _name_in(host: str) -> str:
+    """The name in a Host header, without its port; an IPv6 address without its brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return (host if host.count(":") > 1 else host.partition(":")[0]).lower()
 
 
 class Measured:

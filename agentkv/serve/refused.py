@@ -106,6 +106,16 @@ _TOLD: tuple[tuple[type[Exception], Kind, str | None], ...] = (
 )
 
 
+# What the SDK advises its users to do, and what clients of a server can do, or whoever runs it.
+ADVICE: tuple[tuple[str, str], ...] = (
+    ("open the Context with a larger capacity", "start the server with a larger --capacity"),
+    ("open a larger cache", "start the server with a larger --capacity"),
+    ("make an empty branch with `branch()`", "make an empty branch: leave the prompt out"),
+    ("pass a string that spells the conversation out", "send a text that spells the conversation out"),
+    ("encode other things with `ctx.tokenizer` first", "encode other things by /tokenize first"),
+)
+
+
 def refused(error: Exception) -> Refused:
     """What a client is told of an error. Of those that are not its own affair it is told nothing but that: what they
     say may name files of this machine."""
@@ -119,11 +129,18 @@ def refused(error: Exception) -> Refused:
     for known, kind, code in _TOLD:
         if isinstance(error, known):
             headers = {"retry-after": "5"} if kind == "busy" else {}
-            return Refused(kind, str(error), code, headers=headers)
+            return Refused(kind, advised(str(error)), code, headers=headers)
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
     if isinstance(error, StepFailed):
         return Refused("failed", "the model failed; the server's log says more", "step_failed")
     return Refused("failed", "the server failed; its log says more", "internal_error")
+
+
+def advised(message: str) -> str:
+    """What the SDK says of an error, with advice for those who talk to a server."""
+    for ours, theirs in ADVICE:
+        message = message.replace(ours, theirs)
+    return message
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from .fitting import fitted
 from .ignored import Ignored
 from .metrics import Metrics
 from .prompts import Begin, Reading, untold
-from .refused import Refused, about
+from .refused import Refused, about, advised
 from .settings import Settings
 from .shelf import Kept, Shelf
 
@@ -311,7 +311,7 @@ def _check_begun(asked: Asked) -> None:
 
 def _too_long(error: Exception) -> Refused:
     """A prompt that does not fit into the cache, whatever else leaves it."""
-    return Refused("invalid", str(error), "context_full")
+    return Refused("invalid", advised(str(error)), "context_full")
 
 
 def _about(tools: Sequence[Mapping[str, Any]] | None, template: Mapping[str, Any]) -> object:

@@ -28,6 +28,9 @@ def chat(
     load: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on from branches that were saved.")] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the model.")] = None,
+    call_format: Annotated[
+        str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
+    ] = None,
 ) -> None:
     """Talk to a model: answers as they are written, branches, tools. /help lists what else there is.
 
@@ -57,6 +60,7 @@ def chat(
             load=load,
             capacity=capacity,
             threads=threads,
+            call_format=call_format,
         )
         if sys.stdin.isatty():
             stdout.print(f"[dim]opening {escaped(folder)} ...[/]", soft_wrap=True)

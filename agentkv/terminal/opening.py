@@ -35,6 +35,7 @@ class How:
     load: Path | None
     capacity: int
     threads: int | None
+    call_format: str | None = None
 
 
 async def talking(how: How) -> None:
@@ -50,7 +51,9 @@ async def talking(how: How) -> None:
         speculative=PromptLookup() if how.speculates else None,
     )
     room = ForgetsAloud(stdout if stdout.is_terminal else stderr)
-    async with Context.open(how.model, how.capacity, threads=how.threads, overflow=room) as context:
+    async with Context.open(
+        how.model, how.capacity, threads=how.threads, overflow=room, call_format=how.call_format
+    ) as context:
         talk = Talk(context, agent, [CALCULATOR, *own])
         if how.load is None:
             await talk.begin()

@@ -53,12 +53,14 @@ class Log:
         self.tokens = array("i")
         self.conversation = Conversation(tools=tools)
 
-    def extend(self, messages: Sequence[dict[str, Any]], template: Mapping[str, Any] | None = None) -> int:
+    def extend(
+        self, messages: Sequence[dict[str, Any]], template: Mapping[str, Any] | None = None, speaks: bool = False
+    ) -> int:
         """Adds messages; returns how many tokens were rewritten."""
         state = Continuing(
             self.chat, self.tokenizer, self.reader, self.conversation, self.tokens[:], Clock(10), no_check
         )
-        made = state.extend(checked_messages(messages), template or {})
+        made = state.extend(checked_messages(messages) if messages else [], template or {}, speaks=speaks)
         rewritten = len(self.tokens) - made.kept
         assert made.conversation is not None
         assert made.added
@@ -312,3 +314,41 @@ def test_calls_spelled_otherwise_than_the_template_does_stay(
     assert log.messages[3].content == "Sunny."
     answer_at = log.messages[3]
     assert log.tokens[answer_at.start : answer_at.end] == answer[:-1]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_a_message_of_the_assistant_s_own_is_gone_on_with(
+    tokenizer_of: Callable[[str], Tokenizer], name: str, at_once: bool
+) -> None:
+    log = Log(tokenizer_of(name))
+    question, begun = {"role": "user", "content": "Well?"}, {"role": "assistant", "content": "It rains \n"}
+    log.extend([question, begun], speaks=at_once)
+    if not at_once:
+        assert log.conversation.awaits_turn(len(log.tokens))
+        log.extend([], speaks=True)
+    assert log.tokenizer.decode(log.tokens, skip_special=False).endswith("It rains")
+    assert [message.content for message in log.messages] == ["Well?", "It rains"]
+    log.reply(" in Oslo.")
+    assert log.messages[-1].content == "It rains in Oslo."
+    log.extend([question])
+    history = [question, {"role": "assistant", "content": "It rains in Oslo."}, question]
+    whole = log.chat.render(history, None, True, {}, 10, no_check)
+    assert log.tokenizer.decode(log.tokens, skip_special=False) == log.tokenizer.decode(
+        log.tokenizer.encode_rendered(whole), skip_special=False
+    )
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_a_turn_is_opened_behind_a_system_s_message(tokenizer_of: Callable[[str], Tokenizer], name: str) -> None:
+    log = Log(tokenizer_of(name))
+    messages = [{"role": "user", "content": "Well?"}, {"role": "system", "content": "Be brief."}]
+    try:
+        log.extend(messages)
+    except kv.InvalidInput:
+        return  # its template has no system message there
+    if log.conversation.awaits_turn(len(log.tokens)):
+        log.extend([], speaks=True)
+    whole = log.chat.render(messages, None, True, {}, 10, no_check)
+    assert log.tokens.tolist() == log.tokenizer.encode_rendered(whole)
+    assert log.conversation.is_opened_at(len(log.tokens))

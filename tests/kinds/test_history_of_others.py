@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -275,3 +278,40 @@ async def test_messages_of_the_sdk_go_on_after_a_call_that_was_cut() -> None:
         assert "not run" not in again.text
         await branch.extend([result(cut.calls[0].id, "not run"), USER])
         assert (await branch.generate(max_tokens=12)).text == SAID
+
+
+# A template that wants ids of nine letters and digits, and writes them, as Mistral's do.
+STRICT = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for c in m.tool_calls or [] %}"
+    "{% if c.id is not defined or c.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}"
+    "({{ c.id }}){% endfor %}"
+    "{% if m.role == 'tool' %}{% if m.tool_call_id is not defined or m.tool_call_id | length != 9 %}"
+    "{{ raise_exception('ids have nine characters') }}{% endif %}({{ m.tool_call_id }}){% endif %}"
+    "{{ m.content or '' }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+IDS = [
+    ("a", "b"),
+    ("call_0123456789abcdefghijklmn", "toolu_01"),
+    ("chatcmpl-tool-1", "call00001"),
+    (None, None),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), IDS)
+async def test_ids_of_others_get_a_form_that_the_template_takes(
+    tmp_path: Path, one: str | None, other: str | None
+) -> None:
+    folder = tmp_path / "strict"
+    shutil.copytree(kv.models.nano(), folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": STRICT}))
+    async with kv.Context.open(folder, capacity=1024, threads=1) as ctx:
+        calls = assistant(None, weather(one, "Oslo"), weather(other, "Tolvik"))
+        results = [result(one, "rain"), result(other, "snow")]
+        branch = await ctx.branch([USER, calls, *(results if one is None or one == other else results[::-1])])
+        first, second, *again = re.findall(r"\(([^)]*)\)", branch.text)
+        assert again == [first, second]
+        assert first != second
+        assert branch.text.index("rain") < branch.text.index("snow")
+        assert [call.id for call in branch.messages[1].calls] == [one, other]  # as they were given

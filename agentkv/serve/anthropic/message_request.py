@@ -11,7 +11,7 @@ from pydantic import Field
 from ..._sampling import Sampling
 from ...output import JsonSchema
 from ..asked import Asked
-from ..body import Body
+from ..body import MOST_STOPS, Body
 from ..openai.chat_request import definition_of, reasoning_of
 from ..refused import Refused, about
 from .blocks import CacheControl, Message, Texts
@@ -30,7 +30,7 @@ class Tool(Body):
     input_schema: dict[str, Any]
     cache_control: CacheControl | None = None
     strict: bool | None = None  # calls are always held to their schema
-    eager_input_streaming: bool | None = None  # arguments always come as they are written
+    eager_input_streaming: bool | None = None  # a call always comes once it is complete
     defer_loading: Literal[False] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
 
@@ -138,7 +138,7 @@ class MessageRequest(CountRequest):
     temperature: Annotated[float, Field(ge=0, le=1)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)] | None = None
+    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MOST_STOPS)] | None = None
     stream: bool | None = None
     metadata: Metadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

@@ -7,10 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from ..._sampling import Sampling
-from ..body import Body
+from ..body import MOST_STOPS, Body
 from ..refused import Refused
 
-Stop = str | Annotated[list[str], Field(max_length=16)] | None
+Stop = str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None
 
 
 class Drawn(Body):

@@ -13,7 +13,10 @@ from agentkv_runtime.formats.lark import Lark
 
 __all__ = ["Calls", "NoCalls", "Spelling", "Thinking", "Wanted", "WrittenCall"]
 
-_UNKNOWN = "how this model spells calls is not known. Name the format that it was trained on, or give one of your own"
+_UNKNOWN = (
+    "how this model spells calls is not known. Name the format that it was trained on (call_format, on the command "
+    "line --call-format), or give one of your own"
+)
 
 WrittenCall = tuple[str, Mapping[str, Any]]
 """A tool's name, and the arguments."""

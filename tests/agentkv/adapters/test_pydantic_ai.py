@@ -49,6 +49,21 @@ async def test_text_is_streamed_as_it_is_said(ctx: kv.Context) -> None:
     assert stream.usage.output_tokens > 0
 
 
+async def test_instructions_alone_are_answered_and_not_repeated() -> None:
+    prompts: list[str] = []
+
+    def reply(prompt: str) -> str:
+        prompts.append(prompt)
+        return "So it is."
+
+    async with kv.testing.replies(reply, capacity=512, threads=1) as ctx:
+        agent: Agent[None, str] = Agent(Model(ctx), instructions="The password is tulip.")
+        assert (await agent.run()).output == "So it is."
+        async with agent.run_stream() as stream:
+            assert await stream.get_output() == "So it is."
+    assert all("tulip" in prompt and prompt.endswith("<|im_start|>assistant\n") for prompt in prompts)
+
+
 class Weather(BaseModel):
     city: Literal["Tolvik", "Brasno"]
     sky: Literal["sunny", "rainy"]

@@ -88,6 +88,19 @@ async def test_a_result_without_json_is_an_error_that_the_model_reads(table: Any
         assert "which has no JSON form" in record.error
 
 
+@pytest.mark.parametrize("held", [[], {}])
+async def test_a_result_that_holds_itself_is_an_error_that_the_model_reads(table: Any, held: Any) -> None:
+    @kv.tool
+    async def give() -> object:
+        held.update(more=held) if isinstance(held, dict) else held.append(held)
+        return held
+
+    async with table(give) as desk:
+        record = await desk.run("give")
+        assert (record.status, record.ran) == ("failed", True)
+        assert f"a {type(held).__name__} that holds itself" in record.error
+
+
 async def test_plain_functions_run_in_threads(table: Any) -> None:
     @kv.tool
     def where() -> str:

@@ -6,8 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from .._branch import Branch
+from .._errors import LimitReached, OutputIncomplete
+from .._generation import Generation
+from .._log import log
 from ._attempts import Attempt, T, Winner, attempt_each, checked, close, forks, output_of
 from ._checks import check
+
+_ENDED = ("eos", "stop")
 
 
 async def vote(
@@ -21,7 +26,8 @@ async def vote(
     """The attempt whose answer most of `n` attempts agree on; the trunk stays as it is.
 
     Wang et al. 2022, "Self-Consistency Improves Chain of Thought Reasoning". Typed outputs make good ballots: they are
-    equal where texts differ in a blank. The score is the winner's share of the votes that were cast.
+    equal where texts differ in a blank. The score is the winner's share of the votes that were cast. A generation that
+    was cut reached no answer and has no vote; the log says how many there were.
 
     Args:
         trunk: what every attempt begins with.
@@ -40,6 +46,8 @@ async def vote(
     async with forks(trunk, n) as branches:
 
         async def arrived(index: int, result: T) -> bool:
+            if isinstance(result, Generation) and result.finish_reason not in _ENDED:
+                _ = result.output  # raises what it was cut by
             answer = key(result)
             bool(answer == answer)  # one that cannot be compared has no vote, the first one neither
             same = next((voters for other, voters in ballots if other == answer), None)
@@ -51,6 +59,8 @@ async def vote(
             return False
 
         errors = await attempt_each(branches, attempt, arrived, timeout)
+        if cut := sum(isinstance(error, OutputIncomplete | LimitReached) for error in errors):
+            log.warning("attempts that were cut have no vote", cut=cut, of=n)
         won = checked(max((voters for _, voters in ballots), key=lambda v: (len(v), -min(v)), default=None), errors)
         close([branch for branch in branches if branch is not branches[min(won)]])
         return Winner(branches[min(won)], results[min(won)], len(won) / len(results))

@@ -88,9 +88,11 @@ def error_of(host: str, error: Mapping[str, Any], status: int | None = None) -> 
 
 
 def event_error(host: str, error: Mapping[str, Any], status: int | None = None, got_on: bool = False) -> Exception:
-    """What an error inside of a stream raises: the SDK's error, or Busy where the server is about to end, or gave it
-    too little time and it `got_on`."""
+    """What an error inside of a stream raises: the SDK's error, or Busy where the server is about to end, gave it too
+    little time and it `got_on`, or has no room for it, as its status would say had it not begun to read the prompt."""
     told = error_of(host, error, status)
+    if not got_on and error.get("type") == "rate_limit_error":
+        return Busy(told)
     if isinstance(told, ContextClosed) or (got_on and error.get("code") == "timeout"):
         return Busy(RemoteError(str(told), status))
     return told

@@ -182,6 +182,27 @@ async def test_items_are_read_before_any_is_worked_on(open_context: OpenContext)
         assert (win.result, win.score) == (6, 1.0)
 
 
+async def test_what_was_cut_has_no_vote_and_the_log_says_so(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_context() as ctx:
+        trunk = await ctx.branch([1, 2, 3])
+
+        async def attempt(branch: kv.Branch) -> kv.Generation[str]:
+            if await place_of(branch) == 2:
+                return await branch.generate(max_tokens=16, output=kv.Regex("yes"))
+            return await branch.generate(max_tokens=2, output=kv.Regex("no{90}"))
+
+        win = await kv.patterns.vote(trunk, 3, attempt, key=lambda gen: gen.text)
+        assert (win.result.text, win.score) == ("yes", 1.0)
+        assert "attempts that were cut have no vote" in caplog.text
+        win.branch.close()
+        with pytest.raises(ExceptionGroup) as caught:
+            await kv.patterns.vote(trunk, 2, attempt, key=lambda gen: gen.text)
+        assert all(isinstance(error, kv.OutputIncomplete) for error in caught.value.exceptions)
+        assert ctx.branches == [trunk]
+
+
 async def test_the_majority_wins_a_vote(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch([1, 2, 3])

@@ -15,6 +15,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._loop_thread import LoopThread
+from agentkv.remote.errors import Busy, event_error
 
 from .conftest import QUESTION, Broken
 from .tape import VLLM_TAPE, Tape, played, session
@@ -246,3 +247,14 @@ async def test_a_body_may_be_compressed(vllm: Tape) -> None:
         vllm.compress = True
         assert await session(ctx, QUESTION) == expected
         vllm.compress = False
+
+
+@pytest.mark.parametrize(
+    ("type_", "got_on", "again"),
+    [("rate_limit_error", False, True), ("rate_limit_error", True, False), ("invalid_request_error", False, False)],
+)
+def test_no_room_for_a_prompt_that_was_begun_is_asked_for_again(type_: str, got_on: bool, again: bool) -> None:
+    told = {"type": type_, "code": "context_full", "message": "no room"}
+    error = event_error("host", told, got_on=got_on)
+    assert isinstance(error, Busy) == again
+    assert isinstance(error.error if isinstance(error, Busy) else error, kv.ContextFull)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tests.models import tiny_model, tiny_spec
@@ -16,8 +17,8 @@ def export_long_model(out: Path) -> None:
     from agentkv_runtime.export import export_folder
 
     folder = out.with_name(f"{out.name}.hf")
-    shape = {"layers": 1, "hidden": 32, "intermediate": 32, "heads": 1, "kv_heads": 1, "head_dim": 16}
-    spec = tiny_spec(**shape, vocab=1024, max_positions=POSITIONS)
+    one = tiny_spec(layers=1, hidden=32, intermediate=32, heads=1, kv_heads=1, head_dim=16)
+    spec = replace(one, vocab=1024, max_positions=POSITIONS)
     tiny_model(spec).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(NANO / name, folder)

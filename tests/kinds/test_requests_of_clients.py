@@ -124,7 +124,7 @@ TAKEN = [
     Row("llama.vim", COMPLETIONS, {"n": None, "echo": None, "max_tokens": 1.0, "cache_prompt": True}, "n"),
     Row("Continue", COMPLETIONS, {"suffix": None, "best_of": None, "stream_options": {}}, "stream_options"),
     Row("any", BRANCHES, {"template": None, "tools": None, "messages": before(finish_reason="stop")["messages"]}, "m"),
-    Row("any", TOKENS, {"max_tokens": 1.0, "tokens": [5.0, 6], "lora": None}, "max_tokens"),
+    Row("any", TOKENS, {"max_tokens": 1.0, "tokens": [5.0, 6], "lora": None}, "tokens.0"),
     Row("any", TOKENIZE, {"add_special_tokens": None, "id": None}, "id"),
 ]  # fmt: skip
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import anyio
 from starlette.responses import Response
 
 from . import branch_request as bodies
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from .event_stream import Emit
     from .server import Server
 
-PING_SECONDS = 15.0  # what lies between would take a silent connection for a dead one
-
 
 async def hold_lease(server: Server, request: Request) -> Response:
     """`GET /v1/leases/{lease}`: server-sent events without an end. With the connection the lease ends, and its branches
@@ -31,9 +28,6 @@ async def hold_lease(server: Server, request: Request) -> Response:
     async def stream(emit: Emit) -> None:
         with server.branches.leased(lease):
             await emit(json.dumps({"lease": lease}), "begin")
-            while not over.is_set():
-                with anyio.move_on_after(PING_SECONDS):
-                    await over.wait()
-                await emit("{}", "ping")
+            await over.wait()
 
     return EventStream(stream, ERRORS)

@@ -14,11 +14,10 @@ from agentkv_runtime.small_files import open_regular, read_object
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["MAGIC", "described", "is_gguf", "load_source"]
+__all__ = ["described", "is_gguf", "load_source"]
 
 
-MAGIC = b"GGUF"
-"""What a GGUF file begins with."""
+_MAGIC = b"GGUF"
 
 
 def is_gguf(path: Path) -> bool:
@@ -28,7 +27,7 @@ def is_gguf(path: Path) -> bool:
     if path.suffix.lower() == ".gguf":
         return True
     with open_regular(path, ExportError) as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 @contextmanager

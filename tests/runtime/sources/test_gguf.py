@@ -17,7 +17,7 @@ from agentkv_runtime.sources.source import described
 from gguf import GGMLQuantizationType as Q
 from gguf import GGUFWriter
 
-from tests.models import TURN_END, tiny_model, tiny_spec, tiny_tokenizer
+from tests.models import END_OF_TEXT, TURN_END, tiny_model, tiny_spec, tiny_tokenizer
 from tests.runtime.sources.gguf_files import write_gguf
 
 SHAPE: dict[str, Any] = {"hidden": 256, "intermediate": 256, "head_dim": 64}  # blocks of Q4_K are 256 weights long
@@ -95,7 +95,7 @@ def test_a_file_is_exported_with_the_tokenizer_that_it_holds(tmp_path: Path) -> 
     own = tiny_tokenizer()
     text = "The quick brown fox: 12 dogs!\n"
     assert folder.tokenizer.encode(text) == own.encode(text).ids
-    assert folder.tokenizer.eos_ids == [own.token_to_id(TURN_END)]
+    assert folder.tokenizer.eos_ids == [own.token_to_id(TURN_END), own.token_to_id(END_OF_TEXT)]
     assert folder.tokenizer.has_chat_template
 
 

@@ -33,10 +33,10 @@ _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_positi
 
 def write_description(path: Path, folder: Path) -> None:
     """Writes what exporting reads beside the weights. Raises ExportError for a file that cannot be read so."""
-    reader = open_gguf(path)
     try:
         metadata = read_metadata(path)
         _check(path, metadata)
+        reader = open_gguf(path)
         write_tokenizer(metadata, folder)
         (folder / "model.gguf").symlink_to(path.absolute())  # alone: transformers reads what lies beside it, too
         alone = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
@@ -48,6 +48,7 @@ def write_description(path: Path, folder: Path) -> None:
         _scale_rope(path, config, position_divisor(path, metadata), _rope_factors(reader))
         config.save_pretrained(folder)
         write_templates(folder, _templates(metadata))
+        _write_ends(metadata, folder)
     except ExportError:
         raise
     except GGUFError as error:
@@ -56,7 +57,6 @@ def write_description(path: Path, folder: Path) -> None:
         raise ExportError(f"{path}: {error}") from error
     except Exception as error:  # of transformers, tokenizers and gguf, in whatever way they fail
         raise ExportError(f"{path}: cannot be read as a GGUF file: {first_line(error)}") from error
-    _write_ends(metadata, folder)
 
 
 def _templates(metadata: dict[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._branch import Branch
 from ._call_format import CallFormat, checked_format
-from ._commands import CellCall, Job, check_finished
+from ._commands import CellCall
 from ._connecting import Connecting
 from ._continuation import Continuation
 from ._encoding import Encoding
@@ -26,6 +26,7 @@ from ._opening import opening, sync_of
 from ._options import MOST_POSITIONS, Options
 from ._overflow import Overflow, checked_overflow
 from ._overflow_policies import Stop
+from ._prefilling import PromptJob
 from ._reply import ReplyReader
 from ._shown import shown
 from ._speculation import Speculative
@@ -35,7 +36,7 @@ from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
-    from ._engine import CellStore, Finished, StepEngine
+    from ._engine import CellStore, StepEngine
     from .sync.context import SyncContext
 
 
@@ -226,26 +227,9 @@ class Context(Storing, Connecting):
         return await self._branch_of(made, policy)
 
     async def _branch_of(self, made: Continuation, overflow: Overflow | None) -> Branch:
-        tokens, conversation = made.added, made.conversation
-        created: list[int] = []  # by the thread: the branch, and how much of it was there
-
-        def create(engine: StepEngine) -> int:
-            branch, reused = engine.create(tokens)
-            try:
-                job = engine.extend(branch, tokens[reused:])
-            except Exception:
-                engine.close(branch)
-                raise
-            created.extend((branch, reused))
-            return job
-
-        def finish(finished: Finished) -> None:
-            check_finished(finished)
-            if conversation is not None:
-                self._loop.histories[created[0]].converse(conversation)
-
-        await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
-        return Branch(self._home, created[0], None, overflow, created[1])
+        job = PromptJob(self._loop.histories, made)
+        await self._loop.run(job)
+        return Branch(self._home, job.branch, None, overflow, job.reused)
 
     def sync(self) -> SyncContext:
         """The same Context with verbs that block, for other threads than its event loop's. Raises WrongEventLoop."""

@@ -90,6 +90,12 @@ class Encoding:
             self._check_count(len(tokens), "")
         return Continuation(len(after or ()), tokens, None)
 
+    def whole(self, made: Continuation, after: History) -> Continuation:
+        """All that the branch would hold: what a new one begins with. Raises as `prompt` does."""
+        tokens = [*after.log[: made.kept], *made.added]
+        self._check_count(len(tokens), "")
+        return Continuation(0, tokens, made.conversation)
+
     async def turn(self, after: History) -> Continuation:
         """What the assistant's turn makes of a branch that ends with somebody's message: one is opened; after the
         assistant's own, what closes that is taken back. Raises as `prompt` does."""

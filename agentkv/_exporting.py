@@ -115,7 +115,7 @@ async def _followed(process: anyio.abc.Process, model: str) -> dict[str, Any]:
                 elif "done" in said:
                     display.done(said["done"])
                 elif "note" in said:
-                    log.info("export waits", model=model, why=said["note"])
+                    log.info("of an export", model=model, note=said["note"])
                     display.note(said["note"])
     finally:
         display.stop()

@@ -124,8 +124,9 @@ def export(
     """Export a Hugging Face model, or a GGUF file, to a model folder. Needs torch; running the result does not."""
     from agentkv_runtime.export.folder import export_folder
     from agentkv_runtime.export.quiet import quiet_libraries
+    from agentkv_runtime.notes import shown_by
 
-    with displayed("stopped; nothing was written") as display, quiet_libraries():
+    with displayed("stopped; nothing was written") as display, quiet_libraries(), shown_by(display.note):
         folder = export_folder(
             source,
             target,
@@ -146,6 +147,8 @@ def export(
     size = bytes_text(folder.manifest.model_bytes)
     shown = escaped(shlex.quote(str(folder.path)))
     stdout.print(f"Wrote {shown} ({size}). Look at it with: agentkv inspect {shown}", soft_wrap=True)
+    ends = ", ".join(folder.tokenizer.ends)
+    stdout.print(f"A turn ends with {escaped(ends)}." if ends else "No token ends a turn: answers run to max_tokens.")
     positions, tokens = folder.manifest.max_positions, folder.tokenizer.vocab_size
     if max_context is not None and positions is not None and positions < max_context:
         stdout.print(f"The model has {positions} positions: a history ends there, not at {max_context}.")
@@ -228,6 +231,7 @@ def inspect(
             model.verify()
         tokenizer = model.tokenizer
         tokens, chat = tokenizer.vocab_size, tokenizer.has_chat_template
+        ends = ", ".join(tokenizer.ends)
         draft = _draft_text(model)
     facts = model.manifest
     cache = KvCacheMetadata(
@@ -253,6 +257,7 @@ def inspect(
         ("features", _features_text(facts.features)),
         ("call format", facts.call_format or "found when opened"),
         ("chat template", "yes" if chat else "no"),
+        ("a turn ends with", ends or "no token"),
         ("draft head", draft),
         ("fingerprint", facts.fingerprint),
         ("exported with", ", ".join(f"{name} {version}" for name, version in facts.exported_with.items())),

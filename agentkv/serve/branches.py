@@ -72,8 +72,7 @@ class Held:
             yield
             return
         if self.changing:
-            what = f"branch {self.id} is at another verb; wait for that, or work on a fork"
-            raise Refused("conflict", what, "branch_busy")
+            raise _busy(self)
         condition.check(self)
         self.changing, before = True, self.mark
         try:
@@ -130,6 +129,8 @@ class Branches:
         if name in self._coming_names or (held is not None and held.revision not in revisions):
             what = f"another branch is published as {name!r}, or somebody changed it there; attach it, or take another"
             raise Refused("conflict", what, "branch_exists")
+        if held is not None and held.changing:
+            raise _busy(held)
         return held is not None
 
     def hold(
@@ -213,6 +214,10 @@ class Branches:
 def new_revision() -> str:
     """One that no branch ever had."""
     return secrets.token_hex(16)
+
+
+def _busy(held: Held) -> Refused:
+    return Refused("conflict", f"branch {held.id} is at another verb; wait for that, or work on a fork", "branch_busy")
 
 
 def missing(name: str) -> Refused:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Emit(Protocol):
-    """Sends one event."""
+    """Takes one event."""
 
     async def __call__(self, data: str, event: str | None = None) -> None:
         """`data` is one line; `event` is the event's name."""
@@ -29,6 +29,10 @@ class Protocols(Protocol):
 
     def error_event(self, error: Refused) -> tuple[str, str | None]:
         """In a stream that has begun: data and name of the event."""
+
+    @property
+    def ping(self) -> bytes:
+        """What is sent in a stream where there is nothing to tell for a while."""
 
 
 class Answer(Response):
@@ -54,11 +58,64 @@ class Answer(Response):
                 await response(scope, receive, send)
 
 
+class Events(Emit):
+    """The events of one response: its head goes out with the first one, or before.
+
+    Attributes:
+        begun: was the head sent?
+    """
+
+    def __init__(self, send: Send, head: Sequence[tuple[bytes, bytes]], ping: bytes) -> None:
+        self._send = send
+        self._head = head
+        self._ping = ping
+        self._sending = anyio.Lock()  # one thing after another
+        self._count = 0  # of what was sent
+        self.begun = False
+
+    async def __call__(self, data: str, event: str | None = None) -> None:
+        """One event. `data` is one line; `event` is the event's name."""
+        name = "" if event is None else f"event: {event}\n"
+        await self._body(f"{name}data: {data}\n\n".encode())
+
+    async def begin(self) -> None:
+        """Sends the head, where there is no event to send yet: what is wrong from then on is an event."""
+        async with self._sending:
+            await self._begin()
+
+    async def end(self) -> None:
+        """Nothing more comes."""
+        await self._body(b"", more=False)
+
+    async def ping(self) -> None:
+        """Sends a sign of life whenever nothing else was sent for a while. Never returns."""
+        while True:
+            before = self._count
+            await anyio.sleep(PING_SECONDS)
+            if self._count == before:
+                await self._body(self._ping)
+
+    async def _body(self, body: bytes, more: bool = True) -> None:
+        async with self._sending:
+            self._count += 1
+            await self._begin()
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": self._head})
+
+
 class EventStream(Response):
-    """Server-sent events that `work` emits. What is refused before the first one is an error response."""
+    """Server-sent events that `work` emits. What is refused before the head was sent is an error response.
+
+    The head goes out with the first event, or when `work` says so, and at the latest after PING_SECONDS; from then on
+    there is a ping whenever nothing else was sent for so long.
+    """
 
     def __init__(
-        self, work: Callable[[Emit], Awaitable[None]], errors: Protocols, headers: Mapping[str, str] | None = None
+        self, work: Callable[[Events], Awaitable[None]], errors: Protocols, headers: Mapping[str, str] | None = None
     ) -> None:
         self._work = work
         self._errors = errors
@@ -67,38 +124,30 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        begun = False
-
-        async def emit(data: str, event: str | None = None) -> None:
-            nonlocal begun
-            if not begun:
-                begun = True
-                await send({"type": "http.response.start", "status": 200, "headers": self._head})
-            name = "" if event is None else f"event: {event}\n"
-            body = f"{name}data: {data}\n\n".encode()
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-
+        emit = Events(send, self._head, self._errors.ping)
         failure: Response | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(_hang_up, receive, group.cancel_scope)
+            group.start_soon(emit.ping)
             try:
                 await self._work(emit)
             except Exception as error:
                 told = refused(error)
-                if not begun:
-                    failure = self._errors.error_response(told)
-                with anyio.move_on_after(LAST_SECONDS):
-                    if begun:
+                if emit.begun:
+                    with anyio.move_on_after(LAST_SECONDS):
                         await emit(*self._errors.error_event(told))
-            with anyio.move_on_after(LAST_SECONDS):
-                if begun:
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                else:
+                    failure = self._errors.error_response(told)
+            if failure is None:
+                with anyio.move_on_after(LAST_SECONDS):
+                    await emit.end()
             group.cancel_scope.cancel()
         if failure is not None:
             with anyio.move_on_after(LAST_SECONDS):
                 await failure(scope, receive, send)
 
 
+PING_SECONDS = 10.0  # proxies hang up after 30 to 100 s without a byte, and people lose faith before
 LAST_SECONDS = 10.0  # for what is left to send: a client that does not read must not keep its connection for ever
 
 _HEADERS = [

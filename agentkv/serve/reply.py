@@ -17,14 +17,12 @@ from agentkv_runtime.formats.parsed import (
     TextDelta,
 )
 
-from .._errors import InvalidInput
 from .._generation import Generation, Token, TopLogprob
 from .._message import Message, ToolCall
 from .._spelling import is_ended, text_decoder
+from .checks import begun_reply
 
 if TYPE_CHECKING:
-    from agentkv_runtime.formats import Format
-
     from .._branch import Branch
     from .asked import Asked
 
@@ -51,8 +49,6 @@ class Part:
     deltas: Sequence[Delta]
     likely: Sequence[Likely] = ()
 
-
-_SOME_TEXT = "."
 
 Tell = Callable[[Part], Awaitable[None]]
 
@@ -94,14 +90,10 @@ async def write(branch: Branch, asked: Asked, tell: Tell | None = None) -> Writt
 
     Calls are told once they are complete, and their arguments are JSON, whatever the model's own spelling is.
 
-    Raises Refused or InvalidInput for what cannot be asked, and as `Branch.generate` does.
+    What cannot be asked was refused before (`check_reply`). Raises as `Branch.generate` does.
     """
     reply = _Reply(branch, asked)
-    try:
-        return await (reply.whole() if tell is None else reply.streamed(tell))
-    except InvalidInput:
-        asked.check_tools()
-        raise
+    return await (reply.whole() if tell is None else reply.streamed(tell))
 
 
 class _Reply:
@@ -120,23 +112,13 @@ class _Reply:
         self._control = frozenset(special) - self._ends
         self._decoder = text_decoder(home.spelling.begun(branch._history.log))
         self._conversation = branch._history.conversation
-        prefix = self._begun(form)
+        prefix = begun_reply(home, self._conversation, branch._history.log)
         self._held = asked.held(form, prefix)
         self._parser = form.parser(prefix=prefix, tools=asked.tools)
         self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
         self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
         self._told: list[Part] = []
         self._unsaid: list[Likely] = []  # tokens whose text the parser holds back
-
-    def _begun(self, form: Format) -> str:
-        """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
-        opened = self._conversation.tail
-        begun = form.template.begun_in(opened.text if opened else "")
-        said = self._text_of(self._branch._history.log[self._conversation.end :]).decode("utf-8", "replace")
-        parser = form.parser(prefix=begun + said)
-        if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
-            return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
-        return begun + said
 
     async def whole(self) -> Written:
         generation = await self._branch.generate(**self._how(), output=self._held, output_retries=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.lowlevel
 import anyio.to_thread
 
+from .._branch import Branch
 from .._errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
-from .._extending import extend_by
 from .._messages import checked_messages, checked_template, text_of
+from .._prefilling import Prefilling, Source
 from .._results import in_call_order, with_ids_of
 from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
+from .checks import check_reply
 from .conversations import contradicts, digest_of, names_of
 from .fitting import fitted
 from .ignored import Ignored
 from .metrics import Metrics
+from .prompts import Begin, Reading, untold
 from .refused import Refused, about
 from .settings import Settings
 from .shelf import Kept, Shelf
 
 if TYPE_CHECKING:
-    from .._branch import Branch
     from .._context import Context
     from .._continuation import Continuation
     from .._history import History
@@ -108,9 +110,10 @@ class Server:
             yield
 
     @asynccontextmanager
-    async def prompted(self, asked: Asked, after: Kept | None = None) -> AsyncIterator[Prompted]:
-        """A branch that holds what was asked, for the length of a block: a fork of `after`, which it goes on from, or
-        else of a conversation that waits and begins alike, or a new one.
+    async def prompted(self, asked: Asked, after: Kept | None = None, begin: Begin = untold) -> AsyncIterator[Prompted]:
+        """A branch that holds what was asked, for the length of a block: it goes on from the tokens of `after`, or else
+        of a conversation that waits and begins alike. `begin` is called once nothing is wrong with what was asked, and
+        the prompt has room.
 
         Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
         """
@@ -122,28 +125,30 @@ class Server:
             asked = replace(asked, messages=messages)
             _check_begun(asked)
             calls_of = digest_of([*before, *messages])
-            asked, after, branch = await self._begun(asked, after, calls_of)
-        prompted = Prompted(self, branch, branch.reused, messages)
+            asked, after = (asked, after) if after is not None else self._known(asked)
+            made, kept = await self._made(asked, after, calls_of)
+        await check_reply(self.context._home, asked, made)
+        with about(asked.given_as):
+            prompted = await self._read(made, begin, after, kept)
+        prompted.messages = messages
         try:
-            if after is not None:
-                extend = partial(self._prompt, asked, calls_of, branch._history)
-                with about(asked.given_as):
-                    extended = await self.with_room(lambda: extend_by(branch, extend))
-                prompted.cached = 0 if after.emptied else extended.kept
             yield prompted
         finally:
             prompted.leave()
 
     @asynccontextmanager
-    async def begun(self, prompt: str | Sequence[int], given_as: str) -> AsyncIterator[Prompted]:
-        """A branch that holds a text, or token ids, for the length of a block: the parameter `given_as`. Makes room as
-        `prompted` does.
+    async def begun(self, prompt: str | Sequence[int], given_as: str, begin: Begin = untold) -> AsyncIterator[Prompted]:
+        """A branch that holds a text, or token ids, for the length of a block: the parameter `given_as`. Makes room and
+        calls `begin` as `prompted` does.
 
         Control tokens that the text spells are parsed: it is the client's own.
         """
         with about(given_as):
-            branch = await self.with_room(lambda: self.context.branch(prompt, overflow=self))
-        prompted = Prompted(self, branch, branch.reused)
+            try:
+                made = await self.context._home.encoding.prompt(prompt)
+            except ContextFull as error:
+                raise _too_long(error) from error
+            prompted = await self._read(made, begin)
         try:
             yield prompted
         finally:
@@ -227,21 +232,43 @@ class Server:
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()
 
-    async def _begun(self, asked: Asked, after: Kept | None, calls_of: str) -> tuple[Asked, Kept | None, Branch]:
-        """A branch, what it was forked from, and what is still to be said to it."""
-        while True:
-            rest, known = (asked, after) if after is not None else self._known(asked)
-            try:
-                return rest, known, await self.with_room(partial(self._new, rest, known, calls_of))
-            except BranchClosed:  # it gave way while this waited
-                if after is not None and after.branch.closed:
-                    what = "what this goes on from gave way to others; send the whole conversation"
-                    raise Refused("missing", what, "previous_response_not_found", "previous_response_id") from None
+    async def _made(self, asked: Asked, after: Kept | None, calls_of: str) -> tuple[Continuation, int]:
+        """All tokens of the prompt, and how many of them are those of what it goes on from."""
+        try:
+            if after is None:
+                return await self._prompt(asked, calls_of), 0
+            history = after.branch._history
+            made = await self._prompt(asked, calls_of, history)
+            return self.context._home.encoding.whole(made, history), made.kept
+        except ContextFull as error:
+            raise _too_long(error) from error
 
-    async def _new(self, asked: Asked, known: Kept | None, calls_of: str) -> Branch:
-        if known is not None:
-            return await known.branch.fork()
-        return await self.context._branch_of(await self._prompt(asked, calls_of), self)
+    async def _read(self, made: Continuation, begin: Begin, after: Kept | None = None, kept: int = 0) -> Prompted:
+        """A branch of these tokens, of which those are computed that the cache does not have."""
+        home, reading = self.context._home, Reading(begin)
+        fork = None if after is None else await self._forked(after)
+        source = None if fork is None else Source(fork.id, kept)
+
+        async def read() -> Prompted:
+            async with Prefilling(home.loop, made, source) as prompt:
+                await reading.finish(prompt, made)
+                if fork is not None and prompt.branch == fork.id:
+                    return Prompted(self, fork, prompt.reused)
+                return Prompted(self, Branch(home, prompt.branch, None, self, prompt.reused), prompt.reused)
+
+        prompted = None
+        try:
+            prompted = await self.with_room(read)
+        finally:
+            if fork is not None and (prompted is None or prompted.branch is not fork):
+                fork.close()
+        return prompted
+
+    async def _forked(self, kept: Kept) -> Branch | None:
+        """A fork, which holds its cells as long as it is there. None where it gave way to others meanwhile."""
+        with suppress(BranchClosed):
+            return await self.with_room(lambda: kept.branch.fork())
+        return None
 
     async def _prompt(self, asked: Asked, calls_of: str, after: History | None = None) -> Continuation:
         """The messages as tokens, behind which the assistant speaks."""

@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
 from starlette.responses import JSONResponse, Response
 
 from .._commands import Job, check_finished
-from .._errors import InvalidInput, StepFailed
-from .._generation import Token
 from .._request import GenerationRequest
 from .._speculation import INHERIT
 from .._stream import DEFAULT_BUFFER, TokenStream
 from .body import read_body
-from .event_stream import Answer, Emit, EventStream
+from .checks import NO_BRANCH, check_going_on
+from .event_stream import Answer, Events, EventStream
 from .openai.chat import ERRORS
+from .prompts import Begun
 from .refused import Refused
 from .token_requests import GenerateTokens, Prompt, SelectTokens
 
@@ -66,18 +67,30 @@ async def generate_tokens(server: Server, request: Request) -> Response:
     """`POST /v1/tokens`: what follows these tokens, as server-sent events. A client that hangs up ends it."""
     body = await _body(server, request, GenerateTokens)
     how = body.how()
+    asked = GenerationRequest.checked(
+        NO_BRANCH,
+        **how,
+        speculative=INHERIT,
+        home=server.context._home,
+        wait_for_room=False,
+        buffer=DEFAULT_BUFFER,
+    )
+    await check_going_on(asked, body)
 
-    async def stream(emit: Emit) -> None:
-        async with server.admitted(request.headers), server.begun(body.tokens, "tokens") as prompted:
+    async def stream(emit: Events) -> None:
+        async def begin(begun: Begun) -> None:
+            await emit.begin()
+
+        async with (
+            server.admitted(request.headers),
+            server.begun(body.tokens, "tokens", begin) as prompted,
+        ):
             branch = prompted.branch
             if body.draws is not None:
                 await branch._loop.call(lambda engine: engine.set_stream(branch.id, body.draws or 0, 0))
             cached: dict[str, Any] = {"cached": prompted.cached}
-            asked = GenerationRequest.checked(
-                branch.id, **how, speculative=INHERIT, home=branch._home, wait_for_room=False, buffer=DEFAULT_BUFFER
-            )
-            async with TokenStream(branch, asked, DEFAULT_BUFFER, "made") as tokens:
-                while batch := await _batch(tokens, body):
+            async with TokenStream(branch, replace(asked, branch=branch.id), DEFAULT_BUFFER, "made") as tokens:
+                while batch := await tokens.batch():
                     made = [token for token in batch if token.id >= 0]
                     told = {
                         "tokens": [token.id for token in made],
@@ -89,18 +102,6 @@ async def generate_tokens(server: Server, request: Request) -> Response:
             await emit(json.dumps({"finish_reason": tokens.generation.finish_reason} | cached))
 
     return EventStream(stream, ERRORS)
-
-
-async def _batch(tokens: TokenStream[Any], body: GenerateTokens) -> list[Token]:
-    """Raises InvalidInput where it cannot go on with the output that it was given."""
-    try:
-        return await tokens.batch()
-    except StepFailed as error:
-        if tokens._read or not body.output_made:
-            raise
-        raise InvalidInput(
-            f"the last {body.output_made} tokens are not the beginning of such an output: {error}"
-        ) from error
 
 
 async def prefill_tokens(server: Server, request: Request) -> Response:

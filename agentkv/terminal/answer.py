@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from agentkv_runtime.printable import printable
 from markdown_it import MarkdownIt
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.text import Text
@@ -17,10 +18,14 @@ REDRAWN_S = 0.06  # least time between two drawings of what is being written
 
 class Answer:
     """Shows a text that grows, for the length of a `with` block. Blocks that are complete (a paragraph, a list, code)
-    are printed for good; only the last one is drawn anew as it grows, so nothing that has scrolled away is touched."""
+    are printed for good; only the last one is drawn anew as it grows, so nothing that has scrolled away is touched.
 
-    def __init__(self, console: Console) -> None:
+    `below` says what stands in the line below it, as long as it grows.
+    """
+
+    def __init__(self, console: Console, below: Callable[[], str] | None = None) -> None:
         self._console = console
+        self._below = below
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._open = ""
         self._thought = False  # is what is open what the model thinks?
@@ -29,11 +34,13 @@ class Answer:
 
     def __enter__(self) -> Answer:
         self._live.start()
+        self.draw()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._below = None
         self._end_part()
         self._live.stop()
 
@@ -55,6 +62,11 @@ class Answer:
             self._drawn = now
             self._draw()
 
+    def draw(self) -> None:
+        """Shows what stands below it, as it is now."""
+        if self._console.is_terminal:
+            self._draw()
+
     def note(self, text: str) -> None:
         """A line of its own, behind what was written so far."""
         self._end_part()
@@ -67,11 +79,17 @@ class Answer:
         if last:
             self._flush("".join(lines[:last]))
             self._open = "".join(lines[last:])
-        self._live.update(self._growing(), refresh=True)
+        self._update(self._growing())
+
+    def _update(self, growing: RenderableType) -> None:
+        if self._below is not None and self._console.is_terminal:
+            below = Text(printable(self._below()), "dim", no_wrap=True, overflow="ellipsis")
+            growing = Group(growing, below)
+        self._live.update(growing, refresh=True)
 
     def _growing(self) -> Markdown | Text:
         """The last block; of one that is higher than the screen its end."""
-        room = max(self._console.height - 2, 1)
+        room = max(self._console.height - 3, 1)
         lines = self._open.splitlines()
         wrapped = sum(1 + len(line) // max(self._console.width, 1) for line in lines)
         return self._styled(self._open) if wrapped < room else Text("\n".join(lines[-room // 2 :]))
@@ -81,7 +99,7 @@ class Answer:
         self._open = ""
 
     def _flush(self, text: str) -> None:
-        self._live.update(Text(""), refresh=True)
+        self._update(Text(""))
         if text.strip():
             self._console.print(self._styled(text), soft_wrap=not self._console.is_terminal)
 

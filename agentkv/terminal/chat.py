@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 import anyio
 from agentkv_runtime.printable import printable
@@ -19,8 +20,10 @@ from . import commands
 from .answer import Answer
 from .talk import Talk
 
+if TYPE_CHECKING:
+    from .keys import TypedAhead
+
 HOW_TO_LEAVE = "Ctrl-D or /quit leaves, /help lists commands"
-Decides = Callable[[Callable[[], None]], Awaitable[bool]]  # shows a question; was it answered with yes?
 
 
 class Stop:
@@ -57,10 +60,11 @@ class Stop:
 
 async def chat(talk: Talk, console: Console) -> None:
     """Asks a person, until they leave. Raises SystemExit where SIGTERM ended it."""
-    from .keys import keep_lines, says_yes, typed_ahead
+    from .keys import TypedAhead, keep_lines
     from .prompt import prompt_session
 
     session, stop = prompt_session(talk), Stop()
+    typed = TypedAhead(session.input, session.output)
     keep_lines(session.input)
     async with anyio.create_task_group() as group:
         group.start_soon(stop.watch, group.cancel_scope)
@@ -73,8 +77,9 @@ async def chat(talk: Talk, console: Console) -> None:
             except EOFError:
                 break
             try:
-                with typed_ahead(session.input):
-                    if line and not await respond(talk, line, console, stop, says_yes):
+                async with typed.reading(group):
+                    if line and not await respond(talk, line, console, stop, typed):
+                        typed.drop()
                         console.print(Text("(stopped; what is here stays)", "dim"))
             except commands.Leave:
                 break
@@ -96,8 +101,8 @@ async def chat_of_lines(talk: Talk, console: Console) -> None:
                 break
 
 
-async def respond(talk: Talk, line: str, console: Console, stop: Stop, decides: Decides | None = None) -> bool:
-    """Does a command, or has a message answered; without `decides` nobody is there to let tools run that ask first.
+async def respond(talk: Talk, line: str, console: Console, stop: Stop, typed: TypedAhead | None = None) -> bool:
+    """Does a command, or has a message answered; without `typed` nobody is there to let tools run that ask first.
 
     False where it was stopped.
     """
@@ -105,7 +110,7 @@ async def respond(talk: Talk, line: str, console: Console, stop: Stop, decides: 
         if line.startswith("/"):
             show(await commands.run(talk, line), console)
         else:
-            await _answer(talk, line, console, decides)
+            await _answer(talk, line, console, typed)
     return not scope.cancelled_caught
 
 
@@ -125,8 +130,8 @@ def told(error: Exception) -> str:
     return str(error)
 
 
-async def _answer(talk: Talk, message: str, console: Console, decides: Decides | None) -> None:
-    with Answer(console) as answer:
+async def _answer(talk: Talk, message: str, console: Console, typed: TypedAhead | None) -> None:
+    with _shown_with(typed, console) as answer:
         async with talk.ask(message) as turn:
             async for event in turn:
                 match event:
@@ -135,7 +140,7 @@ async def _answer(talk: Talk, message: str, console: Console, decides: Decides |
                     case events.ReasoningDelta(text):
                         answer.think(text)
                     case events.ApprovalAsked() as asked:
-                        await _decide(asked, answer, decides)
+                        await _decide(asked, answer, typed)
                     case events.CallStarted(call):
                         answer.note(f"-> {_spelled(call)}")
                     case events.CallFinished(call):
@@ -144,13 +149,32 @@ async def _answer(talk: Talk, message: str, console: Console, decides: Decides |
                         answer.note(f"{what} failed, and is tried again: {why}")
 
 
-async def _decide(asked: events.ApprovalAsked, answer: Answer, decides: Decides | None) -> None:
-    if decides is None:
+@contextmanager
+def _shown_with(typed: TypedAhead | None, console: Console) -> Iterator[Answer]:
+    """An answer, and below it how to stop it and what waits for its end."""
+    if typed is None:
+        with Answer(console) as answer:
+            yield answer
+        return
+
+    def below() -> str:
+        return f"> {typed.shown}  (Ctrl-C stops, and drops this)" if typed.shown else "Ctrl-C stops"
+
+    with Answer(console, below) as answer:
+        typed.changed = answer.draw
+        try:
+            yield answer
+        finally:
+            typed.changed = lambda: None
+
+
+async def _decide(asked: events.ApprovalAsked, answer: Answer, typed: TypedAhead | None) -> None:
+    if typed is None:
         answer.note(f"{_spelled(asked.call)} asks first, and nobody is there: it does not run")
         asked.deny("nobody was there to approve it")
         return
     question = f"{_spelled(asked.call)} asks first: y runs it, any other key does not"
-    if await decides(lambda: answer.note(question)):
+    if await typed.says_yes(lambda: answer.note(question)):
         asked.approve()
 
 

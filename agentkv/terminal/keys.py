@@ -3,34 +3,104 @@
 from __future__ import annotations
 
 import os
+import re
 import select
-import sys
 import termios
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
+from anyio.abc import TaskGroup
 from prompt_toolkit.input import Input
-from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.typeahead import clear_typeahead, store_typeahead
 from prompt_toolkit.input.vt100_parser import Vt100Parser
 from prompt_toolkit.key_binding import KeyPress
+from prompt_toolkit.output import Output
 
 MOST_BYTES = 1 << 16
+MOST_SHOWN = 60  # bytes
+PASTE_SECONDS = 2.0  # from one part of a paste to the next, at most
+_SEQUENCE = re.compile(r"\x1b(\[[0-9;]*[A-Za-z~]|.)?")  # of keys such as arrows
+_PASTE_BEGINS, _PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 
 
-@contextmanager
-def typed_ahead(source: Input) -> Iterator[None]:
-    """Keys that are pressed in the block wait unseen for the next prompt of `source`, but for Ctrl-C and Ctrl-Z."""
-    fd = source.fileno()
-    before = termios.tcgetattr(fd)
-    raw = termios.tcgetattr(fd)
-    raw[3] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(fd, termios.TCSANOW, raw)
-    try:
-        yield
-    finally:
-        store_typeahead(source, _pressed(_waiting(fd)))
-        termios.tcsetattr(fd, termios.TCSANOW, before)
+class TypedAhead:
+    """What is typed while something else is shown. It waits for the next prompt of `source`, and can be seen meanwhile.
+
+    What is typed goes on as it was meant: Enter sends. What is pasted is text, whatever is in it, and waits to be sent.
+    It is read as it comes, so that a Ctrl-C behind it is heard.
+    """
+
+    def __init__(self, source: Input, output: Output) -> None:
+        self._source = source
+        self._output = output
+        self._typed = b""
+        self._key = anyio.Event()
+        self.changed: Callable[[], None] = lambda: None  # called when there is more to be seen
+
+    @property
+    def shown(self) -> str:
+        """The end of it, in one line."""
+        text = _SEQUENCE.sub("", self._typed[-MOST_SHOWN:].decode(errors="replace"))
+        return " ".join(text.split())
+
+    @asynccontextmanager
+    async def reading(self, group: TaskGroup) -> AsyncIterator[None]:
+        """For the length of a block. But for Ctrl-C and Ctrl-Z, keys wait."""
+        fd = self._source.fileno()
+        before = termios.tcgetattr(fd)
+        raw = termios.tcgetattr(fd)
+        raw[3] &= ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(fd, termios.TCSANOW, raw)
+        self._paste(on=True)
+        scope, over = anyio.CancelScope(), anyio.Event()
+        group.start_soon(self._read, fd, scope, over)
+        try:
+            yield
+        finally:
+            scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await over.wait()
+            self._typed += _waiting(fd, self._typed)
+            store_typeahead(self._source, _pressed(self._typed))
+            self._typed = b""
+            self._paste(on=False)
+            termios.tcsetattr(fd, termios.TCSANOW, before)
+
+    def drop(self) -> None:
+        """Nothing that waits is sent, nor what a paste still brings."""
+        fd = self._source.fileno()
+        self._typed += _waiting(fd, self._typed)
+        self._typed = b""
+        clear_typeahead(self._source)
+        self.changed()
+
+    async def says_yes(self, ask: Callable[[], None]) -> bool:
+        """Is the next key a `y`, once `ask` showed a question? What was typed before is no answer, and is dropped."""
+        self.drop()
+        self._key = anyio.Event()
+        ask()
+        await self._key.wait()
+        answer, self._typed = self._typed, b""
+        return answer in (b"y", b"Y")
+
+    async def _read(self, fd: int, scope: anyio.CancelScope, over: anyio.Event) -> None:
+        try:
+            with scope:
+                while True:
+                    await anyio.wait_readable(fd)
+                    if not (read := os.read(fd, MOST_BYTES)):
+                        return
+                    self._typed += read
+                    self._key.set()
+                    self.changed()
+        finally:
+            over.set()
+
+    def _paste(self, on: bool) -> None:
+        """Are pasted texts told from typed ones?"""
+        (self._output.enable_bracketed_paste if on else self._output.disable_bracketed_paste)()
+        self._output.flush()
 
 
 def keep_lines(source: Input) -> None:
@@ -44,25 +114,25 @@ def keep_lines(source: Input) -> None:
     termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
-async def says_yes(ask: Callable[[], None]) -> bool:
-    """Is the next key a `y`, once `ask` showed a question? What was typed before it is no answer, and is dropped."""
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    ask()
-    await anyio.wait_readable(sys.stdin)
-    return os.read(sys.stdin.fileno(), MOST_BYTES) in (b"y", b"Y")
-
-
-def _waiting(fd: int) -> bytes:
-    """What was typed: a terminal hands out some of it at a time, which may end anywhere."""
+def _waiting(fd: int, before: bytes = b"") -> bytes:
+    """What was typed behind that: a terminal hands out some of it at a time, which may end anywhere. A paste that has
+    begun is waited for, as its end comes soon."""
     typed = b""
-    while select.select([fd], [], [], 0)[0] and (read := os.read(fd, MOST_BYTES)):
+    while select.select([fd], [], [], PASTE_SECONDS if _in_paste(before + typed) else 0)[0]:
+        if not (read := os.read(fd, MOST_BYTES)):
+            break
         typed += read
     return typed
+
+
+def _in_paste(typed: bytes) -> bool:
+    return typed.rfind(_PASTE_BEGINS) > typed.rfind(_PASTE_ENDS)
 
 
 def _pressed(typed: bytes) -> list[KeyPress]:
     keys: list[KeyPress] = []
     parser = Vt100Parser(keys.append)
-    parser.feed(typed.decode(errors="replace").replace("\n", "\r"))  # as a prompt has Enter
+    ended = typed + _PASTE_ENDS if _in_paste(typed) else typed
+    parser.feed(ended.decode(errors="replace").replace("\n", "\r"))  # as a prompt has Enter
     parser.flush()
     return keys

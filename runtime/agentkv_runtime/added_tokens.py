@@ -53,17 +53,19 @@ class ControlledText:
 
 
 class AddedTokens:
-    """The added tokens of one tokenizer, special or not. All of them control something, except those that are white
-    space: some models write indentation and line breaks with them, and they are text wherever they stand.
+    """The added tokens of one tokenizer, special or not. All of them control something, except white space and single
+    characters that are not special: some models write indentation, line breaks and rare letters with them, and they are
+    text wherever they stand.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._controls: dict[int, AddedToken] = {}
-        self._spaces: list[AddedToken] = []
+        self._texts: list[AddedToken] = []
         for i, token in sorted(tokenizer.get_added_tokens_decoder().items()):
-            if token.content.replace("\u2581", " ").isspace():
-                self._spaces.append(token)
+            letter = len(token.content) == 1 and not token.special
+            if letter or token.content.replace("\u2581", " ").isspace():
+                self._texts.append(token)
             else:
                 self._controls[i] = token
         # What stands for a control token in a text that holds others as text. Nobody can guess it.
@@ -201,7 +203,7 @@ class AddedTokens:
         key = (strict, begins)
         if key not in self._plains:
             model = self._strict_model if strict else self._tokenizer.model
-            self._plains[key] = _Plain(self._tokenizer, model, self._named(), self._spaces, begins)
+            self._plains[key] = _Plain(self._tokenizer, model, self._named(), self._texts, begins)
         return self._plains[key]
 
     @cached_property
@@ -226,7 +228,7 @@ class _Plain:
         tokenizer: Tokenizer,
         model: models.Model,
         named: dict[int, AddedToken],
-        spaces: list[AddedToken],
+        texts: list[AddedToken],
         begins: bool,
     ) -> None:
         parts = tokenizer if begins else _without_prefix(tokenizer)
@@ -235,9 +237,9 @@ class _Plain:
             self._tokenizer.normalizer = parts.normalizer
         if parts.pre_tokenizer is not None:
             self._tokenizer.pre_tokenizer = parts.pre_tokenizer
-        self._tokenizer.add_tokens([*named.values(), *spaces])
-        theirs = {token.content: i for i, token in named.items()} | _ids_of(tokenizer, spaces)
-        self._own = {i: theirs[content] for content, i in _ids_of(self._tokenizer, [*named.values(), *spaces]).items()}
+        self._tokenizer.add_tokens([*named.values(), *texts])
+        theirs = {token.content: i for i, token in named.items()} | _ids_of(tokenizer, texts)
+        self._own = {i: theirs[content] for content, i in _ids_of(self._tokenizer, [*named.values(), *texts]).items()}
 
     def encode(self, text: str) -> list[int]:
         own = self._own

@@ -96,6 +96,11 @@ class Tokenizer:
         more = (self._id_of(self._named_specials().get("eos_token")), written_end(self))
         return list(dict.fromkeys([*found, *(i for i in more if i is not None)]))
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """What the tokens of `eos_ids` spell, of those that the tokenizer has."""
+        return tuple(self.decode([i], skip_special=False) for i in self.eos_ids if i < self.vocab_size)
+
     @cached_property
     def special_ids(self) -> list[int]:
         """Ids that stand for no text: control tokens and ends."""

@@ -159,6 +159,7 @@ def test_many_parts_make_the_whole(tokenizer_of: Callable[[str], Tokenizer], nam
 ENDS = {
     "headers": "<|eot_id|>",
     "instructions": "</s>",
+    "prefixed": "</s>",
     "turns": "<end_of_turn>",
     "alternating": "</s>",
     "folded": "</s>",

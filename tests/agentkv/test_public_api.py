@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,16 @@ def public_members() -> Iterator[tuple[str, object]]:
 @pytest.mark.parametrize(("name", "value"), list(public_members()), ids=lambda v: v if isinstance(v, str) else "")
 def test_everything_public_has_a_docstring(name: str, value: object) -> None:
     assert inspect.getdoc(value), name
+
+
+@pytest.mark.parametrize(
+    ("verb", "sync"),
+    [(kv.Branch.publish, kv.SyncBranch.publish), (kv.Context.attach, kv.SyncContext.attach)],
+)
+def test_branches_of_servers_have_their_names(verb: Any, sync: Any) -> None:
+    assert next(iter(inspect.signature(verb).parameters.values())).name == "self"
+    assert list(inspect.signature(verb).parameters)[1] == "name"
+    assert sync.__doc__
 
 
 def test_a_missing_nano_model_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

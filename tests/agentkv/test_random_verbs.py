@@ -18,10 +18,11 @@ import agentkv as kv
 from tests.conftest import FolderFactory
 from tests.integration.test_bits import LATENTS, OTHER_MODELS, model_folder
 
+from .books import books_are_held  # noqa: F401 - a fixture
 from .random_verbs import VERBS
 from .verb_player import Player
 
-pytestmark = pytest.mark.usefixtures("failing_caches")
+pytestmark = pytest.mark.usefixtures("failing_caches", "books_are_held")
 
 COMPARE_EVERY = 10
 

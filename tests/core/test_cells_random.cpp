@@ -139,6 +139,7 @@ class History {
   }
 
   void compare() {
+    cells_.check_owners();
     CHECK_EQ(cells_.used(), naive_.count(1));
     CHECK_EQ(cells_.shared(), naive_.count(2));
     CHECK_EQ(cells_.read_window(), naive_.window());

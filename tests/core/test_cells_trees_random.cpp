@@ -298,6 +298,7 @@ class History {
   }
 
   void compare() {
+    cells_.check_owners();
     const auto owners = naive_.owners();
     CHECK_EQ(cells_.used(), static_cast<Cell>(owners.size()));
     const auto shared = std::count_if(owners.begin(), owners.end(), [](const auto& owner) { return owner.second > 1; });

@@ -131,7 +131,7 @@ class Reader:
             name, *words = shlex.split(command, comments=True)
             if name == "curl":
                 url, data = words[0], words[words.index("-d") + 1]
-                path = re.sub(r"/br_\w+", "/{branch}", url.removeprefix("http://127.0.0.1:8080"))
+                path = re.sub(r"/branches/\w+", "/branches/{branch}", url.removeprefix("http://127.0.0.1:8080"))
                 method_and_path = ("POST", path)
                 assert method_and_path in ENDPOINTS, f"{block.where}: {url}"
                 body = json.loads(data)

@@ -312,6 +312,26 @@ void a_row_that_is_no_distribution_fails_its_branch_alone() {
 
 }  // namespace
 
+void a_generation_pauses_where_it_is_told_to() {
+  Rig rig;
+  const Tokens prompt = prompt_tokens(6);
+  const BranchId branch = rig.prompt(prompt), alike = rig.engine.fork(branch);
+  const Tokens plain = rig.generate(alike, 12).tokens;
+  const JobId job = rig.engine.generate(branch, {.max_tokens = 12, .wait_for_room = true, .pauses = {0, 3, 5}});
+  for (const std::size_t made : {0u, 3u, 5u}) {
+    while (rig.step().full != std::vector{job}) CHECK(!rig.finished.contains(job));
+    CHECK_EQ(rig.log(branch).size(), prompt.size() + made);
+    rig.step();  // it waits
+    CHECK_EQ(rig.log(branch).size(), prompt.size() + made);
+    rig.engine.go_on(job, true);
+  }
+  CHECK(rig.run(job).tokens == plain);
+  for (const auto& [waits, pauses] : {std::pair{false, std::vector{1}}, {true, {2, 1}}, {true, {-1}}}) {
+    const GenerateOptions options{.max_tokens = 2, .wait_for_room = waits, .pauses = pauses};
+    CHECK_THROWS(rig.engine.generate(branch, options), InvalidSampling, "pauses");
+  }
+}
+
 int main() {
   greedy_output_is_that_of_a_model_without_cache();
   logprobs_are_the_models_own();
@@ -323,6 +343,7 @@ int main() {
   sampling_is_keyed_by_seed_stream_and_position();
   penalties_look_at_the_whole_log();
   what_it_made_before_counts();
+  a_generation_pauses_where_it_is_told_to();
   refusals_come_before_any_change();
   a_row_that_is_no_distribution_fails_its_branch_alone();
 }

@@ -33,6 +33,7 @@ class Session {
       while (pick(3) != 0) step();
     }
     rig_.program->fault = nullptr;
+    for (const HoldId hold : holds_) rig_.engine.held().release(hold);
     while (!rig_.step().idle) check_finished();
     check_finished();
     CHECK(running_.empty());
@@ -82,7 +83,9 @@ class Session {
     const BranchId id = any_branch();
     const Tokens log = rig_.log(id);
     try {
-      switch (pick(10)) {
+      switch (pick(11)) {
+        case 10:
+          return hold(id);
         case 0:
           return create();
         case 1:
@@ -126,6 +129,31 @@ class Session {
       CHECK(rig_.cells->used() > 80);
     }
     CHECK(!rig_.engine.branches().all().contains(id) || rig_.log(id) == log);  // a refused verb changed nothing
+  }
+
+  // Cells are held for a while, by a save, an offload or a load.
+  void hold(BranchId id) {
+    HeldCells& held = rig_.engine.held();
+    try {
+      const BranchId ids[] = {id, any_branch()};
+      switch (pick(3)) {
+        case 0:
+          holds_.push_back(held.take(ids).first.id);
+          break;
+        case 1:
+          holds_.push_back(held.take_unshared(id).id);
+          break;
+        default:
+          holds_.push_back(held.reserve(static_cast<Pos>(pick(10))).id);
+      }
+    } catch (const TooManyBranches&) {
+      CHECK_EQ(held.size(), static_cast<std::size_t>(rig_.options.max_sequences - 8));
+    }
+    ++outcomes[holds_.empty() ? "no hold" : "hold"];
+    if (holds_.empty() || pick(2) == 0) return;
+    std::swap(holds_[pick(holds_.size())], holds_.back());
+    held.release(holds_.back());
+    holds_.pop_back();
   }
 
   void create() {
@@ -187,16 +215,17 @@ class Session {
   Rig rig_;
   Copies copies_{rig_.engine};
   std::map<JobId, Running> running_;
+  std::vector<HoldId> holds_;
 };
 
 }  // namespace
 
 int main() {
-  for (unsigned seed = 0; seed < 60; ++seed) Session(seed).run(150);
+  for (unsigned seed = 0; seed < 120; ++seed) Session(seed).run(150);
   for (const char* outcome :
        {"extend done", "extend ContextFull", "extend StepFailed", "extend cancelled", "generate eos", "generate length",
         "generate context_full", "generate StepFailed", "generate cancelled", "logits done", "logits StepFailed",
-        "select done", "select StepFailed", "select cancelled", "retried", "reused", "recalled"}) {
+        "select done", "select StepFailed", "select cancelled", "retried", "reused", "recalled", "hold", "no hold"}) {
     std::printf("%s: %d\n", outcome, Session::outcomes[outcome]);
     CHECK(Session::outcomes[outcome] > 0);
   }

@@ -8,6 +8,7 @@ in `make soak`.
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import re
@@ -25,8 +26,11 @@ from agentkv_runtime.gguf.models import MODELS
 from agentkv_runtime.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentkv_runtime.gguf.tokenizer import make_tokenizer, write_tokenizer
 from agentkv_runtime.gguf.vocabulary import Vocabulary
+from agentkv_runtime.notes import shown_by
 from agentkv_runtime.tokenizer import Tokenizer
 
+import agentkv as kv
+from tests.agentkv.test_continuation import Log
 from tests.kinds.gguf_vocabularies import (
     BYTE,
     CONTROL,
@@ -109,6 +113,7 @@ BYTELESS = replace(SPM, types=[kind if kind != BYTE else UNUSED for kind in SPM.
 TEXTS = [
     (SPM, "", []),
     (SPM, "Hello", ["\u2581Hello"]),
+    (SPM.but(padding_token_id=99999), "Hello", ["\u2581Hello"]),  # nothing is padded
     (SPM, " Hello", ["\u2581", "\u2581Hello"]),
     (SPM, "  Hello", ["\u2581", "\u2581", "\u2581Hello"]),
     (SPM, "<s>[INST]", ["<s>", "\u2581[", "INST", "]"]),
@@ -150,7 +155,7 @@ def test_texts_become_the_tokens_of_the_vocabulary(tmp_path: Path, file: File, t
     assert Tokenizer.from_folder(tmp_path).encode(text) == ids
 
 
-@pytest.mark.parametrize("file", [SPM, UNPREFIXED, DEEPSEEK, LLAMA3, GEMMA4, *(file for file, _, _ in TEXTS[11:])])
+@pytest.mark.parametrize("file", [SPM, UNPREFIXED, DEEPSEEK, LLAMA3, GEMMA4, *(file for file, _, _ in TEXTS[12:])])
 def test_every_id_is_what_the_file_says(tmp_path: Path, file: File) -> None:
     tokens, types = file.metadata["tokenizer.ggml.tokens"], file.metadata["tokenizer.ggml.token_type"]
     tokenizer = file.open(tmp_path)
@@ -161,6 +166,16 @@ def test_every_id_is_what_the_file_says(tmp_path: Path, file: File) -> None:
             assert token.isspace() or tokenizer.decode([i], skip_special=False) == token
             assert tokenizer.token_bytes()[i] == token.encode()
             assert token.isspace() or i not in tokenizer.encode(token, parse_special=False)
+
+
+def test_single_letters_that_are_added_are_text(tmp_path: Path) -> None:
+    letter = "\u00f5"  # DeepSeek's files have it instead of a byte that no text has
+    types = [USER_DEFINED if token == letter else NORMAL for token in GPT2.tokens]
+    tokenizer = replace(GPT2, types=types).open(tmp_path)
+    ids = [GPT2.tokens.index(token) for token in ("he", letter, "a")]
+    assert tokenizer.encode(f"he{letter}a") == tokenizer.encode(f"he{letter}a", parse_special=False) == ids
+    assert tokenizer.decode(ids) == f"he{letter}a"
+    assert letter not in tokenizer.added_ids
 
 
 BEGINNINGS = [
@@ -212,6 +227,18 @@ def test_control_tokens_come_from_the_template_alone(tmp_path: Path) -> None:
     assert [SPM.tokens[i] for i in ids] == [*first, "<s>", "\u2581[", "INST", "]", "\u2581Hello", "</s>"]
 
 
+def test_what_a_template_writes_behind_a_reply_gets_no_space_of_its_own(tmp_path: Path) -> None:
+    turns = "{% for m in messages %}{{ m.role }}={{ m.content }}\n{% endfor %}"
+    template = turns + "{% if add_generation_prompt %}assistant={% endif %}"
+    log = Log(SPM.open(tmp_path, chat_template=template))
+    log.extend([{"role": "user", "content": "Hello"}])
+    log.tokens.extend(SPM.tokens.index(token) for token in ("Hello", "ab"))
+    assert log.extend([{"role": "user", "content": "ab"}]) == 0
+    table = log.tokenizer.token_bytes()
+    spelled = b"".join(table[i] for i in log.tokens).decode()
+    assert spelled == " user=Hello\nassistant=Helloab\nuser=ab\nassistant="
+
+
 def test_merging_by_score_is_that_of_sentencepiece(tmp_path: Path) -> None:
     rng = random.Random(7)
     for _ in range(20):
@@ -237,15 +264,47 @@ def merged(text: str, scores: dict[str, float]) -> list[str]:
         pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
 
 
+def test_nanos_vocabulary_is_read_as_its_folder_is(tmp_path: Path) -> None:
+    folder = Path(kv.models.nano())
+    own = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)  # a cut that GGUF files can name
+    added = {i: USER_DEFINED if not token.special else CONTROL for i, token in own.get_added_tokens_decoder().items()}
+    tokens = [own.id_to_token(i) for i in range(own.get_vocab_size())]
+    merges = [" ".join(pair) for pair in json.loads(own.to_str())["model"]["merges"]]
+    types = [added.get(i, NORMAL) for i in range(len(tokens))]
+    read = File("gpt2", tokens, types, merges=merges, keys={"pre": "gpt-2"}).open(tmp_path)
+    theirs, rng = Tokenizer(own), random.Random(3)
+    parts = [
+        "    ",
+        "\n\n",
+        "def f(x):",
+        " 3.14",
+        "\u4e2d\u6587",
+        "e\u0301",
+        "\U0001f680",
+        "it's",
+        "<",
+        *read.added_ids,
+    ]
+    assert (read.added_ids, read.token_bytes()) == (theirs.added_ids, theirs.token_bytes())
+    for _ in range(2000):
+        text = "".join(rng.choice([*parts, chr(rng.randrange(0xD800))]) for _ in range(rng.randint(1, 12)))
+        assert read.encode(text) == theirs.encode(text)
+        assert read.encode(text, parse_special=False) == theirs.encode(text, parse_special=False)
+
+
 def test_a_file_that_does_not_say_how_it_cuts_is_read_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "agentkv")
-    GPT2.open(tmp_path)
-    assert not caplog.records
-    tokenizer = GPT2.but(pre=None).open(tmp_path)
-    [record] = caplog.records
-    assert "no tokenizer.ggml.pre" in record.message
+    notes: list[str] = []
+    with shown_by(notes.append):
+        GPT2.open(tmp_path)
+        assert not notes
+        tokenizer = GPT2.but(pre=None).open(tmp_path)
+    assert [record.message for record in caplog.records] == notes
+    assert len(notes) == 1
+    assert "no tokenizer.ggml.pre" in notes[0]
     assert tokenizer.encode("hello") == GPT2.but(pre="default").open(tmp_path).encode("hello")
 
 
@@ -260,6 +319,8 @@ REFUSED: list[tuple[File, str]] = [
     (GPT2.but(pre="invented"), "tokenizer.ggml.pre is 'invented', which is not known"),
     (GPT2.but(pre="whitespace"), "tokenizer.ggml.pre is 'whitespace'"),
     (GPT2.but(pre=7), "tokenizer.ggml.pre is 7"),
+    (GPT2.but(pre=["gpt-2"]), r"tokenizer.ggml.pre is \['gpt-2'\]"),
+    (SPM.but(model=["llama"]), r"tokenizer.ggml.model is \['llama'\]"),
     (GPT2.but(merges=None), "tokenizer.ggml.merges is missing"),
     (GPT2.but(merges=[1, 2]), "tokenizer.ggml.merges is no list of str"),
     (GPT2.but(merges=["h e", "he"]), "entry 1 of tokenizer.ggml.merges is 'he', and must be two tokens"),
@@ -282,7 +343,6 @@ REFUSED: list[tuple[File, str]] = [
     (SPM.but(eos_token_id="</s>"), "tokenizer.ggml.eos_token_id is '</s>'"),
     (SPM.but(unknown_token_id=True), "tokenizer.ggml.unknown_token_id is True"),
     (SPM.but(eot_token_id=99999), "tokenizer.ggml.eot_token_id is 99999"),
-    (SPM.but(padding_token_id=99999), "tokenizer.ggml.padding_token_id is 99999"),
     (GPT2.but(add_bos_token=True), "add_bos_token is true, but there is no tokenizer.ggml.bos_token_id"),
     (GPT2.but(add_bos_token=1), "tokenizer.ggml.add_bos_token is 1, and must be true or false"),
     (SPM.but(add_space_prefix="no"), "tokenizer.ggml.add_space_prefix is 'no'"),

@@ -214,6 +214,14 @@ def sentencepiece() -> Tokenizer:
     return tokenizer
 
 
+def prefixed() -> Tokenizer:
+    """As files of Llama 2's kind have it elsewhere: a space also in front of what follows a control token."""
+    tokenizer = sentencepiece()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.pre_tokenizer = None
+    return tokenizer
+
+
 def unigram() -> Tokenizer:
     """T5's kind: control tokens are pieces of the vocabulary like any other; compatibility forms are one."""
     pieces = [("<unk>", 0.0), ("<|im_start|>", 0.0), ("<|im_end|>", 0.0), ("\u2581", -3.0), ("\u2581the", -4.0)]
@@ -238,6 +246,7 @@ STYLES = {
         ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
         backend=sentencepiece,
     ),
+    "prefixed": Style(INSTRUCTIONS, ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]"), backend=prefixed),
     "turns": Style(TURNS, ("<bos>", "<start_of_turn>", "<end_of_turn>"), ("<b>", "\n\n", "    "), tools=False),
     "roles": Style(
         ROLES,

@@ -28,6 +28,8 @@ class AnthropicErrors:
         request_id: its name, which every response has in the header `request-id`.
     """
 
+    ping = b'event: ping\ndata: {"type": "ping"}\n\n'
+
     def __init__(self) -> None:
         self.request_id = f"req_{secrets.token_hex(12)}"
 

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from ..body import read_body
 from ..event_stream import Answer, Emit, EventStream
+from ..prompts import Begun
 from ..reply import Part, write
 from .answer import Blocks, blocks_of, stop_of
 from .errors import AnthropicErrors
@@ -28,7 +29,7 @@ from .thinking import asked_of
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from ..server import Prompted, Server
+    from ..server import Server
 
 
 async def create_message(server: Server, request: Request) -> Response:
@@ -56,7 +57,7 @@ class _Message:
     async def whole(self) -> Response:
         """The message, once it is whole."""
         async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
-            usage = _usage(prompted)
+            usage = _usage(len(prompted.branch), prompted.cached)
             written = await write(prompted.branch, self._asked)
             self._server.remember(prompted, self._asked, written)
         usage.output_tokens = len(written.generation.tokens)
@@ -70,10 +71,16 @@ class _Message:
             for event in events:
                 await emit(event.model_dump_json(exclude_unset=True), event.type)  # type: ignore[attr-defined]
 
-        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
-            usage = _usage(prompted)
+        async def begin(begun: Begun) -> None:
+            usage = _usage(len(begun.tokens), begun.cached)
             empty = self._message(content=[], usage=usage, stop_reason=None, stop_sequence=None)
             await send(RawMessageStartEvent(type="message_start", message=empty))
+
+        async with (
+            self._server.admitted(self._headers),
+            self._server.prompted(self._asked, begin=begin) as prompted,
+        ):
+            usage = _usage(len(prompted.branch), prompted.cached)
             blocks = Blocks(prompted.branch._history.conversation.call_id)
 
             async def tell(part: Part) -> None:
@@ -91,10 +98,9 @@ class _Message:
         return Message(id=self._id, type="message", role="assistant", model=self._body.model, **more)
 
 
-def _usage(prompted: Prompted) -> Usage:
+def _usage(prompt: int, cached: int) -> Usage:
     """What the protocol calls input is the rest of the prompt: what was in the cache counts apart."""
-    prompt = len(prompted.branch)
-    cached = min(prompted.cached, prompt)
+    cached = min(cached, prompt)
     return Usage(
         input_tokens=prompt - cached, cache_creation_input_tokens=0, cache_read_input_tokens=cached, output_tokens=0
     )

@@ -19,11 +19,13 @@ from ..._gather import gather
 from ..body import read_body
 from ..choices import Choices
 from ..event_stream import Answer, Emit, EventStream
+from ..prompts import Begun, Progress
 from ..refused import Refused
 from ..reply import Part, Written, write
 from .chat_request import ChatRequest
 from .errors import OpenAIErrors
 from .logprobs import logprobs_of
+from .prompt_progress import PromptProgress
 from .usage import usage_of
 
 if TYPE_CHECKING:
@@ -79,27 +81,33 @@ class _Completion:
 
     async def stream(self, emit: Emit) -> None:
         """The messages as they come."""
-        async with self._server.admitted(self._headers), self._server.prompted(self._asked) as prompted:
+        send = partial(self._send, emit)
+
+        async def begin(begun: Begun) -> Progress | None:
+            first = self._ids("prompt_token_ids", begun.tokens)
+            for index in range(self._body.n or 1):
+                await send([_chunk(index, {"role": "assistant", "content": ""})], **first)
+            return partial(self._progress, send, PromptProgress(begun)) if self._body.return_progress else None
+
+        async with (
+            self._server.admitted(self._headers),
+            self._server.prompted(self._asked, begin=begin) as prompted,
+        ):
             async with self._branches(prompted.branch) as branches:
-                prompt, first = len(prompted.branch), self._ids("prompt_token_ids", prompted.branch.tokens)
-                send = partial(self._send, emit)
-                written = await gather(
-                    *(self._message(index, branch, send, first) for index, branch in enumerate(branches))
-                )
+                prompt = len(prompted.branch)
+                written = await gather(*(self._message(index, branch, send) for index, branch in enumerate(branches)))
             self._server.remember(prompted, self._asked, written[0])
         if self._body.stream_options and self._body.stream_options.include_usage:
             await send([], usage=usage_of(prompt, prompted.cached, [each.generation for each in written]))
         await emit("[DONE]")
 
-    async def _message(self, index: int, branch: Branch, send: Any, first: dict[str, Any]) -> Written:
+    async def _progress(self, send: Any, progress: PromptProgress, processed: int) -> None:
+        await send([_chunk(0, {})], prompt_progress=progress(processed))
+
+    async def _message(self, index: int, branch: Branch, send: Any) -> Written:
         name_call = branch._history.conversation.call_id
-        begun = False
 
         async def tell(part: Part) -> None:
-            nonlocal begun
-            if not begun:
-                begun = True
-                await send([_chunk(index, {"role": "assistant", "content": ""})], **first)
             logprobs = logprobs_of(part.likely) if self._body.logprobs and part.likely else None
             for delta in part.deltas:
                 if (said := _delta(delta, name_call)) is not None:
@@ -108,7 +116,6 @@ class _Completion:
                     logprobs = None if content else logprobs
 
         written = await write(branch, self._asked, tell)
-        await tell(Part(()))
         ids = self._ids("token_ids", written.generation.tokens)
         await send([_chunk(index, {}, finish_reason=_finish(written), **ids)])
         return written

@@ -154,6 +154,7 @@ class ChatRequest(Drawn):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
+    return_progress: bool | None = None  # llama.cpp's: chunks with `prompt_progress`, in a stream
     store: bool | None = None  # nothing is stored here: there is no address to get it from
     modalities: list[Literal["text"]] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None

@@ -40,6 +40,7 @@ class CompletionRequest(Drawn):
     stream: bool | None = None
     stream_options: Annotated[StreamOptions | None, OfAStream] = None
     return_token_ids: bool | None = None
+    return_progress: bool | None = None  # llama.cpp's: pieces with `prompt_progress`, in a stream
     user: str | None = None
 
     def check(self, most_choices: int) -> None:

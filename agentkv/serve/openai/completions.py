@@ -14,10 +14,12 @@ from starlette.responses import JSONResponse, Response
 from ..._gather import gather
 from ..body import read_body
 from ..choices import Choices
-from ..event_stream import Answer, Emit, EventStream
+from ..event_stream import Answer, Events, EventStream
+from ..prompts import Begun, Progress
 from ..refused import check_ids
 from .chat import ERRORS
 from .completion_request import CompletionRequest, Prompt
+from .prompt_progress import PromptProgress
 from .sampling import stops_of
 from .text_logprobs import TextLogprobs
 from .usage import usage_of
@@ -76,41 +78,52 @@ class _Completion:
         completion = self._completion(choices, usage=usage)
         return JSONResponse(completion.model_dump(mode="json", exclude_unset=True))
 
-    async def stream(self, emit: Emit) -> None:
+    async def stream(self, emit: Events) -> None:
         """The texts as they come."""
 
-        async def send(index: int, **piece: Any) -> None:
-            chunk = self._completion([_choice(index, **piece)])
+        async def send(index: int, prompt_progress: Any = None, **piece: Any) -> None:
+            progress = {} if prompt_progress is None else {"prompt_progress": prompt_progress}
+            chunk = self._completion([_choice(index, **piece)], **progress)
             await emit(chunk.model_dump_json(exclude_unset=True))
 
-        usage = await self._written(send)
+        usage = await self._written(send, emit.begin)
         if self._body.stream_options and self._body.stream_options.include_usage:
             await emit(self._completion([], usage=usage).model_dump_json(exclude_unset=True))
         await emit("[DONE]")
 
-    async def _written(self, send: Send) -> CompletionUsage:
-        """Has all choices of all prompts written."""
+    async def _written(self, send: Send, begin: Callable[[], Awaitable[None]] | None = None) -> CompletionUsage:
+        """Has all choices of all prompts written. `begin` is called once the first prompt is being read."""
         async with self._server.admitted(self._headers):
-            made = await gather(*(self._prompt(*each, send) for each in enumerate(self._body.prompt)))
+            made = await gather(*(self._prompt(*each, send, begin) for each in enumerate(self._body.prompt)))
         lengths, cached, generations = zip(*made, strict=True)
         return usage_of(sum(lengths), sum(cached), [each for some in generations for each in some])
 
-    async def _prompt(self, number: int, prompt: Prompt, send: Send) -> tuple[int, int, Sequence[Generation[Any]]]:
+    async def _prompt(
+        self, number: int, prompt: Prompt, send: Send, begin: Callable[[], Awaitable[None]] | None
+    ) -> tuple[int, int, Sequence[Generation[Any]]]:
         """The choices of one prompt; its tokens, and those that were in the cache."""
-        async with self._server.begun(prompt, "prompt") as prompted:
-            length, n = len(prompted.branch), self._body.n
+        n = self._body.n
+
+        async def begun(begun: Begun) -> Progress | None:
+            if begin is not None:
+                await begin()
+            if first := self._first(prompt, begun.tokens):
+                for index in range(n):
+                    await send(number * n + index, **first)
+            if begin is None or not self._body.return_progress:
+                return None
+            progress = PromptProgress(begun)
+            return lambda processed: send(number * n, prompt_progress=progress(processed))
+
+        async with self._server.begun(prompt, "prompt", begun) as prompted:
+            length = len(prompted.branch)
             async with Choices(self._server, prompted.branch, self._body.seed, n) as branches:
-                first = self._first(prompt, prompted.branch.tokens)
-                made = await gather(
-                    *(self._text(number * n + i, branch, first, send) for i, branch in enumerate(branches))
-                )
+                made = await gather(*(self._text(number * n + i, branch, send) for i, branch in enumerate(branches)))
         return length, min(prompted.cached, length), made
 
-    async def _text(self, index: int, branch: Branch, first: dict[str, Any], send: Send) -> Generation[Any]:
-        """One choice, told piece by piece: what comes before, what is written, and how it ended."""
+    async def _text(self, index: int, branch: Branch, send: Send) -> Generation[Any]:
+        """One choice, told piece by piece: what is written, and how it ended."""
         likely = TextLogprobs(self._spelled, self._begun(branch)) if self._body.logprobs is not None else None
-        if first:
-            await send(index, **first)
         stream = branch.stream(**self._how, keep="made")
         async with stream as tokens:
             while batch := await tokens.batch():

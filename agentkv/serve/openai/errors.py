@@ -22,6 +22,8 @@ _TYPES = {
 class OpenAIErrors:
     """`{"error": {"message", "type", "param", "code"}}`."""
 
+    ping = b": ping\n\n"  # a comment: these protocols have no event that says nothing
+
     def error_response(self, error: Refused) -> Response:
         """As the whole response."""
         return JSONResponse(_shape(error), error.status, headers=error.headers)

@@ -26,6 +26,7 @@ from ..._errors import TooManyBranches
 from ..body import read_body
 from ..event_stream import Answer, Emit, EventStream
 from ..fitting import without_header
+from ..prompts import Begin, Begun, untold
 from ..refused import Refused, refused
 from ..reply import Part, Written, write
 from ..server import messages_of
@@ -123,7 +124,7 @@ class _Creation:
         return JSONResponse(response)
 
     async def stream(self, emit: Emit) -> None:
-        """The response as it comes. What is refused before anything of it was written is an error response."""
+        """The response as it comes. What is refused before its prompt is read is an error response."""
         try:
             await self._events(emit)
         except Exception as error:
@@ -132,27 +133,24 @@ class _Creation:
             await self._failed(emit, refused(error))
 
     async def _events(self, emit: Emit) -> None:
-        async with self._server.admitted(self._headers), self._prompted() as prompted:
+        async def begin(begun: Begun) -> None:
+            started = self._frame("in_progress", [])
+            await self._tell(emit, ResponseCreatedEvent, started)
+            await self._tell(emit, ResponseInProgressEvent, started)
+
+        async with self._server.admitted(self._headers), self._prompted(begin) as prompted:
             output, prompt = self._output(prompted.branch), len(prompted.branch)
 
             async def tell(part: Part) -> None:
-                await self._begin(emit)
                 for event in output.read(part):
                     await self._send(emit, event)
 
             written = await write(prompted.branch, self._asked, tell)
-            await self._begin(emit)
             for event in output.end(written.cut):
                 await self._send(emit, event)
             response = self._ended(output, written, prompted, prompt)
             await self._keep(prompted, response, written)
         await self._tell(emit, ResponseIncompleteEvent if written.cut else ResponseCompletedEvent, response)
-
-    async def _begin(self, emit: Emit) -> None:
-        if not self._count:
-            begun = self._frame("in_progress", [])
-            await self._tell(emit, ResponseCreatedEvent, begun)
-            await self._tell(emit, ResponseInProgressEvent, begun)
 
     async def _failed(self, emit: Emit, told: Refused) -> None:
         code = "rate_limit_exceeded" if told.kind == "busy" else "server_error"
@@ -166,19 +164,20 @@ class _Creation:
         event.sequence_number, self._count = self._count, self._count + 1
         await emit(event.model_dump_json(exclude_unset=True, by_alias=True), event.type)
 
-    def _prompted(self) -> AbstractAsyncContextManager[Prompted]:
-        """A fork of the branch that it goes on from, where that begins as its client now says. Else the
+    def _prompted(self, begin: Begin = untold) -> AbstractAsyncContextManager[Prompted]:
+        """What the branch holds that it goes on from, where that begins as its client now says. Else the
         conversation has other tokens from the first on, and is read anew."""
         begins, asked = self._begins, self._asked
         previous = self._body.previous_response_id
         if previous is None:
             self._asked = replace(asked, messages=[*begins.messages, *asked.messages])
-            return self._server.prompted(self._asked)
+            return self._server.prompted(self._asked, begin=begin)
         kept, stored = found(self._server, previous, _no_previous(previous))
         if stored.begins == begins:
-            return self._server.prompted(asked, kept)
+            return self._server.prompted(asked, kept, begin)
         said = messages_of(kept.branch)[len(stored.begins.messages) :]
-        return self._server.prompted(replace(asked, messages=[*begins.messages, *said, *asked.messages]))
+        anew = replace(asked, messages=[*begins.messages, *said, *asked.messages])
+        return self._server.prompted(anew, begin=begin)
 
     def _output(self, branch: Branch) -> Output:
         names = {

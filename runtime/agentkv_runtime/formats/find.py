@@ -63,7 +63,7 @@ def _fitted(family: Family, tokenizer: Tokenizer) -> Format:
     headers = reply_headers(tokenizer)
     if family.thinking:
         headers = [header.partition(family.thinking[0])[0] for header in headers]
-    return family.fit(tokenizer.added_ids, ends=_ends(tokenizer), thinks=thinks, headers=headers)
+    return family.fit(tokenizer.added_ids, ends=tokenizer.ends, thinks=thinks, headers=headers)
 
 
 def _family_of(tokenizer: Tokenizer) -> Family | None:
@@ -84,10 +84,6 @@ def _likeness(family: Family, reply: str, calls: Sequence[Call]) -> int:
     return 2 if written in reply else int(written[: written.index(name) + len(name)] in reply)
 
 
-def _ends(tokenizer: Tokenizer) -> tuple[str, ...]:
-    return tuple(tokenizer.decode([i], skip_special=False) for i in tokenizer.eos_ids if i < tokenizer.vocab_size)
-
-
 def _reads(template: ResponseTemplate, reply: str, calls: Sequence[Call]) -> bool:
     message = Format("", template).parse(template.reply_in(reply), tools=definitions(CALLS))
     return [(call.name, call.arguments) for call in message.calls] == list(calls)
@@ -104,5 +100,5 @@ def _read_by(template: ResponseTemplate, tokenizer: Tokenizer) -> Format:
     callers = [family for family in FAMILIES.values() if family.calls]
     for family in [likely, *callers] if likely else callers:
         if _reads(template, family.spelling.written(CALLS[:1]), CALLS[:1]):
-            return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids, _ends(tokenizer))
-    return Format(TEMPLATE, template, NoCalls(), thinking, tokenizer.added_ids, _ends(tokenizer))
+            return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids, tokenizer.ends)
+    return Format(TEMPLATE, template, NoCalls(), thinking, tokenizer.added_ids, tokenizer.ends)

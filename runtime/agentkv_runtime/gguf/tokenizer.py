@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from agentkv_runtime.errors import TokenizerError
 from agentkv_runtime.gguf.models import MODELS
 from agentkv_runtime.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from agentkv_runtime.gguf.vocabulary import TokenType, Vocabulary
+from agentkv_runtime.notes import note
 
 __all__ = ["make_tokenizer", "tokenizer_config", "write_tokenizer"]
 
@@ -21,9 +21,7 @@ _SENTENCEPIECE = PreTokenizer(cuts=(), bos=True, byte_level=False)
 _SPECIAL = (TokenType.UNKNOWN, TokenType.CONTROL)
 _ADDED = (*_SPECIAL, TokenType.USER_DEFINED)
 _TURNS = ("bos", "eos", "eot", "eom")
-_CONFIG = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-
-_log = logging.getLogger("agentkv")
+_CONFIG = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown"}
 
 
 def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
@@ -36,7 +34,7 @@ def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
 def make_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     """The id of every token is its place in `tokenizer.ggml.tokens`. Raises TokenizerError."""
     model = metadata.get("tokenizer.ggml.model")
-    if model not in MODELS:
+    if not isinstance(model, str) or model not in MODELS:
         raise TokenizerError(
             f"tokenizer.ggml.model is {model!r:.40}: from GGUF files tokenizers of the kinds {', '.join(MODELS)} are "
             "read. Use the Hugging Face folder that the file was made from"
@@ -50,14 +48,11 @@ def make_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens that the file names, and its chat template. Raises TokenizerError."""
+def tokenizer_config(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The tokens that the file names. Raises TokenizerError."""
     vocabulary = Vocabulary(metadata)
     ids = {token: vocabulary.id(name) for token, name in _CONFIG.items()}
-    config: dict[str, Any] = {token: vocabulary.tokens[i] for token, i in ids.items() if i is not None}
-    if template := metadata.get("tokenizer.chat_template"):
-        config["chat_template"] = template
-    return config
+    return {token: vocabulary.tokens[i] for token, i in ids.items() if i is not None}
 
 
 def _pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
@@ -66,12 +61,12 @@ def _pre_tokenizer(metadata: Mapping[str, Any]) -> PreTokenizer:
         return _SENTENCEPIECE
     name = metadata.get("tokenizer.ggml.pre") if model != "gemma4" else "gemma4"
     if name is None:
-        _log.warning(
-            "the GGUF file has no tokenizer.ggml.pre, so its texts are cut into words as llama.cpp cuts them then, "
-            "which may be another way than the model was trained with; convert the model again"
+        note(
+            "The GGUF file has no tokenizer.ggml.pre: texts are cut into words as llama.cpp cuts them then, which may "
+            "be another way than the model was trained with. Convert it again, or download a newer file of it."
         )
         name = "default"
-    if name not in PRE_TOKENIZERS:
+    if not isinstance(name, str) or name not in PRE_TOKENIZERS:
         raise TokenizerError(
             f"tokenizer.ggml.pre is {name!r:.60}, which is not known, so that texts would become other tokens than the "
             "model was trained with. Use the Hugging Face folder that the file was made from"

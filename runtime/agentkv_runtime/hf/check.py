@@ -157,7 +157,7 @@ def reference_logits(model: Any) -> torch.Tensor:
         raise UnsupportedModelError(f"{name} does not run from tokens alone{blame(error, model)}") from error
     if logits.shape[0] != _ROWS:
         raise UnsupportedModelError(f"{name} returns {logits.shape[0]} rows of logits for {_ROWS} tokens")
-    if not logits.isfinite().any(-1).all():  # some logits may be masked with -inf
+    if not logits.amax(-1).isfinite().all():  # NaN, +inf, or all -inf: some logits may be masked with that
         raise UnsupportedModelError(
             f"{name} gives logits that are no numbers: a weight is NaN, infinite or too large. "
             "Download or train it again"

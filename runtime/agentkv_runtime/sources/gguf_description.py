@@ -42,6 +42,7 @@ def write_description(path: Path, folder: Path) -> None:
         alone = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
         config = AutoConfig.from_pretrained(folder, **alone)
         (folder / "model.gguf").unlink()
+        config.pad_token_id = None  # nothing is padded, and files name ids that they do not have
         if head_dim := metadata.get(f"{metadata['general.architecture']}.attention.key_length"):
             config.head_dim = head_dim
         _scale_rope(path, config, position_divisor(path, metadata), _rope_factors(reader))

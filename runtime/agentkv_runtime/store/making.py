@@ -17,6 +17,7 @@ from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
+from agentkv_runtime.notes import shown_by
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, clear, entry_at, models_folder
 from agentkv_runtime.store.home import locked
@@ -53,7 +54,7 @@ def export_once(
     What is equal is files and options, not names; the entry is called `name`, too, afterwards. One that lacks files, or
     has cut ones, is made anew. Two processes that ask
     for the same wait for each other. Killed at any moment, it leaves a whole entry or none. `progress` is told what
-    begins, `done` the share of the time that is over, and `note` what somebody who waits should know.
+    begins, `done` the share of the time that is over, and `note` what somebody should know of it.
 
     Raises ExportError, as `export_folder` does, and StoreError where nothing can be kept.
     """
@@ -67,7 +68,8 @@ def export_once(
                 return entry.called(name, commit)
             check_torch()
             clear(key)  # what somebody damaged, which would be in the way
-            return _made(source, key, name, options, adapter, commit, progress, done)
+            with shown_by(note):
+                return _made(source, key, name, options, adapter, commit, progress, done)
 
 
 def find_export(source: Path, options: Options) -> Entry | None:

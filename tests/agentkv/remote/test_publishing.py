@@ -161,6 +161,20 @@ async def test_a_name_is_its_branchs_own(broken: Broken, ctx: kv.Context, other:
     assert await listed(broken) == ["desk", "free"]
 
 
+async def test_a_branch_that_works_on_the_server_is_not_replaced(broken: Broken, ctx: kv.Context) -> None:
+    trunk = await ctx.branch(QUESTION)
+    await trunk.publish("desk")
+    endless = {"max_tokens": 7000, "stream": True, "output": {"type": "regex", "pattern": "[a-z ]{7000}"}}
+    http = httpx.AsyncClient(base_url=broken.served.url)
+    async with http, http.stream("POST", "/v1/branches/desk/generate", json=endless) as response:
+        lines = response.aiter_lines()
+        while await anext(lines) != "event: token":
+            pass
+        with pytest.raises(kv.BranchBusy, match="at another verb"):
+            await trunk.publish("desk")
+        await anext(lines)
+
+
 async def test_an_unknown_name(broken: Broken, ctx: kv.Context) -> None:
     with pytest.raises(kv.BranchNotFound, match="'none'; there is none"):
         await ctx.attach("none")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pexpect
 import pyte
 
+_BRACKETED_PASTE = 2004 << 5  # as pyte counts private modes
 CTRL_C, CTRL_D, CTRL_Z, ALT_ENTER = "\x03", "\x04", "\x1a", "\x1b\r"
 
 
@@ -54,8 +55,10 @@ class Person:
         self.type(line + "\r")
 
     def paste(self, text: str) -> None:
-        """As terminals tell pasted text from typed."""
-        self.type(f"\x1b[200~{text}\x1b[201~")
+        """As terminals do: told from what is typed where the program asks for that, else line by line."""
+        self.look(0)
+        told = _BRACKETED_PASTE in self._screen.mode
+        self.type(f"\x1b[200~{text}\x1b[201~" if told else text.replace("\n", "\r"))
 
     def resize(self, rows: int, columns: int) -> None:
         """The window gets another size."""

@@ -87,14 +87,46 @@ def test_ctrl_d_while_it_opens_leaves(sit_down: SitDown) -> None:
     assert person.ends() == 0
 
 
-def test_what_is_pasted_during_an_answer_comes_whole(sit_down: SitDown) -> None:
-    person = sit_down(*BABBLE)
+def test_what_is_typed_during_an_answer_comes_whole(sit_down: SitDown) -> None:
+    person = sit_down(*BABBLE[:2], "--max-tokens", "400")
     person.say("Hello")
-    person.until(lambda: len(person.text) > 900)
+    person.sees("Ctrl-C stops")
     person.type("x" + "é" * 3000)
-    person.type(CTRL_C)
-    person.until(lambda: person.text.count("é") > 2000)
+    person.until(lambda: person.text.count("é") > 2500)
     assert "\ufffd" not in person.text
+
+
+def test_what_is_pasted_during_an_answer_waits_as_one_draft(sit_down: SitDown) -> None:
+    person = sit_down("--temperature", "50", "--max-tokens", "700", "--seed", "8")
+    person.say("Hello")
+    person.sees("Ctrl-C stops")
+    person.paste("/clear\n/fork pasted\n" + "\n".join(f"line {n}" for n in range(300)) + "\nthe end")
+    person.until(lambda: "  the end" in person.lines)  # at the next prompt, behind what continues a message
+    person.look(0.5)
+    assert "a new conversation on main" not in person.text
+    assert "on pasted now" not in person.text
+    person.type(CTRL_C)  # the draft goes, and nothing of it was sent
+    person.prompted()
+    person.say("/branches")
+    person.sees("* main")
+    assert "pasted  " not in person.text
+
+
+def test_ctrl_c_drops_what_waits_with_the_answer(sit_down: SitDown) -> None:
+    person = sit_down("--temperature", "50", "--max-tokens", "15000", "--seed", "8")
+    person.say("Hello")
+    person.sees("Ctrl-C stops")
+    person.type("/fork typed\rWho are you?\r")
+    person.paste("\n".join(f"line {n}" for n in range(300)))
+    person.sees("line 299  (Ctrl-C stops, and drops this)")  # it can be seen while it waits
+    person.type(CTRL_C)
+    person.sees("(stopped; what is here stays)")
+    person.prompted()
+    person.say("/branches")
+    person.sees("* main")
+    person.prompted()
+    assert "on typed now" not in person.text
+    assert ANSWER not in person.text
 
 
 def test_sigterm_at_the_prompt_ends_it(sit_down: SitDown) -> None:

@@ -22,6 +22,7 @@ from .conftest import records_of
 pytestmark = pytest.mark.asyncio
 
 QUESTION = {"role": "user", "content": "Count from one to a hundred, and say nothing else."}
+ANSWER = {"role": "assistant", "content": "one two three four five six seven eight nine ten"}
 
 
 class Forgets:
@@ -106,7 +107,7 @@ async def test_it_runs_again(policy: str, way: str, tmp_path: Path) -> None:
     async with kv.Context.open(kv.models.nano(), capacity=110, threads=1) as ctx, trace.record(ctx, path):
         endless = dict.fromkeys(ctx.tokenizer.eos_ids, -100.0)
         for temperature, drafts in HOW:
-            async with await ctx.branch([QUESTION]) as branch:
+            async with await ctx.branch([QUESTION, ANSWER] if way == "agent" else [QUESTION]) as branch:
                 branch.overflow = POLICIES[policy]()
                 with suppress(kv.AgentKVError):  # what a turn comes to is not the question
                     await WAYS[way](branch, kv.Sampling(temperature=temperature, seed=3, logit_bias=endless), drafts)

@@ -1,0 +1,76 @@
+"""What can be wrong with a request is found before its prompt is read: from then on its status is 200."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agentkv_runtime.formats.parsed import CallOpened
+
+from .._errors import InvalidInput, PositionsExhausted
+from .._request import GenerationRequest
+from .._speculation import INHERIT
+from ..output._state import ConstraintFailed
+from .refused import Refused
+
+if TYPE_CHECKING:
+    from .._continuation import Continuation
+    from .._conversation import Conversation
+    from .._home import Home
+    from .asked import Asked
+    from .token_requests import GenerateTokens
+
+NO_BRANCH = -1  # yet
+NO_BRANCH = -1  # yet
+_SOME_TEXT = "."
+
+
+def begun_reply(home: Home, conversation: Conversation, log: Sequence[int]) -> str:
+    """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
+    form, opened = home.format, conversation.tail
+    begun = form.template.begun_in(opened.text if opened else "")
+    said = home.spelling.spelled(log[conversation.end :]).decode("utf-8", "replace")
+    parser = form.parser(prefix=begun + said)
+    if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
+        return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
+    return begun + said
+
+
+async def check_reply(home: Home, asked: Asked, made: Continuation) -> None:
+    """Raises Refused or InvalidInput where no message can be asked for so, behind this prompt."""
+    assert made.conversation is not None
+    prefix = begun_reply(home, made.conversation, made.added)
+    request = GenerationRequest.checked(
+        NO_BRANCH,
+        max_tokens=asked.max_tokens or 1,
+        stop=list(asked.stop) or None,
+        sampling=asked.sampling,
+        top_logprobs=asked.top_logprobs,
+        output=asked.held(home.format, prefix),
+        speculative=INHERIT,
+        home=home,
+        wait_for_room=True,
+    )
+    try:
+        await request.prepare()
+    except InvalidInput:
+        asked.check_tools()
+        raise
+
+
+async def check_going_on(request: GenerationRequest, body: GenerateTokens) -> None:
+    """Raises Refused, InvalidInput or PositionsExhausted where these tokens cannot be gone on with so."""
+    await request.prepare()
+    length, limit = len(body.tokens), request.home.context.model_info.max_positions
+    if body.made > length:
+        raise Refused("invalid", f"made is {body.made}, but there are {length} tokens", "invalid_value", "made")
+    if limit is not None and length >= limit:
+        raise PositionsExhausted(f"{length} tokens leave no position of the model's {limit}; give less")
+    constraint = request.output.constraint
+    if constraint is None or not body.output_made:
+        return
+    try:
+        request.home.grammars.native(constraint).rule.begin().say(list(body.tokens[-body.output_made :]))
+    except ConstraintFailed as error:
+        what = f"the last {body.output_made} tokens are not the beginning of such an output: {error}"
+        raise InvalidInput(what) from error

@@ -1,0 +1,22 @@
+"""How far a prompt is read, as llama.cpp's server tells it (`return_progress`)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..prompts import Begun
+
+
+class PromptProgress:
+    """`{"total", "cache", "processed", "time_ms"}` of one prompt, which begins to be read now."""
+
+    def __init__(self, begun: Begun) -> None:
+        self._began = time.monotonic()
+        self._of_prompt = {"total": len(begun.tokens), "cache": begun.cached}
+
+    def __call__(self, processed: int) -> dict[str, int]:
+        """`processed` counts what was in the cache as well."""
+        passed = time.monotonic() - self._began
+        return {**self._of_prompt, "processed": processed, "time_ms": round(1000 * passed)}

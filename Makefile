@@ -15,7 +15,7 @@ CONFIGURE_TESTS := cmake -S . -B build/tests -G Ninja -DAGENTKV_PYTHON=OFF -DAGE
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test pytest ctest test-remote test-vllm bench-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
+.PHONY: help demo test pytest ctest test-remote test-vllm test-clients bench-vllm soak models bench bench-peers asan lint format stub docs install wheel clean
 .DEFAULT_GOAL := help
 
 help: ## Lists the targets
@@ -59,6 +59,18 @@ test-vllm: $(DONE)/test-deps $(DONE)/install $(VLLM)/done ## Runs the tests of r
 	@AGENTKV_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(PY) -m pytest -q tests/vllm
 	@echo "==> Running the tests of the SDK over vLLM"
 	@AGENTKV_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python AGENTKV_TESTS_OVER=vllm $(PY) -m pytest -q $(OVER)
+
+# Clients of other makers, in the versions of tests/clients/package.json.
+CLIENTS := build/clients
+$(CLIENTS)/done: tests/clients/package.json
+	@echo "==> Installing clients into $(CLIENTS) (needs node and npm)"
+	@mkdir -p $(CLIENTS) && cp $< $(CLIENTS)/
+	@npm install --prefix $(CLIENTS) --no-audit --no-fund --silent
+	@touch $@
+
+test-clients: $(DONE)/test-deps $(DONE)/install $(CLIENTS)/done ## Runs Claude Code and Codex, which it installs, against a server of ours
+	@echo "==> Running clients of other makers"
+	@AGENTKV_CLIENTS=$(CURDIR)/$(CLIENTS) $(PY) -m pytest -q -n 0 tests/clients
 
 bench-vllm: $(DONE)/test-deps $(DONE)/install $(VLLM)/done ## Measures remote branches beside the openai client, and two replicas
 	@AGENTKV_VLLM_PYTHON=$(CURDIR)/$(VLLM)/bin/python $(PY) -m tests.vllm.bench

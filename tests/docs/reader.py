@@ -7,7 +7,7 @@
 | `console` | each line after `$ ` runs in a shell; an export that was made before is not made again |
 | `text` | what the block before it prints, `...` standing for anything; an error ends a block with its last line |
 | `sh` | installs something, so it is looked at only: make targets and extras must exist |
-| `json` | must be JSON |
+| `json`, `toml` | must be that |
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from tests.export_cache import ExportCache
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPACITY = 4096
+CLIENTS = ("claude", "codex", "aider", "llm")  # programs of others
+_SETTING = re.compile(r"[A-Z_]+=")  # of the environment, before a command
 _CHECKER = doctest.OutputChecker()
 
 
@@ -128,7 +130,7 @@ class Reader:
     async def _bash(self, block: Block) -> None:
         """Commands for a shell that stays open: a server, and requests to it. They are checked, not run."""
         for command in block.code.replace("\\\n", " ").strip().split("\n\n"):
-            name, *words = shlex.split(command, comments=True)
+            name, *words = [word for word in shlex.split(command, comments=True) if not _SETTING.match(word)]
             if name == "curl":
                 url, data = words[0], words[words.index("-d") + 1]
                 path = re.sub(r"/branches/\w+", "/branches/{branch}", url.removeprefix("http://127.0.0.1:8080"))
@@ -136,7 +138,7 @@ class Reader:
                 assert method_and_path in ENDPOINTS, f"{block.where}: {url}"
                 body = json.loads(data)
                 BODIES[ENDPOINTS[method_and_path]].model_validate(body)
-            else:
+            elif name not in CLIENTS:
                 assert name == "agentkv", f"{block.where}: {command}"
                 known = typer.main.get_command(app).commands[words[0]].params  # type: ignore[attr-defined]
                 options = {option for parameter in known for option in parameter.opts}
@@ -149,6 +151,9 @@ class Reader:
 
     async def _json(self, block: Block) -> None:
         json.loads(block.code)
+
+    async def _toml(self, block: Block) -> None:
+        tomllib.loads(block.code)
 
     async def _unknown(self, block: Block) -> None:
         raise AssertionError(f"{block.where}: nothing is done with a block of {block.language or 'no language'}")

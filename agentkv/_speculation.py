@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from ._errors import AgentKVError, InvalidInput, opening_error
 from .spec import Strategy
 from .spec._built_in import BuiltIn, DraftTarget
+from .spec._checked import checked
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
@@ -86,7 +87,7 @@ class Speculation:
             if isinstance(strategy, BuiltIn):
                 drafter: Drafter = strategy._open(self._target)
             else:
-                drafter = PythonDrafter(strategy, self._target.vocab_size)
+                drafter = PythonDrafter(checked(strategy, self._target.vocab_size), self._target.vocab_size)
         except AgentKVError:
             raise
         except Exception as error:

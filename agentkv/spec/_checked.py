@@ -60,10 +60,10 @@ def checked_draft(answer: Any, vocab_size: int, limit: int) -> Draft:
 
 def _check_lengths(answer: Any) -> None:
     """Of all of it, where that can be told without a look at the nodes."""
-    lengths = [len(each) if isinstance(each, Sized) else None for each in (answer.tokens, answer.parents)]
-    confidences = len(answer.confidence) if isinstance(answer.confidence, Sized) else None
-    if len({length for length in (*lengths, confidences) if length is not None}) > 1:
-        raise _unequal(*lengths, confidences)
+    given = (answer.tokens, answer.parents, answer.confidence)
+    tokens, parents, confidences = (len(each) if isinstance(each, Sized) else None for each in given)
+    if len({tokens, parents, confidences} - {None}) > 1:
+        raise _unequal(tokens, parents, confidences)
 
 
 def _unequal(tokens: int | None, parents: int | None, confidences: int | None) -> InvalidInput:

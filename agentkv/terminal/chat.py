@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +20,7 @@ from . import commands
 from .answer import Answer
 from .talk import Talk
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 HOW_TO_LEAVE = "Ctrl-D or /quit leaves, /help lists commands"
 Decides = Callable[[Callable[[], None]], Awaitable[bool]]  # shows a question; was it answered with yes?
 
@@ -101,6 +103,7 @@ async def respond(talk: Talk, line: str, console: Console, stop: Stop, decides: 
 
     False where it was stopped.
     """
+    line = _SURROGATES.sub("\ufffd", line)  # bytes that are not UTF-8, as terminals pass them on
     async with stop.stoppable() as scope:
         if line.startswith("/"):
             show(await commands.run(talk, line), console)

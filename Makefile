@@ -167,7 +167,7 @@ $(DONE)/torch: $(DONE)/venv
 
 $(DONE)/test-deps: $(DONE)/torch $(DONE)/install pyproject.toml
 	@echo "==> Installing what export and tests need"
-	@$(PIP) $$($(EXTRAS) export serve client remote trace openai pydantic-ai openai-agents langchain mcp test docs)
+	@$(PIP) $$($(EXTRAS) export serve remote trace openai pydantic-ai openai-agents langchain mcp test docs)
 	@touch $@
 
 $(DONE)/docs-deps: $(DONE)/venv pyproject.toml

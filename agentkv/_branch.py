@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ._closing import Closing
 from ._commands import Job, check_finished
-from ._errors import BranchBusy, BranchClosed, ContextFull, InvalidInput, PositionsExhausted
-from ._extending import Extended, Extending, Moved
+from ._errors import BranchBusy, BranchClosed, InvalidInput
+from ._extending import Extended, extend_by
 from ._generating import Generating
 from ._generation import Choice
 from ._hold import acting_hold
@@ -22,7 +22,7 @@ from ._inputs import Prompt, checked_count, checked_name
 from ._keeping import Keeping
 from ._mark import Mark, make_mark, place_of
 from ._message import Message
-from ._overflow import Overflow, RoomMaker, checked_overflow, with_room
+from ._overflow import Overflow, checked_overflow, with_room
 from ._overflow_policies import Stop
 from ._record import BranchRecord
 from ._shown import shown
@@ -168,19 +168,8 @@ class Branch(Generating, Keeping):
             ContextFull: fewer cells are free than tokens were given, and `overflow` makes no room.
             PositionsExhausted: more tokens than the model has positions.
         """
-        room: RoomMaker | None = None
-        while True:
-            await self._ready()
-            made = await self._home.encoding.prompt(prompt, after=self._history, template=template)
-            await self._ready()
-            try:
-                return await Extending(self._loop, self._id, self._history, made).run()
-            except Moved:
-                pass  # it is made anew
-            except (ContextFull, PositionsExhausted):
-                room = room or RoomMaker(self, len(made.added))
-                if not await room.make():
-                    raise
+        encode = self._home.encoding.prompt
+        return await extend_by(self, lambda: encode(prompt, after=self._history, template=template))
 
     def mark(self, name: str | None = None) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free.

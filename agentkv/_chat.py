@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentkv_runtime.errors import TemplateTimeout, TokenizerError
 
 from ._errors import InvalidInput
-from ._messages import with_empty_content, with_joined_parts, with_reasoning_as
+from ._log import log
+from ._messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as
+from ._results import check_answered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,15 @@ Tools = Sequence[Mapping[str, Any]] | None
 Check = Callable[[str], None]
 
 
+class ReplyBegun(NamedTuple):
+    """A prompt in which the assistant speaks: its text, the messages that come before it, and what it has said, which
+    is the end of the text."""
+
+    text: ControlledText
+    messages: int
+    said: str
+
+
 class Chat:
     """The chat template of one model. `seconds` bound the template; `check` sees a text before it is worked on.
 
@@ -33,15 +44,18 @@ class Chat:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._text = secrets.token_hex(16)  # stands for text that is no message's; no content spells it
+        self._end = secrets.token_hex(16)  # stands for the end of a message that is gone on with
         self._closing: list[int] | None = None  # what ends an assistant's turn, once it was asked for
-        self._parts: bool | None = None  # whether the template takes text parts, once it was asked for
-        self._none: bool | None = None  # whether it takes None for the content beside calls
+        # What was found of the template without tools (False) and with them (True), which may be two.
+        self._parts: dict[bool, bool] = {}  # whether it takes text parts
+        self._none: dict[bool, bool] = {}  # whether it takes None for the content beside calls
+        self._shows_tools: bool | None = None  # once it was given some
 
     def closed_already(self, log: Sequence[int], seconds: float) -> int:
         """How many tokens at the end of a log close an assistant's turn, as far as it is closed."""
         if self._closing is None:
             closing = self.render_from([], None, False, {}, seconds, lambda _: None, after_text=True)
-            self._closing = self._tokenizer.encode_rendered(closing, first=False)
+            self._closing = self._tokenizer.encode_next(closing)
         most = min(len(log), len(self._closing))
         return next((n for n in range(most, 0, -1) if list(log[-n:]) == self._closing[:n]), 0)
 
@@ -66,6 +80,37 @@ class Chat:
             raise InvalidInput("the chat template drops the assistant's turns; extend the branch with text instead")
         return whole.between(place + len(self._text), len(whole.text))
 
+    def render_reply(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Tools,
+        variables: Mapping[str, Any],
+        seconds: float,
+        check: Check,
+        *,
+        after_text: bool = False,
+    ) -> ReplyBegun:
+        """A conversation behind which the assistant speaks, whoever spoke last. After itself it goes on with what it
+        said, white space at its end left out; where it said nothing, that message is not there."""
+        *before, last = messages
+        said = text_of(last).rstrip()
+        if last["role"] == "assistant":
+            check_answered([last])
+        if last["role"] != "assistant" or (before and not said):
+            others = messages if last["role"] != "assistant" else before
+            return ReplyBegun(
+                self.render_from(others, tools, True, variables, seconds, check, after_text=after_text), len(others), ""
+            )
+        marked = [*before, {**last, "content": said + self._end}]
+        whole = self.render_from(marked, tools, False, variables, seconds, check, after_text=after_text)
+        end = whole.text.rfind(self._end)
+        written = next((text for text in (said, said.lstrip()) if whole.text.endswith(text, 0, max(end, 0))), None)
+        if end < 0 or written is None:
+            raise InvalidInput(
+                "the chat template drops the assistant's last message, or writes another; end with a user's message"
+            )
+        return ReplyBegun(whole.between(0, end), len(before), written)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -78,44 +123,55 @@ class Chat:
         """A conversation as the template spells it. Text parts are joined where it knows of texts only, no content
         beside calls is an empty one where it knows of texts only, and reasoning has the name that it knows."""
         with translated():
-            if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts(seconds):
+            if tools and self._shows_tools is None:
+                self._shows_tools = self._check_shows(tools, seconds)
+            if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts(
+                tools, seconds
+            ):
                 messages = with_joined_parts(messages)
-            if any(message.get("content") is None for message in messages) and not self._takes_none(seconds):
+            if any(message.get("content") is None for message in messages) and not self._takes_none(tools, seconds):
                 messages = with_empty_content(messages)
             name = self._tokenizer.reasoning_name
             if name not in (None, "reasoning_content"):
                 messages = [with_reasoning_as(name, message) for message in messages]
             return self._tokenizer.render(messages, tools, reply, variables, seconds, check)
 
-    def _takes_parts(self, seconds: float) -> bool:
+    def _takes_parts(self, tools: Tools, seconds: float) -> bool:
         """Does the template make the same of a text part as of the text?"""
-        if self._parts is None:
+        if bool(tools) not in self._parts:
             text = secrets.token_hex(8)
-            made = []
-            for content in (text, [{"type": "text", "text": text}]):
-                try:
-                    made.append(self._tokenizer.render([_user(content)], None, True, {}, seconds).text)
-                except TemplateTimeout:
-                    raise
-                except TokenizerError:
-                    made.append("")
-            self._parts = "" != made[0] == made[1]
-        return self._parts
+            contents = (text, [{"type": "text", "text": text}])
+            one, other = (self._tried([_user(content)], tools, True, seconds) for content in contents)
+            self._parts[bool(tools)] = "" != one == other
+        return self._parts[bool(tools)]
 
-    def _takes_none(self, seconds: float) -> bool:
+    def _takes_none(self, tools: Tools, seconds: float) -> bool:
         """Does the template write a call without content, and no None?"""
-        if self._none is None:
+        if bool(tools) not in self._none:
             name = "f" + secrets.token_hex(8)
             call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": {}}}
             calling = {"role": "assistant", "content": None, "tool_calls": [call]}
-            try:
-                made = self._tokenizer.render([_user("."), calling], None, False, {}, seconds).text
-            except TemplateTimeout:
-                raise
-            except TokenizerError:
-                made = ""
-            self._none = name in made and "None" not in made
-        return self._none
+            made = self._tried([_user("."), calling], tools, False, seconds)
+            self._none[bool(tools)] = name in made and "None" not in made
+        return self._none[bool(tools)]
+
+    def _check_shows(self, tools: Sequence[Mapping[str, Any]], seconds: float) -> bool:
+        """Does the template tell the model of its tools? Logs where it does not: the model will hardly call them."""
+        made = self._tried([_user(".")], tools, True, seconds)
+        names = [str(tool.get("function", tool).get("name")) for tool in tools]
+        untold = [name for name in names if name not in made]
+        if made and untold:
+            log.warning("the chat template does not tell the model of its tools", untold=untold)
+        return not untold
+
+    def _tried(self, messages: Sequence[Mapping[str, Any]], tools: Tools, reply: bool, seconds: float) -> str:
+        """What the template makes of messages, nothing where it refuses them."""
+        try:
+            return self._tokenizer.render(messages, tools, reply, {}, seconds).text
+        except TemplateTimeout:
+            raise
+        except TokenizerError:
+            return ""
 
 
 @contextmanager

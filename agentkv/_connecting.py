@@ -16,7 +16,10 @@ from ._overflow_policies import Stop
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from ._branch import Branch
     from ._context import Context
+    from ._home import Home
+    from ._loop import StepLoop
     from ._model import EngineHost, OpenModel
     from ._servers import ServerState
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 class Connecting:
     """What a Context is as far as its model is a server's."""
 
+    _home: Home
+    _loop: StepLoop
     _servers: Callable[[], list[ServerState]]
 
     @classmethod
@@ -82,6 +87,28 @@ class Connecting:
         policy = Stop() if overflow is None else checked_overflow(overflow)
         async with cls._running(remote.open, policy, remote.give_up) as context:
             yield context
+
+    async def attach(self, name: str, *, overflow: Overflow | None = None) -> Branch:
+        """A branch like the one that `Branch.publish`, or a client of `/v1/branches`, keeps on the server under this
+        name: it says what that one would say, and what of it is in the server's cache is not computed again. The one on
+        the server stays as it is; `publish` under the same name puts this one in its place.
+
+        Args:
+            name: of the branch.
+            overflow: as of `branch`.
+
+        Raises:
+            BranchNotFound: there is none; the message says which there are.
+            InvalidInput: no name, or no server of `agentkv serve`.
+            RemoteError: no server answers, or it keeps what is no branch of this model.
+        """
+        self._loop.check_open()
+        self._home.check_publishes()
+        policy = None if overflow is None else checked_overflow(overflow)
+        from ._published import checked_publication
+        from ._publishing import attach
+
+        return await attach(self._home, checked_publication(name), policy)
 
     @property
     def servers(self) -> list[ServerState]:

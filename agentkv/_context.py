@@ -12,6 +12,7 @@ from ._branch import Branch
 from ._call_format import CallFormat, checked_format
 from ._commands import CellCall, Job, check_finished
 from ._connecting import Connecting
+from ._continuation import Continuation
 from ._encoding import Encoding
 from ._errors import InvalidInput
 from ._exporting import exported, needs_export
@@ -222,6 +223,9 @@ class Context(Storing, Connecting):
         if prompt is None:
             return await self._empty_branch(policy)
         made = await self._home.encoding.prompt(prompt, tools=tools, template=template)
+        return await self._branch_of(made, policy)
+
+    async def _branch_of(self, made: Continuation, overflow: Overflow | None) -> Branch:
         tokens, conversation = made.added, made.conversation
         created: list[int] = []  # by the thread: the branch, and how much of it was there
 
@@ -241,7 +245,7 @@ class Context(Storing, Connecting):
                 self._loop.histories[created[0]].converse(conversation)
 
         await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
-        return Branch(self._home, created[0], None, policy, created[1])
+        return Branch(self._home, created[0], None, overflow, created[1])
 
     def sync(self) -> SyncContext:
         """The same Context with verbs that block, for other threads than its event loop's. Raises WrongEventLoop."""

@@ -17,13 +17,14 @@ from agentkv_runtime.errors import TemplateTimeout
 
 from ._conversation import Conversation, Entry
 from ._errors import InvalidInput
+from ._message import calls_before
 from ._pieces import Pieces, find_elsewhere, find_generated
 
 if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
     from agentkv_runtime.tokenizer import Tokenizer
 
-    from ._chat import Chat
+    from ._chat import Chat, ReplyBegun
     from ._reply import ReplyReader
 
 MOST_SPANS = 64  # messages of one call whose borders are looked for; each takes a rendering
@@ -75,36 +76,67 @@ class Continuing:
         self._conversation = conversation
         self._entries = conversation.with_reply(log, reader)
 
-    def extend(self, messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> Continuation:
-        """Adds messages; `template` are variables for it, which stay. Raises InvalidInput, TemplateTimeout."""
+    def extend(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        template: Mapping[str, Any],
+        *,
+        speaks: bool = False,
+        calls_of: str = "",
+        order: Callable[[Sequence[Entry], int], Sequence[int]] = lambda entries, _: range(len(entries)),
+    ) -> Continuation:
+        """Adds messages; `template` are variables for it, which stay. Raises InvalidInput, TemplateTimeout.
+
+        Args:
+            messages: what is added; nothing where only the assistant's turn is to be opened.
+            template: see above.
+            speaks: the assistant speaks next, whoever spoke last. After itself it goes on with what it said.
+            calls_of: what ids of its calls are made of.
+            order: of the messages, those that are there first, whose number it gets.
+        """
         old = self._conversation
         self._variables = {**old.template, **template}
-        entries = [*self._entries[old.first :], *(Entry(message, -1, -1) for message in messages)]
-        opened = asks_for_reply(messages)
-        text = self._render(entries, opened, self._check)
+        there = self._entries[old.first :]
+        entries = [*there, *(Entry(message, -1, -1) for message in messages)]
+        entries = [entries[place] for place in order(entries, len(there))]
+        opened, said = speaks or asks_for_reply(messages), ""
+        if speaks:
+            text, count, said = self._render_reply(entries)
+            entries = entries[:count]
+        else:
+            text = self._render(entries, opened, self._check)
         pieces, placed = self._placed(text, entries)
         kept = old.start + common_prefix(self._log[old.start :], pieces.tokens)
         length = old.start + len(pieces.tokens)
         if kept == length:
-            if kept == len(self._log):
+            if kept == len(self._log) and messages:
                 raise InvalidInput("the chat template writes nothing for these messages; check their roles")
             kept -= 1  # the last token is fed again, for its logits
         end = self._border(entries, text) if opened else len(text.text)
+        replies_at = len(text.text) - len(said)
         entries = self._with_spans(entries, placed, pieces, kept, text, end)
         conversation = Conversation(
             entries=(*self._entries[: old.first], *entries),
             first=old.first,
             start=old.start,
-            end=length,
-            tail=pieces.tail,
-            opening=self._opening(text, end) if opened else "",
+            end=pieces.token_at(replies_at),
+            tail=pieces.tail.between(0, len(pieces.tail.text) - len(said)),
+            opening=self._opening(text.between(0, replies_at), end) if opened else "",
             opened=opened,
             tools=old.tools,
             template=self._variables,
             before=old.cut(kept),
             base=kept,
+            calls=calls_before(entry.message for entry in (*self._entries[: old.first], *entries)),
+            calls_of=calls_of,
         )
         return Continuation(kept, pieces.tokens[kept - old.start :].tolist(), conversation)
+
+    def _render_reply(self, entries: Sequence[Entry]) -> ReplyBegun:
+        messages, old = [entry.message for entry in entries], self._conversation
+        return self._chat.render_reply(
+            messages, old.tools, self._variables, self._clock.left(), self._check, after_text=old.start > 0
+        )
 
     def _render(
         self, entries: Sequence[Entry], reply: bool, check: Callable[[str], None] = lambda _: None
@@ -211,7 +243,7 @@ class Continuing:
 
 def asks_for_reply(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Is it the assistant's turn after these messages?"""
-    return messages[-1]["role"] not in ("system", "developer", "assistant")
+    return bool(messages) and messages[-1]["role"] not in ("system", "developer", "assistant")
 
 
 def common_prefix(one: array[int], other: array[int]) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.formats.calls import CUT_OFF
 
-from ._message import Message, message_of
+from ._message import Message, call_id, message_of
 
 if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
@@ -47,7 +47,8 @@ class Conversation:
 
     Tokens `start` to `end` are the rendering of `entries[first:]`; those before were there when it began, those behind
     are the assistant's where its turn is `opened`. `tail` is what the template wrote since the last generated message,
-    and `opening` the end of it: what opens the turn.
+    and `opening` the end of it: what opens the turn. The calls of that turn are counted on from `calls`, and their ids
+    are made of what they are `calls_of`.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -62,6 +63,8 @@ class Conversation:
     before: Conversation | None = None  # what it goes on from
     base: int = 0  # how many tokens of that
     leftover: int = 0  # up to here the tokens are what a rollback left of a message
+    calls: int = 0
+    calls_of: str = ""
 
     def cut(self, kept: int) -> Conversation:
         """What is known of a branch's first `kept` tokens."""
@@ -114,10 +117,17 @@ class Conversation:
             base=base,
         )
 
-    @property
-    def calls(self) -> int:
-        """How many calls its messages make."""
-        return sum(len(entry.message.get("tool_calls") or ()) for entry in self.entries)
+    def call_id(self, index: int) -> str:
+        """The id of a call of the assistant's next message, counted from 0."""
+        return call_id(self.calls + index, self.calls_of)
+
+    def is_opened_at(self, length: int) -> bool:
+        """Does a branch of so many tokens end where the assistant's turn was opened?"""
+        return self.opened and length == self.end
+
+    def awaits_turn(self, length: int) -> bool:
+        """Is a branch of so many tokens at the end of messages behind which no turn is opened?"""
+        return not self.opened and length == self.end and len(self.entries) > self.first
 
     def follows(self, length: int) -> bool:
         """Do messages go on from it on a branch of so many tokens? Not from tokens that are no message's."""
@@ -143,7 +153,7 @@ class Conversation:
             return self.entries
         text, end = reader.text(log, self.end)
         prompt = self.tail.text if self.tail else ""
-        read = reader.message(text, prompt, self.tools, self.calls)
+        read = reader.message(text, prompt, self.tools, self.call_id)
         return (*self.entries, Entry(reader.mapping(read, text), self.end, end, self.tail, text, self.opening, read))
 
     def messages(self, log: Sequence[int], reader: ReplyReader) -> list[Message]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from agentkv_runtime.errors import TemplateTimeout
 
+from ._aio.lock import Semaphore
 from ._chat import MOST_SECONDS, Chat
 from ._continuation import Clock, Continuation, Continuing
-from ._conversation import Conversation
+from ._conversation import Conversation, Entry
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._inputs import Prompt, checked_ids, items_of, text_of
 from ._messages import characters_in, checked_messages, checked_template, checked_tools, is_messages
+from ._results import in_call_order
 from ._shown import shown
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ class Encoding:
         self._vocab_size = vocab_size
         self._capacity = capacity
         self._max_positions = max_positions
-        self._limiter = anyio.CapacityLimiter(_WORKERS)
+        self._workers = Semaphore(_WORKERS)
+        self._unlimited = anyio.CapacityLimiter(math.inf)  # the workers above are the limit
 
     async def prompt(
         self,
@@ -52,8 +56,13 @@ class Encoding:
         after: History | None = None,
         tools: object = None,
         template: object = None,
+        speaks: bool = False,
+        calls_of: str = "",
     ) -> Continuation:
         """What a prompt makes of a new branch, or of one whose history is `after` when this returns: at least a token.
+
+        With `speaks` the assistant speaks after these messages, whoever spoke last; `calls_of` is what ids of its calls
+        are made of.
 
         Raises InvalidInput; ContextFull where the cache could not hold it even if it were empty, PositionsExhausted
         where the model could not.
@@ -63,7 +72,9 @@ class Encoding:
             raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
         if is_messages(prompt):
             begun = Conversation(tools=checked_tools(tools))
-            made = await self._messages(checked_messages(prompt), variables, after, begun)
+            extend = partial(Continuing.extend, messages=checked_messages(prompt), template=variables)
+            extend = partial(extend, speaks=speaks, calls_of=calls_of, order=partial(_order, whole=after is None))
+            made = await self._messages(characters_in(extend.keywords["messages"]), extend, after, begun)
             if not after:
                 self._check_count(len(made.added), "")
             return made
@@ -78,6 +89,12 @@ class Encoding:
         if not after:
             self._check_count(len(tokens), "")
         return Continuation(len(after or ()), tokens, None)
+
+    async def turn(self, after: History) -> Continuation:
+        """What the assistant's turn makes of a branch that ends with somebody's message: one is opened; after the
+        assistant's own, what closes that is taken back. Raises as `prompt` does."""
+        extend = partial(Continuing.extend, messages=[], template={}, speaks=True)
+        return await self._messages(0, extend, after, after.conversation)
 
     async def choices(self, choices: object) -> tuple[list[str], list[list[int]]]:
         """Texts to choose from, and the tokens of each. Raises InvalidInput, ContextFull."""
@@ -98,18 +115,14 @@ class Encoding:
         return self._tokenizer.encode(text)
 
     async def _messages(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        template: Mapping[str, Any],
-        after: History | None,
-        begun: Conversation,
+        self, size: int, extend: Callable[[Continuing], Continuation], after: History | None, begun: Conversation
     ) -> Continuation:
         while True:
             revision = after.revision if after is not None else 0
             conversation, log = (begun, array("i")) if after is None else (after.conversation, after.log[:])
-            parts = [messages, conversation.tools, [entry.message for entry in conversation.entries]]
+            parts = [conversation.tools, [entry.message for entry in conversation.entries]]
             made = await self._render(
-                sum(map(characters_in, parts)), partial(self._continued, conversation, log, messages, template)
+                size + sum(map(characters_in, parts)), partial(self._continued, conversation, log, extend)
             )
             if after is None or after.revision == revision:  # a branch may change in the meantime
                 return made
@@ -118,14 +131,12 @@ class Encoding:
         self,
         conversation: Conversation,
         log: array[int],
-        messages: Sequence[Mapping[str, Any]],
-        template: Mapping[str, Any],
+        extend: Callable[[Continuing], Continuation],
         seconds: float,
     ) -> Continuation:
         clock = Clock(seconds)
         check = partial(self._check_fits, held=len(log))  # what is there already has its room
-        state = Continuing(self._chat, self._tokenizer, self._reader, conversation, log, clock, check)
-        return state.extend(messages, template)
+        return extend(Continuing(self._chat, self._tokenizer, self._reader, conversation, log, clock, check))
 
     async def _render(self, size: int, render: Callable[[float], T]) -> T:
         if size <= _SHORT:
@@ -142,7 +153,8 @@ class Encoding:
         if size <= _SHORT:
             return work()
         # A cancelled task does not wait: what is left behind changes nothing, and ends by itself.
-        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        async with self._workers:
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._unlimited)
 
     def _ids(self, prompt: Any) -> list[int]:
         if hasattr(type(prompt), "__len__"):
@@ -168,3 +180,9 @@ class Encoding:
             raise error
         if self._max_positions is not None and tokens > self._max_positions:
             raise PositionsExhausted(f"{prompt}, but the model has {self._max_positions} positions; give less")
+
+
+def _order(entries: Sequence[Entry], there: int, *, whole: bool) -> list[int]:
+    """Results of tools stand behind their calls. Raises InvalidInput."""
+    unread = {call.id for entry in entries if entry.read for call in entry.read.calls if call.error and call.id}
+    return in_call_order([entry.message for entry in entries], there=None if whole else there, unread=unread)

@@ -5,7 +5,7 @@ The native engine fills it; another one, such as a remote server's, may. All cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,6 +13,11 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine, GenerateOptions, Hold, Stats, StoredBranch
+
+    from ._saved_conversations import SavedConversations
+
+MOST_BRANCHES = 256
+SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
 
 
 class LogChange(Protocol):
@@ -217,6 +222,9 @@ class StepEngine(Protocol):
     def stats(self) -> Stats:
         """Counters."""
 
+    def cells_of(self, branches: Sequence[int]) -> int:
+        """How many cells these branches have in the cache, those that several have once."""
+
     def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[StoredBranch]]:
         """Every cell of these branches, once each, and the branches as they are now. The cells stay until `release`."""
 
@@ -238,8 +246,8 @@ class StepEngine(Protocol):
     def release(self, hold: int) -> None:
         """Lets cells go that nobody else has; harmless for a hold that was released."""
 
-    def restore(self, hold: int, stored: Sequence[StoredBranch]) -> list[int]:
-        """New branches over the rows of a hold, all or none."""
+    def restore(self, hold: int | None, stored: Sequence[StoredBranch]) -> list[int]:
+        """New branches over the rows of a hold, or without one where they have no rows; all or none."""
 
     def set_aside(self, branch: int, hold: int) -> None:
         """The branch lets go of what `hold_unshared` gave; no verb but close works on it until it is back."""
@@ -261,6 +269,16 @@ class StepEngine(Protocol):
 
     def set_digests(self, on: bool) -> None:
         """Do generations digest the rows of logits that they draw from, from now on? See `Finished.digests`."""
+
+
+class PublishingEngine(StepEngine, Protocol):
+    """An engine over a server that keeps branches under names."""
+
+    def publish(self, branch: int, name: str, conversations: SavedConversations, marks: Mapping[str, int]) -> int:
+        """The server keeps the branch as it is now. Returns the job."""
+
+    def attach(self, branch: int, name: str) -> int:
+        """A branch without tokens becomes what the server keeps; `Finished` has it as `published`. Returns the job."""
 
 
 class CellStore(Protocol):

@@ -44,6 +44,14 @@ class BranchBusy(AgentKVError):
     """The branch already runs something; a branch does one thing at a time."""
 
 
+class BranchExists(AgentKVError):
+    """Another branch is published under that name, or what is there was changed by somebody else since."""
+
+
+class BranchNotFound(AgentKVError):
+    """No branch is published under that name; the message says which there are."""
+
+
 class ContextFull(AgentKVError):
     """The cache has fewer free cells than the request needs; the branch is as it was.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._commands import Job, Worker, check_finished
+from ._errors import ContextFull, PositionsExhausted
+from ._overflow import RoomMaker
+from ._results import check_answered
 
 if TYPE_CHECKING:
+    from ._branch import Branch
     from ._continuation import Continuation
     from ._conversation import Conversation
     from ._engine import Finished, StepEngine
@@ -61,6 +65,34 @@ class ExtendJob(Job[None]):
         check_finished(finished)
         assert self._coming is not None
         self._history.converse(self._coming)
+
+
+async def extend_by(branch: Branch, make: Callable[[], Awaitable[Continuation]]) -> Extended:
+    """Extends a branch by what is made of its history. All or nothing. Raises as `make` and the engine do."""
+    room: RoomMaker | None = None
+    while True:
+        await branch._ready()
+        made = await make()
+        await branch._ready()
+        try:
+            return await Extending(branch._loop, branch._id, branch._history, made).run()
+        except Moved:
+            pass  # it is made anew
+        except (ContextFull, PositionsExhausted):
+            room = room or RoomMaker(branch, len(made.added))
+            if not await room.make():
+                raise
+
+
+async def open_turn(branch: Any) -> None:
+    """Before the model speaks on a branch: behind messages whose last asks for nothing, a system's say, the assistant's
+    turn is opened; within a message of its own it goes on. Raises as `Branch.extend` does, and InvalidInput where some
+    of its calls wait for results."""
+    history: History = branch._history
+    if history.conversation.is_opened_at(len(history)):
+        check_answered([entry.message for entry in history.conversation.entries])
+    while history.conversation.awaits_turn(len(history)):
+        await extend_by(branch, partial(branch._home.encoding.turn, history))
 
 
 class Extending:

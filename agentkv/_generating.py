@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from typing_extensions import TypeForm, TypeVar
 
 from ._attempts import generated
+from ._extending import open_turn
 from ._generation import Generation
 from ._inputs import checked_count
 from ._request import MOST_TOKENS, GenerationRequest
@@ -73,6 +74,9 @@ class Generating:
     ) -> Generation[Any]:
         """Samples tokens until something ends it. They all enter the history.
 
+        Behind messages the assistant speaks: where the last one is a system's or developer's, its turn is opened first,
+        and where the last one is its own, it goes on with that.
+
         Args:
             max_tokens: at most this many tokens, at least 1.
             stop: strings that end the generation; the text leaves them out, the history keeps them.
@@ -113,6 +117,7 @@ class Generating:
             wait_for_room=self._makes_room,
         )
         await request.prepare()
+        await open_turn(self)
         await self._ready("generate")
         return await generated(self, request.after(self._history.log), retries)
 

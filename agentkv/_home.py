@@ -126,6 +126,14 @@ class Home:
                 f"{self._model.info.backend!r} does not have; leave it out, or open the Context with backend='cpu'"
             )
 
+    def check_publishes(self) -> None:
+        """Raises InvalidInput where no server keeps branches under names."""
+        if not self._model.publishes:
+            raise InvalidInput(
+                "branches are published on a server, which keeps them for others: kv.Context.connect(url, "
+                "backend='agentkv'); in this process hand the branch on, or save it to a file"
+            )
+
     def enter(self, branch: Branch) -> None:
         """A branch begins."""
         self._branches[branch.id] = branch

@@ -96,6 +96,33 @@ class Keeping:
         first = checked_count(p0, "p0", 0, last)
         return await self._loop.call(lambda engine: engine.forget(self._id, first, last))
 
+    async def publish(self, name: str) -> None:
+        """Has the server keep the branch, as it is now, under a name, for `Context.attach` in any process: tokens, the
+        server's cells, messages, tools, named marks, the last output, and what its random numbers depend on.
+
+        What this branch is extended by later is not there until it is published again: then it takes the place of what
+        was. That is so for the branch that published it, and for one that was attached; not for their forks, nor where
+        somebody else changed it there since. Sent again where its answer is lost, and done once.
+
+        The server keeps it as it keeps the branches of `/v1/branches`, where it has the same name: until somebody
+        deletes it, it was idle for long (`agentkv serve --branch-seconds`), or the server ends.
+
+        Args:
+            name: 1 to 64 letters, digits, "_", "." and "-"; the first one a letter or a digit.
+
+        Raises:
+            BranchExists: another branch has that name, or somebody changed this one there.
+            BranchBusy: the branch runs something.
+            InvalidInput: no name, or no server of `agentkv serve`.
+            RemoteError: no server answers.
+        """
+        await self._ready()
+        self._home.check_publishes()
+        from ._published import checked_publication
+        from ._publishing import publish
+
+        await publish(cast("Branch", self), checked_publication(name))
+
     @property
     def offloaded(self) -> bool:
         """Are cells of the branch outside of the cache?"""

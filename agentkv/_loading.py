@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._branch import Branch
+from ._cell_hold import CellHold
 from ._commands import Call, CellCall, Job, check_finished
 from ._errors import InvalidInput, SnapshotMismatch
 from ._in_thread import in_thread
 from ._lanes import alignment
 from ._log import log
-from ._mark import Mark
+from ._mark import marks_at
 from ._saving import SLICE_BYTES, Progress, reporting, write_rows
 from ._sharing import map_rows
 from ._snapshot import BranchState, CellArray, ModelKey, cell_arrays
@@ -108,24 +109,23 @@ class Loading:
         align = alignment(arrays) if self._shared else 0
         kept = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.state_arrays)))
         states = await in_thread(self._loop, partial(file.states, kept))
-        hold: Hold = await self._loop.run(
-            Call(lambda engine: engine.reserve(file.rows, align), lambda worker, hold: worker.engine.release(hold.id))
+        reserve = Call(
+            lambda engine: engine.reserve(file.rows, align), lambda worker, hold: worker.engine.release(hold.id)
         )
         try:
-            mapped = None
-            if self._shared:
-                mapped = await map_rows(self._loop, file, hold.id, arrays, self._progress)
-            if mapped is None:
-                await self._copy(file, hold, arrays)
-            for some in states.slices():
-                read = await in_thread(self._loop, partial(file.next_states, len(some), states))
-                await self._loop.run(CellCall(partial(write_states, hold.id, some, read)))
-            stored = await in_thread(self._loop, lambda: [self._stored(state) for state in file.branches.values()])
-            return await self._entered(file, hold, stored, mapped or 0)
+            async with CellHold(self._loop, reserve) as hold:
+                mapped = None
+                if self._shared:
+                    mapped = await map_rows(self._loop, file, hold.id, arrays, self._progress)
+                if mapped is None:
+                    await self._copy(file, hold, arrays)
+                for some in states.slices():
+                    read = await in_thread(self._loop, partial(file.next_states, len(some), states))
+                    await self._loop.run(CellCall(partial(write_states, hold.id, some, read)))
+                stored = await in_thread(self._loop, lambda: [self._stored(state) for state in file.branches.values()])
+                return await self._entered(file, hold, stored, mapped or 0)
         except InvalidInput as error:  # what the file says cannot be
             raise file.damaged(str(error)) from error
-        finally:
-            self._loop.let_go(hold.id)
 
     async def _copy(self, file: SnapshotFile, hold: Hold, arrays: list[CellArray]) -> None:
         step = max(1, SLICE_BYTES // arrays[-1].end)
@@ -234,16 +234,9 @@ class Loading:
             next_logits=np.zeros(0, np.float32),
             forgotten=state.forgotten,
         )
-        hold = engine.reserve(0)
-        try:
-            return engine.restore(hold.id, [stored])[0], 0
-        finally:
-            engine.release(hold.id)
+        return engine.restore(None, [stored])[0], 0
 
     def _converse(self, branch: int, state: BranchState) -> None:
         history = self._loop.histories[branch]
         history.converse(state.conversation)
-        _, epoch = history.end
-        history.marks = {
-            name: Mark(branch, length, history.owner, epoch if length else 0) for name, length in state.marks.items()
-        }
+        history.marks = marks_at(state.marks, branch, history)

@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from ._aio.lock import Semaphore
+from ._aio.scope import move_on_after
 from ._blocked import BlockedStrategy
 from ._commands import Awaited, Call, Cancel, Close, Command, LetGo, News, Release, Worker
+from ._engine import SPARE_SEQUENCES
 from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
 from ._generation_jobs import StreamJob, Taken
 from ._handshake import Quiet
@@ -55,6 +58,7 @@ class StepLoop:
         self._posts: deque[Post] = deque()
         self.observers = Observers()
         self.histories = Histories(self.observers)
+        self.holds = Semaphore(SPARE_SEQUENCES)  # what is saved, loaded or set aside at once: see CellHold
         self._worker = EngineWorker(self._queue, self._outbox, self._post, self.histories)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()
@@ -287,7 +291,7 @@ class StepLoop:
         for event in events:
             while not event.is_set():
                 try:
-                    with anyio.move_on_after(PATIENCE_S, shield=True):
+                    with move_on_after(PATIENCE_S, shield=True):
                         await event.wait()
                     if not event.is_set():
                         self._revive()

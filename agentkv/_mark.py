@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ._errors import InvalidRollback
@@ -31,6 +32,12 @@ def make_mark(branch_id: int, history: History) -> Mark:
     """A mark at the end of a history."""
     length, epoch = history.end
     return Mark(branch_id, length, history.owner, epoch)
+
+
+def marks_at(lengths: Mapping[str, int], branch_id: int, history: History) -> dict[str, Mark]:
+    """Marks with names that were kept elsewhere, in a history whose tokens are of one epoch."""
+    _, epoch = history.end
+    return {name: Mark(branch_id, length, history.owner, epoch if length else 0) for name, length in lengths.items()}
 
 
 def place_of(to: Mark | int, branch_id: int, history: History) -> tuple[int, int | None]:

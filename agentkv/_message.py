@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # what templates call it: most families, gpt-oss, others
+_NUMBERED = re.compile("call([0-9]{5,9})")  # an id that `call_id` counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,20 @@ class Message:
         return message
 
 
-def call_id(number: int) -> str:
-    """The id of a conversation's call, counted from 0. Nine letters and digits, as the strictest templates want."""
-    return f"call{number:05d}"
+def call_id(number: int, of: str = "") -> str:
+    """The id of a conversation's call, counted from 0; or one that no call has in any other conversation, made of what
+    the calls are `of`. Nine letters and digits, as the strictest templates want."""
+    if not of:
+        return f"call{number:05d}"
+    digest = hashlib.blake2b(f"{of} {number}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return base64.b32hexencode(digest).decode().lower()[:9]
+
+
+def calls_before(messages: Iterable[Mapping[str, Any]]) -> int:
+    """The number of the call that comes after those that messages make: none of them has its id."""
+    ids = [call.get("id") for message in messages for call in message.get("tool_calls") or ()]
+    numbers = [int(found[1]) for name in ids if (found := _NUMBERED.fullmatch(name or ""))]
+    return max([len(ids), *(number + 1 for number in numbers)])
 
 
 def message_of(message: Mapping[str, Any], start: int, end: int) -> Message:

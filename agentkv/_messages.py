@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ._errors import AgentKVError, InvalidInput
-from ._inputs import items_of, text_of
+from ._inputs import items_of
+from ._inputs import text_of as checked_text
+from ._log import log
 from ._message import REASONING, Message, as_mapping
 from ._shown import shown
 
@@ -35,11 +39,15 @@ def is_messages(prompt: object) -> bool:
 def checked_messages(messages: object) -> list[dict[str, Any]]:
     """A copy of chat messages, each with a `role` and a `content`: text, text parts, or None beside tool calls.
 
+    Calls whose arguments are no JSON, as those that were cut short, are left out with their results: nobody has run
+    them as they stand, and a conversation goes on after them.
+
     Raises InvalidInput, also for anything that is not text, numbers, lists and mappings.
     """
     if not is_messages(messages):
         raise InvalidInput(f"messages are {shown(messages)}, but they must be a list of at least one chat message")
-    checked = []
+    checked: list[dict[str, Any]] = []
+    unread = _Unread()
     for index, message in enumerate(items_of(messages, "messages")):  # type: ignore[arg-type]
         what = f"message {index}"
         if isinstance(message, Message):
@@ -53,11 +61,11 @@ def checked_messages(messages: object) -> list[dict[str, Any]]:
         copy = {key: value for key, value in copy.items() if value is not None or key == "content"}
         _check_names(copy, what)
         if "tool_calls" in copy:
-            copy["tool_calls"] = [
-                _checked_call(call, f"{what}, call {number},") for number, call in enumerate(_calls(copy, what))
-            ]
+            calls = [_checked_call(call, f"{what}, call {number},") for number, call in enumerate(_calls(copy, what))]
+            copy = unread.left_out(copy, calls)
         _check_content(copy, what)
-        checked.append(copy)
+        if not unread.has_result(copy):
+            checked.append(copy)
     return checked
 
 
@@ -88,6 +96,12 @@ def checked_template(template: object, known: bool) -> dict[str, Any]:
     return copy
 
 
+def text_of(message: Mapping[str, Any]) -> str:
+    """The content of a checked message."""
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
 def characters_in(value: object) -> int:
     """How much text messages or tools have."""
     if isinstance(value, str):
@@ -100,9 +114,7 @@ def characters_in(value: object) -> int:
 def with_joined_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Messages whose content is one text, where it was a list of text parts."""
     return [
-        {**message, "content": "".join(part["text"] for part in message["content"])}
-        if isinstance(message.get("content"), list)
-        else message
+        {**message, "content": text_of(message)} if isinstance(message.get("content"), list) else message
         for message in messages
     ]
 
@@ -120,14 +132,49 @@ def with_reasoning_as(name: str, message: Mapping[str, Any]) -> Mapping[str, Any
     return {name: message["reasoning_content"], **others}
 
 
+class _Unread:
+    """The calls of the assistant's last message that could not be read."""
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._all = False
+
+    def left_out(self, message: dict[str, Any], calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """A message without those of its calls whose arguments are None."""
+        unread = [call for call in calls if call.get("function", call)["arguments"] is None]
+        read = [call for call in calls if call.get("function", call)["arguments"] is not None]
+        self._ids = {call["id"] for call in unread if call.get("id")}
+        self._all = bool(unread) and not read
+        if unread:
+            _say_left_out()
+        if self._all:
+            return {key: value for key, value in message.items() if key != "tool_calls"} | {
+                "content": "" if message.get("content") is None else message["content"]
+            }
+        return {**message, "tool_calls": read}
+
+    def has_result(self, message: Mapping[str, Any]) -> bool:
+        """Does a message answer one of them?"""
+        if message["role"] != "tool":
+            self._all = self._all and message["role"] == "assistant"
+            return False
+        name = message.get("tool_call_id")
+        return name in self._ids if name else self._all
+
+
+@functools.cache  # once
+def _say_left_out() -> None:
+    log.warning("calls whose arguments are no JSON, such as those that were cut short, are left out of prompts")
+
+
 def _given(message: Message, what: str) -> dict[str, Any]:
     try:
-        broken = next((call.error for call in message.calls if call.error is not None), None)
         mapping = as_mapping(message)
+        for call, given in zip(message.calls, mapping.get("tool_calls", ()), strict=True):
+            if call.error is not None:
+                given["function"]["arguments"] = "cut short"  # no JSON: it is left out
     except Exception as error:  # its fields may be anything
         raise InvalidInput(f"{what} cannot be read: {type(error).__name__}: {error}") from error
-    if broken is not None:
-        raise InvalidInput(f"{what} has a call that cannot be read ({broken}); give its text as content")
     return mapping
 
 
@@ -148,7 +195,8 @@ def _calls(message: Mapping[str, Any], what: str) -> list[Any]:
 
 
 def _checked_call(call: Any, what: str) -> dict[str, Any]:
-    """A call whose arguments are a mapping, as templates want them; OpenAI's are JSON."""
+    """A call whose arguments are a mapping, as templates want them, or None where they cannot be read; OpenAI's are
+    JSON."""
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or call.get("type", "function") != "function":
         raise InvalidInput(f"{what} is {shown(call)}, but it must be {_CALL}")
@@ -158,18 +206,24 @@ def _checked_call(call: Any, what: str) -> dict[str, Any]:
         )
     if not isinstance(call.get("id") or "", str):
         raise InvalidInput(f"{what} has the id {shown(call['id'])}, but it must be a str")
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = _copied(json.loads(arguments or "{}"), what)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"{what} has arguments that are no JSON: {error}; give a mapping") from None
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
-        raise InvalidInput(f"{what} has the arguments {shown(arguments)}, but they must be a mapping, or JSON of one")
-    function = {**function, "arguments": arguments}
+    function = {**function, "arguments": _arguments(function.get("arguments"), what)}
     return {**call, "function": function} if "function" in call else function
+
+
+def _arguments(given: Any, what: str) -> dict[str, Any] | None:
+    """Arguments as templates want them, which go through their names; None for what is no JSON. Makers of histories
+    write nothing for none, encode them twice, or give one value without its name."""
+    if isinstance(given, str) and given.strip():
+        try:
+            given = _copied(json.loads(given), what)
+        except (ValueError, RecursionError):
+            return None
+        if isinstance(given, str):
+            with suppress(ValueError, RecursionError):  # it is a text
+                given = _copied(json.loads(given), what)
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return {}
+    return given if isinstance(given, dict) else {"value": given}
 
 
 def _check_content(message: dict[str, Any], what: str) -> None:
@@ -197,7 +251,7 @@ def _check_content(message: dict[str, Any], what: str) -> None:
 
 def _copied(value: Any, what: str, depth: int = 0) -> Any:
     if isinstance(value, str):
-        return text_of(value, what)
+        return checked_text(value, what)
     if value is None or type(value) in (bool, int, float):
         if type(value) is int and value.bit_length() > _MOST_BITS:
             raise InvalidInput(f"{what} has an integer of {value.bit_length()} bits; at most {_MOST_BITS} are allowed")
@@ -212,7 +266,7 @@ def _copied(value: Any, what: str, depth: int = 0) -> Any:
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise InvalidInput(f"{what} has the key {shown(key)}, but keys must be str")
-                copy[text_of(key, what)] = _copied(item, what, depth + 1)
+                copy[checked_text(key, what)] = _copied(item, what, depth + 1)
             return copy
     except AgentKVError:
         raise

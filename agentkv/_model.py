@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agentkv_runtime.metadata import Kept
 
 from ._call_format import CallFormat
+from ._engine import MOST_BRANCHES, SPARE_SEQUENCES
 from ._errors import AgentKVError, InvalidInput, ModelError, opening_error
 from ._model_info import ModelInfo
 from ._options import MOST_POSITIONS, Options
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
     from ._servers import ServerState
-
-MOST_BRANCHES = 256
-SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,8 @@ class OpenModel:
     grammars: Callable[[Tokenizer, int], Grammars] = Grammars
     servers: Callable[[], list[ServerState]] = list
     """As they are now, from any thread; none of a model in this process."""
+    publishes: bool = False
+    """Can a server keep branches under names? Then the engine is a PublishingEngine."""
 
 
 class EngineHost(Protocol):

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import anyio
 import numpy as np
 import xxhash
 
+from ._aio.lock import Lock
+from ._cell_hold import CellHold
 from ._commands import Call, CellCall
 from ._errors import SnapshotError
 from ._in_thread import in_thread
@@ -106,7 +107,7 @@ class Aside:
         self._branch = branch
         self._history = history
         self._open_store = open_store
-        self._lock = anyio.Lock()
+        self._lock = Lock()
         self._away = False  # by what the engine did
         self._arrays: list[CellArray] = []
         self._lacks: Lacks = np.zeros(0, np.uint8)  # of the rows
@@ -117,43 +118,44 @@ class Aside:
     async def offload(self) -> int:
         """Returns how many cells were freed. Raises BranchBusy, SnapshotError; the branch is then as it was."""
         self._history.aside = self
-        hold: Hold | None = None
+        take = Call(lambda engine: engine.hold_unshared(self._branch), self._release)
         try:
-            async with self._lock:
-                hold = await self._loop.run(Call(lambda engine: engine.hold_unshared(self._branch), self._release))
+            async with self._lock, CellHold(self._loop, take) as hold:
                 if hold.rows:
                     await self._put(hold)
-                    await self._loop.run(Call(partial(self._set_aside, hold.id), told=lambda _: self._gone()))
+                    await self._loop.run(Call(partial(self._set_aside, hold.id), self._undo, lambda _: self._gone()))
+                    await self._loop.call(lambda engine: engine.release(hold.id))
                 return hold.rows
         except OSError as error:
             raise self._failed("written", error) from error
         finally:
-            if hold is not None:
-                self._loop.let_go(hold.id)
             if not self._away:
                 self._over()
 
     async def bring_back(self) -> None:
         """Raises ContextFull, SnapshotError; the branch then waits on."""
         async with self._lock:
+            await self._loop.call(lambda _: None)  # what was torn down may have been done all the same
             if self._history.aside is not self:
                 return
             store = self._store
             assert store is not None
-            hold = await self._loop.run(Call(lambda engine: engine.reserve(len(self._lacks)), self._release))
-            try:
-                for index, first in enumerate(range(0, len(self._lacks), self._step)):
-                    lacks = self._lacks[first : first + self._step]
-                    rows = unpacked(await in_thread(self._loop, partial(store.get, index)), self._arrays, lacks)
-                    await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
-                for index, some in enumerate(self._states.slices(), start=-(-len(self._lacks) // self._step)):
-                    states = await in_thread(self._loop, partial(store.get, index))
-                    await self._loop.run(CellCall(partial(write_states, hold.id, some, states)))
+            reserve = Call(lambda engine: engine.reserve(len(self._lacks)), self._release)
+            async with CellHold(self._loop, reserve) as hold:
+                try:
+                    await self._get(store, hold)
+                except OSError as error:
+                    raise self._failed("read", error) from error
                 await self._loop.run(Call(partial(self._bring_back, hold.id), told=lambda _: self._back()))
-            except OSError as error:
-                raise self._failed("read", error) from error
-            finally:
-                self._loop.let_go(hold.id)
+
+    async def _get(self, store: Store, hold: Hold) -> None:
+        for index, first in enumerate(range(0, len(self._lacks), self._step)):
+            lacks = self._lacks[first : first + self._step]
+            rows = unpacked(await in_thread(self._loop, partial(store.get, index)), self._arrays, lacks)
+            await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
+        for index, some in enumerate(self._states.slices(), start=-(-len(self._lacks) // self._step)):
+            states = await in_thread(self._loop, partial(store.get, index))
+            await self._loop.run(CellCall(partial(write_states, hold.id, some, states)))
 
     async def _put(self, hold: Hold) -> None:
         self._arrays = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.cell_arrays)))
@@ -169,9 +171,13 @@ class Aside:
             states = await self._loop.run(CellCall(partial(read_states, hold.id, some)))
             await in_thread(self._loop, partial(store.put, states))
 
-    def _set_aside(self, hold: int, engine: StepEngine) -> None:
+    def _set_aside(self, hold: int, engine: StepEngine) -> int:
         engine.set_aside(self._branch, hold)
-        engine.release(hold)
+        return hold
+
+    def _undo(self, worker: Worker, hold: int) -> None:
+        worker.engine.bring_back(self._branch, hold)
+        worker.report(self._back)
 
     def _bring_back(self, hold: int, engine: StepEngine) -> None:
         engine.bring_back(self._branch, hold)

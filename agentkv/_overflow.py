@@ -293,12 +293,16 @@ async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Await
 
 async def run_generation(branch: Generating, job: GenerationJob[T]) -> T:
     """Runs a generation to its end; where it waits for room, the branch's policy is asked."""
-    loop, room = branch._loop, RoomMaker(branch, 1)
+    return await run_waiting(branch._loop, job, RoomMaker(branch, 1).make)
+
+
+async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable[[], Awaitable[bool]]) -> T:
+    """Runs a generation to its end; where it waits for room, `make_room` says whether there is some then."""
     await checkpoint_if_cancelled()
     loop.submit(job)
     try:
         while await job.paused():
-            loop.submit(GoOn(job, await room.make()))
+            loop.submit(GoOn(job, await make_room()))
     except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
         loop.drop(job)
         raise

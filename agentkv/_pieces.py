@@ -58,7 +58,7 @@ class Pieces:
         if self._known is not None and self._added.same(given, entry.given):
             self._add(given, self._log[self._known : entry.start])
         else:
-            self._add(given, self._encoded(given))
+            self._add(given, self._encoded(given, len(self.tokens)))
         now = self._conversation.start + len(self.tokens)
         tokens = self._log[entry.start : entry.end]
         self._pieces.append(_Piece(start, end, now, tokens, None))
@@ -75,12 +75,12 @@ class Pieces:
         self.tail = self._text.between(self.done, len(self._text.text))
         old = self._conversation.tail
         if old is None or self._known is None or self._known > self._conversation.end:
-            self._add(self.tail, self._encoded(self.tail))
+            self._add(self.tail, self._encoded(self.tail, len(self.tokens)))
             return
         known = self._log[self._known : self._conversation.end]
         characters, count = self._shared(old, self.tail, known)
         more = self.tail.between(characters, len(self.tail.text))
-        self._add(self.tail, [*known[:count], *self._encoded(more, first=characters == 0)])
+        self._add(self.tail, [*known[:count], *self._encoded(more, len(self.tokens))])
 
     def token_at(self, place: int) -> int:
         """Which token of the branch begins at a character of the text."""
@@ -93,7 +93,8 @@ class Pieces:
         behind = bisect_left(anchors, place - piece.start, key=lambda anchor: anchor.start)
         begin, count = (anchors[behind - 1].end, anchors[behind - 1].tokens) if behind else (0, 0)
         between = piece.written.between(begin, max(place - piece.start, begin))
-        return piece.token + count + len(self._encoded(between, first=begin == 0))
+        before = piece.token + count
+        return before + len(self._encoded(between, before - self._conversation.start))
 
     def _anchors_of(self, piece: _Piece) -> list[_Anchor]:
         if piece.start not in self._anchors:
@@ -111,9 +112,15 @@ class Pieces:
         self.done += len(text.text)
         self.tokens.extend(tokens)
 
-    def _encoded(self, text: ControlledText, first: bool = True) -> list[int]:
-        begins = first and not self.tokens and self._conversation.start == 0
-        return self._tokenizer.encode_rendered(text, first=begins) if text.text else []
+    def _encoded(self, text: ControlledText, place: int) -> list[int]:
+        """Tokens of a text that is to begin at this place among them."""
+        start = self._conversation.start
+        if not text.text:
+            return []
+        if place == start == 0:
+            return self._tokenizer.encode_rendered(text)
+        before = self.tokens[place - 1] if place else self._log[start - 1]
+        return self._tokenizer.encode_next(text, after_control=before in self._added.control_ids)
 
     def _shared(self, old: ControlledText, new: ControlledText, tokens: Sequence[int]) -> tuple[int, int]:
         """Up to where both texts are the same and the same tokens: the last control token that they share."""

@@ -70,7 +70,7 @@ class Display:
     def tell(self, what: str) -> None:
         """This begins now."""
         self._check()
-        self._download.stop()
+        _stop(self._download)
         self._show(self._steps, what)
         self._steps.update(self._steps.task_ids[0], description=what)
 
@@ -90,13 +90,19 @@ class Display:
 
     def stop(self) -> None:
         """Leaves the terminal as it was. Idempotent."""
-        self._download.stop()
-        self._steps.stop()
+        _stop(self._download)
+        _stop(self._steps)
 
     def _show(self, progress: Progress, what: str) -> None:
         if not progress.task_ids:
             progress.add_task(what, total=None)
-            progress.start()
+            if stderr.is_interactive:
+                progress.start()
+
+
+def _stop(progress: Progress) -> None:
+    if progress.live.is_started:  # stopped without, it writes an empty line
+        progress.stop()
 
 
 @contextmanager

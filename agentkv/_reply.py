@@ -37,22 +37,22 @@ class ReplyReader:
         size = self._tokenizer.vocab_size
         return self._tokenizer.decode([i for i in log[start:end] if i < size], skip_special=False), end
 
-    def message(self, text: str, prompt: str, tools: Tools, calls_before: int) -> Message:
+    def message(self, text: str, prompt: str, tools: Tools, name_call: Callable[[int], str] = call_id) -> Message:
         """The message that a text is.
 
         Args:
             text: what was generated.
             prompt: what the template wrote before it; it may hold the beginning of the reply.
             tools: their definitions.
-            calls_before: calls in the conversation so far: those of the text are numbered on, and get an id.
+            name_call: gives the calls of the text their ids; they are counted from 0.
         """
         try:
-            parsed = self._find_format().parse(text, prefix=prompt, tools=tools or ())
+            form = self._find_format()
+            parsed = form.parse(text, prefix=form.template.begun_in(prompt), tools=tools or ())
         except FormatError:  # a pattern of the folder's that takes too long
             return Message("assistant", text)
         calls = tuple(
-            ToolCall(call.name, call.arguments, call_id(number), call.error)
-            for number, call in enumerate(parsed.calls, calls_before)
+            ToolCall(call.name, call.arguments, name_call(index), call.error) for index, call in enumerate(parsed.calls)
         )
         return Message("assistant", parsed.content, parsed.reasoning or None, calls)
 
@@ -71,7 +71,7 @@ class ReplyReader:
         matter."""
         if one.strip() in other:
             return True
-        return _essence(self.message(one, prompt, tools, 0)) == _essence(self.message(other, prompt, tools, 0))
+        return _essence(self.message(one, prompt, tools)) == _essence(self.message(other, prompt, tools))
 
 
 def _essence(message: Message) -> tuple[object, ...]:

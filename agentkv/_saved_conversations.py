@@ -9,7 +9,7 @@ from agentkv_runtime.added_tokens import Control, ControlledText
 from pydantic import BaseModel, ConfigDict, Field
 
 from ._conversation import Conversation, Entry
-from ._message import Message
+from ._message import Message, calls_before
 from ._messages import checked_messages, checked_template, checked_tools
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -91,6 +91,8 @@ class SavedState(Saved):
     template: dict[str, Any]
     base: Count
     leftover: Count
+    calls: Count | None = None  # as files of before say nothing of it
+    calls_of: str = ""
 
     @classmethod
     def of(
@@ -116,6 +118,8 @@ class SavedState(Saved):
             template=dict(state.template),
             base=state.base,
             leftover=state.leftover,
+            calls=state.calls,
+            calls_of=state.calls_of,
         )
 
 
@@ -160,6 +164,8 @@ class SavedConversations(Saved):
             before=before,
             base=state.base,
             leftover=state.leftover,
+            calls=calls_before(entry.message for entry in held) if state.calls is None else state.calls,
+            calls_of=state.calls_of,
         )
 
 
@@ -204,6 +210,12 @@ class ConversationSaver:
         if listed not in self._tools:
             self._tools.append(listed)
         return self._tools.index(listed)
+
+
+def reach_of(conversation: Conversation, marks: Mapping[str, int]) -> int:
+    """How many tokens a branch must have for its messages and named marks to lie in them."""
+    ends = [entry.end for entry in conversation.entries]
+    return max(conversation.end, conversation.leftover, *ends, *marks.values(), 0)
 
 
 def _common(one: Sequence[Entry], other: Sequence[Entry]) -> int:

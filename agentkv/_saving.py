@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ._cell_hold import CellHold
 from ._commands import CellCall
 from ._errors import InvalidInput, SnapshotError
 from ._in_thread import in_thread
@@ -22,7 +23,7 @@ from ._snapshot_writing import append_cells, append_padding, append_states, begi
 from ._states import States, read_states, states_of
 
 if TYPE_CHECKING:
-    from agentkv_runtime.engine import Hold, StoredBranch
+    from agentkv_runtime.engine import StoredBranch
     from agentkv_runtime.tensor_file import Bytes, TensorWriter
 
     from ._branch import Branch
@@ -86,7 +87,8 @@ async def save_branches(
 class Taken:
     """Branches as they are at one moment, and a hold on their cells."""
 
-    hold: Hold
+    id: int  # of the hold
+    rows: int
     images: Sequence[StoredBranch]
     arrays: Sequence[CellArray]
     lanes: Lanes | None  # what the arrays are then
@@ -113,11 +115,11 @@ class Saving:
 
     async def run(self) -> Saved:
         """Writes it. Raises SnapshotError where it cannot be written; the file at the path is then what it was."""
-        taken = await self._loop.run(CellCall(self._take, _let_go, self._told))
         try:
-            saved = await self._write(taken)
-            await self._loop.call(lambda engine: engine.release(taken.hold.id))
-            return saved
+            async with CellHold(self._loop, CellCall(self._take, _let_go, self._told)) as taken:
+                saved = await self._write(taken)
+                await self._loop.call(lambda engine: engine.release(taken.id))
+                return saved
         except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
             self._give_up()
             raise
@@ -127,8 +129,6 @@ class Saving:
                 reason = error.strerror or str(error)
                 raise SnapshotError(f"{self._path} cannot be written: {reason}; what was there is unchanged") from error
             raise
-        finally:
-            self._loop.let_go(taken.hold.id)
 
     def _take(self, engine: StepEngine, cells: CellStore) -> Taken:
         arrays = cell_arrays(cells.cell_arrays)
@@ -136,8 +136,8 @@ class Saving:
         lacks = engine.held_lacks(hold.id, 0, hold.rows)
         states = states_of(hold.id, hold.rows, engine, cells)
         if self._shareable:
-            return Taken(hold, images, lanes_of(arrays), Lanes(hold.rows, PAGE), lacks, states)
-        return Taken(hold, images, arrays, None, lacks, states)
+            return Taken(hold.id, hold.rows, images, lanes_of(arrays), Lanes(hold.rows, PAGE), lacks, states)
+        return Taken(hold.id, hold.rows, images, arrays, None, lacks, states)
 
     def _told(self, taken: Taken) -> None:
         """On the event loop, which knows now what the engine did until then."""
@@ -158,17 +158,17 @@ class Saving:
             )
 
     async def _write(self, taken: Taken) -> Saved:
-        rows, step = taken.hold.rows, max(1, SLICE_BYTES // taken.arrays[-1].end)
+        rows, step = taken.rows, max(1, SLICE_BYTES // taken.arrays[-1].end)
         writer = await in_thread(self._loop, partial(self._begin, taken))
         for first in range(0, rows, step):
-            part = await self._loop.run(CellCall(partial(read_rows, taken.hold.id, first, min(step, rows - first))))
+            part = await self._loop.run(CellCall(partial(read_rows, taken.id, first, min(step, rows - first))))
             lacks = np.zeros(len(part), np.uint8) if taken.lanes else taken.lacks[first : first + step]
             await in_thread(self._loop, partial(append_cells, writer, taken.arrays, part, lacks))
             self._progress(writer.written, writer.nbytes)
         if taken.lanes is not None:
             await in_thread(self._loop, partial(append_padding, writer, taken.lanes, taken.arrays))
         for some in taken.states.slices():
-            read = await self._loop.run(CellCall(partial(read_states, taken.hold.id, some)))
+            read = await self._loop.run(CellCall(partial(read_states, taken.id, some)))
             await in_thread(self._loop, partial(append_states, writer, taken.states, read))
             self._progress(writer.written, writer.nbytes)
         await in_thread(self._loop, writer.finish)
@@ -201,4 +201,4 @@ def write_rows(hold: int, first: int, rows: Bytes, lacks: Lacks, engine: StepEng
 
 
 def _let_go(worker: Any, taken: Taken) -> None:
-    worker.engine.release(taken.hold.id)
+    worker.engine.release(taken.id)

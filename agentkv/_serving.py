@@ -28,6 +28,12 @@ def serve(
         list[str] | None,
         typer.Option(help="What clients call the model; again for more. Without it the folder's name."),
     ] = None,
+    any_model: Annotated[
+        bool, typer.Option("--any-model", help="Answer to whatever name clients call the model by.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse also what asks for nothing, or changes no answer here.")
+    ] = False,
     api_key: Annotated[
         str | None, typer.Option(envvar="AGENTKV_API_KEY", help="What clients must send; better by the environment.")
     ] = None,
@@ -64,6 +70,9 @@ def serve(
     branch_seconds: Annotated[
         float, typer.Option(min=0, help="One of these that is idle for longer may be closed.")
     ] = 600.0,
+    lease_seconds: Annotated[
+        float, typer.Option(min=0, help="So may those of a lease without a connection, which are idle for longer.")
+    ] = 30.0,
     offload: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where these go when the cache is full; without it, memory.")
     ] = None,
@@ -94,6 +103,8 @@ def serve(
         fail("the API key is empty; set one, or leave it out")
     settings = Settings(
         names=tuple(name or [model.resolve().name if model.exists() else str(model)]),
+        any_name=any_model,
+        strict=strict,
         api_key=api_key,
         most_running=most_running,
         most_waiting=most_waiting,
@@ -101,6 +112,7 @@ def serve(
         most_kept=most_kept,
         most_branches=most_branches,
         branch_seconds=branch_seconds,
+        lease_seconds=lease_seconds,
         offload=offload,
         origins=tuple(cors or ()),
         hosts=(host, "localhost", "127.0.0.1", "[::1]") if api_key is None and not insecure else (),

@@ -17,6 +17,7 @@ from ._errors import InvalidInput, SnapshotError, advice_of
 from ._lacking import Lacks, held
 from ._lanes import VERSION as LANES_VERSION
 from ._lanes import Lanes, lanes_of
+from ._saved_conversations import reach_of
 from ._snapshot import (
     DOCUMENT,
     FORMAT,
@@ -200,11 +201,11 @@ class SnapshotFile:
             if saved.conversation is None or saved.conversation >= len(conversations):
                 raise self._file.damaged(f"branch {name!r} has no conversation")
             conversation = conversations[saved.conversation]
-            reaches = max(conversation.end, conversation.leftover, *saved.marks.values(), 0)
-            if reaches > len(tokens) or any(entry.end > len(tokens) for entry in conversation.entries):
+            reaches = reach_of(conversation, saved.marks)
+            if reaches > len(tokens):
                 raise self._file.damaged(f"branch {name!r} has {len(tokens)} tokens, but something at {reaches}")
             if saved.logits not in rows:
-                rows[saved.logits] = self._array(f"logits.{saved.logits}", "F32", (-1,))
+                rows[saved.logits] = self._logits(f"logits.{saved.logits}")
             states[name] = BranchState(
                 tokens=tokens,
                 rows=self._array(f"branches.{index}.rows", "I32", (-1, 3)),
@@ -218,6 +219,12 @@ class SnapshotFile:
                 exact_from=saved.exact_from,
             )
         return states
+
+    def _logits(self, name: str) -> npt.NDArray[np.float32]:
+        row = self._array(name, "F32", (-1,))
+        if row.size and not np.isfinite(row.max()):  # NaN, +inf, or all -inf
+            raise self._file.damaged(f"{name} is no distribution: its highest is {row.max()}")
+        return row
 
     def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         spec = self._file.tensors.get(name)

@@ -12,6 +12,7 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ._errors import AgentKVError, BranchBusy
+from ._extending import open_turn
 from ._generation import Generation, Out_co, Token
 from ._generation_jobs import GoOn, StreamJob
 from ._inputs import checked_count, checked_word
@@ -72,6 +73,7 @@ class TokenStream(Generic[Out_co]):
         self._branch._check_free()
         await checkpoint_if_cancelled()
         await self._request.prepare()
+        await open_turn(self._branch)
         await self._branch._ready()
         self._request = self._request.after(self._branch._history.log)
         self._decoder = text_decoder(self._request.begun)

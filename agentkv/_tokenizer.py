@@ -12,6 +12,7 @@ from ._chat import MOST_SECONDS, Chat, translated
 from ._errors import InvalidInput
 from ._inputs import ChatMessage, checked_bool, checked_count, checked_ids, text_of
 from ._messages import checked_messages, checked_tools
+from ._results import in_call_order
 from ._shown import shown
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer as RuntimeTokenizer
 
 _MOST_IDS = 1 << 22  # of a table
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
 class Tokenizer:
@@ -119,6 +118,18 @@ class Tokenizer:
     ) -> str:
         """The text of which `apply_chat` makes ids. Raises as it does."""
         return self._render(messages, tools, add_generation_prompt, variables).text
+
+    def _render_reply(
+        self, messages: Sequence[ChatMessage], tools: object, variables: Mapping[str, Any]
+    ) -> ControlledText:
+        """What the assistant answers, or goes on from within its last message."""
+        checked, definitions = checked_messages(messages), checked_tools(tools)
+        ordered = [checked[place] for place in in_call_order(checked)]
+        try:
+            with translated():
+                return self._chat.render_reply(ordered, definitions, variables, MOST_SECONDS, lambda _: None).text
+        except TemplateTimeout as error:
+            raise InvalidInput(str(error)) from error
 
     def _render(self, messages: object, tools: object, reply: object, variables: Mapping[str, Any]) -> ControlledText:
         checked, definitions = checked_messages(messages), checked_tools(tools)

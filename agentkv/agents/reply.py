@@ -89,7 +89,7 @@ class Reply:
     def _begun(self) -> str:
         """What the template wrote of the message."""
         written = self._spelled(self._held._history.log[-_PREFIX:]).decode("utf-8", "replace")
-        return self._home.format.template.reply_in(written)
+        return self._home.format.template.begun_in(written)
 
     def _stream(self, prefix: str) -> TokenStream[Any]:
         """Its tokens. Where somebody listens each comes at once, and those that were read are kept; else they come with

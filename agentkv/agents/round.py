@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import anyio
 
 from .._errors import LimitReached, OutputInvalid
-from .._message import call_id
 from .awaiting import awaited
 from .calling import Call
 from .calls import CallRequest
@@ -36,7 +35,7 @@ class Round(Generic[Out]):
         self._agent = turn.agent
         self._held = held
         self._start = len(held)
-        self._calls_before = held._history.conversation.calls
+        self._conversation = held._history.conversation
         self._context = replace(turn.desk.context, _asked_at=self._start)
         self._desk = replace(turn.desk, context=self._context)
         self._calls: list[Call] = []  # of the message
@@ -101,7 +100,7 @@ class Round(Generic[Out]):
             raise LimitReached(
                 f"the turn makes more than {most} calls; pass a larger max_calls to the agent", "max_calls"
             )
-        name = call_id(self._calls_before + len(self._calls))  # as `Branch.messages` calls it
+        name = self._conversation.call_id(len(self._calls))  # as `Branch.messages` calls it
         call = Call(self._desk, CallRequest(name, parsed.name, parsed.arguments or {}, parsed.error))
         self._calls.append(call)
         self._turn.calls.append(call)

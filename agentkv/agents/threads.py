@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import anyio
 from anyio import to_thread
 
+from .._aio.lock import Semaphore
 from .._host import Host, current_host
 
 T = TypeVar("T")
@@ -25,20 +26,20 @@ class ToolThreads:
     """
 
     def __init__(self, most: int = MOST_THREADS) -> None:
-        self._slots = anyio.CapacityLimiter(most)
+        self._most = most
+        self._slots = Semaphore(most)
         self._unlimited = anyio.CapacityLimiter(math.inf)  # the slots above are the limit
         self._host = current_host()
 
     @property
     def busy(self) -> int:
         """Threads that have not returned, abandoned ones included."""
-        return self._slots.borrowed_tokens
+        return self._most - self._slots.value
 
     async def place(self) -> Place:
         """A slot for one thread, once there is one; `run` is to follow at once."""
-        place = Place(self._slots, self._unlimited, self._host)
-        await self._slots.acquire_on_behalf_of(place)
-        return place
+        await self._slots.acquire()
+        return Place(self._slots, self._unlimited, self._host)
 
 
 class Place:
@@ -49,7 +50,7 @@ class Place:
         given_up: the function was not called, and will not be.
     """
 
-    def __init__(self, slots: anyio.CapacityLimiter, unlimited: anyio.CapacityLimiter, host: Host) -> None:
+    def __init__(self, slots: Semaphore, unlimited: anyio.CapacityLimiter, host: Host) -> None:
         self._slots = slots
         self._unlimited = unlimited
         self._host = host
@@ -78,4 +79,4 @@ class Place:
         return self._claimed.acquire(blocking=False)
 
     def _free(self) -> None:
-        self._slots.release_on_behalf_of(self)
+        self._slots.release()

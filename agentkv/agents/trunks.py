@@ -6,8 +6,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
+from .._aio.lock import Lock
 from .._log import log
 
 if TYPE_CHECKING:
@@ -63,6 +62,6 @@ class _Root:
     """One agent's prompt."""
 
     def __init__(self) -> None:
-        self.lock = anyio.Lock()
+        self.lock = Lock()
         self.branch: Branch | None = None
         self.definitions: Definitions = ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
+from .._aio.scope import move_on_after
 from .._errors import InvalidInput, LimitReached
 from .._generation import Usage
 from .._hold import Hold
@@ -121,7 +122,7 @@ class Turn(Generic[Out]):
 
     async def _in_time(self, work: Awaitable[T]) -> T:
         seconds = self.agent.max_seconds
-        with anyio.move_on_after(seconds):
+        with move_on_after(seconds):
             return await work
         raise LimitReached(
             f"the turn took longer than {seconds:g} s; pass a larger max_seconds, or ask for less", "max_seconds"

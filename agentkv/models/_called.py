@@ -8,7 +8,7 @@ from pathlib import Path
 from .._errors import ModelError
 from . import nano
 
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+\.gguf)?(@[\w./-]+)?")
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(/[\w.-]+(?i:\.gguf))?(@[\w./-]+)?")
 
 
 def folder_called(path: Path, *, backend: str | None = None, quant: str | None = None) -> Path:

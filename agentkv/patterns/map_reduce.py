@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import anyio
 
+from .._aio.lock import Semaphore
 from .._branch import Branch
 from .._gather import uncancelled
 from .._inputs import items_of
@@ -45,7 +46,7 @@ async def map_reduce(
     items = items_of(items, "items")
     results: dict[int, Part] = {}
     errors: list[Exception] = []
-    limiter = anyio.CapacityLimiter(at_once)
+    limiter = Semaphore(at_once)
 
     async def run(index: int, item: Item) -> None:
         async with limiter:

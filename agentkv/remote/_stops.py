@@ -1,52 +1,98 @@
-"""Finds stop strings in text that comes token by token, as the native engine does."""
+"""Finds stop strings in a generation that comes token by token, as the native engine does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 
 class StopMatcher:
-    """Of one generation. What may be the beginning of a stop string is held back until it is known."""
+    """Of one generation. What may be the beginning of a stop string is held back until it is known.
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [stop.encode() for stop in stops]
+    A special token is no part of the text. A stop string that spells it out matches the token, and the same characters
+    as text.
+    """
+
+    def __init__(self, stops: Sequence[str], special: Mapping[int, bytes] | None = None) -> None:
+        """`special`: what each special token spells."""
+        plain = [_characters(stop.encode()) for stop in stops]
+        spelled = {i: _characters(piece) for i, piece in (special or {}).items()}
+        used = {i: text for i, text in spelled.items() if text and any(text in stop for stop in plain)}
+        self._signs = {i: chr(256 + n) for n, i in enumerate(used)}  # a character of its own for each
+        self._stops = list(dict.fromkeys([*plain, *_signed(plain, {used[i]: self._signs[i] for i in used})]))
         self._longest = max(map(len, self._stops), default=0)
         self._text = bytearray()
+        self._tail = ""  # that may begin a stop string
         self._shown = 0
-        self._held = 0
+        self.cut = 0
+        """Bytes of the stop string that were text."""
 
     @property
     def text(self) -> bytes:
         """Without the stop string."""
-        return bytes(self._text)
+        return bytes(self._text) + _text_of(self._tail)
 
     def push(self, piece: bytes) -> bool:
         """True where a stop string is complete: the text ends in front of it."""
-        before = len(self._text)
-        self._text += piece
         if not self._stops:
+            self._text += piece
             return False
-        ends = [end for stop in self._stops if (end := self._end_of(stop, before)) >= 0]
+        return self._take(_characters(piece))
+
+    def push_special(self, token: int) -> bool:
+        """The same of a special token. One that no stop string goes on with is passed over."""
+        sign = self._signs.get(token)
+        if sign is None or not self._begun(self._tail + sign, whole=True):
+            return False
+        return self._take(sign)
+
+    def _take(self, characters: str) -> bool:
+        tail = self._tail + characters
+        ends = [at + len(stop) for stop in self._stops if (at := tail.find(stop)) >= 0]
         if ends:
             end = min(ends)  # the one that is complete first, and of several that end there the longest
-            length = max(len(stop) for stop in self._stops if self._text[:end].endswith(stop))
-            del self._text[end - length :]
-            self._held = 0
+            length = max(len(stop) for stop in self._stops if tail[:end].endswith(stop))
+            self._text += _text_of(tail[: end - length])
+            self.cut = len(_text_of(tail[end - length : end]))
+            self._tail = ""
             return True
-        tail = bytes(self._text[-self._longest :])
-        self._held = max((k for stop in self._stops for k in range(1, len(stop)) if tail.endswith(stop[:k])), default=0)
+        held = len(tail) - self._begun(tail)
+        self._text += _text_of(tail[:held])
+        self._tail = tail[held:]
         return False
 
-    def _end_of(self, stop: bytes, before: int) -> int:
-        found = self._text.find(stop, max(0, before - len(stop) + 1))
-        return found + len(stop) if found >= 0 else -1
+    def _begun(self, tail: str, whole: bool = False) -> int:
+        """How many characters at the end begin a stop string, or with `whole` are one."""
+        most = min(self._longest, len(tail))
+        lengths = range(most, 0, -1)
+        return next(
+            (k for k in lengths if any(s.startswith(tail[-k:]) and (whole or len(s) > k) for s in self._stops)), 0
+        )
 
     def finish(self) -> None:
         """Nothing more comes: what was held back is text."""
-        self._held = 0
+        self._text += _text_of(self._tail)
+        self._tail = ""
 
     def take_shown(self) -> bytes:
         """What is text for sure, and was not taken before."""
-        end = max(len(self._text) - self._held, self._shown)
-        shown, self._shown = bytes(self._text[self._shown : end]), end
+        shown, self._shown = bytes(self._text[self._shown :]), len(self._text)
         return shown
+
+
+def _characters(data: bytes) -> str:
+    """One for each byte."""
+    return data.decode("latin-1")
+
+
+def _text_of(characters: str) -> bytes:
+    """The bytes; signs of special tokens are none."""
+    return "".join(c for c in characters if c < "\u0100").encode("latin-1")
+
+
+def _signed(stops: Sequence[str], signs: Mapping[str, str]) -> list[str]:
+    """Stop strings with the signs of special tokens in place of their spellings, the longest first."""
+    if not signs:
+        return []
+    spellings = re.compile("|".join(map(re.escape, sorted(signs, key=len, reverse=True))))
+    return [spellings.sub(lambda match: signs[match[0]], stop) for stop in stops]

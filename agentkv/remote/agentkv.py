@@ -9,8 +9,24 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from .._errors import ModelError
-from .asks import Ask, Count, Ended, Fed, Logprob, Made, Row, Scores, TokenId, ended, made
+from .._errors import ModelError, RemoteError
+from .._published import PublishedBranch
+from .asks import (
+    Ask,
+    Attached,
+    Count,
+    Ended,
+    Fed,
+    Logprob,
+    Made,
+    Publication,
+    Published,
+    Row,
+    Scores,
+    TokenId,
+    ended,
+    made,
+)
 from .errors import cut_off, event_error, garbled
 from .facts import Facts
 
@@ -49,6 +65,15 @@ class _Selected(_Prefilled):
     logprobs: list[Logprob]
 
 
+class _Kept(TypedDict):
+    revision: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+
+
+class _Snapshot(_Kept):
+    branch: PublishedBranch
+    fingerprint: str
+
+
 class _Event(TypedDict, total=False):
     error: dict[str, Any]
     cached: Count
@@ -59,6 +84,7 @@ class _Event(TypedDict, total=False):
 
 
 _SERVED, _TOKENIZER, _EVENT = TypeAdapter(_Served), TypeAdapter(_Tokenizer), TypeAdapter(_Event)
+_KEPT, _SNAPSHOT = TypeAdapter(_Kept), TypeAdapter(_Snapshot)
 _PREFILLED, _SELECTED = TypeAdapter(_Prefilled), TypeAdapter(_Selected)
 MOST_TOKENS = 1 << 24  # of a vocabulary
 MOST_STOPS = 16  # that a request may name; further ones are found here
@@ -149,6 +175,27 @@ class AgentKV:
         if len(told["logprobs"]) != len(choices):
             raise garbled(http.host, f"with {len(told['logprobs'])} scores of {len(choices)} choices")
         return _fed(tokens, told["cached"]), Scores(told["logprobs"])
+
+    async def publish(self, http: Connection, name: str, publication: Publication) -> Published:
+        """Done once, however often it is sent: by its revision."""
+        body = {
+            "branch": publication.branch.model_dump(mode="json"),
+            "revision": publication.revision,
+            "replaces": publication.replaces,
+        }
+        told = await http.put(_path(name), body | self._of_model, publication.revision, _KEPT)
+        return Published(told["revision"])
+
+    async def attach(self, http: Connection, name: str) -> Attached:
+        """As it is there now."""
+        told = await http.get(_path(name), _SNAPSHOT)
+        if told["fingerprint"] != self._of_model["fingerprint"]:
+            raise RemoteError(f"{http.host} has another model than the one that was connected to; connect again")
+        return Attached(told["branch"], told["revision"])
+
+
+def _path(name: str) -> str:
+    return f"branches/{name}/snapshot"
 
 
 def _fed(tokens: list[int], cached: int) -> Fed:

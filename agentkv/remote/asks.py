@@ -13,6 +13,7 @@ from pydantic import Field
 from .errors import cut_off, garbled
 
 if TYPE_CHECKING:
+    from .._published import PublishedBranch
     from .connection import Connection
     from .facts import Facts
 
@@ -122,6 +123,27 @@ class Scores(NamedTuple):
     logprobs: list[float]
 
 
+class Publication(NamedTuple):
+    """A branch to be kept under a name, as this revision of it; those that it `replaces` are the same branch's."""
+
+    branch: PublishedBranch
+    revision: str
+    replaces: tuple[str, ...]
+
+
+class Published(NamedTuple):
+    """The server keeps it."""
+
+    revision: str
+
+
+class Attached(NamedTuple):
+    """What the server keeps under a name."""
+
+    branch: PublishedBranch
+    revision: str
+
+
 class Again(NamedTuple):
     """It is asked for again: a server did not answer, or broke off."""
 
@@ -136,7 +158,7 @@ class Failed(NamedTuple):
     error: Exception
 
 
-Heard: TypeAlias = Made | Fed | Ended | Row | Scores | Again | Anew | Failed
+Heard: TypeAlias = Made | Fed | Ended | Row | Scores | Published | Attached | Again | Anew | Failed
 
 
 class Wire(Protocol):
@@ -165,3 +187,13 @@ class Wire(Protocol):
 
     async def select(self, http: Connection, tokens: list[int], choices: list[list[int]]) -> tuple[Fed, Scores]:
         """How likely each choice is as a continuation."""
+
+
+class PublishingWire(Wire, Protocol):
+    """What a server speaks that keeps branches under names."""
+
+    async def publish(self, http: Connection, name: str, publication: Publication) -> Published:
+        """Has the server keep a branch. Raises BranchExists."""
+
+    async def attach(self, http: Connection, name: str) -> Attached:
+        """What it keeps under a name. Raises BranchNotFound."""

@@ -48,7 +48,13 @@ class Output(NamedTuple):
 
     def goes_on(self, under: object, length: int) -> bool:
         """Does a generation under this constraint, behind so many tokens, go on with it?"""
-        return self.constraint == under and self.end == length and not self.complete
+        return self.end == length and not self.complete and self._is_under(under)
+
+    def _is_under(self, constraint: object) -> bool:
+        """The same, or with the same text where another process began it."""
+        if self.constraint == constraint or constraint is None:
+            return self.constraint == constraint
+        return getattr(self.constraint, "grammar", None) == getattr(constraint, "grammar", constraint)
 
 
 @dataclass(slots=True)
@@ -59,6 +65,7 @@ class RemoteBranch:
         sent: so many of its tokens the server was given before, in one request.
         pending: was its last token made, and not given to the server yet?
         made: the last generation that emitted, and the length that it began at.
+        publications: by name, the revisions of it that the server may have.
     """
 
     id: int
@@ -72,6 +79,7 @@ class RemoteBranch:
     root: int | None = None
     job: Job | None = None
     made: tuple[int, int] | None = None
+    publications: dict[str, tuple[str, ...]] = field(default_factory=dict)
     told: int = 0
     changed: bool = False
 
@@ -173,7 +181,7 @@ class BranchTable:
 
     def fork(self, parent: RemoteBranch, n: int) -> list[RemoteBranch]:
         """Children with the same history, or none."""
-        self._check_room(n)
+        self.check_room(n)
         children = [self._like(parent, child_stream(parent.stream, parent.forks + i)) for i in range(n)]
         parent.forks += n
         return children
@@ -283,7 +291,7 @@ class BranchTable:
         return changes
 
     def _add(self, stream: int) -> RemoteBranch:
-        self._check_room(1)
+        self.check_room(1)
         branch = RemoteBranch(self._next, stream)
         branch.lineage.cut(0, self._epoch())
         self._branches[self._next] = branch
@@ -298,7 +306,8 @@ class BranchTable:
         made.output, made.sent, made.pending, made.root = branch.output, branch.sent, branch.pending, branch.root
         return made
 
-    def _check_room(self, n: int) -> None:
+    def check_room(self, n: int) -> None:
+        """For so many branches more. Raises TooManyBranches."""
         if len(self) + n > MOST_BRANCHES:
             raise TooManyBranches(
                 f"{n} more were asked for, but {len(self)} of at most {MOST_BRANCHES} branches are live: close some"

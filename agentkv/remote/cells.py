@@ -55,6 +55,9 @@ class WithoutCells:
         """Raises InvalidInput for ids outside of the vocabulary."""
         raise NotImplementedError
 
+    def cells_of(self, branches: Sequence[int]) -> int:
+        return 0
+
     def hold(self, branches: Sequence[int]) -> tuple[Hold, Sequence[Any]]:
         from agentkv_runtime.engine import StoredBranch
 
@@ -83,7 +86,8 @@ class WithoutCells:
     def release(self, hold: int) -> None:
         pass
 
-    def restore(self, hold: int, stored: Sequence[Any]) -> list[int]:
+    def restore(self, hold: int | None, stored: Sequence[Any]) -> list[int]:
+        self.branches.check_room(len(stored))
         for each in stored:
             self.check_tokens(each.tokens)
             if len(each.forgotten):

@@ -20,7 +20,6 @@ from .._model_info import ModelInfo
 from .._options import MOST_POSITIONS
 from .._shown import shown
 from .._stats import Snapshot
-from .._tokenizer import TOKENIZER_FILES
 from ..models._called import folder_called
 from .agentkv import AgentKV
 from .cells import NoCells
@@ -191,6 +190,7 @@ class Remote:
             generate_options=RemoteOptions,
             grammars=RemoteGrammars,
             servers=exchange.servers,
+            publishes=self._backend == "agentkv",
         )
 
 
@@ -205,8 +205,11 @@ def _tokenizer_in(folder: Path) -> Tokenizer:
 
 def _handed_out(facts: Facts, held: ExitStack) -> Tokenizer:
     """The tokenizer whose files the server sent."""
+    from agentkv_runtime.tokenizer import TOKENIZER_FILES
+
     folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="agentkv-", ignore_cleanup_errors=True)))
     for name in facts.tokenizer_files.keys() & set(TOKENIZER_FILES):  # and no others, wherever they would lead
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(facts.tokenizer_files[name].encode("utf-8", "replace"))
     try:
         return _tokenizer_in(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ MOST_BYTES = 1 << 26  # of an answer, or of an event
 _MOST_REFUSAL_BYTES = 1 << 20
 _LONGEST = 2000  # characters of an error
 _JSON = {"content-type": "application/json"}
+_NONE: dict[str, str] = {}
 _BROKEN = (httpx.TransportError, httpx.DecodingError)
 
 
@@ -41,6 +42,11 @@ class Connection:
     async def post(self, path: str, body: Any, shape: TypeAdapter[T]) -> T:
         """The JSON that a request is answered with."""
         return self._shaped((await self._response("POST", path, to_json(body)))[0], shape)
+
+    async def put(self, path: str, body: Any, key: str, shape: TypeAdapter[T]) -> T:
+        """The JSON that a request is answered with, which may be sent again: it is done once, by its key."""
+        told, _ = await self._response("PUT", path, to_json(body), {"idempotency-key": key})
+        return self._shaped(told, shape)
 
     async def post_beside(self, path: str, body: Any, shape: TypeAdapter[T]) -> T:
         """The same at a path from the root of the server."""
@@ -64,10 +70,12 @@ class Connection:
         await self._http.aclose()
 
     @asynccontextmanager
-    async def _answer(self, method: str, path: str, content: bytes | None) -> AsyncIterator[httpx.Response]:
+    async def _answer(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str] = _NONE
+    ) -> AsyncIterator[httpx.Response]:
         """An answer that is none of an error, its body not read yet."""
         try:
-            async with self._http.stream(method, path, content=content, headers=_JSON) as response:
+            async with self._http.stream(method, path, content=content, headers={**_JSON, **headers}) as response:
                 if "," in response.headers.get("content-encoding", ""):  # grows a thousandfold with each of them
                     raise garbled(self.host, "with a body that is packed twice")
                 if response.status_code != 200:
@@ -91,8 +99,10 @@ class Connection:
             text = text.replace(self._secret, "***").replace(self._escaped, "***")
         return text[:_LONGEST]
 
-    async def _response(self, method: str, path: str, content: bytes | None) -> tuple[bytes, httpx.Headers]:
-        async with self._answer(method, path, content) as response:
+    async def _response(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str] = _NONE
+    ) -> tuple[bytes, httpx.Headers]:
+        async with self._answer(method, path, content, headers) as response:
             return await _body(response, self.host, MOST_BYTES), response.headers
 
     async def _told(self, response: httpx.Response, shape: TypeAdapter[T]) -> AsyncGenerator[T]:

@@ -7,8 +7,8 @@ loop's, and is settled there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,13 @@ from .cells import WithoutCells
 from .generate_job import GenerateJob
 from .jobs import Emitted, ExtendJob, Finished, Job, LogitsJob, SelectJob
 from .options import RemoteOptions
+from .publishing import AttachJob, PublishJob, place_of
 from .records import Counters, Report
 
 if TYPE_CHECKING:
-    from .exchange import Exchange
+    from .._saved_conversations import SavedConversations
+    from .exchange import Asked, Exchange
+    from .publishing import NamedAsked
 
 WARM_FROM = 256  # tokens: fewer than these are not worth a request of their own, and go with the next one
 
@@ -57,7 +60,7 @@ class RemoteEngine(WithoutCells):
         self.branches = BranchTable(max_positions, capacity)
         self.eos_ids = list(eos_ids)
         self.eos = frozenset(eos_ids)
-        self.special = frozenset(special_ids)
+        self.special = {i: self.spelled(i) for i in special_ids}
         self.goes_on = exchange.wire.goes_on
         self.longest = min(max_positions, capacity + 1)  # the last token made has no cell yet
         self.warm_from = WARM_FROM
@@ -141,6 +144,10 @@ class RemoteEngine(WithoutCells):
     def ask_select(self, job: Job, tokens: list[int], choices: list[list[int]]) -> None:
         """Scores."""
         self._exchange.ask(self._request(job), job.branch.root, lambda wire, http: wire.select(http, tokens, choices))
+
+    def ask_named(self, job: Job, name: str, asked: NamedAsked) -> None:
+        """About what the server keeps under a name."""
+        self._exchange.ask(self._request(job), place_of(name), cast("Asked", asked))
 
     # Verbs.
 
@@ -247,6 +254,13 @@ class RemoteEngine(WithoutCells):
         for choice in given:
             self.branches.check_positions(found, len(choice) - 1)
         return self._begun(SelectJob(self._next_job, found, self, given))
+
+    def publish(self, branch: int, name: str, conversations: SavedConversations, marks: Mapping[str, int]) -> int:
+        found = self.branches.idle(branch)
+        return self._begun(PublishJob(self._next_job, found, self, name, conversations, marks))
+
+    def attach(self, branch: int, name: str) -> int:
+        return self._begun(AttachJob(self._next_job, self.branches.idle(branch), self, name))
 
     def cancel(self, job: int) -> None:
         if job in self._jobs:

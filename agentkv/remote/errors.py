@@ -16,6 +16,8 @@ from .._errors import (
     AgentKVError,
     BranchBusy,
     BranchClosed,
+    BranchExists,
+    BranchNotFound,
     ContextClosed,
     ContextFull,
     InvalidInput,
@@ -34,6 +36,8 @@ BUSY = frozenset({429, 502, 503, 504})  # statuses that say: later, or elsewhere
 _BY_CODE: Mapping[str, type[AgentKVError]] = {
     "branch_busy": BranchBusy,
     "branch_closed": BranchClosed,
+    "branch_exists": BranchExists,
+    "branch_not_found": BranchNotFound,
     "context_full": ContextFull,
     "context_length_exceeded": PositionsExhausted,
     "invalid_rollback": InvalidRollback,
@@ -102,7 +106,7 @@ def refusal(response: httpx.Response, body: bytes) -> Exception:
         error = error_of(host, {}, status)
     if isinstance(error, ContextClosed):  # the server's, which is not ours
         error = RemoteError(str(error), status)
-    if status == 404:
+    if status == 404 and not isinstance(error, BranchNotFound):
         error = RemoteError(f"{error}; {_WHICH}", status)
     return Busy(error, _seconds(response)) if status in BUSY else error
 

@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .._errors import AgentKVError, ContextFull, PositionsExhausted, RemoteError, StepFailed
+from .._errors import AgentKVError, BranchNotFound, ContextFull, PositionsExhausted, RemoteError, StepFailed
 from .._log import log
 from .asks import Again, Anew, Ask, Ended, Failed, Heard, Made, Wire
 from .errors import Busy
@@ -281,9 +281,9 @@ class Exchange:
             replica.connection.without_key(busy)
             replica.failed(str(busy), busy.seconds)
             raise
-        except (RemoteError, StepFailed, ContextFull) as error:  # another one may be well, or have more room
+        except (RemoteError, StepFailed, ContextFull, BranchNotFound) as error:  # another one may be well, or have it
             replica.connection.without_key(error)
-            if not isinstance(error, ContextFull):
+            if not isinstance(error, ContextFull | BranchNotFound):
                 replica.failed(str(error), None)
             broken.add(replica)
             if len(broken) < len(self._replicas.all):

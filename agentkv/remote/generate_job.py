@@ -27,7 +27,7 @@ class GenerateJob(Job):
         super().__init__(number, branch, engine)
         self._options = options
         self._output = output  # as the server is told
-        self._matcher = StopMatcher(options.stop)
+        self._matcher = StopMatcher(options.stop, engine.special)
         self._waiting: deque[tuple[int, float, Top]] = deque()  # told, but the reader is too far behind
         self._untaken = 0
         self._reason: str | None = None  # the server's, once it has ended
@@ -87,7 +87,7 @@ class GenerateJob(Job):
         self.engine.branches.rollback(self.branch, max(self.outcome.prompt_tokens, 0))
         self._begin_output()
         self._waiting.clear()
-        self._matcher = StopMatcher(self._options.stop)
+        self._matcher = StopMatcher(self._options.stop, self.engine.special)
         outcome = self.outcome
         outcome.tokens, outcome.logprobs, outcome.top_logprobs = [], [], []
 
@@ -187,9 +187,12 @@ class GenerateJob(Job):
         return reason
 
     def _reason_to_end(self, token: int) -> str | None:
-        if token in self.engine.eos:
-            return "eos"
-        if token not in self.engine.special and self._matcher.push(self.engine.spelled(token)):
+        matcher, engine = self._matcher, self.engine
+        special = token in engine.special
+        stopped = matcher.push_special(token) if special else matcher.push(engine.spelled(token))
+        if token in engine.eos:
+            return "stop" if matcher.cut else "eos"
+        if stopped:
             self._was_stopped = True
             return "stop"
         if self._is_whole():  # whether an output is complete with it, the server knows

@@ -16,6 +16,7 @@ from .asks import Again, Failed, Fed, Heard, Row, Scores, Top
 from .branches import RemoteBranch
 
 if TYPE_CHECKING:
+    from .._published import PublishedBranch
     from .engine import RemoteEngine
 
 
@@ -48,6 +49,7 @@ class Finished:
     output_began: int = -1
     logits: npt.NDArray[np.float32] | None = None
     scores: list[float] = field(default_factory=list)
+    published: PublishedBranch | None = None
 
 
 class Job(ABC):

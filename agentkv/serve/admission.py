@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from .._aio.lock import Semaphore
 from .refused import Refused, busy
 
 
@@ -15,12 +16,13 @@ class Admission:
     """Lets so many requests in at a time; so many wait, in the order in which they came."""
 
     def __init__(self, most_running: int, most_waiting: int) -> None:
-        self._places = anyio.Semaphore(most_running, max_value=most_running, fast_acquire=True)
+        self._places = Semaphore(most_running)
         self._most_waiting = most_waiting
         self._scopes: set[anyio.CancelScope] = set()  # of those that were let in
         self._lacking = 0  # of these, those that wait for another to leave
         self._left = anyio.Event()
         self._emptied = anyio.Event()
+        self.over = anyio.Event()  # nobody is in any more, and nobody will be
         self.waiting = 0
         self.draining = False
         self.stopped = False
@@ -87,6 +89,7 @@ class Admission:
         self.stopped = True
         for scope in self._scopes:
             scope.cancel()
+        self.over.set()
         return late
 
     def _leave(self, scope: anyio.CancelScope) -> None:

@@ -36,6 +36,8 @@ class Asked:
         logprobs: is it reported how likely each token of the content was?
         top_logprobs: likely tokens that are reported for each place.
         template: variables for the chat template.
+        reasoning: those of them that say how much the model is to think.
+        grammar_tools: the tools as calls are held to them, where that is less than the model is shown.
         given_as: the parameter that the messages came in.
     """
 
@@ -50,6 +52,8 @@ class Asked:
     logprobs: bool = False
     top_logprobs: int = 0
     template: Mapping[str, Any] = field(default_factory=dict)
+    reasoning: Mapping[str, Any] = field(default_factory=dict)
+    grammar_tools: Sequence[Mapping[str, Any]] | None = None
     given_as: str = "messages"
 
     def held(self, form: Format, prefix: str) -> Any:
@@ -63,11 +67,12 @@ class Asked:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise Refused("invalid", f"two tools have the name {twice!r}; a call could mean either", param="tools")
-        if not self.tools and (self.schema is None or form.thinking is None):
+        tools = self.tools if self.grammar_tools is None else self.grammar_tools
+        if not tools and (self.schema is None or form.thinking is None):
             return str if self.schema is None else JsonSchema(self.schema)
         try:
             return Grammar(
-                form.grammar(self.tools, output=self.schema, choice=self.choice, parallel=self.parallel, prefix=prefix)
+                form.grammar(tools, output=self.schema, choice=self.choice, parallel=self.parallel, prefix=prefix)
             )
         except FormatError as error:
             raise Refused("invalid", str(error), param="tools") from error

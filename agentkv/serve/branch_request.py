@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from .._sampling import Sampling
 from .._shown import shown
 from ..output import Grammar, JsonSchema, Regex
-from .body import Body, named
-from .openai.chat_request import check_properties, template_message
+from .body import Body
+from .body_errors import named
+from .branches import OWN_NAMES
+from .openai.chat_request import AnyMessage, check_properties, template_message
 from .refused import Refused, about, check_ids
+
+if TYPE_CHECKING:
+    from .branches import Held
+
+
+def _chosen(name: str) -> str:
+    if name.startswith(OWN_NAMES):
+        raise ValueError(f"names that begin with {OWN_NAMES} are the server's own; choose another one")
+    return name
+
 
 Text = Annotated[str, Field(max_length=1 << 20)]
 Stops = Annotated[list[str], Field(max_length=16)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
+Length = Annotated[int, Field(ge=0, lt=2**63)]
+AMark = Annotated[str, Field(pattern=r"^[0-9]{1,18}:[0-9]{1,18}$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"), AfterValidator(_chosen)]
+"""That a client chooses: a part of paths."""
+
+
+class Condition(Body):
+    """Where a verb begins from: one that finds the branch elsewhere changes nothing."""
+
+    if_length: Length | None = None
+    if_mark: AMark | None = None
+
+    @property
+    def conditional(self) -> bool:
+        """Was one given?"""
+        return self.if_length is not None or self.if_mark is not None
+
+    def check(self, held: Held) -> None:
+        """Raises Refused, which says where the branch is."""
+        length, mark = len(held.branch), held.mark
+        for param, given, now in (("if_length", self.if_length, length), ("if_mark", self.if_mark, mark)):
+            if given not in (None, now):
+                what = f"{param} is {given}, but branch {held.id} has {length} tokens, at mark {mark}; read it"
+                raise Refused("conflict", what, "condition_failed", param)
 
 
 class Given(Body):
@@ -24,7 +60,7 @@ class Given(Body):
 
     text: str | None = None
     tokens: list[int] | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: list[AnyMessage] | None = None
     template: dict[str, Any] | None = None
 
     @property
@@ -45,8 +81,10 @@ class Given(Body):
 
 
 class Create(Given):
-    """`POST /v1/branches`. Without a prompt the branch is empty."""
+    """`POST /v1/branches`. Without a prompt the branch is empty. `name` becomes its id; it ends with its `lease`."""
 
+    name: Name | None = None
+    lease: Name | None = None
     tools: list[dict[str, Any]] | None = None
 
     def check(self) -> None:
@@ -60,33 +98,60 @@ class Create(Given):
             check_properties(parameters, f"tool {index}")
 
 
-class Fork(Body):
-    """`POST .../fork`."""
+class Lease(Body):
+    """The path of a lease."""
 
-    n: Annotated[int, Field(ge=1, le=256)] = 1
+    lease: Name
 
 
-class Mark(Body):
+class Chosen(Body):
+    """The path of a branch that a client names."""
+
+    name: Name
+
+
+class Extend(Given, Condition):
+    """`POST .../extend`."""
+
+
+class Fork(Condition):
+    """`POST .../fork`: `n` of them, or one for each of `names`. They have their parent's lease, or another one."""
+
+    n: Annotated[int, Field(ge=1, le=256)] | None = None
+    names: Annotated[list[Name], Field(min_length=1, max_length=256)] | None = None
+    lease: Name | None = None
+
+    @property
+    def count(self) -> int:
+        """How many. Raises Refused."""
+        if self.names is None:
+            return self.n or 1
+        if self.n not in (None, len(self.names)):
+            raise Refused("invalid", f"n is {self.n}, but there are {len(self.names)} names; leave n out", param="n")
+        return len(self.names)
+
+
+class Mark(Condition):
     """`POST .../mark`."""
 
     name: Annotated[str, Field(min_length=1, max_length=64)]
 
 
-class Rollback(Body):
+class Rollback(Condition):
     """`POST .../rollback`: to one of the three."""
 
-    length: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    length: Length | None = None
     name: str | None = None
-    mark: Annotated[str, Field(pattern=r"^[0-9]{1,18}:[0-9]{1,18}$")] | None = None
+    mark: AMark | None = None
 
 
-class Adopt(Body):
+class Adopt(Condition):
     """`POST .../adopt`."""
 
     other: str
 
 
-class Select(Body):
+class Select(Condition):
     """`POST .../select`."""
 
     choices: Annotated[list[str], Field(max_length=256)]
@@ -95,7 +160,7 @@ class Select(Body):
 class Stop(Body):
     """`POST .../stop`: ends what is generated; with `length` the branch keeps no more tokens than that."""
 
-    length: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    length: Length | None = None
 
 
 class Output(Body):
@@ -125,7 +190,7 @@ class Output(Body):
         raise Refused("invalid", what, param="output")
 
 
-class Generate(Body):
+class Generate(Condition):
     """`POST .../generate`: the options of the SDK's verb. With `stream` tokens are sent as they come."""
 
     max_tokens: Count = 256

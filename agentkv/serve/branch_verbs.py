@@ -1,10 +1,11 @@
-"""`/v1/branches`: the verbs of a branch, for other languages. `agentkv.client` speaks it from Python."""
+"""`/v1/branches`: the verbs of a branch, for other languages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -13,39 +14,47 @@ from starlette.responses import JSONResponse, Response
 from .._errors import AgentKVError
 from .._mark import Mark
 from . import branch_request as bodies
-from .body import Body, read_body
-from .branches import Held
-from .event_stream import Answer, Emit, EventStream
-from .openai.chat import ERRORS
+from .body import read_body
+from .branches import Held, missing
+from .idempotency import Progress, respond
+from .leniency import checked
 from .refused import Refused, about, refused
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from .._generation import Generation, Token
+    from .event_stream import Emit
     from .server import Server
 
-B = TypeVar("B", bound=Body)
+B = TypeVar("B", bound=bodies.Condition)
 
 Verb = Callable[["Server", Held, B], Awaitable[Mapping[str, Any]]]
 
 
 async def create_branch(server: Server, request: Request) -> Response:
     """`POST /v1/branches`."""
-    body = await read_body(request, bodies.Create, server.settings.most_bytes)
+    body = await read_body(server, request, bodies.Create)
     body.check()
     prompt = body.prompt(server.context.model_info.vocab_size)
     whole = _whole(request)
 
-    async def work() -> Response:
+    async def work(emit: Emit) -> None:
         async with server.admitted(request.headers):
-            with server.branches.room(1), about(body.given_as):
+            with server.branches.room(1, [body.name] if body.name else []), about(body.given_as):
                 branch = await server.with_room(
                     lambda: server.context.branch(prompt, tools=body.tools, template=body.template, overflow=server)
                 )
-                return JSONResponse(told(server.branches.hold(branch), whole))
+                made = told(server.branches.hold(branch, name=body.name, lease=body.lease), whole)
+        await emit(json.dumps(made))
 
-    return Answer(work, ERRORS)
+    return respond(server.branches.answers, request, body, work)
+
+
+async def list_branches(server: Server, request: Request) -> Response:
+    """`GET /v1/branches`: those whose names clients chose."""
+    listed = [told(held, whole=False) for held in server.branches.named()]
+    return JSONResponse({"object": "list", "data": listed})
 
 
 async def show_branch(server: Server, request: Request) -> Response:
@@ -55,39 +64,55 @@ async def show_branch(server: Server, request: Request) -> Response:
 
 
 async def delete_branch(server: Server, request: Request) -> Response:
-    """`DELETE /v1/branches/{branch}`: what it runs ends, and its cells are free."""
-    with server.branches.using(request.path_params["branch"]) as held:
-        closing = held.branch.close()
-        server.branches.drop(held)
-        await closing
-        return JSONResponse({"id": held.id, "object": "branch", "deleted": True})
+    """`DELETE /v1/branches/{branch}`: what it runs ends, and its cells are free. `if_length` and `if_mark` are in the
+    query."""
+    condition = _condition(server, request)
+
+    async def work(emit: Emit) -> None:
+        with server.branches.using(request.path_params["branch"]) as held:
+            with held.at_work(condition, changes=False, progress=Progress()):
+                closing = held.branch.close()
+                server.branches.drop(held)
+            await emit(json.dumps({"id": held.id, "object": "branch", "deleted": True}))
+            await closing
+
+    return respond(server.branches.answers, request, None, work)
 
 
 async def stop_branch(server: Server, request: Request) -> Response:
     """`POST .../stop`: ends what it generates, and answers once that has ended. Waits for no place."""
-    body = await read_body(request, bodies.Stop, server.settings.most_bytes)
-    whole = _whole(request)
-    with server.branches.using(request.path_params["branch"]) as held:
-        await held.stop()
-        if body.length is not None and body.length < len(held.branch):
-            await held.branch.rollback(body.length)
-        return JSONResponse(told(held, whole))
+    body = await read_body(server, request, bodies.Stop)
+    whole, progress = _whole(request), Progress()
+
+    async def work(emit: Emit) -> None:
+        with server.branches.using(request.path_params["branch"]) as held:
+            await held.stop()
+            with held.at_work(bodies.Condition(), changes=True, progress=progress):
+                if body.length is not None and body.length < len(held.branch):
+                    await held.branch.rollback(body.length)
+                stopped = told(held, whole)
+            await emit(json.dumps(stopped))
+
+    return respond(_held(server, request).answers, request, body, work, progress)
 
 
-def verb(kind: type[B], does: Verb[B]) -> Callable[[Server, Request], Awaitable[Response]]:
-    """The endpoint of a verb. It answers with what the verb tells, and with the branch as it is then."""
+def verb(kind: type[B], does: Verb[B], *, changes: bool = False) -> Callable[[Server, Request], Awaitable[Response]]:
+    """The endpoint of a verb, which `changes` the branch or does not. It answers with what the verb tells, and with the
+    branch as it is then."""
 
     async def endpoint(server: Server, request: Request) -> Response:
-        body = await read_body(request, kind, server.settings.most_bytes)
-        whole = _whole(request)
+        body = await read_body(server, request, kind)
+        whole, progress = _whole(request), Progress()
 
-        async def work() -> Response:
+        async def work(emit: Emit) -> None:
             with server.branches.using(request.path_params["branch"]) as held:
                 async with server.admitted(request.headers):
-                    more = await does(server, held, body)
-                    return JSONResponse({**told(held, whole), **more})
+                    with held.at_work(body, changes, progress):
+                        more = await does(server, held, body)
+                        done = {**told(held, whole), **more}
+            await emit(json.dumps(done))
 
-        return Answer(work, ERRORS)
+        return respond(_held(server, request).answers, request, body, work, progress)
 
     endpoint.__name__ = f"{does.__name__.strip('_')}_branch"
     endpoint.__doc__ = does.__doc__
@@ -96,12 +121,18 @@ def verb(kind: type[B], does: Verb[B]) -> Callable[[Server, Request], Awaitable[
 
 async def _fork(server: Server, held: Held, body: bodies.Fork) -> Mapping[str, Any]:
     """Children with the same history."""
-    with server.branches.room(body.n):
-        forks = await server.with_room(lambda: held.branch.fork(body.n))
-        return {"forks": [told(server.branches.hold(fork, held.id), whole=False) for fork in forks]}
+    count = body.count
+    with server.branches.room(count, body.names or ()):
+        forks = await server.with_room(lambda: held.branch.fork(count))
+        lease = body.lease or held.lease
+        made = [
+            server.branches.hold(fork, name=name, parent=held.id, lease=lease)
+            for fork, name in zip(forks, body.names or repeat(None), strict=False)
+        ]
+        return {"forks": [told(fork, whole=False) for fork in made]}
 
 
-async def _extend(server: Server, held: Held, body: bodies.Given) -> Mapping[str, Any]:
+async def _extend(server: Server, held: Held, body: bodies.Extend) -> Mapping[str, Any]:
     """Adds text, token ids or messages."""
     prompt = body.prompt(server.context.model_info.vocab_size)
     if prompt is None:
@@ -153,18 +184,18 @@ async def _select(server: Server, held: Held, body: bodies.Select) -> Mapping[st
 
 
 fork_branch = verb(bodies.Fork, _fork)
-extend_branch = verb(bodies.Given, _extend)
-roll_back_branch = verb(bodies.Rollback, _rollback)
+extend_branch = verb(bodies.Extend, _extend, changes=True)
+roll_back_branch = verb(bodies.Rollback, _rollback, changes=True)
 mark_branch = verb(bodies.Mark, _mark)
-adopt_branch = verb(bodies.Adopt, _adopt)
+adopt_branch = verb(bodies.Adopt, _adopt, changes=True)
 select_branch = verb(bodies.Select, _select)
 
 
 async def generate_on_branch(server: Server, request: Request) -> Response:
-    """`POST .../generate`. A client that hangs up ends it; tokens that were made stay, of a stream those sent, or with
-    `keep: "made"` all."""
-    body = await read_body(request, bodies.Generate, server.settings.most_bytes)
-    how, whole = body.how(), _whole(request)
+    """`POST .../generate`. A client that hangs up ends it, unless it came with an `Idempotency-Key`; tokens that were
+    made stay, of a stream those sent, or with `keep: "made"` or a key all."""
+    body = await read_body(server, request, bodies.Generate)
+    how, whole, progress = body.how(), _whole(request), Progress()
     name = request.path_params["branch"]
 
     async def generated(held: Held) -> Mapping[str, Any]:
@@ -177,40 +208,42 @@ async def generate_on_branch(server: Server, request: Request) -> Response:
                 await emit(json.dumps(_token(token)), "token")
         return _generation(tokens.generation)
 
-    async def run(made: Callable[[Held], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
+    async def run(made: Callable[[Held], Awaitable[Mapping[str, Any]]]) -> str:
         with server.branches.using(name) as held:
             scope, ended = anyio.CancelScope(), anyio.Event()
             held.running[scope] = ended
             try:
                 with scope:
                     async with server.admitted(request.headers):
-                        return {"generation": await made(held)} | told(held, whole)
+                        with held.at_work(body, changes=True, progress=progress):
+                            return json.dumps({"generation": await made(held)} | told(held, whole))
             finally:
                 del held.running[scope]
                 ended.set()
             raise Refused("conflict", "the generation was stopped", "stopped")
 
-    async def work() -> Response:
-        return JSONResponse(await run(generated))
+    async def work(emit: Emit) -> None:
+        await emit(await run(generated))
 
     async def stream(emit: Emit) -> None:
-        await emit(json.dumps(await run(lambda held: streamed(held, emit))), "generation")
+        await emit(await run(lambda held: streamed(held, emit)), "generation")
 
-    return EventStream(stream, ERRORS) if body.stream else Answer(work, ERRORS)
+    answers = _held(server, request).answers
+    return respond(answers, request, body, stream if body.stream else work, progress, stream=body.stream)
 
 
 def told(held: Held, whole: bool) -> dict[str, Any]:
     """A branch, as clients read it; with `whole` its tokens and messages, too."""
     branch = held.branch
-    length, epoch = branch._history.end
     branch_told: dict[str, Any] = {
         "id": held.id,
         "object": "branch",
         "number": branch.id,
         "parent": held.parent,
-        "length": length,
+        "lease": held.lease,
+        "length": len(branch),
         "reused": branch.reused,
-        "mark": f"{length}:{epoch}",
+        "mark": held.mark,
         "marks": {name: mark.length for name, mark in branch.marks.items()},
     }
     if whole:
@@ -253,3 +286,18 @@ def _whole(request: Request) -> bool:
         if (name, value) != ("whole", "true"):
             raise Refused("invalid", "the only parameter here is whole=true", "unsupported_parameter", name)
     return "whole" in request.query_params
+
+
+def _condition(server: Server, request: Request) -> bodies.Condition:
+    """Of a request without a body. Raises Refused."""
+    given = {name: int(value) if value.isdecimal() else value for name, value in request.query_params.items()}
+    return checked(bodies.Condition, given, server.ignored)
+
+
+def _held(server: Server, request: Request) -> Held:
+    """The branch that a request is about. Raises Refused."""
+    name = request.path_params["branch"]
+    held = server.branches.get(name)
+    if held is None:
+        raise missing(name)
+    return held

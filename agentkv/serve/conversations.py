@@ -30,6 +30,11 @@ def names_of(messages: Sequence[Mapping[str, Any]], about: object) -> list[str]:
     return names
 
 
+def digest_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What a conversation is and no other, the ids of its calls included; the same in every process."""
+    return hashlib.blake2b(_canonical(messages), digest_size=16).hexdigest()
+
+
 def contradicts(given: Sequence[Mapping[str, Any]], held: Sequence[Message]) -> bool:
     """Does a client say that the model thought something else than it did? One that says nothing of it does not."""
     return any(

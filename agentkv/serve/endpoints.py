@@ -13,6 +13,7 @@ from . import token_verbs as tokens
 from .anthropic.count_tokens import count_tokens
 from .anthropic.message_request import CountRequest, MessageRequest
 from .anthropic.messages import create_message
+from .leases import hold_lease
 from .openai.chat import create_chat_completion
 from .openai.chat_request import ChatRequest
 from .openai.completion_request import CompletionRequest
@@ -24,6 +25,7 @@ from .openai.responses_request import ResponsesRequest
 from .openai.stored_responses import delete_response, list_input_items, show_response
 from .plain import health, metrics
 from .server import Server
+from .snapshots import Publish, publish_branch, show_snapshot
 from .tokenizing import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/responses/{response}"): show_response,
     ("DELETE", "/v1/responses/{response}"): delete_response,
     ("GET", "/v1/responses/{response}/input_items"): list_input_items,
+    ("GET", "/v1/branches"): branches.list_branches,
     ("POST", "/v1/branches"): branches.create_branch,
     ("GET", "/v1/branches/{branch}"): branches.show_branch,
     ("DELETE", "/v1/branches/{branch}"): branches.delete_branch,
@@ -60,6 +63,9 @@ ENDPOINTS: Mapping[tuple[str, str], Endpoint] = {
     ("POST", "/v1/branches/{branch}/select"): branches.select_branch,
     ("POST", "/v1/branches/{branch}/generate"): branches.generate_on_branch,
     ("POST", "/v1/branches/{branch}/stop"): branches.stop_branch,
+    ("GET", "/v1/branches/{branch}/snapshot"): show_snapshot,
+    ("PUT", "/v1/branches/{branch}/snapshot"): publish_branch,
+    ("GET", "/v1/leases/{lease}"): hold_lease,
     ("GET", "/v1/tokens"): tokens.show_facts,
     ("GET", "/v1/tokens/tokenizer"): tokens.show_tokenizer,
     ("POST", "/v1/tokens"): tokens.generate_tokens,
@@ -78,13 +84,14 @@ BODIES: Mapping[Endpoint, type[Body]] = {
     create_response: ResponsesRequest,
     branches.create_branch: branch_request.Create,
     branches.fork_branch: branch_request.Fork,
-    branches.extend_branch: branch_request.Given,
+    branches.extend_branch: branch_request.Extend,
     branches.roll_back_branch: branch_request.Rollback,
     branches.mark_branch: branch_request.Mark,
     branches.adopt_branch: branch_request.Adopt,
     branches.select_branch: branch_request.Select,
     branches.generate_on_branch: branch_request.Generate,
     branches.stop_branch: branch_request.Stop,
+    publish_branch: Publish,
     tokens.generate_tokens: token_requests.GenerateTokens,
     tokens.prefill_tokens: token_requests.Prompt,
     tokens.logits_of_tokens: token_requests.Prompt,

@@ -46,6 +46,10 @@ class Metrics:
             registry=self._registry,
         )
 
+        self.ignored = Counter(
+            "agentkv_ignored", "What requests asked for and was left out.", ["what"], registry=self._registry
+        )
+
     def text(self) -> bytes:
         """All of them."""
         return generate_latest(self._registry)

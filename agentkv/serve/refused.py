@@ -25,7 +25,19 @@ from .._log import log
 from .._shown import shown
 
 Kind = Literal[
-    "invalid", "key", "denied", "missing", "method", "late", "conflict", "large", "media", "busy", "stopping", "failed"
+    "invalid",
+    "key",
+    "denied",
+    "missing",
+    "method",
+    "late",
+    "conflict",
+    "large",
+    "media",
+    "mismatch",
+    "busy",
+    "stopping",
+    "failed",
 ]
 
 _LONGEST = 1000  # characters of a message
@@ -40,6 +52,7 @@ STATUS: dict[Kind, int] = {
     "conflict": 409,
     "large": 413,
     "media": 415,
+    "mismatch": 422,
     "busy": 429,
     "stopping": 503,
     "failed": 500,

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.formats.call_spelling import JsonCall, NamedJsonCall
 from agentkv_runtime.formats.parsed import (
     ArgumentsDelta,
     CallClosed,
@@ -20,14 +19,14 @@ from agentkv_runtime.formats.parsed import (
 
 from .._errors import InvalidInput
 from .._generation import Generation, Token, TopLogprob
-from .._message import Message, ToolCall, call_id
+from .._message import Message, ToolCall
 from .._spelling import is_ended, text_decoder
 
 if TYPE_CHECKING:
+    from agentkv_runtime.formats import Format
+
     from .._branch import Branch
     from .asked import Asked
-
-_PREFIX = 64  # tokens before the message, in which a template may have begun it, with `<think>` say
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,8 @@ class Part:
     deltas: Sequence[Delta]
     likely: Sequence[Likely] = ()
 
+
+_SOME_TEXT = "."
 
 Tell = Callable[[Part], Awaitable[None]]
 
@@ -91,7 +92,7 @@ class Written:
 async def write(branch: Branch, asked: Asked, tell: Tell | None = None) -> Written:
     """Has the model write a message, and tells of each part as it comes. All of it stays on the branch.
 
-    Texts of `ArgumentsDelta` add up to a JSON object, whatever the model's own spelling is.
+    Calls are told once they are complete, and their arguments are JSON, whatever the model's own spelling is.
 
     Raises Refused or InvalidInput for what cannot be asked, and as `Branch.generate` does.
     """
@@ -112,18 +113,30 @@ class _Reply:
         self._branch = branch
         self._asked = asked
         self._spelled = home.token_bytes
-        self._ends = frozenset(home.tokenizer.eos_ids)
+        special = home.tokenizer.special_ids
+        # What is no part of the message: what ends it, and control tokens that stop strings spell.
+        self._ends = frozenset(home.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
-        self._control = frozenset(home.tokenizer.special_ids) - self._ends
-        before = branch._history.log[-_PREFIX:]
-        self._decoder = text_decoder(home.spelling.begun(before))
-        written = self._text_of(before).decode("utf-8", "replace")
-        prefix = form.template.reply_in(written)
+        self._control = frozenset(special) - self._ends
+        self._decoder = text_decoder(home.spelling.begun(branch._history.log))
+        self._conversation = branch._history.conversation
+        prefix = self._begun(form)
         self._held = asked.held(form, prefix)
         self._parser = form.parser(prefix=prefix, tools=asked.tools)
-        self._parts = _Parts(isinstance(getattr(form.spelling, "call", None), JsonCall | NamedJsonCall))
+        self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
+        self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
         self._told: list[Part] = []
         self._unsaid: list[Likely] = []  # tokens whose text the parser holds back
+
+    def _begun(self, form: Format) -> str:
+        """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
+        opened = self._conversation.tail
+        begun = form.template.begun_in(opened.text if opened else "")
+        said = self._text_of(self._branch._history.log[self._conversation.end :]).decode("utf-8", "replace")
+        parser = form.parser(prefix=begun + said)
+        if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
+            return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
+        return begun + said
 
     async def whole(self) -> Written:
         generation = await self._branch.generate(**self._how(), output=self._held, output_retries=0)
@@ -141,7 +154,7 @@ class _Reply:
 
     def _texts(self, generation: Generation, tokens: Sequence[Token]) -> Iterator[tuple[str, Sequence[Token]]]:
         """What each token before the stop string adds to the text, and what the end does."""
-        left, _ = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
+        left, _ = self._before_stop(generation)
         for token in tokens:
             piece = b"" if token.id in self._ends else self._bytes_of(token.id)[: max(left, 0)]
             left -= len(piece)
@@ -183,7 +196,7 @@ class _Reply:
 
     def _part(self, deltas: Iterable[Delta]) -> Part:
         """Tokens are of the content where content comes of them, else of what is around it."""
-        parts = list(self._parts.of(deltas))
+        parts = list(_told(deltas))
         said: list[Likely] = []
         if any(isinstance(delta, TextDelta) for delta in parts):
             said = self._unsaid
@@ -193,21 +206,39 @@ class _Reply:
         return self._told[-1]
 
     def _written(self, generation: Generation) -> Written:
-        _, stopped_by = _without_stop(self._text_of(generation.tokens), self._asked.stop, generation)
+        _, stopped_by = self._before_stop(generation)
         parsed = self._parser.finish()
         return Written(self._message(parsed), generation, self._told, stopped_by)
 
     def _message(self, parsed: ParsedMessage) -> Message:
-        """Its calls have the numbers that the branch counts them by."""
-        before = self._branch._history.conversation.calls
+        """What is new of it. Its calls have the ids that the branch gives them."""
         calls = tuple(
-            ToolCall(call.name, call.arguments, call_id(number), call.error)
-            for number, call in enumerate(parsed.calls, before)
+            ToolCall(call.name, call.arguments, self._conversation.call_id(index), call.error)
+            for index, call in enumerate(parsed.calls)
         )
-        return Message("assistant", parsed.content, parsed.reasoning or None, calls)
+        reasoning = parsed.reasoning.removeprefix(self._thought)
+        return Message("assistant", parsed.content.removeprefix(self._said), reasoning or None, calls)
 
     def _tops(self, generation: Generation) -> Sequence[tuple[TopLogprob, ...]]:
         return generation.top_logprobs or [()] * len(generation.tokens)
+
+    def _in_stop(self, token: int) -> bool:
+        """Does a stop string spell the token?"""
+        spelled = self._bytes_of(token)
+        return bool(spelled) and any(spelled in stop.encode() for stop in self._asked.stop)
+
+    def _before_stop(self, generation: Generation) -> tuple[int, str | None]:
+        """Bytes of the message before the stop string that ended it, and that string."""
+        pieces = [b"" if i in self._control else self._bytes_of(i) for i in generation.tokens]
+        at, stopped_by = _stop_in(pieces, self._asked.stop if generation.finish_reason == "stop" else ())
+        before = place = 0
+        for token, piece in zip(generation.tokens, pieces, strict=True):
+            if token in self._control and place <= at:
+                before += len(self._bytes_of(token))
+            elif token not in self._ends:
+                before += min(len(piece), max(at - place, 0))
+            place += len(piece)
+        return before, stopped_by
 
     def _marker(self, token: int) -> str:
         """What a control token spells; the texts of a stream leave it out."""
@@ -220,32 +251,30 @@ class _Reply:
         return b"".join(map(self._bytes_of, tokens))
 
 
-class _Parts:
-    """Deltas whose arguments are JSON: as the model writes them where that is what it writes, else once a call is
-    complete."""
-
-    def __init__(self, as_written: bool) -> None:
-        self._as_written = as_written
-        self._begun: set[int] = set()  # calls whose arguments were told
-
-    def of(self, deltas: Iterable[Delta]) -> Iterable[Delta]:
-        for delta in deltas:
-            match delta:
-                case ArgumentsDelta(index):
-                    if self._as_written:
-                        self._begun.add(index)
-                        yield delta
-                case CallClosed(index, call):
-                    if index not in self._begun and call.error is None:
-                        yield ArgumentsDelta(index, json.dumps(call.arguments, ensure_ascii=False))
-                    yield delta
-                case TextDelta() | ReasoningDelta() | CallOpened():
-                    yield delta
+def _told(deltas: Iterable[Delta]) -> Iterable[Delta]:
+    """Deltas with calls that are complete, each at once, and their arguments as JSON. A call that is cut short is not
+    told: nobody could run it, nor take back what was told of it."""
+    for delta in deltas:
+        match delta:
+            case TextDelta() | ReasoningDelta():
+                yield delta
+            case CallClosed(index, call) if call.error is None:
+                yield CallOpened(index, call.name)
+                yield ArgumentsDelta(index, json.dumps(call.arguments, ensure_ascii=False))
+                yield delta
 
 
-def _without_stop(spelled: bytes, stop: Sequence[str], generation: Generation) -> tuple[int, str | None]:
-    """Bytes before the stop string that ended a generation, and that string."""
-    if generation.finish_reason != "stop":
-        return len(spelled), None
-    found = [(at, text) for text in stop if (at := spelled.find(text.encode())) >= 0]
-    return min(found, default=(len(spelled), None), key=lambda each: each[0])
+def _text_of(kind: type[TextDelta | ReasoningDelta], deltas: Iterable[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, kind))
+
+
+def _stop_in(pieces: Sequence[bytes], stop: Sequence[str]) -> tuple[int, str | None]:
+    """Where in the pieces the stop string begins that the last of them completes, and that string; else their end."""
+    spelled, last = b"".join(pieces), len(pieces[-1]) if pieces else 0
+    found = []
+    for text in stop:
+        size = len(text.encode())
+        if (at := spelled.find(text.encode(), max(len(spelled) - last - size + 1, 0))) >= 0:
+            found.append((at + size, at, text))
+    _, at, stopped_by = min(found, default=(0, len(spelled), None))
+    return at, stopped_by

@@ -13,11 +13,15 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from .._errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
-from .._messages import checked_messages, checked_template
+from .._extending import extend_by
+from .._messages import checked_messages, checked_template, text_of
+from .._results import in_call_order, with_ids_of
 from .admission import Admission, seconds_asked
 from .asked import Asked
 from .branches import Branches
-from .conversations import contradicts, names_of
+from .conversations import contradicts, digest_of, names_of
+from .fitting import fitted
+from .ignored import Ignored
 from .metrics import Metrics
 from .refused import Refused, about
 from .settings import Settings
@@ -26,6 +30,8 @@ from .shelf import Kept, Shelf
 if TYPE_CHECKING:
     from .._branch import Branch
     from .._context import Context
+    from .._continuation import Continuation
+    from .._history import History
     from .._overflow import Room
     from .reply import Written
 
@@ -38,13 +44,15 @@ class Prompted:
     Attributes:
         branch: with the prompt at its end.
         cached: tokens of the prompt that were in the cache already.
+        messages: those that a client sent; nothing for a text.
     """
 
-    def __init__(self, server: Server, branch: Branch, cached: int) -> None:
+    def __init__(self, server: Server, branch: Branch, cached: int, messages: Sequence[Mapping[str, Any]] = ()) -> None:
         self._shelf = server.shelf
         self._kept = False
         self.branch = branch
         self.cached = cached
+        self.messages = messages
 
     def keep(self, name: str, *, promised: bool, note: object = None) -> None:
         """It waits to be gone on with, under this name; `promised` to its client, or as long as there is room."""
@@ -65,28 +73,32 @@ class Server:
         self.settings = settings
         self.admission = Admission(settings.most_running, settings.most_waiting)
         self.shelf = Shelf(settings.most_kept, settings.offload)
-        self.branches = Branches(settings.most_branches, settings.branch_seconds)
+        self.branches = Branches(settings.most_branches, settings.branch_seconds, settings.lease_seconds)
         self.began = int(time.time())
         self._warm: dict[str, Kept] = {}  # held as long as the server runs
         self.metrics = Metrics(self)
+        self.ignored = Ignored(self.metrics.ignored, settings.strict)
 
     @property
     def fingerprint(self) -> str:
         """Of the model."""
         return "fp_" + self.context.model_info.fingerprint.rpartition(":")[2][:12]
 
-    def check_model(self, name: str) -> None:
-        """Raises Refused for a name that is not the model's."""
+    def check_model(self, name: str, known: str | None = None) -> None:
+        """Raises Refused for a name that is not the model's. It answers to those that begin with `known` as well, by
+        which clients ask for a second model without being told to."""
         names = self.settings.names
-        if name not in names and not self.settings.any_name:
-            what = f"there is no model {name!r}; there is {', '.join(names)}"
-            raise Refused("missing", what, "model_not_found", "model")
+        if name in names or self.settings.any_name:
+            return
+        if known is not None and name.startswith(known) and not self.ignored.strict:
+            self.ignored.note(f"models called {known}...", f"{names[0]} answers", name)
+            return
+        what = f"there is no model {name!r}; there is {', '.join(names)}"
+        raise Refused("missing", what, "model_not_found", "model")
 
     def checked(self, asked: Asked) -> Asked:
-        """The same. Raises Refused for what the model cannot do."""
-        if asked.template.get("reasoning_effort", "none") != "none" and self.context._home.format.thinking is None:
-            raise Refused("invalid", "the model does not reason; leave it out", param="reasoning_effort")
-        return asked
+        """The same, as far as the model can do it. Raises Refused for what it cannot."""
+        return fitted(asked, self.context._home.format, self.ignored)
 
     @asynccontextmanager
     async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:
@@ -103,14 +115,20 @@ class Server:
         Where the cache lacks room, conversations that wait give theirs up, or the request waits for another's end.
         """
         with about(asked.given_as):
-            asked = replace(asked, messages=checked_messages(asked.messages))
-            asked, after, branch = await self._begun(asked, after)
-        prompted = Prompted(self, branch, branch.reused)
+            messages = checked_messages(asked.messages)
+            before = [] if after is None else messages_of(after.branch)
+            places = in_call_order([*before, *messages])
+            messages = [messages[place - len(before)] for place in places if place >= len(before)]
+            asked = replace(asked, messages=messages)
+            _check_begun(asked)
+            calls_of = digest_of([*before, *messages])
+            asked, after, branch = await self._begun(asked, after, calls_of)
+        prompted = Prompted(self, branch, branch.reused, messages)
         try:
             if after is not None:
-                template = asked.template or None
+                extend = partial(self._prompt, asked, calls_of, branch._history)
                 with about(asked.given_as):
-                    extended = await self.with_room(lambda: branch.extend(asked.messages, template=template))
+                    extended = await self.with_room(lambda: extend_by(branch, extend))
                 prompted.cached = 0 if after.emptied else extended.kept
             yield prompted
         finally:
@@ -138,14 +156,15 @@ class Server:
         template: Mapping[str, Any] | None = None,
         reply: bool = True,
     ) -> list[int]:
-        """The tokens of a conversation, as a branch would have them; with `reply` the assistant's turn is opened.
+        """The tokens of a conversation, as a branch would have them; with `reply` the assistant speaks next.
 
         Raises InvalidInput.
         """
         tokenizer, variables = self.context.tokenizer, checked_template(template, known=True)
+        render = tokenizer._render_reply if reply else partial(tokenizer._render, reply=False)
 
         def spelled() -> list[int]:
-            return tokenizer._tokenizer.encode_rendered(tokenizer._render(messages, tools or None, reply, variables))
+            return tokenizer._tokenizer.encode_rendered(render(messages, tools or None, variables=variables))
 
         return await anyio.to_thread.run_sync(spelled, abandon_on_cancel=True)
 
@@ -157,7 +176,11 @@ class Server:
             return
         if written.cut and written.generation.text != written.generation.text.rstrip():
             return
-        names = names_of([*asked.messages, written.message.as_openai()], _about(asked.tools, asked.template))
+        messages, message = prompted.messages, written.message.as_openai()
+        if messages[-1]["role"] == "assistant":  # it went on with that
+            message["content"] = text_of(messages[-1]).rstrip() + (message["content"] or "")
+            messages = messages[:-1]
+        names = names_of([*messages, message], _about(asked.tools, asked.template))
         prompted.keep(names[-1], promised=False)
 
     def warm(self, branch: Branch) -> None:
@@ -204,22 +227,31 @@ class Server:
     async def _give_way(self) -> bool:
         return self.branches.close_idle() or await self.shelf.make_room()
 
-    async def _begun(self, asked: Asked, after: Kept | None) -> tuple[Asked, Kept | None, Branch]:
+    async def _begun(self, asked: Asked, after: Kept | None, calls_of: str) -> tuple[Asked, Kept | None, Branch]:
         """A branch, what it was forked from, and what is still to be said to it."""
         while True:
             rest, known = (asked, after) if after is not None else self._known(asked)
             try:
-                return rest, known, await self.with_room(partial(self._new, rest, known))
+                return rest, known, await self.with_room(partial(self._new, rest, known, calls_of))
             except BranchClosed:  # it gave way while this waited
                 if after is not None and after.branch.closed:
                     what = "what this goes on from gave way to others; send the whole conversation"
                     raise Refused("missing", what, "previous_response_not_found", "previous_response_id") from None
 
-    async def _new(self, asked: Asked, known: Kept | None) -> Branch:
+    async def _new(self, asked: Asked, known: Kept | None, calls_of: str) -> Branch:
         if known is not None:
             return await known.branch.fork()
-        return await self.context.branch(
-            asked.messages, tools=asked.tools or None, template=asked.template or None, overflow=self
+        return await self.context._branch_of(await self._prompt(asked, calls_of), self)
+
+    async def _prompt(self, asked: Asked, calls_of: str, after: History | None = None) -> Continuation:
+        """The messages as tokens, behind which the assistant speaks."""
+        return await self.context._home.encoding.prompt(
+            list(asked.messages),
+            after=after,
+            tools=(asked.tools or None) if after is None else None,
+            template=asked.template or None,
+            speaks=True,
+            calls_of=calls_of,
         )
 
     def _known(self, asked: Asked) -> tuple[Asked, Kept | None]:
@@ -228,8 +260,26 @@ class Server:
         for count in range(len(names) - 1, 0, -1):
             known = self.shelf.kept(names[count - 1]) or self._warm.get(names[count - 1])
             if known is not None and not contradicts(asked.messages[:count], known.branch.messages):
-                return replace(asked, messages=asked.messages[count:]), known
+                last, rest = messages_of(known.branch)[-1], asked.messages[count:]
+                return replace(asked, messages=with_ids_of(rest, asked.messages[count - 1], last)), known
         return asked, None
+
+
+def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
+    """The messages of a branch, as templates get them."""
+    history = branch._history
+    return [entry.message for entry in history.conversation.with_reply(history.log, branch._home.reader)]
+
+
+def _check_begun(asked: Asked) -> None:
+    """Raises Refused where a schema is to hold a message that its client has begun."""
+    last = asked.messages[-1]
+    if asked.schema is not None and last["role"] == "assistant" and text_of(last).strip():
+        raise Refused(
+            "invalid",
+            "the last message is the assistant's, which it goes on with, and a schema holds whole messages; end with "
+            "a user's message, or leave the schema out",
+        )
 
 
 def _too_long(error: Exception) -> Refused:

@@ -22,10 +22,12 @@ class Settings:
         most_kept: finished conversations that wait to be gone on with; the one used longest ago gives way.
         most_branches: that clients hold by `/v1/branches`.
         branch_seconds: one of these that is idle for longer may be closed.
+        lease_seconds: so may those of a lease that no connection holds, once all of them are idle for longer.
         offload: folder for cells of these where the cache lacks room; None keeps them in memory.
         origins: web pages whose scripts may call the server (CORS); "*" for any.
         hosts: names that requests may have in their Host header; none for any. What keeps pages from calling a server
             of this machine by a name of their own (DNS rebinding).
+        strict: are requests refused for what asks for nothing, or changes no answer here? Else it is left out.
     """
 
     names: tuple[str, ...]
@@ -38,7 +40,9 @@ class Settings:
     most_kept: int = 128
     most_branches: int = 64
     branch_seconds: float = 600.0
+    lease_seconds: float = 30.0
     offload: Path | None = None
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     any_name: bool = False
+    strict: bool = False

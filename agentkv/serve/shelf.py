@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio
-
+from .._aio.lock import Lock
 from .._errors import AgentKVError
 from .._log import log
 
@@ -68,7 +67,7 @@ class Shelf:
         self._most = most
         self._folder = folder
         self._kept: OrderedDict[str, Kept] = OrderedDict()  # used longest ago first
-        self._making_room = anyio.Lock()
+        self._making_room = Lock()
         self._made = 0  # how often there was something to give up
 
     def __len__(self) -> int:
@@ -149,14 +148,10 @@ async def _alone(branches: Sequence[Branch]) -> bool:
     ids = {branch.id for branch in branches}
 
     def look(engine: StepEngine) -> bool:
-        hold, _ = engine.hold([branch for branch in engine.live() if branch not in ids])
-        engine.release(hold.id)
-        return engine.stats().cells_used > hold.rows
+        others = engine.cells_of([branch for branch in engine.live() if branch not in ids])
+        return engine.stats().cells_used > others
 
-    try:
-        return bool(branches) and await branches[0]._loop.call(look)
-    except AgentKVError:  # one of the others is kept elsewhere, say
-        return True
+    return bool(branches) and await branches[0]._loop.call(look)
 
 
 async def _bare(branch: Branch) -> Branch:

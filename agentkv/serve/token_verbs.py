@@ -15,7 +15,6 @@ from .._generation import Token
 from .._request import GenerationRequest
 from .._speculation import INHERIT
 from .._stream import DEFAULT_BUFFER, TokenStream
-from .._tokenizer import TOKENIZER_FILES
 from .body import read_body
 from .event_stream import Answer, Emit, EventStream
 from .openai.chat import ERRORS
@@ -143,16 +142,21 @@ async def select_tokens(server: Server, request: Request) -> Response:
 async def _body(server: Server, request: Request, shape: type[P]) -> P:
     """Raises Refused where the tokens are another model's, or another cache's: this server may have been started
     anew."""
-    body = await read_body(request, shape, server.settings.most_bytes)
+    body = await read_body(server, request, shape)
+    check_model(server, body.fingerprint, body.cache)
+    return body
+
+
+def check_model(server: Server, fingerprint: str | None, cache: str | None) -> None:
+    """Raises Refused where a client knows another model, or another cache, than there are here."""
     info = server.context.model_info
     for name, what, given, here in (
-        ("fingerprint", "model", body.fingerprint, info.fingerprint),
-        ("cache", "cache", body.cache, info.cache),
+        ("fingerprint", "model", fingerprint, info.fingerprint),
+        ("cache", "cache", cache, info.cache),
     ):
         if given not in (None, here):
             told = f"the {what} here is not the one that was connected to; connect again"
             raise Refused("conflict", told, "other_model", name)
-    return body
 
 
 async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:
@@ -164,5 +168,6 @@ async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    found = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    return {path.name: path.read_text("utf-8") for path in found}
+    from agentkv_runtime.tokenizer import TOKENIZER_FILES
+
+    return {name: (folder / name).read_text("utf-8") for name in TOKENIZER_FILES if (folder / name).is_file()}

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from .body import Body, read_body
 from .event_stream import Answer
 from .openai.chat import ERRORS
-from .openai.chat_request import Tool, template_message
+from .openai.chat_request import AnyMessage, Tool, template_message
 from .refused import Refused, about, check_ids
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class TokenizeRequest(Body):
     prompt: str | None = None
     add_special_tokens: bool = True
     parse_special: bool = True
-    messages: list[dict[str, Any]] | None = None
+    messages: list[AnyMessage] | None = None
     tools: list[Tool] | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
@@ -61,7 +61,7 @@ class DetokenizeRequest(Body):
 
 async def tokenize(server: Server, request: Request) -> Response:
     """`{"count", "max_model_len", "tokens"}`, and `token_strs` where they are asked for."""
-    body = await read_body(request, TokenizeRequest, server.settings.most_bytes)
+    body = await read_body(server, request, TokenizeRequest)
     if body.model is not None:
         server.check_model(body.model)
     body.check()
@@ -80,7 +80,7 @@ async def tokenize(server: Server, request: Request) -> Response:
 
 async def detokenize(server: Server, request: Request) -> Response:
     """`{"prompt"}`: the text, control tokens included."""
-    body = await read_body(request, DetokenizeRequest, server.settings.most_bytes)
+    body = await read_body(server, request, DetokenizeRequest)
     if body.model is not None:
         server.check_model(body.model)
     check_ids(body.tokens, server.context.model_info.vocab_size, "tokens")

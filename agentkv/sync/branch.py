@@ -49,6 +49,7 @@ class SyncBranch:
     offload = Verb(Branch.offload)
     forget = Verb(Branch.forget)
     draw_as = Verb(Branch.draw_as)
+    publish = Verb(Branch.publish)
 
     @overload
     def generate(

@@ -91,6 +91,10 @@ class SyncContext:
         loaded = self.wait(self.awaited.load_all(path, shared=shared, recompute=recompute, progress=progress))
         return {name: self._made(branch) for name, branch in loaded.items()}
 
+    def attach(self, name: str, *, overflow: Overflow | None = None) -> SyncBranch:
+        """As `Context.attach`."""
+        return self._made(self.wait(self.awaited.attach(name, overflow=overflow)))
+
     def wait(self, awaitable: Awaitable[R]) -> R:
         """What any coroutine, or anything else to await, comes to that is for this Context: `ctx.wait(kv.gather(...))`.
         Branches in it are those that are `awaited`. A Ctrl-C cancels it.

@@ -55,7 +55,7 @@ class TracedEngine:
         self._branched("copy", branch, [made])
         return made
 
-    def restore(self, hold: int, stored: Sequence[StoredBranch]) -> list[int]:
+    def restore(self, hold: int | None, stored: Sequence[StoredBranch]) -> list[int]:
         made = self.engine.restore(hold, stored)
         self._branched("restore", -1, made)
         for branch, image in zip(made, stored, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ import xxhash
 from .._branch import Branch
 from .._commands import Job
 from .._errors import AgentKVError
+from .._generation_jobs import GenerationJob
+from .._overflow import run_waiting
 from .._shown import said
 from ..agents.together import Together
 from .conversations import conversation_of
+from .interruptions import Interruption, Logs, interruptions_of, nothing
 from .records import AnyRecord, Branched, Conversed, How, JobBegan, JobEnded, Logged, Verb
 from .replayed import Difference, Replayed
 from .story import Story
@@ -44,7 +48,8 @@ class Player:
         self.result = result
         self.changes = changes
         self.branches: dict[int, Branch] = {}
-        self.logs: dict[int, array[int]] = {}
+        self.logs = Logs()
+        self._interruptions = interruptions_of(story.records)
         self._last: dict[int, anyio.Event] = {}
         self._under_way = 0
         self._fewer = anyio.Event()
@@ -55,7 +60,7 @@ class Player:
         async with Together() as self._group:
             for index, record in enumerate(self.story.records):
                 if not self.changes.takes(self, index, record):
-                    self._play(record)
+                    self._play(index, record)
                 if progress is not None:
                     progress(index + 1, len(self.story.records))
                 while self._under_way >= AHEAD:
@@ -95,18 +100,12 @@ class Player:
 
     def follow(self, record: AnyRecord) -> None:
         """Keeps `logs` as the trace says they are."""
-        if isinstance(record, Branched):
-            for branch in record.branches:
-                self.logs[branch] = array("i", self.logs.get(record.source, ()))
-        elif isinstance(record, Verb) and record.name == "adopt":
-            self.logs[record.branch] = array("i", self.logs.get(record.numbers[0], ()))
-        elif isinstance(record, Logged):
-            log = self.logs.setdefault(record.branch, array("i"))
-            del log[record.kept :]
-            log.frombytes(record.added)
+        self.logs.follow(record)
 
-    def _play(self, record: AnyRecord) -> None:
+    def _play(self, index: int, record: AnyRecord) -> None:
         self.follow(record)
+        if index in self._interruptions.inside:
+            return  # its generation does it
         if isinstance(record, Branched):
             self.later(lambda: self._branch(record), record.source, *record.branches)
         elif isinstance(record, Logged):
@@ -116,9 +115,12 @@ class Player:
             self.later(lambda: self._converse(record), record.branch)
         elif isinstance(record, Verb):
             others = record.numbers if record.name == "adopt" else []
-            self.later(lambda: self._verb(record), record.branch, *others)
+            put = self._interruptions.tokens.get(index, nothing())
+            self.later(lambda: self._verb(record, put), record.branch, *others)
         elif isinstance(record, JobBegan) and (ended := self.story.ends.get(record.job)) is not None:
-            self.later(lambda: self._job(record, ended), record.branch)
+            inside = deque(self._interruptions.of_job.get(record.job, ()))
+            made = [b for each in inside if isinstance(each.record, Branched) for b in each.record.branches]
+            self.later(lambda: self._job(record, ended, inside), record.branch, *made)
 
     async def _branch(self, record: Branched) -> None:
         loop = self.ctx._loop
@@ -181,7 +183,7 @@ class Player:
         if branch is not None:
             branch._history.converse(conversation_of(self.story.values, record.state))
 
-    async def _verb(self, record: Verb) -> None:
+    async def _verb(self, record: Verb, put: array[int]) -> None:
         branch = self.branches.get(record.branch)
         if branch is None:
             return
@@ -194,18 +196,31 @@ class Player:
         elif record.name == "forget":
             first, last, for_room = numbers
             await self._forget(branch, first, last, bool(for_room))
+        elif record.name == "replace":
+            first, last, _ = numbers
+            await self.ctx._loop.call(lambda engine: engine.replace(branch.id, first, last, put))
         elif record.name == "set_stream":
             await self._set_stream(branch, numbers[0], numbers[1])
         elif record.name == "close":
             del self.branches[record.branch]
             await branch.close()
 
-    async def _job(self, began: JobBegan, ended: JobEnded) -> None:
+    async def _job(self, began: JobBegan, ended: JobEnded, inside: deque[Interruption]) -> None:
         branch = self.branches.get(began.branch)
-        if branch is None or ended.error:
-            return
+        if branch is not None and not ended.error:
+            await self._run_again(branch, began, ended, inside)
+        while inside:  # of what was not run again, or was interrupted where it ends here
+            await self._interrupt(inside.popleft())
+
+    async def _interrupt(self, what: Interruption) -> None:
+        if isinstance(what.record, Branched):
+            await self._branch(what.record)
+        else:
+            await self._verb(what.record, what.tokens)
+
+    async def _run_again(self, branch: Branch, began: JobBegan, ended: JobEnded, inside: deque[Interruption]) -> None:
         if began.kind == "generate" and began.how is not None and (ended.tokens or ended.reason not in _CUT):
-            await self._generate(branch, began, began.how, ended)
+            await self._generate(branch, began, began.how, ended, inside)
         elif began.kind == "logits" and ended.digests:
             finished = await self.run(lambda engine: engine.logits(branch.id))
             assert finished.logits is not None
@@ -217,7 +232,9 @@ class Player:
             if self.result.compares == "digests" and list(finished.scores) != ended.scores:
                 self.differs(began, -1, "scores", str(ended.scores), str(list(finished.scores)))
 
-    async def _generate(self, branch: Branch, began: JobBegan, how: How, ended: JobEnded) -> None:
+    async def _generate(
+        self, branch: Branch, began: JobBegan, how: How, ended: JobEnded, inside: deque[Interruption]
+    ) -> None:
         recorded = array("i")
         recorded.frombytes(ended.tokens)
         if how.grammar is None:
@@ -226,7 +243,7 @@ class Player:
             )
             return
         cut = ended.reason in _CUT
-        finished = await self.generated(branch, how, len(recorded) if cut else how.max_tokens)
+        finished = await self.generated(branch, how, len(recorded) if cut else how.max_tokens, inside)
         result = self.result
         if finished.output_began != ended.output_began:
             result.left_out.append(
@@ -244,10 +261,13 @@ class Player:
             return self.differs(began, -1, "end", was, now)
         self._compare_digests(began, ended.digests, finished.digests)
 
-    async def generated(self, branch: Branch, how: How, max_tokens: int) -> Finished:
-        """A generation like a recorded one."""
+    async def generated(
+        self, branch: Branch, how: How, max_tokens: int, inside: deque[Interruption] | None = None
+    ) -> Finished:
+        """A generation like a recorded one, with what was done inside of it, which it takes out of `inside`."""
         from agentkv_runtime.engine import GenerateOptions, Sampling
 
+        inside = deque() if inside is None else inside
         grammars = self.ctx._home.grammars
         options = GenerateOptions(
             max_tokens=max_tokens,
@@ -257,18 +277,24 @@ class Player:
             constraint=grammars.restored(how.grammar) if how.grammar else None,
             made=how.made,
             output_made=how.output_made,
+            wait_for_room=bool(inside),
+            pauses=sorted({each.made for each in inside}),
         )
-        return await self.run(lambda engine: engine.generate(branch.id, options))
+
+        async def make_room() -> bool:
+            if not inside:
+                return False
+            made = inside[0].made
+            while inside and inside[0].made == made:
+                await self._interrupt(inside.popleft())
+            return True
+
+        job = GenerationJob(lambda engine: engine.generate(branch.id, options), _finish)
+        return await run_waiting(self.ctx._loop, job, make_room)
 
     async def run(self, start: Callable[[StepEngine], int]) -> Finished:
         """A job to its end. Raises what it failed with."""
-
-        def finish(finished: Finished) -> Finished:
-            if finished.error is not None:
-                raise finished.error
-            return finished
-
-        return await self.ctx._loop.run(Job(start, finish))
+        return await self.ctx._loop.run(Job(start, _finish))
 
     def spelled(self, token: int) -> str:
         """A token in words."""
@@ -288,3 +314,9 @@ class Player:
         """Here the run is another."""
         seconds = (began.at - self.story.began.at) / 1e9
         self.result.differences.append(Difference(seconds, began.branch, began.job, index, what, recorded, now))
+
+
+def _finish(finished: Finished) -> Finished:
+    if finished.error is not None:
+        raise finished.error
+    return finished

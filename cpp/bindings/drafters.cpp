@@ -142,13 +142,17 @@ void bind_drafters(nb::module_& m) {
       m, "ModelDrafter", "Drafts with a second, smaller program: trees that grow by one forward per level.");
   model.def(
       "__init__",
-      [](ModelDrafter* self, std::shared_ptr<ExecuTorchSession> session, std::int32_t width, std::int32_t top_k) {
+      [](ModelDrafter* self, std::shared_ptr<ExecuTorchSession> session, std::int32_t width, std::int32_t top_k,
+         std::int32_t vocab_size) {
         auto cache = session->cache();
-        new (self) ModelDrafter(std::move(session), std::move(cache), {.width = width, .top_k = top_k});
+        new (self) ModelDrafter(std::move(session), std::move(cache),
+                                {.width = width, .top_k = top_k, .vocab_size = vocab_size});
       },
       "session"_a, nb::kw_only(), "width"_a = defaults.width, "top_k"_a = defaults.top_k,
-      "session: this drafter's alone; its program speaks the target's vocabulary. Per "
-      "branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.");
+      "vocab_size"_a = defaults.vocab_size,
+      "session: this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` "
+      "most likely nodes are run and get `top_k` children each. vocab_size: ids from it on are padding, which is never "
+      "proposed; 0 where the program has none. Raises InvalidDrafter.");
   bind_stats<ModelDrafter>(model);
 
   nb::class_<EagleDrafter, Drafter> eagle(

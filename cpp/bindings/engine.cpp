@@ -126,6 +126,12 @@ void bind_verbs(nb::class_<Engine>& engine) {
           "compact", &Engine::compact, "retain"_a = nb::none(),
           "Moves cells to the front of the cache: returns the number of the first one that is free and below no other. "
           "With `retain`, what was retained beyond so many cells is let go first. Raises InvalidRange.")
+      .def(
+          "cells_of", [](const Engine& self, const std::vector<BranchId>& branches) { return self.cells_of(branches); },
+          "branches"_a,
+          "How many cells these branches have in the cache, those that several have once. Raises BranchClosed.")
+      .def("check_owners", &Engine::check_owners,
+           "For tests: raises RuntimeError unless every sequence and every cell has the owners that the tables say.")
       .def("close", &Engine::close, "branch"_a, "Cancels the branch's job and frees its cells. Idempotent.")
       .def(
           "tokens", [](Engine& self, BranchId id) { return copied_array<Token>(self.branch(id).log); }, "branch"_a,

@@ -22,7 +22,9 @@ void bind_options(nanobind::module_& m) {
       "`taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be "
       "said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each. made, output_made: so many "
       "tokens at the end of the branch are of this generation already: penalties count those, and the output under a "
-      "constraint began with these.");
+      "constraint began with these. pauses: numbers of tokens, in order, at which it waits for room (wait_for_room) "
+      "whatever "
+      "there is, as one did that is run again.");
   bind_fields(options, kGenerateFields);
   nanobind::class_<PolicyOptions> policy(m, "PolicyOptions",
                                          "The constants of the drafting policy; engine/policy_options.h has reasons.");

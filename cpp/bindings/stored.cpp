@@ -1,6 +1,7 @@
 #include "bindings/stored.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -104,9 +105,12 @@ void bind_stored_verbs(nb::class_<Engine>& engine) {
           "Lets the cells go that nobody else has. Idempotent.")
       .def(
           "restore",
-          [](Engine& self, HoldId hold, const std::vector<StoredBranch>& stored) { return self.restore(hold, stored); },
-          "hold"_a, "stored"_a,
-          "New branches over the rows of a hold, all or none. Raises TooManyBranches, InvalidToken, "
+          [](Engine& self, std::optional<HoldId> hold, const std::vector<StoredBranch>& stored) {
+            return self.restore(hold, stored);
+          },
+          "hold"_a.none(), "stored"_a,
+          "New branches over the rows of a hold, or without one where they have no rows; all or none. Raises "
+          "TooManyBranches, InvalidToken, "
           "PositionsExhausted, "
           "and InvalidRange for what does not fit together.")
       .def(

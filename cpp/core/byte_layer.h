@@ -129,7 +129,8 @@ class AGENTKV_API ByteLayer {
   // The layers of the first `groups` groups (SeqCache::seq_discard) of these allocated cells hold nothing of worth
   // until the cells are written again: their memory may be given back. A layer that cannot do that keeps them.
   virtual void discard(std::span<const Cell>, std::uint8_t) {}
-  // Gives memory above the first `cells` cells back to the system, as far as that is worth it.
+  // Nothing is in use above the first `cells` cells: their states are gone, and their memory is given back to the
+  // system, as far as that is worth it.
   virtual void shrink(Cell) noexcept {}
 
   // K and V of cells as they are kept, for saving and for bringing back: cell_bytes() for each, all layers, in an order

@@ -113,6 +113,9 @@ class AGENTKV_API TreeSeqCache : public SeqCache {
   // dropped.
   virtual void commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq = 0) = 0;
   virtual std::int32_t frontier_size(SeqId seq) const = 0;  // nodes, proposed ones included
+  // Throws std::logic_error unless every cell has the owners that the tables say. Takes a walk over all cells: for
+  // tests and debug builds.
+  virtual void check_owners() const = 0;
 };
 
 // The part of a bookkeeping that a byte layer holds: the plan of the open step.

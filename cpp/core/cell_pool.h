@@ -59,10 +59,16 @@ class CellPool {
   // What src[i] is becomes what the free cell dst[i] is, and the other way round.
   void move(std::span<const Cell> src, std::span<const Cell> dst) noexcept;
   void clear() noexcept;
+  // Throws std::logic_error unless these are the owners of each cell, and whether it is kept: see Cells::check_owners.
+  void check(std::span<const std::int32_t> owners, std::span<const std::uint8_t> kept) const;
 
  private:
   bool is_kept(Cell cell) const { return keeps_[static_cast<std::size_t>(cell)] != 0; }
 
+  bool marked_free(Cell cell) const {
+    const auto index = static_cast<std::size_t>(cell);
+    return (free_[index / 64] >> (index % 64) & 1) != 0;
+  }
   void share_many(Cell first, Cell count) noexcept;
   void release_many(Cell first, Cell count) noexcept;
   void mark_free(Cell first, Cell count) noexcept;

@@ -70,6 +70,7 @@ class AGENTKV_API Cells : public Bookkeeping {
   void propose(std::span<const std::int32_t> parents, std::int32_t n, SeqId seq = 0) override;
   void commit(std::span<const std::int32_t> accepted, std::int32_t len, SeqId seq = 0) override;
   std::int32_t frontier_size(SeqId seq) const override;
+  void check_owners() const override;
 
  private:
   Frontier& frontier(SeqId seq) { return frontiers_[static_cast<std::size_t>(seq)]; }

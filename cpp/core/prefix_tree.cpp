@@ -153,6 +153,18 @@ std::vector<RunList> PrefixTree::ends(Pos n) const {
   return out;
 }
 
+RunList PrefixTree::all_runs() const {
+  RunList out;
+  std::vector<const Edge*> left{root_.get()};
+  while (!left.empty()) {
+    const Edge* edge = left.back();
+    left.pop_back();
+    out.insert(out.end(), edge->runs.begin(), edge->runs.end());
+    for (const auto& [_, child] : edge->children) left.push_back(child.get());
+  }
+  return out;
+}
+
 PrefixTree::MovedRuns PrefixTree::moved(const Moved& moved) const {
   MovedRuns out;
   std::vector<Edge*> left{root_.get()};

@@ -35,6 +35,7 @@ class PrefixTree {
   Pos find(std::span<const std::int32_t> tokens) const;
   // The runs of the last n positions before the end of each edge: where histories end, and where they part.
   std::vector<RunList> ends(Pos n) const;
+  RunList all_runs() const;  // of every edge
   // The cells of as many tokens, from position `first` on; they count as used now.
   RunList recall(std::span<const std::int32_t> tokens, Pos first);
   // Lets cells go until n more are free, or nothing is left to let go.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/branch_state.h"
+#include "engine/sequences.h"
 
 namespace agentkv {
 
@@ -20,7 +21,7 @@ struct Made {
 
 struct Branch : BranchState {
   BranchId id = 0;
-  SeqId seq = 0;
+  SequenceLease seq = {};
   Pos n_cached = 0;      // the cache holds what log[0, n_cached) leaves to those that follow
   Job* job = nullptr;    // the live job
   Pos told = 0;          // this many tokens of the log are as they were last told

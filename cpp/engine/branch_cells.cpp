@@ -131,6 +131,14 @@ Cell BranchTable::owned(const Branch& branch, Pos first) const {
   return count;
 }
 
+Cell BranchTable::cells_of(std::span<const BranchId> ids) const {
+  std::vector<bool> seen(static_cast<std::size_t>(cache_->capacity()));
+  for (const BranchId id : ids) {
+    for (const Run& run : cache_->seq_runs(at(id).seq)) std::fill_n(seen.begin() + run.cell, run.length, true);
+  }
+  return static_cast<Cell>(std::count(seen.begin(), seen.end(), true));
+}
+
 Pos BranchTable::lendable(const Branch& branch, Pos length) const {
   for (const Forgotten& gone : branch.forgotten) length = std::min(length, gone.first);
   return coverage(branch).covered(length);

@@ -3,24 +3,38 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/check_owners.h"
 #include "core/errors.h"
 #include "core/message.h"
 #include "engine/job.h"
 
 namespace agentkv {
+namespace {
+
+std::shared_ptr<TreeSeqCache> checked(std::shared_ptr<TreeSeqCache> cache) {
+  if (!cache) throw InvalidEngine("the engine needs a cache");
+  return cache;
+}
+
+}  // namespace
+
 BranchTable::BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation,
                          Window window, Pos quantize_after)
-    : cache_(std::move(cache)), speculation_(speculation), window_(window), quantize_after_(quantize_after) {
-  if (!cache_) throw InvalidEngine("the engine needs a cache");
+    : cache_(checked(std::move(cache))),
+      speculation_(speculation),
+      window_(window),
+      quantize_after_(quantize_after),
+      sequences_(cache_) {
   if (max_branches < 1 || max_branches > cache_->max_sequences()) {
     throw InvalidEngine(error_text("max_branches is ", max_branches, ", but must be from 1 to the ",
                                    cache_->max_sequences(), " sequences of the cache"));
   }
   max_branches_ = static_cast<std::size_t>(max_branches);
-  for (SeqId seq = cache_->max_sequences(); seq-- > 0;) free_.push_back(seq);
 }
 
-Branch& BranchTable::at(BranchId id) {
+Branch& BranchTable::at(BranchId id) { return const_cast<Branch&>(std::as_const(*this).at(id)); }
+
+const Branch& BranchTable::at(BranchId id) const {
   const auto found = branches_.find(id);
   if (found == branches_.end()) throw BranchClosed(error_text("branch ", id, " is closed or never existed"));
   return *found->second;
@@ -46,19 +60,20 @@ void BranchTable::check_here(const Branch& branch) {
 }
 
 void BranchTable::check_room(std::size_t n) const {
-  if (n <= max_branches_ - branches_.size()) return;
-  throw TooManyBranches(error_text(n, n == 1 ? " more branch was" : " more branches were", " asked for, but ",
-                                   branches_.size(), " of at most ", max_branches_, " are live: close some first"));
+  const char* more = n == 1 ? " more branch was asked for, but " : " more branches were asked for, but ";
+  require<TooManyBranches>(n <= max_branches_ - branches_.size(), n, more, branches_.size(), " of at most ",
+                           max_branches_, " are live: close some first");
+  require<TooManyBranches>(n <= sequences_.free(), n, more, sequences_.free(), " of ", cache_->max_sequences(),
+                           " sequences are free: wait for what has the others, or close branches");
 }
 
 Branch& BranchTable::add(BranchState state) {
   check_room(1);
   auto branch = std::make_unique<Branch>(Branch{std::move(state)});
   branch->id = next_id_;
-  branch->seq = free_.back();
+  branch->seq = *sequences_.take();
   branch->lineage.cut(branch->length(), ++epochs_);  // another branch may go on with the last one
   Branch& added = *branches_.emplace(next_id_, std::move(branch)).first->second;
-  free_.pop_back();
   ++next_id_;
   return added;
 }
@@ -74,10 +89,12 @@ std::vector<BranchId> BranchTable::fork(Branch& parent, std::size_t n) {
   check_room(n);
   std::vector<BranchId> children;
   children.reserve(n);
+  const std::uint32_t forks = parent.forks;
   try {
     while (children.size() < n) children.push_back(fork(parent).id);
   } catch (...) {
     for (const BranchId child : children) close(at(child));
+    parent.forks = forks;
     throw;
   }
   return children;
@@ -179,13 +196,11 @@ void BranchTable::close(Branch& branch) noexcept {
   if (branch.changed && branch.told > 0) last_words_.push_back(change_of(branch));
   retain(branch);
   speculation_.closed(branch.id);
-  if (cache_->seq_len(branch.seq) > 0) cache_->seq_rm(branch.seq);
-  free_.push_back(branch.seq);  // has room: the constructor filled it with every sequence
   if (branch.changed) std::erase(changed_, branch.id);
   branches_.erase(branch.id);
 }
 
-Branch& BranchTable::restore(const StoredBranch& stored, SeqId held, LogitsRow next_logits) {
+Branch& BranchTable::restore(const StoredBranch& stored, std::optional<SeqId> held, LogitsRow next_logits) {
   const auto length = static_cast<Pos>(stored.log.size());
   std::int64_t cached = 0;
   for (const Piece& piece : stored.rows) {
@@ -193,6 +208,7 @@ Branch& BranchTable::restore(const StoredBranch& stored, SeqId held, LogitsRow n
                           cached, " positions");
     cached = std::int64_t{piece.to} + piece.length;
   }
+  require<InvalidRange>(held || cached == 0, "rows for ", cached, " positions, and no hold that has them");
   require<InvalidRange>(cached <= length, "rows for ", cached, " positions of ", length, " tokens");
   require<InvalidRange>(!next_logits || (cached == length && length > 0), "logits after ", length, " tokens of which ",
                         cached, " have rows");
@@ -215,7 +231,7 @@ Branch& BranchTable::restore(const StoredBranch& stored, SeqId held, LogitsRow n
                         .forgotten = stored.forgotten,
                         .exact_from = stored.exact_from});
   try {
-    if (cached > 0) cache_->seq_map(held, branch.seq, stored.rows);
+    if (cached > 0) cache_->seq_map(*held, branch.seq, stored.rows);
     branch.n_cached = static_cast<Pos>(cached);
     require<InvalidRange>(covered(branch) == branch.n_cached, "no row for position ", covered(branch), " of ", cached);
   } catch (...) {
@@ -272,22 +288,28 @@ void BranchTable::trim(Branch& branch) {
   if (cache_->seq_len(branch.seq) > branch.n_cached) cache_->seq_rm(branch.seq, branch.n_cached);
 }
 
-std::optional<SeqId> BranchTable::borrow() {
-  if (free_.empty()) return std::nullopt;
-  const SeqId seq = free_.back();
-  free_.pop_back();
+std::optional<SequenceLease> BranchTable::spare() {
+  const std::size_t places = max_branches_ - branches_.size();
+  return sequences_.free() > places ? sequences_.take() : std::nullopt;
+}
+
+std::optional<SequenceLease> BranchTable::borrow(const Branch& branch) {
+  auto seq = sequences_.take();
+  if (seq && branch.n_cached > 0) cache_->seq_cp(branch.seq, *seq, 0, branch.n_cached);
   return seq;
 }
 
-std::optional<SeqId> BranchTable::borrow(const Branch& branch) {
-  if (free_.empty()) return std::nullopt;
-  if (branch.n_cached > 0) cache_->seq_cp(branch.seq, free_.back(), 0, branch.n_cached);
-  return borrow();
-}
-
-void BranchTable::give_back(SeqId seq) {
-  if (cache_->seq_len(seq) > 0) cache_->seq_rm(seq);
-  free_.push_back(seq);
+void BranchTable::check_owners(std::size_t others) const {
+  cache_->check_owners();
+  sequences_.check();
+  owners_agree(sequences_.leased() == branches_.size() + others, sequences_.leased(), " sequences are taken, by ",
+               branches_.size(), " branches and ", others, " others");
+  for (const auto& [id, branch] : branches_) {
+    owners_agree(branch->n_cached == cache_->seq_len(branch->seq) && cache_->frontier_size(branch->seq) == 0, "branch ",
+                 id, " has ", branch->n_cached, " tokens in the cache, and its sequence ", SeqId{branch->seq},
+                 " ends at ", cache_->seq_len(branch->seq), " with ", cache_->frontier_size(branch->seq),
+                 " draft nodes");
+  }
 }
 
 void BranchTable::share(const Branch& src, Branch& dst, Pos length) {

@@ -11,6 +11,7 @@
 #include "engine/branch.h"
 #include "engine/coverage.h"
 #include "engine/log_change.h"
+#include "engine/sequences.h"
 #include "engine/speculation.h"
 #include "engine/stored_branch.h"
 
@@ -23,12 +24,14 @@ class BranchTable {
   BranchTable(std::shared_ptr<TreeSeqCache> cache, std::int32_t max_branches, Speculation& speculation,
               Window window = {}, Pos quantize_after = -1);
 
-  Branch& at(BranchId id);     // throws BranchClosed
+  Branch& at(BranchId id);  // throws BranchClosed
+  const Branch& at(BranchId id) const;
   Branch& idle(BranchId id);   // throws BranchClosed, BranchBusy
   Branch& still(BranchId id);  // the same, but its job may be waiting for room
   std::size_t size() const { return branches_.size(); }
   const std::map<BranchId, std::unique_ptr<Branch>>& all() const { return branches_; }
 
+  void check_room(std::size_t n) const;                       // for so many branches more; throws TooManyBranches
   Branch& create();                                           // throws TooManyBranches
   std::vector<BranchId> fork(Branch& parent, std::size_t n);  // all or none; throws TooManyBranches
   Branch& copy(Branch& branch);                               // its random stream, too; throws TooManyBranches
@@ -48,9 +51,9 @@ class BranchTable {
   void replace(Branch& branch, Pos first, Pos last, std::span<const Token> tokens);
   void close(Branch& branch) noexcept;
 
-  // A new branch over rows of a sequence that is no branch's, of the beginning of its log. Throws TooManyBranches,
-  // InvalidRange for rows that are not there, and for some that lack what their followers look at.
-  Branch& restore(const StoredBranch& stored, SeqId held, LogitsRow next_logits);
+  // A new branch over rows of a sequence that is no branch's, if it has rows, of the beginning of its log. Throws
+  // TooManyBranches, InvalidRange for rows that are not there, and for some that lack what their followers look at.
+  Branch& restore(const StoredBranch& stored, std::optional<SeqId> held, LogitsRow next_logits);
   // The cells from a position on are kept elsewhere, as these rows, and no verb but close works, until they are brought
   // back: the positions of another sequence.
   void set_aside(Branch& branch, std::vector<Piece> rows);
@@ -110,18 +113,21 @@ class BranchTable {
   // Drops the cells past n_cached: rows that were fed on the branch's sequence but are not its tokens.
   void trim(Branch& branch);
 
-  // An empty sequence until give_back(), or one that shares a branch's cells; none when every sequence is taken.
-  std::optional<SeqId> borrow();
-  std::optional<SeqId> borrow(const Branch& branch);
-  void give_back(SeqId seq);
+  // An empty sequence for as long as it takes: none where what is free are the places of branches that may come.
+  std::optional<SequenceLease> spare();
+  // One that shares a branch's cells, for no longer than a step; none when every sequence is taken.
+  std::optional<SequenceLease> borrow(const Branch& branch);
 
   std::size_t groups() const { return window_.groups.size(); }  // of layers, some of which have windows
   TreeSeqCache& cache() { return *cache_; }
+  Cell cells_of(std::span<const BranchId> ids) const;  // that these have, each once; throws BranchClosed
+  // Throws std::logic_error unless every sequence is free, or of a branch, or one of so many others, and branches have
+  // of the cache what they say. Between steps.
+  void check_owners(std::size_t others) const;
   Cell free_cells() const { return cache_->capacity() - cache_->used(); }
 
  private:
   static LogChange change_of(const Branch& branch);
-  void check_room(std::size_t n) const;
   Branch& add(BranchState state);
   Branch& fork(Branch& parent);
   Branch& sharing(const Branch& branch, BranchState state);  // a new branch that shares its cells
@@ -137,8 +143,8 @@ class BranchTable {
   const Window window_;
   const Pos quantize_after_;  // -1: nothing is quantised
   std::size_t max_branches_;
+  Sequences sequences_;
   std::map<BranchId, std::unique_ptr<Branch>> branches_;
-  std::vector<SeqId> free_;  // sequences that hold nothing
   std::vector<BranchId> changed_;
   std::vector<LogChange> last_words_;  // of branches that were closed
   BranchId next_id_ = 0;

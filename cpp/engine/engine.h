@@ -61,6 +61,7 @@ class Engine {
   // Moves cells to the front of the cache, of which the first cells that are returned are in use or retained then. With
   // `retain`, what was retained beyond so many cells is let go first.
   Cell compact(std::optional<Cell> retain = {});
+  Cell cells_of(std::span<const BranchId> branches) const { return branches_.cells_of(branches); }  // each once
   // Which history a branch has: its length, and the epoch of its last token.
   std::pair<Pos, Epoch> end(BranchId branch);
   const Branch& branch(BranchId id) { return branches_.at(id); }
@@ -70,7 +71,8 @@ class Engine {
   // Branches whose K and V are kept outside of the cache, see held_cells.h. What is in the cells is for whoever holds
   // them to read and write.
   HeldCells& held() { return held_; }
-  std::vector<BranchId> restore(HoldId hold, std::span<const StoredBranch> stored);  // all or none
+  // All or none; without a hold those that have no rows.
+  std::vector<BranchId> restore(std::optional<HoldId> hold, std::span<const StoredBranch> stored);
   // Rows of a hold by take_unshared(): their cells are the hold's alone from now on, and the branch waits for them.
   void set_aside(BranchId branch, HoldId hold);
   void bring_back(BranchId branch, HoldId hold);  // the rows lie in another hold now
@@ -97,6 +99,9 @@ class Engine {
   StepReport settle();
 
   Stats stats();
+  // Throws std::logic_error unless every sequence and every cell has the owners that the tables say: for tests. Builds
+  // with AGENTKV_CHECK_OWNERS do so after each step.
+  void check_owners() const { branches_.check_owners(held_.size()); }
   const BranchTable& branches() const { return branches_; }
   const std::shared_ptr<ModelRunner>& runner() const { return runner_; }
   const Vocabulary& vocabulary() const { return vocabulary_; }

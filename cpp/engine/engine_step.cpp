@@ -51,6 +51,9 @@ StepReport Engine::step() {
   report.forward_seconds = stats_.forward_seconds - forward_before;
   report.draft_seconds = stats_.draft_seconds - draft_before;
   stats_.overhead_seconds += report.seconds - report.forward_seconds;
+#ifdef AGENTKV_CHECK_OWNERS
+  check_owners();
+#endif
   return report;
 }
 

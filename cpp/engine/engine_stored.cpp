@@ -5,8 +5,10 @@
 
 namespace agentkv {
 
-std::vector<BranchId> Engine::restore(HoldId hold, std::span<const StoredBranch> stored) {
-  const SeqId seq = held_.sequence(hold);
+std::vector<BranchId> Engine::restore(std::optional<HoldId> hold, std::span<const StoredBranch> stored) {
+  std::optional<SeqId> seq;
+  if (hold) seq = held_.sequence(*hold);
+  branches_.check_room(stored.size());
   for (const StoredBranch& image : stored) {
     vocabulary_.check(image.log);
     check_positions({}, image.log.size());

@@ -126,7 +126,7 @@ void ExtendJob::offer(Batch& batch) {
 void ExtendJob::absorb(const RowResults& rows) {
   advance(rows.segment.count);
   if (fed_ < tokens_.size()) return;
-  branch_.next_logits = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
+  branch_.next_logits = context_.rows.copy(checked_row(rows.row(rows.segment.begin + rows.segment.count - 1)));
   finish();
   branch_.made = {id(), base_length_, base_row_};
 }

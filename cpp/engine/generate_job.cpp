@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "core/errors.h"
 #include "core/message.h"
@@ -17,13 +18,16 @@ void GenerateOptions::validate(Token vocab_size, Pos length) const {
     throw InvalidSampling(error_text(name, " is ", count, ", but the branch holds ", length, " tokens"));
   }
   sampling.validate(vocab_size);
+  const bool ordered = std::is_sorted(pauses.begin(), pauses.end()) && (pauses.empty() || pauses.front() >= 0);
+  require<InvalidSampling>(ordered && (pauses.empty() || wait_for_room),
+                           "pauses are counts of tokens, in order, of a generation that waits for room");
 }
 
 GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const GenerateOptions& options)
     : Job(id, branch, context),
       options_(options),
       before_(branch.log.end() - options.made, branch.log.end()),
-      matcher_(options.stop) {
+      matcher_(options.stop, context.vocabulary) {
   branch.made = {};
   outcome_.prompt_tokens = branch.length();
   if (options_.emit) base_row_ = branch.next_logits;
@@ -37,6 +41,10 @@ GenerateJob::GenerateJob(JobId id, Branch& branch, JobContext& context, const Ge
 }
 
 void GenerateJob::prepare() {
+  if (until_pause() == 0) {
+    ++paused_;
+    if (asks_for_room()) return;
+  }
   if (!branch_.next_logits) return context_.branches.take_last(branch_);
   if (left() == 0) return;  // it asks for room when it is to offer rows
   if (constrained_) return context_.constraints.add(turn(0));
@@ -62,6 +70,11 @@ std::int32_t GenerateJob::left() const {
   return context_.max_positions == 0 ? wanted : std::min(wanted, context_.max_positions - branch_.length());
 }
 
+std::int32_t GenerateJob::until_pause() const {
+  if (paused_ == options_.pauses.size()) return std::numeric_limits<std::int32_t>::max();
+  return options_.pauses[paused_] - static_cast<std::int32_t>(outcome_.tokens.size());
+}
+
 void GenerateJob::offer(Batch& batch) {
   if (left() == 0) return no_room(0, batch.free_cells());  // for want of positions
   const auto tokens = branch_.pending();
@@ -74,7 +87,7 @@ void GenerateJob::offer(Batch& batch) {
              .decode = true,
              .draft = draft()});
   // A round makes one token without a draft; deeper than what is still wanted besides, a draft is wasted.
-  const std::int32_t deepest = left() - 1;
+  const std::int32_t deepest = std::min(left(), until_pause()) - 1;
   if (speculator_) speculator_->draft = {};
   if (speculator_ && deepest > 0) context_.speculation.add({this, &branch_, &*speculator_, deepest});
   if (!constrained_) return;
@@ -182,11 +195,13 @@ std::vector<TokenLogprob> GenerateJob::most_likely(std::span<const float> row) {
 
 const char* GenerateJob::reason_to_end(Token token) {
   const Vocabulary& vocabulary = context_.vocabulary;
+  const bool stopped =
+      vocabulary.is_special(token) ? matcher_.push_special(token) : matcher_.push(vocabulary.bytes(token));
   if (vocabulary.is_eos(token) && !options_.ignore_eos) {
     if (constrained_) branch_.output.complete = true;
-    return "eos";
+    return matcher_.cut() > 0 ? "stop" : "eos";
   }
-  if (!vocabulary.is_special(token) && matcher_.push(vocabulary.bytes(token))) return "stop";
+  if (stopped) return "stop";
   if (outcome_.tokens.size() == static_cast<std::size_t>(options_.max_tokens)) return reason_at_limit("length");
   const bool asks = options_.wait_for_room && room_ != Room::Refused;
   return left() == 0 && !asks ? reason_at_limit("context_full") : nullptr;

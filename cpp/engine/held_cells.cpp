@@ -66,18 +66,19 @@ StoredBranch stored(const Branch& branch) {
 
 }  // namespace
 
-SeqId HeldCells::spare() {
-  const auto seq = branches_.borrow();
-  if (!seq) {
-    throw TooManyBranches(error_text("more saves and loads at once than there are spare sequences, with ",
-                                     branches_.size(), " live branches: wait for one of them, or close branches"));
-  }
-  return *seq;
+SequenceLease HeldCells::spare() {
+  auto seq = branches_.spare();
+  require<TooManyBranches>(seq.has_value(),
+                           "more saves, loads and offloads at once than there are spare sequences, of "
+                           "which ",
+                           holds_.size(), " are taken: wait for one of them");
+  return std::move(*seq);
 }
 
-HeldCells::Hold HeldCells::add(SeqId seq) {
-  holds_.emplace(next_, seq);
-  return {next_++, branches_.cache().seq_len(seq)};
+HeldCells::Hold HeldCells::add(SequenceLease seq) {
+  const Pos rows = branches_.cache().seq_len(seq);
+  holds_.emplace(next_, std::move(seq));
+  return {next_++, rows};
 }
 
 std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<const BranchId> ids) {
@@ -85,24 +86,19 @@ std::pair<HeldCells::Hold, std::vector<StoredBranch>> HeldCells::take(std::span<
   std::vector<StoredBranch> images;
   TreeSeqCache& cache = branches_.cache();
   Rows rows(cache.capacity());
-  const SeqId seq = spare();
-  try {
-    for (const BranchId id : ids) {
-      const Branch& branch = branches_.at(id);
-      StoredBranch& image = images.emplace_back(stored(branch));
-      std::vector<Piece> fresh;
-      const Pos covered = branches_.storable(branch);
-      if (covered < branch.length()) image.next_logits.clear();  // of what will be fed again
-      for (const Run& run : overlapping(cache.seq_runs(branch.seq), 0, covered)) {
-        rows.add(clip(run, 0, covered), image.rows, fresh);
-      }
-      if (!fresh.empty()) cache.seq_map(branch.seq, seq, fresh);
+  SequenceLease seq = spare();
+  for (const BranchId id : ids) {
+    const Branch& branch = branches_.at(id);
+    StoredBranch& image = images.emplace_back(stored(branch));
+    std::vector<Piece> fresh;
+    const Pos covered = branches_.storable(branch);
+    if (covered < branch.length()) image.next_logits.clear();  // of what will be fed again
+    for (const Run& run : overlapping(cache.seq_runs(branch.seq), 0, covered)) {
+      rows.add(clip(run, 0, covered), image.rows, fresh);
     }
-    return {add(seq), std::move(images)};
-  } catch (...) {
-    branches_.give_back(seq);
-    throw;
+    if (!fresh.empty()) cache.seq_map(branch.seq, seq, fresh);
   }
+  return {add(std::move(seq)), std::move(images)};
 }
 
 HeldCells::Hold HeldCells::take_unshared(BranchId id) {
@@ -118,14 +114,9 @@ HeldCells::Hold HeldCells::take_unshared(BranchId id) {
     rows.push_back({part.position, row, part.length});
     row += part.length;
   }
-  const SeqId seq = spare();
-  try {
-    if (!rows.empty()) cache.seq_map(branch.seq, seq, rows);
-    return add(seq);
-  } catch (...) {
-    branches_.give_back(seq);
-    throw;
-  }
+  SequenceLease seq = spare();
+  if (!rows.empty()) cache.seq_map(branch.seq, seq, rows);
+  return add(std::move(seq));
 }
 
 HeldCells::Hold HeldCells::reserve(Pos rows, Cell align) {
@@ -133,15 +124,10 @@ HeldCells::Hold HeldCells::reserve(Pos rows, Cell align) {
   const Cell free = branches_.free_cells();
   require<ContextFull>(rows <= free, "bringing back what is stored needs ", rows, " cells, but ", free, " of ",
                        branches_.cache().capacity(), " are free: close or roll back branches, or open a larger cache");
-  const SeqId seq = spare();
-  try {
-    TreeSeqCache& cache = branches_.cache();
-    if (align == 0 || rows == 0 || !cache.seq_grow_run(seq, rows, align)) cache.seq_grow(seq, rows);
-    return add(seq);
-  } catch (...) {
-    branches_.give_back(seq);
-    throw;
-  }
+  SequenceLease seq = spare();
+  TreeSeqCache& cache = branches_.cache();
+  if (align == 0 || rows == 0 || !cache.seq_grow_run(seq, rows, align)) cache.seq_grow(seq, rows);
+  return add(std::move(seq));
 }
 
 SeqId HeldCells::sequence(HoldId id) const {
@@ -201,11 +187,6 @@ std::vector<Piece> HeldCells::end_of(HoldId id, const Branch& branch) const {
   return pieces;
 }
 
-void HeldCells::release(HoldId id) {
-  const auto found = holds_.find(id);
-  if (found == holds_.end()) return;
-  branches_.give_back(found->second);
-  holds_.erase(found);
-}
+void HeldCells::release(HoldId id) { holds_.erase(id); }
 
 }  // namespace agentkv

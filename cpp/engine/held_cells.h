@@ -43,15 +43,16 @@ class HeldCells {
   std::vector<std::uint8_t> lacks(HoldId id, Pos first, Pos count) const;
   void discard(HoldId id, Pos first, std::span<const std::uint8_t> lacks);
   bool empty() const { return holds_.empty(); }
+  std::size_t size() const { return holds_.size(); }
   SeqId sequence(HoldId id) const;  // throws InvalidRange for a hold that there is not
   void release(HoldId id);          // one that was released is left alone
 
  private:
-  Hold add(SeqId seq);
-  SeqId spare();
+  Hold add(SequenceLease seq);
+  SequenceLease spare();
 
   BranchTable& branches_;
-  std::map<HoldId, SeqId> holds_;
+  std::map<HoldId, SequenceLease> holds_;
   HoldId next_ = 0;
 };
 

@@ -76,9 +76,10 @@ struct GenerateOptions {
   std::uint64_t seed = 0;
   bool ignore_eos = false;
   bool emit = false;
-  std::int32_t emit_ahead = 0;    // pauses when so many emitted tokens are not taken; 0: never
-  bool wait_for_room = false;     // where there is none, until go_on()
-  std::int32_t top_logprobs = 0;  // so many of the likeliest tokens are told beside each one
+  std::int32_t emit_ahead = 0;            // pauses when so many emitted tokens are not taken; 0: never
+  bool wait_for_room = false;             // where there is none, until go_on()
+  std::vector<std::int32_t> pauses = {};  // and once it has made so many tokens, in order, whatever room there is
+  std::int32_t top_logprobs = 0;          // so many of the likeliest tokens are told beside each one
   // What an earlier generation, which this one goes on with, had put at the end of the log:
   std::int32_t made = 0;                             // tokens that penalties count
   std::int32_t output_made = 0;                      // tokens of the output under the constraint
@@ -95,7 +96,7 @@ inline constexpr std::tuple kGenerateFields{
     Field{"emit_ahead", &GenerateOptions::emit_ahead},       Field{"top_logprobs", &GenerateOptions::top_logprobs},
     Field{"wait_for_room", &GenerateOptions::wait_for_room}, Field{"drafter", &GenerateOptions::drafter},
     Field{"constraint", &GenerateOptions::constraint},       Field{"made", &GenerateOptions::made},
-    Field{"output_made", &GenerateOptions::output_made},
+    Field{"output_made", &GenerateOptions::output_made},     Field{"pauses", &GenerateOptions::pauses},
 };
 
 // Samples tokens until something ends it. Every token goes into the log; the last one is not in the cache.
@@ -122,6 +123,7 @@ class GenerateJob final : public Job {
  private:
   void prepare() override;
   std::int32_t left() const;  // tokens that it may still make
+  std::int32_t until_pause() const;
   Draft* draft();
   PendingTurn turn(std::int32_t max_forced);
   // After a node of what rides, or after the log (-1). Returns the reason to end, or null to go on.
@@ -139,6 +141,7 @@ class GenerateJob final : public Job {
 
   bool asks_for_room();
 
+  std::size_t paused_ = 0;  // so many times it did
   Room room_ = Room::Enough;
   LogitsRow base_row_ = {};  // of the branch when it began, where its reader may take everything back
   StopMatcher matcher_;
@@ -176,7 +179,7 @@ class SelectJob final : public Job {
   std::size_t next_ = 0;                    // choices before it were offered
   std::size_t scored_ = 0;                  // choices of which every later token is scored
   bool offered_ = false;                    // something rides in this step
-  std::vector<SeqId> borrowed_;             // for this step
+  std::vector<SequenceLease> borrowed_;     // for this step
 };
 
 }  // namespace agentkv

@@ -20,7 +20,7 @@ void LogitsJob::offer(Batch& batch) {
 }
 
 void LogitsJob::absorb(const RowResults& rows) {
-  branch_.next_logits = context_.rows.copy(rows.row(rows.segment.begin + rows.segment.count - 1));
+  branch_.next_logits = context_.rows.copy(checked_row(rows.row(rows.segment.begin + rows.segment.count - 1)));
   outcome_.logits = *branch_.next_logits;
   finish();
 }

@@ -27,7 +27,10 @@ void require(bool good, const char* name, double value, const char* bound) {
 RowSummary checked_summary(std::span<const float> row) {
   const RowSummary summary = summarise(row);
   if (!std::isfinite(summary.log_sum_exp)) {
-    throw ForwardFailed("the model returned logits that are no distribution (NaN, +inf, or all -inf)");
+    throw ForwardFailed(
+        "the model returned logits that are no distribution (NaN, +inf, or all -inf): its weights, or the cells that "
+        "it "
+        "read, are damaged");
   }
   return summary;
 }
@@ -248,6 +251,11 @@ Token Sampler::draw_any(std::span<const float> scores, float max, const Sampling
     if (mass > target) break;
   }
   return static_cast<Token>(begin + last);
+}
+
+std::span<const float> checked_row(std::span<const float> row) {
+  checked_summary(row);
+  return row;
 }
 
 double log_normaliser(std::span<const float> row) { return checked_summary(row).log_sum_exp; }

@@ -93,6 +93,9 @@ class Sampler {
   std::vector<Candidate> candidates_;
 };
 
+// The row itself. Throws ForwardFailed as sample() does.
+std::span<const float> checked_row(std::span<const float> row);
+
 // log(sum(exp(row))): an entry less this is its log-probability. Throws ForwardFailed as sample() does.
 double log_normaliser(std::span<const float> row);
 

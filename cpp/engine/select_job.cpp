@@ -57,14 +57,12 @@ bool SelectJob::offer_choice(Batch& batch, std::size_t n_pending) {
     if (!offered_) no_room(static_cast<Cell>(input.size()), batch.free_cells());
     return false;
   }
-  auto seq = context_.branches.borrow(branch_);
-  if (!seq && offered_) return false;
-  if (seq) borrowed_.push_back(*seq);
-  batch.add({.job = this,
-             .seq = seq.value_or(branch_.seq),  // with none to borrow the branch's own serves, one choice at a time
-             .tokens = input,
-             .first_logits = n_pending,
-             .tag = next_});
+  auto borrowed = context_.branches.borrow(branch_);
+  if (!borrowed && offered_) return false;
+  const SeqId seq =
+      borrowed ? *borrowed : branch_.seq;  // with none to borrow the branch's own serves, one choice at a time
+  if (borrowed) borrowed_.push_back(std::move(*borrowed));
+  batch.add({.job = this, .seq = seq, .tokens = input, .first_logits = n_pending, .tag = next_});
   offered_ = true;
   return true;
 }
@@ -101,7 +99,6 @@ void SelectJob::finish_if_scored() {
 }
 
 void SelectJob::give_back() {
-  for (const SeqId seq : borrowed_) context_.branches.give_back(seq);
   borrowed_.clear();
   context_.branches.trim(branch_);
 }

@@ -26,6 +26,9 @@ Vocabulary::Vocabulary(Token size, std::span<const std::string_view> token_bytes
     if (i < token_bytes.size()) bytes_ += token_bytes[i];
   }
   begin_.push_back(bytes_.size());
+  for (Token token = 0; token < size; ++token) {
+    if (is_special(token)) special_ids_.push_back(token);
+  }
 }
 
 void Vocabulary::check(std::span<const Token> tokens) const {

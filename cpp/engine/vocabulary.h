@@ -23,6 +23,7 @@ class Vocabulary {
   }
   bool is_eos(Token token) const { return eos_[static_cast<std::size_t>(token)]; }
   bool is_special(Token token) const { return special_[static_cast<std::size_t>(token)]; }
+  std::span<const Token> special_ids() const { return special_ids_; }
 
   void check(std::span<const Token> tokens) const;  // throws InvalidToken
 
@@ -32,6 +33,7 @@ class Vocabulary {
   std::vector<std::size_t> begin_;  // [size + 1] into bytes_
   std::vector<bool> eos_;
   std::vector<bool> special_;
+  std::vector<Token> special_ids_;
 };
 
 }  // namespace agentkv

@@ -55,6 +55,7 @@ class KvCache final : public ByteLayer {
   void read_cells(std::span<const Cell> cells, std::span<std::byte> bytes) const override;
   void write_cells(std::span<const Cell> cells, std::span<const std::byte> bytes) override;
   void discard(std::span<const Cell> cells, std::uint8_t groups) override;  // states alone
+  void shrink(Cell cells) noexcept override;                                // states alone
   std::vector<CellArray> state_arrays() const override;
   bool has_state(Cell cell) const override;
   std::size_t states() const override;

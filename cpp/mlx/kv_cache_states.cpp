@@ -182,4 +182,16 @@ void KvCache::discard(std::span<const Cell> cells, std::uint8_t groups) {
   });
 }
 
+void KvCache::shrink(Cell cells) noexcept {
+  try {
+    on_owner([&] {
+      for (Layer& layer : layers_) {
+        if (layer.states) layer.states->drop_from(cells);
+      }
+      count_bytes();
+    });
+  } catch (const std::exception&) {  // a process that was forked has no owner, and nothing that it could free
+  }
+}
+
 }  // namespace agentkv::mlx

@@ -12,6 +12,8 @@ void States::drop(std::span<const Cell> cells) {
   for (const Cell cell : cells) of_cell_.erase(cell);
 }
 
+void States::drop_from(Cell first) { of_cell_.erase(of_cell_.lower_bound(first), of_cell_.end()); }
+
 void States::move(const Cell* src, const Cell* dst, std::size_t n) {
   std::vector<decltype(of_cell_)::node_type> taken;
   for (std::size_t i = 0; i < n; ++i) taken.push_back(of_cell_.extract(src[i]));

@@ -25,6 +25,7 @@ class States {
   // Has the cell one that stays?
   bool lasts(Cell cell) const { return has(cell) && !of_cell_.at(cell).passes_on; }
   void drop(std::span<const Cell> cells);
+  void drop_from(Cell first);  // of that cell and all above
   // Those of cells src[i] become those of dst[i], as if all were taken before any is put.
   void move(const Cell* src, const Cell* dst, std::size_t n);
 

@@ -4,20 +4,19 @@
 #include <cstddef>
 #include <memory>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 #include "core/cache.h"
+#include "engine/sequences.h"
 #include "engine/types.h"
 
 namespace agentkv {
 
-// State has members `SeqId seq` and `DraftTree tree`, and is made empty.
+// State has members `SequenceLease seq` and `DraftTree tree`, and is made empty.
 template <class State>
 class BranchStates {
  public:
-  explicit BranchStates(std::shared_ptr<TreeSeqCache> cache) : cache_(std::move(cache)) {
-    for (SeqId seq = cache_->max_sequences(); seq-- > 0;) free_.push_back(seq);
-  }
+  explicit BranchStates(std::shared_ptr<TreeSeqCache> cache) : cache_(std::move(cache)), sequences_(cache_) {}
 
   State* find(BranchId branch) {
     const auto found = branches_.find(branch);
@@ -27,20 +26,14 @@ class BranchStates {
   // The branch's state, made where it has none; null when every sequence is taken. Stays where it is until closed.
   State* open(BranchId branch) {
     if (State* state = find(branch)) return state;
-    if (free_.empty()) return nullptr;
+    auto seq = sequences_.take();
+    if (!seq) return nullptr;
     State& state = branches_[branch];
-    state.seq = free_.back();
-    free_.pop_back();
+    state.seq = std::move(*seq);
     return &state;
   }
 
-  void close(BranchId branch) {
-    const auto found = branches_.find(branch);
-    if (found == branches_.end()) return;
-    truncate(found->second, 0);
-    free_.push_back(found->second.seq);
-    branches_.erase(found);
-  }
+  void close(BranchId branch) { branches_.erase(branch); }
 
   // The sequence keeps its first `length` tokens at most, and no draft nodes.
   void truncate(State& state, Pos length) {
@@ -58,8 +51,8 @@ class BranchStates {
 
  private:
   std::shared_ptr<TreeSeqCache> cache_;
+  Sequences sequences_;
   std::unordered_map<BranchId, State> branches_;
-  std::vector<SeqId> free_;
 };
 
 }  // namespace agentkv

@@ -24,6 +24,9 @@ inline TreeOptions checked(TreeOptions options) {
   if (!(options.min_reach >= 0 && options.min_reach < 1)) {
     throw InvalidDrafter(error_text("the drafter's min_reach is ", options.min_reach, ", but must be in [0, 1)"));
   }
+  if (options.vocab_size < 0) {
+    throw InvalidDrafter(error_text("the drafter's vocab_size is ", options.vocab_size, ", but must be at least 0"));
+  }
   return options;
 }
 

@@ -26,9 +26,10 @@ void DraftRound::feed(Token token, bool last) {
 void DraftRound::absorb(const LevelRows& rows, std::span<const float> logits) {
   const std::size_t n_rows = rows.logits_indices.size();
   const std::size_t vocab = n_rows == 0 ? 0 : logits.size() / n_rows;
+  const std::size_t known = options_.vocab_size > 0 ? std::min<std::size_t>(vocab, options_.vocab_size) : vocab;
   for (std::size_t i = 0; i < n_rows; ++i, ++absorbed_) {
     const auto [branch, node] = logits_rows_[absorbed_];
-    const auto children = likely_.of(logits.subspan(i * vocab, vocab), options_.top_k);
+    const auto children = likely_.of(logits.subspan(i * vocab, known), options_.top_k);
     branches_[branch].tree->grow(node, static_cast<std::int32_t>(absorbed_), children, target_of_);
   }
 }

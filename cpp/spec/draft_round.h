@@ -15,9 +15,10 @@
 namespace agentkv {
 
 struct TreeOptions {
-  std::int32_t width = 8;   // nodes per branch that a level runs: those with the greatest reach
-  std::int32_t top_k = 8;   // children that each of them gets
-  float min_reach = 0.01f;  // nodes that the model itself gives less than this probability are not run
+  std::int32_t width = 8;       // nodes per branch that a level runs: those with the greatest reach
+  std::int32_t top_k = 8;       // children that each of them gets
+  float min_reach = 0.01f;      // nodes that the model itself gives less than this probability are not run
+  std::int32_t vocab_size = 0;  // ids from it on are padding, and never proposed; 0: the program has none
 };
 
 // Work of a drafter since it was made.

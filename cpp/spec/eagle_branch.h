@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/sequences.h"
 #include "engine/types.h"
 #include "spec/draft_tree.h"
 
@@ -15,7 +16,7 @@ namespace agentkv {
 // [first_row(), n()). Entry i of the head's cache is made of token i + 1 and the features of token i, so an entry needs
 // a token more than the features; the last one can be made once it is known which token comes next.
 struct EagleBranch {
-  SeqId seq = -1;
+  SequenceLease seq;
   Pos offset = 0;
   std::vector<Token> tokens;    // [n]
   std::vector<float> features;  // [n_rows, width]

@@ -17,6 +17,8 @@ ModelDrafter::ModelDrafter(std::shared_ptr<ModelRunner> program, std::shared_ptr
                            TreeOptions options)
     : program_(checked(std::move(program), "program")),
       cache_(checked(std::move(cache), "tree cache")),
+      vocab_size_(options.vocab_size > 0 ? std::min(options.vocab_size, program_->info().vocab_size)
+                                         : program_->info().vocab_size),
       branches_(cache_),
       round_(*cache_, program_->info().max_tokens, program_->info().max_logits, checked(options)),
       prefill_(*cache_, program_->info().max_tokens, program_->info().max_logits) {}
@@ -28,6 +30,7 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
     if (!state) continue;
     reconcile(*state, request.history);
     const auto missing = request.history.subspan(state->log.size());
+    if (!knows(missing)) continue;
     if (static_cast<Cell>(missing.size()) > round_.free_cells()) branches_.drop_nodes();
     if (static_cast<Cell>(missing.size()) > round_.free_cells()) continue;
     round_.add(request, state->seq, state->tree);
@@ -36,6 +39,10 @@ void ModelDrafter::propose(std::span<DraftRequest> requests) {
     state->known = static_cast<Pos>(request.history.size()) - 1;  // the last one may be taken back
   }
   round_.run([this](const LevelRows& rows, std::span<const std::int32_t>) { return forward(rows); });
+}
+
+bool ModelDrafter::knows(std::span<const Token> tokens) const {
+  return std::all_of(tokens.begin(), tokens.end(), [&](Token token) { return token < vocab_size_; });
 }
 
 // Drops what the branch no longer says and takes over what the last draft got right, so that the log is a prefix of
@@ -91,6 +98,7 @@ void ModelDrafter::observe(BranchId branch, Pos first, std::span<const Token> to
   if (!std::equal(overlap.begin(), overlap.end(), state->log.begin() + first)) return;
   keep(*state, held);  // without the draft's nodes: few of them are in a text of this length
   const auto fresh = tokens.subspan(overlap.size());
+  if (!knows(fresh)) return;
   prefill_.clear();
   if (static_cast<Cell>(fresh.size()) > prefill_.free_cells()) return;
   for (const Token token : fresh) prefill_.add_plain(state->seq, token, false);

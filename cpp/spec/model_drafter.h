@@ -15,7 +15,8 @@
 namespace agentkv {
 
 // Rows of a round stay in the cache, so that tokens of the last draft that the target accepts are not computed again.
-// All branches share one forward per level. A branch that finds no cell or sequence free gets no draft.
+// All branches share one forward per level. A branch that finds no cell or sequence free gets no draft, nor does one
+// that holds a token beyond the vocabulary.
 class ModelDrafter final : public Drafter {
  public:
   // Throws InvalidDrafter for a missing program or cache, and for options below 1.
@@ -33,12 +34,13 @@ class ModelDrafter final : public Drafter {
 
  private:
   struct FedBranch {
-    SeqId seq = -1;
+    SequenceLease seq;
     std::vector<Token> log;  // what its sequence holds
     Pos known = 0;           // tokens of it that are the branch's for as long as nobody says otherwise
     DraftTree tree;          // of the last round; the nodes that ran are the sequence's frontier
   };
 
+  bool knows(std::span<const Token> tokens) const;
   void keep(FedBranch& state, Pos length);
   void reconcile(FedBranch& state, std::span<const Token> history);
   void accept(FedBranch& state, std::span<const Token> history);
@@ -46,6 +48,7 @@ class ModelDrafter final : public Drafter {
 
   const std::shared_ptr<ModelRunner> program_;
   const std::shared_ptr<TreeSeqCache> cache_;
+  const std::int32_t vocab_size_;
   BranchStates<FedBranch> branches_;
   DraftRound round_;
   LevelRunner prefill_;

@@ -830,10 +830,10 @@ class Sampling:
 
 class GenerateOptions:
     """
-    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each. made, output_made: so many tokens at the end of the branch are of this generation already: penalties count those, and the output under a constraint began with these.
+    max_tokens: at least 1. stop: strings that end it. seed: of its draws, 0 <= seed < 2**64. emit: each token appears in StepReport.emitted; with emit_ahead above 0 the generation pauses while so many of them are not `taken`. drafter: guesses tokens, so that the same ones take fewer forwards. constraint: what may be said. top_logprobs: 0 to 20, how many of the likeliest tokens are told with each. made, output_made: so many tokens at the end of the branch are of this generation already: penalties count those, and the output under a constraint began with these. pauses: numbers of tokens, in order, at which it waits for room (wait_for_room) whatever there is, as one did that is run again.
     """
 
-    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, wait_for_room: bool = False, drafter: Drafter | None = None, constraint: Constraint | None = None, made: int = 0, output_made: int = 0) -> None: ...
+    def __init__(self, *, max_tokens: int = 0, stop: Sequence[str] = [], sampling: Sampling = ..., seed: int = 0, ignore_eos: bool = False, emit: bool = False, emit_ahead: int = 0, top_logprobs: int = 0, wait_for_room: bool = False, drafter: Drafter | None = None, constraint: Constraint | None = None, made: int = 0, output_made: int = 0, pauses: Sequence[int] = []) -> None: ...
 
     @property
     def max_tokens(self) -> int: ...
@@ -873,6 +873,9 @@ class GenerateOptions:
 
     @property
     def output_made(self) -> int: ...
+
+    @property
+    def pauses(self) -> list[int]: ...
 
 class PolicyOptions:
     """
@@ -1048,6 +1051,16 @@ class Engine:
         Moves cells to the front of the cache: returns the number of the first one that is free and below no other. With `retain`, what was retained beyond so many cells is let go first. Raises InvalidRange.
         """
 
+    def cells_of(self, branches: Sequence[int]) -> int:
+        """
+        How many cells these branches have in the cache, those that several have once. Raises BranchClosed.
+        """
+
+    def check_owners(self) -> None:
+        """
+        For tests: raises RuntimeError unless every sequence and every cell has the owners that the tables say.
+        """
+
     def close(self, branch: int) -> None:
         """Cancels the branch's job and frees its cells. Idempotent."""
 
@@ -1174,9 +1187,9 @@ class Engine:
     def release(self, hold: int) -> None:
         """Lets the cells go that nobody else has. Idempotent."""
 
-    def restore(self, hold: int, stored: Sequence[StoredBranch]) -> list[int]:
+    def restore(self, hold: int | None, stored: Sequence[StoredBranch]) -> list[int]:
         """
-        New branches over the rows of a hold, all or none. Raises TooManyBranches, InvalidToken, PositionsExhausted, and InvalidRange for what does not fit together.
+        New branches over the rows of a hold, or without one where they have no rows; all or none. Raises TooManyBranches, InvalidToken, PositionsExhausted, and InvalidRange for what does not fit together.
         """
 
     def set_aside(self, branch: int, hold: int) -> None:
@@ -1395,9 +1408,9 @@ class ModelDrafter(Drafter):
     Drafts with a second, smaller program: trees that grow by one forward per level.
     """
 
-    def __init__(self, session: ExecuTorchSession, *, width: int = 8, top_k: int = 8) -> None:
+    def __init__(self, session: ExecuTorchSession, *, width: int = 8, top_k: int = 8, vocab_size: int = 0) -> None:
         """
-        session: this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. Raises InvalidDrafter.
+        session: this drafter's alone; its program speaks the target's vocabulary. Per branch and level, the `width` most likely nodes are run and get `top_k` children each. vocab_size: ids from it on are padding, which is never proposed; 0 where the program has none. Raises InvalidDrafter.
         """
 
     @property

@@ -16,6 +16,13 @@ from tokenizers import AddedToken, Tokenizer, models
 __all__ = ["AddedTokens", "Control", "ControlledText"]
 
 _SHORT = 8192  # characters
+_SEQUENCES = ("normalizers", "pretokenizers")
+# What makes parts of a tokenizer put nothing in front of a text.
+_PREFIXES: dict[str, dict[str, Any]] = {
+    "Prepend": {"prepend": ""},
+    "Metaspace": {"prepend_scheme": "never"},
+    "ByteLevel": {"add_prefix_space": False},
+}
 
 
 class Control(NamedTuple):
@@ -64,6 +71,7 @@ class AddedTokens:
         self._names = {i: secret + chr(0x2800 + n // 256) + chr(0x2800 + n % 256) for n, i in enumerate(self._controls)}
         # Control tokens that the model's own vocabulary holds too, so that its pieces may come together as one.
         self._in_vocabulary = {i for i in self._controls if tokenizer.model.id_to_token(i) is not None}
+        self._plains: dict[tuple[bool, bool], _Plain] = {}
 
     @property
     def ids(self) -> dict[str, int]:
@@ -129,29 +137,34 @@ class AddedTokens:
             return True
         return [(c.start, c.id) for c in self.controls_in(one)] == [(c.start, c.id) for c in self.controls_in(other)]
 
-    def encode_next(self, text: ControlledText) -> list[int]:
-        """Ids of a text that others come before. Some tokenizers begin a text with a space of their own."""
-        if not self._controls or not text.text:
-            return self.encode(text)
-        wall = next(iter(self._controls))
-        name = self._names[wall]
-        moved = [Control(c.start + len(name), c.end + len(name), c.id) for c in self.controls_in(text)]
-        return self.encode(ControlledText(name + text.text, [Control(0, len(name), wall), *moved]))[1:]
+    def encode_next(self, text: ControlledText, *, after_control: bool) -> list[int]:
+        """Ids of a text that comes after a control token, or else after other text. Some tokenizers put a space of
+        their own in front of the first text, and some in front of every text behind a control token."""
+        controls = self.controls_in(text)
+        if after_control:
+            wall = next(iter(self._controls))
+            name = self._names[wall]
+            moved = [Control(c.start + len(name), c.end + len(name), c.id) for c in controls]
+            return self.encode(ControlledText(name + text.text, [Control(0, len(name), wall), *moved]))[1:]
+        whole, end = ControlledText(text.text, controls), len(text.text)
+        first = controls[0].start if controls else end
+        return self._encode(whole.between(0, first), begins=False) + self.encode(whole.between(first, end))
 
     def encode(self, text: ControlledText) -> list[int]:
         """Ids of a text, where only `text.controls` become control tokens."""
-        if text.controls is None:
-            return _ids(self._tokenizer, text.text)
+        return _ids(self._tokenizer, text.text) if text.controls is None else self._encode(text, begins=True)
+
+    def _encode(self, text: ControlledText, *, begins: bool) -> list[int]:
         parts, end = [], 0
-        for control in text.controls:
+        controls = text.controls or ()
+        for control in controls:
             parts += [text.text[end : control.start], self._names[control.id]]
             end = control.end
         named = "".join([*parts, text.text[end:]])
-        ids = self._plain.encode(named)
-        if self._in_vocabulary and sum(i in self._in_vocabulary for i in ids) > sum(
-            control.id in self._in_vocabulary for control in text.controls
-        ):
-            return self._strict.encode(named)
+        ids = self._plain(strict=False, begins=begins).encode(named)
+        known = sum(control.id in self._in_vocabulary for control in controls)
+        if sum(i in self._in_vocabulary for i in ids) > known:
+            return self._plain(strict=True, begins=begins).encode(named)
         return ids
 
     @cached_property
@@ -182,19 +195,23 @@ class AddedTokens:
         ids = _ids_of(self._locator, self._controls.values())
         return {ids[token.content]: i for i, token in self._controls.items()}
 
-    @cached_property
-    def _plain(self) -> _Plain:
-        return _Plain(self._tokenizer, self._tokenizer.model, self._named(), self._spaces)
+    def _plain(self, *, strict: bool, begins: bool) -> _Plain:
+        """Knows control tokens by other names. `strict`: its model cannot make them of their pieces; `begins`: it puts
+        in front of a text what the tokenizer puts there."""
+        key = (strict, begins)
+        if key not in self._plains:
+            model = self._strict_model if strict else self._tokenizer.model
+            self._plains[key] = _Plain(self._tokenizer, model, self._named(), self._spaces, begins)
+        return self._plains[key]
 
     @cached_property
-    def _strict(self) -> _Plain:
-        """As `_plain`, with a model that cannot make control tokens of their pieces."""
+    def _strict_model(self) -> models.Model:
         description = json.loads(self._tokenizer.to_str())
         description["added_tokens"] = []
         description["post_processor"] = None
         _unspell(description["model"], {i: self._names[i] + "\u2800" for i in self._in_vocabulary})
-        model = Tokenizer.from_str(json.dumps(description)).model
-        return _Plain(self._tokenizer, model, self._named(), self._spaces)
+        model: models.Model = Tokenizer.from_str(json.dumps(description)).model
+        return model
 
     def _named(self) -> dict[int, AddedToken]:
         # Found already, with their borders and white space: only when they are taken out of the text is left.
@@ -205,13 +222,19 @@ class _Plain:
     """A tokenizer that knows control tokens by other names."""
 
     def __init__(
-        self, tokenizer: Tokenizer, model: models.Model, named: dict[int, AddedToken], spaces: list[AddedToken]
+        self,
+        tokenizer: Tokenizer,
+        model: models.Model,
+        named: dict[int, AddedToken],
+        spaces: list[AddedToken],
+        begins: bool,
     ) -> None:
+        parts = tokenizer if begins else _without_prefix(tokenizer)
         self._tokenizer = Tokenizer(model)
-        if tokenizer.normalizer is not None:
-            self._tokenizer.normalizer = tokenizer.normalizer
-        if tokenizer.pre_tokenizer is not None:
-            self._tokenizer.pre_tokenizer = tokenizer.pre_tokenizer
+        if parts.normalizer is not None:
+            self._tokenizer.normalizer = parts.normalizer
+        if parts.pre_tokenizer is not None:
+            self._tokenizer.pre_tokenizer = parts.pre_tokenizer
         self._tokenizer.add_tokens([*named.values(), *spaces])
         theirs = {token.content: i for i, token in named.items()} | _ids_of(tokenizer, spaces)
         self._own = {i: theirs[content] for content, i in _ids_of(self._tokenizer, [*named.values(), *spaces]).items()}
@@ -219,6 +242,22 @@ class _Plain:
     def encode(self, text: str) -> list[int]:
         own = self._own
         return [own.get(i, i) for i in _ids(self._tokenizer, text)]
+
+
+def _without_prefix(tokenizer: Tokenizer) -> Tokenizer:
+    """Another one, whose normalizer and pre-tokenizer put nothing in front of a text."""
+    other = Tokenizer(models.WordLevel({"\0": 0}, unk_token="\0"))
+    description = json.loads(other.to_str())
+    for name in ("normalizer", "pre_tokenizer"):
+        part = getattr(tokenizer, name)
+        description[name] = _unprefixed(json.loads(part.__getstate__())) if part is not None else None
+    return Tokenizer.from_str(json.dumps(description))
+
+
+def _unprefixed(part: dict[str, Any]) -> dict[str, Any]:
+    """A normalizer or pre-tokenizer as tokenizer.json describes it, without what it puts in front of a text."""
+    inner = {name: [_unprefixed(each) for each in part[name]] for name in _SEQUENCES if name in part}
+    return {**part, **inner, **_PREFIXES.get(part["type"], {})}
 
 
 def _like(token: AddedToken, content: str) -> AddedToken:

@@ -5,6 +5,7 @@ __all__ = [
     "DraftMismatchError",
     "ExportError",
     "FormatError",
+    "GGUFError",
     "ModelFolderError",
     "PullError",
     "StoreError",
@@ -22,6 +23,10 @@ class BackendError(ImportError):
 
 class ModelFolderError(ValueError):
     """A folder that is no model folder, lacks a file, or holds one that does not fit the others."""
+
+
+class GGUFError(ModelFolderError):
+    """A GGUF file that is cut, damaged, or of a version that is not read."""
 
 
 class DraftMismatchError(ModelFolderError):

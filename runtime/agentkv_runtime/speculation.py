@@ -47,17 +47,12 @@ def open_draft_model(
     """A drafter over the model folder at `path`, with a cache of `capacity` cells of its own.
 
     Per branch and level of a draft, the `width` most likely nodes are run and get `top_k` children each. A `kv_dtype`
-    that only other backends have becomes fp16: what a draft is made with changes no output. Raises
-    DraftMismatchError for a model that speaks other tokens than `target`, ModelFolderError for a folder or an option
-    that does not work.
+    that only other backends have becomes fp16: what a draft is made with changes no output. Embeddings may be padded to
+    different sizes; padded ids are never proposed. Raises DraftMismatchError for a model that speaks other tokens than
+    `target`, ModelFolderError for a folder or an option that does not work.
     """
     folder = read_model_folder(path)
     sides = f"the draft model {folder.path} and its target {target.path}"
-    if folder.manifest.vocab_size != target.manifest.vocab_size:
-        raise DraftMismatchError(
-            f"{sides} have vocabularies of {folder.manifest.vocab_size} and {target.manifest.vocab_size} tokens. "
-            "Give a draft model of the same family"
-        )
     _check_tokenizers(folder, target, sides)
     program = load_folder(folder, verify=verify)
     try:
@@ -67,7 +62,7 @@ def open_draft_model(
             min_chunk=min_chunk,
             max_sequences=max_sequences,
         )
-        return ModelDrafter(session, width=width, top_k=top_k)
+        return ModelDrafter(session, width=width, top_k=top_k, vocab_size=_shared_tokens(folder, target))
     except _core.Error as error:
         raise ModelFolderError(f"{folder.path}: no drafter can be made: {error}") from error
 
@@ -171,10 +166,15 @@ def _check_agreement(head: ExecuTorchHead, manifest: DraftManifest) -> None:
         )
 
 
+def _shared_tokens(draft: ModelFolder, target: ModelFolder) -> int:
+    """How many tokens both models know. What their embeddings have beyond the tokenizer is padding."""
+    return min(draft.manifest.vocab_size, target.manifest.vocab_size, target.tokenizer.vocab_size)
+
+
 def _check_tokenizers(draft: ModelFolder, target: ModelFolder, sides: str) -> None:
     if file_fingerprint(draft.path / "tokenizer.json") == file_fingerprint(target.path / "tokenizer.json"):
         return
-    size = target.manifest.vocab_size
+    size = _shared_tokens(draft, target)
     theirs, ours = draft.tokenizer.token_bytes(size)[:size], target.tokenizer.token_bytes(size)[:size]
     for token, (one, other) in enumerate(zip(theirs, ours, strict=True)):
         if one != other:
@@ -182,8 +182,9 @@ def _check_tokenizers(draft: ModelFolder, target: ModelFolder, sides: str) -> No
                 f"{sides} have different tokenizers: token {token} is {one!r} and {other!r}. Give a draft model of the "
                 "same family"
             )
-    if draft.tokenizer.special_ids != target.tokenizer.special_ids:
+    special, own = ([i for i in each.tokenizer.special_ids if i < size] for each in (draft, target))
+    if special != own:
         raise DraftMismatchError(
-            f"{sides} have different tokenizers: special tokens {draft.tokenizer.special_ids} and "
-            f"{target.tokenizer.special_ids}. Give a draft model of the same family"
+            f"{sides} have different tokenizers: special tokens {special} and {own}. Give a draft model of the same "
+            "family"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ from tokenizers import Tokenizer as _Tokenizer
 
 from agentkv_runtime.added_tokens import AddedTokens, ControlledText
 from agentkv_runtime.chat import ChatTemplate
+from agentkv_runtime.chat_templates import DEFAULT, TEMPLATE_FILES, TOOL_USE, read_templates
+from agentkv_runtime.ends_of_turn import written_end
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.small_files import read_bytes, read_object, read_text
+from agentkv_runtime.small_files import read_bytes, read_object
 from agentkv_runtime.token_bytes import MOST_IDS, TokenBytes, checked_size
 
-__all__ = ["Tokenizer"]
+__all__ = ["TOKENIZER_FILES", "Tokenizer"]
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", *TEMPLATE_FILES)
+"""What `Tokenizer.from_folder` reads, relative to the folder; all but the first may be missing."""
 
 RENDER_SECONDS = 10.0  # that a chat template may run
 _MOST_TOKENIZER_BYTES = 256 << 20  # the largest vocabularies take some 35 MB
@@ -32,19 +38,22 @@ class Tokenizer:
         *,
         config: Mapping[str, Any] | None = None,
         generation_config: Mapping[str, Any] | None = None,
-        chat_template: str | None = None,
+        chat_template: str | Mapping[str, str] | None = None,
     ) -> None:
+        """`chat_template` is one template, or several by name, of which one is "default"."""
         self._tokenizer = tokenizer
         self._config = dict(config or {})
         self._generation_config = dict(generation_config or {})
         self._vocabulary_size = checked_size(tokenizer.get_vocab(with_added_tokens=True))
         self._added = AddedTokens(tokenizer)
-        self._template = ChatTemplate(chat_template, self._named_specials(), self._added) if chat_template else None
+        sources = {DEFAULT: chat_template} if isinstance(chat_template, str) else chat_template or {}
+        specials = self._named_specials()
+        self._templates = {name: ChatTemplate(source, specials, self._added) for name, source in sources.items()}
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
         """Reads `tokenizer.json` and, where present, `tokenizer_config.json`, `generation_config.json` (else
-        `config.json`) and `chat_template.jinja`. Raises TokenizerError."""
+        `config.json`) and chat templates. Raises TokenizerError."""
         path = Path(path)
         file = path / "tokenizer.json"
         if not os.path.lexists(file):
@@ -66,7 +75,7 @@ class Tokenizer:
             config=config,
             generation_config=read_object(path / "generation_config.json", TokenizerError)
             or read_object(path / "config.json", TokenizerError),
-            chat_template=_find_template(path, config),
+            chat_template=read_templates(path, config),
         )
 
     @property
@@ -76,15 +85,16 @@ class Tokenizer:
 
     @cached_property
     def eos_ids(self) -> list[int]:
-        """Ids that end a generation: those of generation_config.json and the tokenizer's own end token."""
+        """Ids that end a generation: those of generation_config.json, the tokenizer's own end token, and what the chat
+        template writes after an assistant's message."""
         declared = self._generation_config.get("eos_token_id")
         ids = declared if isinstance(declared, list) else [declared]
         found = [i for i in ids if isinstance(i, int) and not isinstance(i, bool)]
         for i in found:
             if not 0 <= i < MOST_IDS:
                 raise TokenizerError(f"eos_token_id is {i}, but ids are from 0 to {MOST_IDS - 1}; mend its config")
-        own = self._id_of(self._named_specials().get("eos_token"))
-        return list(dict.fromkeys([*found, *([own] if own is not None else [])]))
+        more = (self._id_of(self._named_specials().get("eos_token")), written_end(self))
+        return list(dict.fromkeys([*found, *(i for i in more if i is not None)]))
 
     @cached_property
     def special_ids(self) -> list[int]:
@@ -105,7 +115,7 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether `apply_chat` works."""
-        return self._template is not None
+        return bool(self._templates)
 
     @property
     def response_template(self) -> Mapping[str, Any] | None:
@@ -120,12 +130,13 @@ class Tokenizer:
 
     def knows(self, text: str) -> bool:
         """Is it an added token, or written by the chat template?"""
-        return text in self.added_ids or (self._template is not None and self._template.writes(text))
+        return text in self.added_ids or any(template.writes(text) for template in self._templates.values())
 
     @property
     def reasoning_name(self) -> str | None:
         """What the chat template calls the reasoning of a message; None where it knows of none."""
-        return self._template.reasoning_name if self._template is not None else None
+        names = (template.reasoning_name for template in self._templates.values())
+        return next((name for name in names if name is not None), None)
 
     def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
         """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token that is spelled out
@@ -146,8 +157,14 @@ class Tokenizer:
         for i in ids:
             if not 0 <= i < size:
                 raise TokenizerError(f"token id {i} is outside the vocabulary of {size}")
-        text: str = self._tokenizer.decode([i for i in ids if i not in skipped], skip_special_tokens=False)
-        return text
+        kept = [i for i in ids if i not in skipped]
+        # What the decoder would read as bytes or marks of spaces, though it spells itself.
+        literal = [place for place, i in enumerate(kept) if i in self._literal]
+        texts = []
+        for begin, end in pairwise([-1, *literal, len(kept)]):
+            texts.append(self._tokenizer.decode(kept[begin + 1 : end], skip_special_tokens=False))
+            texts.append(self._literal[kept[end]] if end < len(kept) else "")
+        return "".join(texts)
 
     def token_bytes(self, size: int | None = None) -> list[bytes]:
         """The bytes that each id stands for; joined, they are the text. `size` pads the list with empty entries up to
@@ -194,15 +211,21 @@ class Tokenizer:
         seconds: float = RENDER_SECONDS,
         check: Callable[[str], None] = lambda _: None,
     ) -> ControlledText:
-        """The text of a conversation, with the control tokens that its template wrote. `check` sees the text before it
-        is worked on, and may raise. Raises TokenizerError, TemplateTimeout after `seconds`."""
-        if self._template is None:
+        """The text of a conversation, with the control tokens that its template wrote; with tools it is the template
+        for those, where there is one. `check` sees the text before it is worked on, and may raise. Raises
+        TokenizerError, TemplateTimeout after `seconds`."""
+        template = self._templates.get(TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT)
+        if template is None:
             raise TokenizerError("the model has no chat template: pass a string that spells the conversation out")
-        return self._template.render(messages, tools, add_generation_prompt, variables, seconds, check)
+        return template.render(messages, tools, add_generation_prompt, variables, seconds, check)
 
-    def encode_rendered(self, text: ControlledText, *, first: bool = True) -> list[int]:
-        """Ids of a rendered text, or of a part of one; `first` where none of it comes before."""
-        return self._added.encode(text) if first else self._added.encode_next(text)
+    def encode_rendered(self, text: ControlledText) -> list[int]:
+        """Ids of a rendered text."""
+        return self._added.encode(text)
+
+    def encode_next(self, text: ControlledText, *, after_control: bool = False) -> list[int]:
+        """Ids of a part of a rendered text that other text comes before, or a control token."""
+        return self._added.encode_next(text, after_control=after_control)
 
     @property
     def added(self) -> AddedTokens:
@@ -212,6 +235,15 @@ class Tokenizer:
     @cached_property
     def _token_bytes(self) -> TokenBytes:
         return TokenBytes(self._tokenizer.decoder, self._tokenizer.get_added_tokens_decoder().keys())
+
+    @cached_property
+    def _literal(self) -> dict[int, str]:
+        """Added tokens that the library's decoder does not spell as they are."""
+        added = {i: token.content for i, token in self._tokenizer.get_added_tokens_decoder().items()}
+        decoded = self._tokenizer.decode_batch([[i] for i in added], skip_special_tokens=False)
+        return {
+            i: added[i] for i, text in zip(added, decoded, strict=True) if text != added[i] and not added[i].isspace()
+        }
 
     @cached_property
     def _bytes(self) -> list[bytes]:
@@ -229,14 +261,3 @@ class Tokenizer:
     def _id_of(self, token: str | None) -> int | None:
         found: int | None = self._tokenizer.token_to_id(token) if token else None
         return found
-
-
-def _find_template(path: Path, config: Mapping[str, Any]) -> str | None:
-    file = path / "chat_template.jinja"
-    if os.path.lexists(file):
-        return read_text(file, TokenizerError)
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several named templates
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None

@@ -63,3 +63,17 @@ def test_a_model_with_a_long_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -
         assert "exporting Qwen3-30B" in terminal.line()
     finally:
         terminal.display.stop()
+
+
+def test_where_there_is_no_terminal_only_notes_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=WIDTH)
+    monkeypatch.setattr(_progress, "stderr", console)
+    display = _progress.Display()
+    display.received(1, 2)
+    for step in ("loading torch", "lowering the program", "writing the folder"):
+        display.tell(step)
+        display.done(0.5)
+    display.note("Another process exports the same model: waiting for it.")
+    display.stop()
+    display.stop()
+    assert console.file.getvalue() == "Another process exports the same model: waiting for it.\n"

@@ -164,6 +164,39 @@ void stop_strings_are_found_across_tokens() {
   }
 }
 
+// Tokens 0 and 1 are special, "</s>" and "<s>"; 0 ends a generation.
+void stop_strings_match_special_tokens() {
+  RigOptions options;
+  options.token_bytes = {"</s>", "<s>", "_", "?", "!", "ab", "c", "\n"};
+  options.info.vocab_size = 8;
+  struct Case {
+    std::vector<std::string> stop;
+    Tokens tokens;
+    std::string text;
+    const char* reason;
+  };
+  const std::vector<Case> cases{
+      {{"<s>"}, {5, 7, 1}, "ab\n", "stop"},
+      {{"\n<s>"}, {5, 7, 1}, "ab", "stop"},
+      {{"<s>c"}, {5, 7, 1, 6}, "ab\n", "stop"},
+      {{"</s>"}, {5, 7, 1, 6, 0}, "ab\nc", "eos"},   // which ends it anyway
+      {{"c</s>"}, {5, 7, 1, 6, 0}, "ab\n", "stop"},  // and takes text with it
+      {{"s>"}, {5, 7, 1, 6, 0}, "ab\nc", "eos"},
+  };
+  for (const Case& c : cases) {
+    Rig rig(options);
+    follow(rig, {5, 7, 1, 6, 0}, 2);
+    const Finished f =
+        rig.run(rig.engine.generate(rig.prompt({3, 4}), {.max_tokens = 9, .stop = c.stop, .emit = true}));
+    CHECK_EQ(std::string(f.finish_reason), c.reason);
+    CHECK(f.tokens == c.tokens);
+    CHECK_EQ(f.text, c.text);
+    std::string shown;
+    for (const Emitted& e : rig.emitted) shown += e.text;
+    CHECK_EQ(shown, c.text);
+  }
+}
+
 void sampling_is_keyed_by_seed_stream_and_position() {
   const Sampling sampling{.temperature = 1};
   const auto sample = [&](Rig& rig, BranchId branch, std::uint64_t seed) {
@@ -286,6 +319,7 @@ int main() {
   a_generation_goes_on_where_the_last_one_ended();
   eos_ends_and_is_kept_out_of_the_text();
   stop_strings_are_found_across_tokens();
+  stop_strings_match_special_tokens();
   sampling_is_keyed_by_seed_stream_and_position();
   penalties_look_at_the_whole_log();
   what_it_made_before_counts();

@@ -11,6 +11,8 @@ using namespace agentkv;
 
 namespace {
 
+const Vocabulary kPlain{0, {}, {}, {}};
+
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
@@ -52,7 +54,7 @@ void agrees_with_the_reference() {
   for (int round = 0; round < 3000; ++round) {
     std::vector<std::string> stops;
     for (int n = static_cast<int>(rng() % 5); n > 0; --n) stops.push_back(random_string(rng, 1, 6));
-    StopMatcher matcher(stops);
+    StopMatcher matcher(stops, kPlain);
     Reference reference{.stops = stops, .text = {}};
     std::string shown;
     bool stopped = false;
@@ -73,19 +75,64 @@ void agrees_with_the_reference() {
 }
 
 void bytes_are_any_bytes() {
-  StopMatcher matcher({std::string("\0\xff", 2), "\xe2\x82\xac"});
+  StopMatcher matcher({std::string("\0\xff", 2), "\xe2\x82\xac"}, kPlain);
   CHECK(!matcher.push(std::string("x\0", 2)));
   CHECK_EQ(matcher.take_shown(), "x");
   CHECK(matcher.push("\xff tail"));
   CHECK_EQ(matcher.text(), "x");
 }
 
-void empty_stop_strings_are_refused() { CHECK_THROWS(StopMatcher({"a", ""}), InvalidSampling, "empty", "one byte"); }
+// Tokens 0 to 2 are special: "<a>", "<a><b>" and "" (which no stop string can spell).
+void special_tokens_are_matched_by_what_they_spell() {
+  struct Case {
+    std::vector<std::string> stops;
+    std::vector<std::string> pushed;  // "0" to "2": that special token
+    std::string text;                 // where the stop string was found with the last of them, else as it is shown
+    bool stopped;
+  };
+  const std::vector<std::string_view> bytes{"<a>", "<a><b>", ""};
+  const std::vector<Token> special{0, 1, 2};
+  const Vocabulary vocabulary(3, bytes, {}, special);
+  const std::vector<Case> cases{
+      {{"<a>"}, {"x", "0"}, "x", true},
+      {{"<a>"}, {"x<", "a", ">"}, "x", true},  // the same characters as text
+      {{"<a>"}, {"x", "1"}, "x", false},       // the longest token that is spelled
+      {{"<a><b>"}, {"x", "1"}, "x", true},
+      {{"a", ">"}, {"x", "0"}, "x", false},  // no part of a token
+      {{"\n<a>"}, {"x\n", "0"}, "x", true},
+      {{"\n<a>"}, {"x\n", "1", "y"}, "x\ny", false},
+      {{"<a>end"}, {"x", "0", "en", "d"}, "x", true},
+      {{"<a>end"}, {"x", "0", "en"}, "x", false},  // held back
+      {{"<a>end"}, {"x", "0", "en", "!"}, "xen!", false},
+      {{"<a>x<a>"}, {"x", "0", "x", "0"}, "x", true},
+      {{"ab"}, {"xa", "0", "b"}, "x", true},  // in the text they stand side by side
+      {{"<a>b", "c"}, {"0", "2", "b"}, "", true},
+  };
+  for (const Case& c : cases) {
+    StopMatcher matcher(c.stops, vocabulary);
+    bool stopped = false;
+    std::string shown;
+    for (const std::string& each : c.pushed) {
+      CHECK(!stopped);
+      const bool token = each.size() == 1 && each[0] >= '0' && each[0] <= '2';
+      stopped = token ? matcher.push_special(each[0] - '0') : matcher.push(each);
+      shown += matcher.take_shown();
+    }
+    CHECK_EQ(stopped, c.stopped);
+    CHECK_EQ(shown, c.text);
+    if (stopped) CHECK_EQ(matcher.text(), c.text);
+  }
+}
+
+void empty_stop_strings_are_refused() {
+  CHECK_THROWS(StopMatcher({"a", ""}, kPlain), InvalidSampling, "empty", "one byte");
+}
 
 }  // namespace
 
 int main() {
   agrees_with_the_reference();
   bytes_are_any_bytes();
+  special_tokens_are_matched_by_what_they_spell();
   empty_stop_strings_are_refused();
 }

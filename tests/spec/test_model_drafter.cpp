@@ -26,6 +26,7 @@ struct Rig {
       all.insert(all.end(), path.begin(), path.end());
       std::vector<float> row(kVocab);
       program->model(all, row);
+      if (options.vocab_size > 0) row.resize(static_cast<std::size_t>(options.vocab_size));
       return row;
     };
     return naive_draft(expand, options, max_nodes, max_depth);
@@ -225,6 +226,23 @@ void test_idle_nodes_give_way() {
   rig.check_drafts(again);
 }
 
+// Ids from the vocabulary's size on are padding of this program, or tokens of the target's alone.
+void test_padding_is_neither_proposed_nor_fed() {
+  constexpr Token kTokens = 9;
+  Rig rig({.width = 3, .top_k = 4, .min_reach = 0, .vocab_size = kTokens});
+  Branches branches(rig.drafter, 8, kTokens);
+  const BranchId known = branches.create(30), strange = branches.create(30), late = branches.create(2);
+  branches.go_on(strange, {kTokens, 1});
+  branches.go_on(late, Tokens(20, kVocab + 5));  // which the program does not even have
+  std::vector<DraftRequest> requests;
+  for (const BranchId id : {known, strange, late}) requests.push_back(branches.request(id, 20, 4));
+  rig.drafter.propose(requests);
+  rig.check_drafts(std::span(requests).first(1));
+  CHECK(!requests[0].draft.empty());
+  for (const Token token : requests[0].draft.tokens) CHECK(token < kTokens);
+  CHECK(requests[1].draft.empty() && requests[2].draft.empty());
+}
+
 void test_bad_arguments() {
   Rig rig;
   CHECK_THROWS(ModelDrafter(nullptr, rig.cells), InvalidDrafter, "program");
@@ -246,5 +264,6 @@ int main() {
   test_no_room_is_no_error();
   test_levels_end_where_nothing_is_likely();
   test_idle_nodes_give_way();
+  test_padding_is_neither_proposed_nor_fed();
   test_bad_arguments();
 }

@@ -18,6 +18,7 @@ from mcp_types import CONNECTION_CLOSED
 from mcp_types import Tool as ServerTool
 from pydantic import ValidationError
 
+from ..._aio.lock import Lock
 from ..._errors import InvalidInput
 from ..._log import log
 from ..._shown import shown
@@ -85,7 +86,7 @@ class Connection:
         self._prefix = prefix
         self._group = group
         self._session: _Session | None = None
-        self._opening = anyio.Lock()
+        self._opening = Lock()
 
     def __repr__(self) -> str:
         return f"<Connection to {self.name}>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentkv_runtime.formats.parsed import ArgumentsDelta, CallOpened, Delta, ReasoningDelta, TextDelta
@@ -22,7 +22,7 @@ from anthropic.types import (
 from anthropic.types import TextDelta as TextPiece
 from pydantic import BaseModel
 
-from ..._message import Message, call_id
+from ..._message import Message
 from ..reply import Written
 
 _ENDED: dict[str, StopReason] = {"length": "max_tokens", "context_full": "model_context_window_exceeded"}
@@ -55,8 +55,8 @@ def stop_of(written: Written) -> dict[str, Any]:
 class Blocks:
     """The content of a message as events: one block after another, each closed before the next is opened."""
 
-    def __init__(self, calls_before: int) -> None:
-        self._calls_before = calls_before  # in the conversation: they are numbered through
+    def __init__(self, name_call: Callable[[int], str]) -> None:
+        self._name_call = name_call  # gives calls their ids; they are counted from 0
         self._kind: object = None  # of the open block
         self._index = -1
 
@@ -69,7 +69,7 @@ class Blocks:
                 yield from self._more(_thinking(""), ThinkingDelta(type="thinking_delta", thinking=text))
             case CallOpened(index, name):
                 yield from self.end()
-                yield self._opened(_tool_use(call_id(self._calls_before + index), name, {}))
+                yield self._opened(_tool_use(self._name_call(index), name, {}))
             case ArgumentsDelta(_, text):
                 yield self._delta(InputJSONDelta(type="input_json_delta", partial_json=text))
 

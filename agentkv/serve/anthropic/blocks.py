@@ -42,7 +42,7 @@ class ToolUse(Block):
     type: Literal["tool_use"]
     id: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(min_length=1)]
-    input: dict[str, Any]
+    input: Any = None  # an object, but for what other makers write
     caller: Caller | None = None
 
 

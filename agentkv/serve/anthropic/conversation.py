@@ -17,11 +17,8 @@ Placed = tuple[str, Block]
 def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The conversation, in OpenAI's form. Several messages of one role in a row are one.
 
-    Raises Refused for blocks where they cannot stand, results without a call, calls without a result, and where the
-    last word is not the user's.
+    Raises Refused for blocks where they cannot stand, results without a call, and calls without a result.
     """
-    if messages[-1].role == "assistant":
-        raise Refused("invalid", "the last message is the assistant's, but it must be the user's", param="messages")
     made = [_text("system", system)] if system else []
     asked: dict[str, str] = {}  # calls that wait for their result, and where they stand
     for role, turn in groupby(enumerate(messages), key=lambda each: each[1].role):
@@ -32,6 +29,10 @@ def openai_messages(system: Sequence[Text], messages: Sequence[Message]) -> list
         made += _others(role, blocks, asked)
         for name, where in asked.items():
             raise Refused("invalid", f"the message after it has no tool_result for {name!r}", param=where)
+    for name, where in asked.items():
+        raise Refused(
+            "invalid", f"the last message calls a tool, and there is no tool_result for {name!r}", param=where
+        )
     return made
 
 

@@ -11,7 +11,7 @@ from ..body import read_body
 from ..event_stream import Answer
 from .errors import AnthropicErrors
 from .message_request import CountRequest
-from .thinking import check_thinking
+from .thinking import asked_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 async def count_tokens(server: Server, request: Request) -> Response:
     """The endpoint: what `usage` of the same request would say of its prompt."""
-    body = await read_body(request, CountRequest, server.settings.most_bytes)
-    server.check_model(body.model)
-    check_thinking(server, body)
-    asked, errors = body.asked(), AnthropicErrors()
+    body = await read_body(server, request, CountRequest)
+    server.check_model(body.model, known="claude-")
+    asked, errors = asked_of(server, body), AnthropicErrors()
 
     async def counted() -> Response:
         async with server.admitted(request.headers):

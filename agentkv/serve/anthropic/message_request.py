@@ -12,7 +12,7 @@ from ..._sampling import Sampling
 from ...output import JsonSchema
 from ..asked import Asked
 from ..body import Body
-from ..openai.chat_request import definition_of, template_of
+from ..openai.chat_request import definition_of, reasoning_of
 from ..refused import Refused, about
 from .blocks import CacheControl, Message, Texts
 from .conversation import openai_messages
@@ -123,13 +123,12 @@ class CountRequest(Body):
             choice=_choice(choice),
             parallel=choice is None or not choice.disable_parallel_tool_use,
             schema=None if form is None else form.schema_of_content(),
-            template=self._template(),
+            reasoning=self._reasoning(),
         )
 
-    def _template(self) -> dict[str, Any]:
-        if self.thinking is None:
-            return template_of(self.effort, None)
-        return template_of(self.effort, {"enable_thinking": self.thinking.type != "disabled"})
+    def _reasoning(self) -> dict[str, Any]:
+        thinks = {} if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
+        return reasoning_of(self.effort) | thinks
 
 
 class MessageRequest(CountRequest):

@@ -23,7 +23,7 @@ from ..reply import Part, write
 from .answer import Blocks, blocks_of, stop_of
 from .errors import AnthropicErrors
 from .message_request import MessageRequest
-from .thinking import check_thinking
+from .thinking import asked_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 async def create_message(server: Server, request: Request) -> Response:
     """The endpoint."""
-    body = await read_body(request, MessageRequest, server.settings.most_bytes)
-    server.check_model(body.model)
-    check_thinking(server, body)
+    body = await read_body(server, request, MessageRequest)
+    server.check_model(body.model, known="claude-")
     errors = AnthropicErrors()
     message = _Message(server, body, request, errors)
     if body.stream:
@@ -49,7 +48,7 @@ class _Message:
     def __init__(self, server: Server, body: MessageRequest, request: Request, errors: AnthropicErrors) -> None:
         self._server = server
         self._body = body
-        self._asked = body.asked()
+        self._asked = asked_of(server, body)
         self._headers = request.headers
         self._errors = errors
         self._id = f"msg_{secrets.token_hex(12)}"
@@ -75,7 +74,7 @@ class _Message:
             usage = _usage(prompted)
             empty = self._message(content=[], usage=usage, stop_reason=None, stop_sequence=None)
             await send(RawMessageStartEvent(type="message_start", message=empty))
-            blocks = Blocks(prompted.branch._history.conversation.calls)
+            blocks = Blocks(prompted.branch._history.conversation.call_id)
 
             async def tell(part: Part) -> None:
                 for delta in part.deltas:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..refused import Refused
 
 if TYPE_CHECKING:
+    from ..asked import Asked
     from ..server import Server
     from .message_request import CountRequest
 
 
-def check_thinking(server: Server, body: CountRequest) -> None:
-    """Raises Refused where a model is to think that does not, or for so long, or one not to that has no switch."""
+def asked_of(server: Server, body: CountRequest) -> Asked:
+    """What a client asks of this model. Raises Refused, also where it is to think for so long; in a strict server where
+    one is to think that does not, or one not to that has no switch."""
     reasons = server.context._home.format.thinking is not None
-    thinks = None if body.thinking is None else body.thinking.type != "disabled"
-    if not reasons and thinks:
-        raise Refused("invalid", "the model does not reason; leave it out", param="thinking")
+    kind = None if body.thinking is None else body.thinking.type
+    if not reasons and kind not in (None, "disabled"):
+        server.ignored.leave_out("thinking", "the model does not reason")
     if not reasons and body.effort:
-        raise Refused("invalid", "the model does not reason; leave it out", param="output_config.effort")
-    if body.thinking is not None and body.thinking.type == "enabled":
+        server.ignored.leave_out("output_config.effort", "the model does not reason")
+    if reasons and kind == "enabled":
         told = "the model's thinking cannot be bounded by itself; ask for adaptive thinking, bounded by max_tokens"
         raise Refused("invalid", told, param="thinking.budget_tokens")
-    if reasons and thinks is False and not _has_switch(server):
-        raise Refused("invalid", "the model's template cannot turn reasoning off; leave it out", param="thinking")
+    if reasons and kind == "disabled" and not _has_switch(server):
+        server.ignored.leave_out("thinking", "the model's template cannot turn reasoning off")
+    asked = body.asked()
+    return server.checked(asked if reasons else replace(asked, reasoning={}))
 
 
 def _has_switch(server: Server) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,6 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from starlette.responses import JSONResponse, Response
 
 from ..._gather import gather
-from ..._message import call_id
 from ..body import read_body
 from ..choices import Choices
 from ..event_stream import Answer, Emit, EventStream
@@ -41,7 +40,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 async def create_chat_completion(server: Server, request: Request) -> Response:
     """`POST /v1/chat/completions`: a conversation in, one message or several out."""
-    body = await read_body(request, ChatRequest, server.settings.most_bytes)
+    body = await read_body(server, request, ChatRequest)
     server.check_model(body.model)
     if (body.n or 1) > server.settings.most_choices:
         raise Refused("invalid", f"n is {body.n}, but at most {server.settings.most_choices} are made", param="n")
@@ -93,7 +92,7 @@ class _Completion:
         await emit("[DONE]")
 
     async def _message(self, index: int, branch: Branch, send: Any, first: dict[str, Any]) -> Written:
-        calls_before = branch._history.conversation.calls
+        name_call = branch._history.conversation.call_id
         begun = False
 
         async def tell(part: Part) -> None:
@@ -103,7 +102,7 @@ class _Completion:
                 await send([_chunk(index, {"role": "assistant", "content": ""})], **first)
             logprobs = logprobs_of(part.likely) if self._body.logprobs and part.likely else None
             for delta in part.deltas:
-                if (said := _delta(delta, calls_before)) is not None:
+                if (said := _delta(delta, name_call)) is not None:
                     content = "content" in said
                     await send([_chunk(index, said, logprobs=logprobs if content else None)])
                     logprobs = None if content else logprobs
@@ -160,14 +159,14 @@ def _chunk(index: int, delta: dict[str, Any], **more: Any) -> ChunkChoice:
     )
 
 
-def _delta(delta: object, calls_before: int) -> dict[str, Any] | None:
+def _delta(delta: object, name_call: Callable[[int], str]) -> dict[str, Any] | None:
     match delta:
         case TextDelta(text):
             return {"content": text}
         case ReasoningDelta(text):
             return {"reasoning_content": text}
         case CallOpened(index, name):
-            call = {"id": call_id(calls_before + index), "type": "function"}
+            call = {"id": name_call(index), "type": "function"}
             return {"tool_calls": [{"index": index, **call, "function": {"name": name, "arguments": ""}}]}
         case ArgumentsDelta(index, text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema
 
 from ..._messages import checked_template
 from ..._shown import shown
 from ...output import JsonSchema
 from ..asked import ROLES, Asked
-from ..body import Body, named
+from ..body import Body
 from ..refused import Refused, about
 from .sampling import Drawn, Stop, stops_of
 
@@ -107,14 +107,38 @@ _MESSAGE: dict[str, Any] = {  # what is taken is checked by the SDK, which says 
     },
     "required": ["role"],
 }
-Messages = Annotated[list[Annotated[dict[str, Any], WithJsonSchema(_MESSAGE)]], Field(min_length=1)]
+
+
+class Message(Body):
+    """A message."""
+
+    role: Any
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    thinking: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    name: Any = None
+
+
+AnyMessage = Annotated[Message, WithJsonSchema(_MESSAGE)]
+
+
+def _of_a_stream(options: object, others: ValidationInfo) -> object:
+    if options is not None and not others.data.get("stream"):
+        raise ValueError("it goes with stream: true")
+    return options
+
+
+OfAStream = AfterValidator(_of_a_stream)
 
 
 class ChatRequest(Drawn):
     """What a client asks for. Fields that change nothing here, such as `user`, are taken and not used."""
 
     model: str
-    messages: Messages
+    messages: Annotated[list[AnyMessage], Field(min_length=1)]
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | OneTool | None = None
     parallel_tool_calls: bool | None = None
@@ -124,7 +148,7 @@ class ChatRequest(Drawn):
     n: Count | None = None
     stop: Stop = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[StreamOptions | None, OfAStream] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
@@ -143,8 +167,6 @@ class ChatRequest(Drawn):
         """What it asks of the model. Raises Refused."""
         if self.top_logprobs and not self.logprobs:
             raise Refused("invalid", "top_logprobs goes with logprobs: true", param="top_logprobs")
-        if self.stream_options and not self.stream:
-            raise Refused("invalid", "stream_options goes with stream: true", param="stream_options")
         choice = self.tool_choice or "auto"
         return Asked(
             messages=[template_message(message, index) for index, message in enumerate(self.messages)],
@@ -158,11 +180,12 @@ class ChatRequest(Drawn):
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
             template=self._template(),
+            reasoning=reasoning_of(self.reasoning_effort),
         )
 
     def _template(self) -> dict[str, Any]:
         with about("chat_template_kwargs"):
-            return template_of(self.reasoning_effort, checked_template(self.chat_template_kwargs, known=True))
+            return checked_template(self.chat_template_kwargs, known=True)
 
 
 def definition_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -180,20 +203,15 @@ def check_properties(parameters: Mapping[str, Any], whose: str) -> None:
         raise Refused("invalid", what, "invalid_value", "tools")
 
 
-def template_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+def template_message(message: Message, index: int) -> dict[str, Any]:
     """A message as chat templates take it. Roles are words of theirs: only those that are known go through."""
-    role = message.get("role")
-    role = "system" if role == "developer" else role
+    role = "system" if message.role == "developer" else message.role
     if role not in ROLES:
         raise Refused("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
-    for name in message.keys() - _MESSAGE["properties"].keys():
-        if message[name]:
-            where = f"messages.{index}.{named(name)}"
-            raise Refused("invalid", "the model does not know it; leave it out", param=where)
-    return {key: value for key, value in {**message, "role": role}.items() if value is not None or key == "content"}
+    given = {name: getattr(message, name) for name in Message.model_fields if name in message.model_fields_set}
+    return {key: value for key, value in {**given, "role": role}.items() if value is not None or key == "content"}
 
 
-def template_of(effort: str | None, variables: Mapping[str, Any] | None) -> dict[str, Any]:
+def reasoning_of(effort: str | None) -> dict[str, Any]:
     """Variables for the chat template: how much the model thinks, under the names that templates have for it."""
-    told = {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-    return {**told, **(variables or {})}
+    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}

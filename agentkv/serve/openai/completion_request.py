@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field, PlainValidator
 
 from ..refused import Refused
-from .chat_request import Count, StreamOptions
+from .chat_request import Count, OfAStream, StreamOptions
 from .sampling import Drawn, Stop
 
 Prompt: TypeAlias = str | list[int]
@@ -38,14 +38,12 @@ class CompletionRequest(Drawn):
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     stop: Stop = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[StreamOptions | None, OfAStream] = None
     return_token_ids: bool | None = None
     user: str | None = None
 
     def check(self, most_choices: int) -> None:
         """Raises Refused for what does not go together, or is too much."""
-        if self.stream_options and not self.stream:
-            raise Refused("invalid", "stream_options goes with stream: true", param="stream_options")
         if self.echo and self.logprobs is not None:
             raise Refused("invalid", "log-probabilities of the prompt are not made; leave one out", param="echo")
         choices = len(self.prompt) * self.n

@@ -36,7 +36,7 @@ Send = Callable[..., Awaitable[None]]
 
 async def create_completion(server: Server, request: Request) -> Response:
     """The endpoint."""
-    body = await read_body(request, CompletionRequest, server.settings.most_bytes)
+    body = await read_body(server, request, CompletionRequest)
     server.check_model(body.model)
     body.check(server.settings.most_choices)
     for prompt in body.prompt:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from ..body import Body, checked
+from ..body import Body
+from ..ignored import Ignored
+from ..leniency import checked
 from ..refused import Refused
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -41,13 +44,18 @@ class MessageItem(Body):
     phase: str | None = None
 
 
+def _json(arguments: object) -> object:
+    return json.dumps(arguments) if isinstance(arguments, dict | list) else arguments
+
+
 class CallItem(Body):
     """A call that the model made."""
 
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
+    namespace: str | None = None
+    arguments: Annotated[str, BeforeValidator(_json)] = ""
     id: str | None = None
     status: Status | None = None
 
@@ -92,7 +100,12 @@ def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(16)}"
 
 
-def read_items(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def qualified(namespace: str | None, name: str) -> str:
+    """The name by which the model calls a function."""
+    return name if namespace is None else f"{namespace.rstrip('_')}__{name}"
+
+
+def read_items(given: Sequence[Mapping[str, Any]], ignored: Ignored) -> list[dict[str, Any]]:
     """Items as they were given, each with an id, and content as parts. Raises Refused for what is none."""
     items = []
     for index, item in enumerate(given):
@@ -102,7 +115,7 @@ def read_items(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             known = ", ".join(_KINDS)
             raise Refused("invalid", f"{where}.type must be one of {known}", "unsupported_value", f"{where}.type")
         kind, prefix = _KINDS[told]
-        read = checked(kind, {key: value for key, value in item.items() if value is not None}, where)
+        read = checked(kind, {key: value for key, value in item.items() if value is not None}, ignored, where)
         made = {"id": new_id(prefix), "type": told, "status": "completed"}
         items.append(made | read.model_dump(exclude_none=True))
     return items
@@ -127,7 +140,8 @@ def messages_of(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 if open_ is None:
                     open_ = {"role": "assistant", "content": None}
                     messages.append(open_)
-                function = {"name": item["name"], "arguments": item["arguments"]}
+                name = qualified(item.get("namespace"), item["name"])
+                function = {"name": name, "arguments": item["arguments"]}
                 call = {"type": "function", "id": item["call_id"], "function": function}
                 open_.setdefault("tool_calls", []).append(call)
             case "function_call_output":

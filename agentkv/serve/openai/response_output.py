@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, get_args
 
 from agentkv_runtime.formats.parsed import ArgumentsDelta, CallClosed, CallOpened, Delta, ReasoningDelta, TextDelta
@@ -20,7 +21,6 @@ from openai.types.responses import (
 )
 from pydantic import BaseModel
 
-from ..._message import call_id
 from ..reply import Likely, Part
 from .logprobs import logprobs_of
 from .response_items import new_id
@@ -32,14 +32,18 @@ class Output:
     """Items in the order in which the model writes them. One is written at a time.
 
     Args:
-        calls_before: calls in the conversation so far, from which those of the output are numbered on.
+        name_call: gives calls their ids; they are counted from 0.
         logprobs: are they part of the text?
+        names: of functions with a namespace, by the names that the model calls them by.
     """
 
-    def __init__(self, calls_before: int, logprobs: bool) -> None:
+    def __init__(
+        self, name_call: Callable[[int], str], logprobs: bool, names: Mapping[str, Item] = MappingProxyType({})
+    ) -> None:
         self.items: list[Item] = []
-        self._calls_before = calls_before
+        self._name_call = name_call
         self._logprobs = logprobs
+        self._names = names
         self._writing = False  # the last item
 
     def read(self, part: Part) -> Iterator[BaseModel]:
@@ -76,7 +80,8 @@ class Output:
                 self.items[-1]["content"][0]["text"] += text
                 yield self._event(ResponseReasoningTextDeltaEvent, content_index=0, delta=text)
             case CallOpened(index, name):
-                called = {"call_id": call_id(self._calls_before + index), "name": name, "arguments": ""}
+                called = {"call_id": self._name_call(index), "arguments": ""}
+                called |= self._names.get(name, {"name": name})
                 yield from self._open({"id": new_id("fc"), "type": "function_call", **called}, None)
             case ArgumentsDelta(_, text):
                 self.items[-1]["arguments"] += text

@@ -25,12 +25,14 @@ from starlette.responses import JSONResponse, Response
 from ..._errors import TooManyBranches
 from ..body import read_body
 from ..event_stream import Answer, Emit, EventStream
+from ..fitting import without_header
 from ..refused import Refused, refused
 from ..reply import Part, Written, write
+from ..server import messages_of
 from .chat import ERRORS
 from .response_items import new_id
 from .response_output import Output, event_of
-from .responses_request import ResponsesRequest
+from .responses_request import FunctionTool, NamespaceTool, ResponsesRequest
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -76,9 +78,9 @@ def kept_as(response: str) -> str:
 
 async def create_response(server: Server, request: Request) -> Response:
     """The endpoint."""
-    body = await read_body(request, ResponsesRequest, server.settings.most_bytes)
+    body = await read_body(server, request, ResponsesRequest)
     server.check_model(body.model)
-    items = body.items()
+    items = body.items(server.ignored)
     asked = server.checked(body.asked(items, server.context.model_info.vocab_size))
     creation = _Creation(server, body, items, asked, request.headers)
     if body.stream:
@@ -101,7 +103,8 @@ class _Creation:
         self._body = body
         self._items = items
         self._asked = asked
-        self._begins = Begins(body.instructions, asked.tools, asked.template)
+        instructions = body.instructions and without_header(body.instructions, server.ignored)
+        self._begins = Begins(instructions, asked.tools, asked.template)
         self._headers = headers
         self._id = new_id("resp")
         self._created = int(time.time())
@@ -174,11 +177,16 @@ class _Creation:
         kept, stored = found(self._server, previous, _no_previous(previous))
         if stored.begins == begins:
             return self._server.prompted(asked, kept)
-        said = _messages(kept.branch)[len(stored.begins.messages) :]
+        said = messages_of(kept.branch)[len(stored.begins.messages) :]
         return self._server.prompted(replace(asked, messages=[*begins.messages, *said, *asked.messages]))
 
     def _output(self, branch: Branch) -> Output:
-        return Output(branch._history.conversation.calls, self._body.logprobs)
+        names = {
+            called: {"namespace": namespace, "name": tool.name}
+            for called, namespace, tool in self._body.functions()
+            if namespace is not None
+        }
+        return Output(branch._history.conversation.call_id, self._body.logprobs, names)
 
     async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
         """For a client that goes on from its id, and for one that comes back with all of it."""
@@ -229,7 +237,7 @@ class _Creation:
             "temperature": self._asked.sampling.temperature,
             "text": {"format": _format(body)},
             "tool_choice": _choice(body),
-            "tools": [{"strict": True} | tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+            "tools": [_tool(tool) for tool in body.tools or ()],
             "top_logprobs": self._asked.top_logprobs,
             "top_p": self._asked.sampling.top_p,
             "truncation": "disabled",
@@ -257,15 +265,14 @@ def _no_previous(response: str) -> Refused:
     return Refused("invalid", what, "previous_response_not_found", "previous_response_id")
 
 
-def _messages(branch: Branch) -> list[Mapping[str, Any]]:
-    """The messages of a branch, as templates get them."""
-    history = branch._history
-    return [entry.message for entry in history.conversation.with_reply(history.log, branch._home.reader)]
-
-
 def _format(body: ResponsesRequest) -> dict[str, Any]:
     form = body.text and body.text.format
     return form.model_dump(exclude_none=True, by_alias=True) if form else {"type": "text"}
+
+
+def _tool(tool: FunctionTool | NamespaceTool) -> dict[str, Any]:
+    told = tool.model_dump(exclude_none=True)
+    return {"strict": True} | told if isinstance(tool, FunctionTool) else told
 
 
 def _choice(body: ResponsesRequest) -> object:

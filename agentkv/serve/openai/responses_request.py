@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
 from ...output import JsonSchema
 from ..asked import Asked
 from ..body import Body
+from ..ignored import Ignored
 from ..refused import Refused, about
-from .chat_request import Count, Name, definition_of, template_of
-from .response_items import messages_of, read_items
+from .chat_request import Count, Name, OfAStream, definition_of, reasoning_of
+from .response_items import messages_of, qualified, read_items
 from .sampling import Drawn
 
 LOGPROBS = "message.output_text.logprobs"
@@ -31,6 +32,25 @@ class FunctionTool(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+class NamespaceTool(Body):
+    """Functions under one name. The model is shown them under both names, and told of each in a call."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: str = ""
+    tools: list[FunctionTool]
+
+
+def _kind(tool: object) -> str:
+    """What is no namespace is read as a function: errors say what is wrong with that."""
+    return "Namespace" if isinstance(tool, dict) and tool.get("type") == "namespace" else "Function"
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("Function")] | Annotated[NamespaceTool, Tag("Namespace")], Discriminator(_kind)
+]
 
 
 class ToolChoice(Body):
@@ -88,7 +108,7 @@ class ResponsesRequest(Drawn):
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[FunctionTool] | None = None
+    tools: list[AnyTool] | None = None
     tool_choice: Annotated[ToolChoice | None, BeforeValidator(_worded)] = None
     parallel_tool_calls: bool | None = None
     text: Text | None = None
@@ -99,7 +119,7 @@ class ResponsesRequest(Drawn):
     metadata: Metadata | None = None
     store: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: Annotated[StreamOptions | None, OfAStream] = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
@@ -117,24 +137,32 @@ class ResponsesRequest(Drawn):
         """Are they asked for?"""
         return LOGPROBS in (self.include or ())
 
-    def items(self) -> list[dict[str, Any]]:
+    def functions(self) -> list[tuple[str, str | None, FunctionTool]]:
+        """Each function under the name that the model calls it by, with its namespace."""
+        functions: list[tuple[str, str | None, FunctionTool]] = []
+        for tool in self.tools or ():
+            if isinstance(tool, FunctionTool):
+                functions.append((tool.name, None, tool))
+            else:
+                functions += [(qualified(tool.name, each.name), tool.name, each) for each in tool.tools]
+        return functions
+
+    def items(self, ignored: Ignored) -> list[dict[str, Any]]:
         """The input as items. Raises Refused for what none is."""
         if isinstance(self.input, str):
-            return read_items([{"role": "user", "content": self.input}])
+            return read_items([{"role": "user", "content": self.input}], ignored)
         if not self.input:
             raise Refused("invalid", "input is empty; give a text, or one item at least", param="input")
-        return read_items(self.input)
+        return read_items(self.input, ignored)
 
     def asked(self, items: list[dict[str, Any]], vocab_size: int) -> Asked:
         """What it asks of the model, its instructions left out. Raises Refused, InvalidInput."""
         if self.top_logprobs and not self.logprobs:
             raise Refused("invalid", f"top_logprobs goes with {LOGPROBS!r} in include", param="top_logprobs")
-        if self.stream_options and not self.stream:
-            raise Refused("invalid", "stream_options goes with stream: true", param="stream_options")
         form = self.text and self.text.format
         return Asked(
             messages=messages_of(items),
-            tools=[definition_of(tool.name, tool.description, tool.parameters) for tool in self.tools or ()],
+            tools=[definition_of(name, tool.description, tool.parameters) for name, _, tool in self.functions()],
             choice=self._choice(),
             parallel=self.parallel_tool_calls is not False,
             schema=form.schema_of_content() if form else None,
@@ -142,7 +170,7 @@ class ResponsesRequest(Drawn):
             max_tokens=self.max_output_tokens,
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
-            template=template_of(self.reasoning.effort if self.reasoning else None, None),
+            reasoning=reasoning_of(self.reasoning.effort if self.reasoning else None),
             given_as="input",
         )
 

@@ -24,14 +24,13 @@ from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantizatio
 from agentkv_runtime.small_files import read_object
 from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.tokenizer import TOKENIZER_FILES, Tokenizer
 
 if TYPE_CHECKING:
     from agentkv_runtime.export.quantization import Recipe
 
 __all__ = ["check_rows", "check_source", "check_torch", "disk_errors", "export_folder", "tool_versions"]
 
-_COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _MOST_ROWS = 8192
 _LARGE = 64 << 20  # bytes
 _TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
@@ -157,7 +156,7 @@ def export_folder(
                     shared.enter_context(sharing(done, *model_size(src, folder)))
                 _write(source, staging, tokenizer, options, tell)
             tell("putting it in place")
-            install(staging, place, (MODEL_NAME, *_COMPANIONS), MANIFEST_NAME)
+            install(staging, place, (MODEL_NAME, *TOKENIZER_FILES), MANIFEST_NAME)
     return read_model_folder(out)
 
 
@@ -194,8 +193,9 @@ def check_source(src: Path) -> None:
     if is_gguf(src):
         return
     if not src.is_dir():
-        kind = "file" if src.suffix == ".gguf" else "folder"
-        raise ExportError(f"{src}: no such {kind}. Give the folder of a Hugging Face model, or a GGUF file")
+        kind = "file" if src.suffix.lower() == ".gguf" else "folder"
+        what = "a file, but no GGUF file" if src.is_file() else f"no such {kind}"
+        raise ExportError(f"{src}: {what}. Give the folder of a Hugging Face model, or a GGUF file")
     if (src / MANIFEST_NAME).is_file():
         raise ExportError(f"{src}: already an exported model folder. Give the Hugging Face folder it came from")
     if not (src / "config.json").is_file():
@@ -252,8 +252,9 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
         tell("writing the folder")
         reached(Stage.WRITING)
         lowered.write(folder / MODEL_NAME)
-    for name in _COMPANIONS:
+    for name in TOKENIZER_FILES:
         if (source.described / name).is_file():
+            (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source.described / name, folder / name)
     config = read_object(source.described / "config.json", ExportError)
     _keep_ends(folder / "generation_config.json", config)

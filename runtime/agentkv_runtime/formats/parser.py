@@ -52,6 +52,12 @@ class MessageParser:
         current = self._regions.current
         return current is not None and current.name in REASONING
 
+    @property
+    def in_call(self) -> bool:
+        """Is more text part of a call?"""
+        current = self._regions.current
+        return current is not None and current.name == "tool_calls"
+
     def feed(self, text: str) -> list[Delta]:
         """Reads more text, special tokens included. What may be the beginning of a marker waits for more.
 

@@ -103,13 +103,22 @@ class ResponseTemplate:
 
     def reply_in(self, prompt: str) -> str:
         """What a prompt already holds of the reply: the text after its last start anchor, else all of it."""
-        end = 0
+        end = self._begins_at(prompt)
+        return prompt if end is None else prompt[end:]
+
+    def begun_in(self, prompt: str) -> str:
+        """The same of a whole prompt: without a start anchor it holds nothing of the reply."""
+        end = self._begins_at(prompt)
+        return "" if end is None else prompt[end:]
+
+    def _begins_at(self, prompt: str) -> int | None:
+        end = None
         try:
             for match in self.start.pattern.finditer(prompt, timeout=MATCH_SECONDS):
                 end = match.end()
         except TimeoutError:
             raise FormatError(f"the start anchor takes more than {MATCH_SECONDS:g} s") from None
-        return prompt[end:]
+        return end
 
 
 def load_template(source: object) -> ResponseTemplate:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gguf import GGUFReader, dequantize
+from gguf import dequantize
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
-from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.load import read_config
+from agentkv_runtime.sources.gguf_reading import open_gguf
 from agentkv_runtime.sources.placing import place_weights
 
 __all__ = ["GGUFWeights", "load_gguf"]
@@ -35,11 +35,8 @@ class GGUFWeights:
         Raises ExportError for a file that cannot be read, and for tensors that the model has no place for.
         """
         self._path = path
-        try:
-            reader = GGUFReader(path)
-            architecture = reader.fields["general.architecture"].contents()
-        except Exception as error:  # of numpy and struct, mostly
-            raise ExportError(f"{path}: cannot be read as a GGUF file: {first_line(error)}") from error
+        reader = open_gguf(path)
+        architecture = reader.fields["general.architecture"].contents()
         kind: Any = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
         self._processor = kind(config=model.config.to_dict())
         places: dict[str, str] = get_gguf_hf_weights_map(model, self._processor)

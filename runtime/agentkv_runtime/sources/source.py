@@ -9,17 +9,26 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.small_files import open_regular, read_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["described", "is_gguf", "load_source"]
+__all__ = ["MAGIC", "described", "is_gguf", "load_source"]
+
+
+MAGIC = b"GGUF"
+"""What a GGUF file begins with."""
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a path is a file that is called a GGUF file."""
-    return path.suffix == ".gguf" and path.is_file()
+    """Whether a path is a file that is called a GGUF file, or begins as one."""
+    if not path.is_file():
+        return False
+    if path.suffix.lower() == ".gguf":
+        return True
+    with open_regular(path, ExportError) as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from agentkv_runtime.chat_templates import TEMPLATE_FILES
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.load import read_config
@@ -27,7 +28,7 @@ __all__ = ["TowerWeights", "load_text_tower", "write_tower_description"]
 _ALONE = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 """What a language model is called that transformers knows by itself under another name."""
 _PREFIXES = ((r"^(model\.)?language_model\.(?=lm_head)", ""), (r"^(model\.)?language_model\.(model\.)?", "model."))
-_COMPANIONS = ("tokenizer*.json", "generation_config.json", "chat_template.jinja")
+_COMPANIONS = ("tokenizer*.json", "generation_config.json", *TEMPLATE_FILES)
 
 
 def write_tower_description(src: Path, folder: Path) -> bool:
@@ -40,7 +41,9 @@ def write_tower_description(src: Path, folder: Path) -> bool:
         return False
     config.save_pretrained(folder)
     for path in (path for pattern in _COMPANIONS for path in src.glob(pattern)):
-        shutil.copyfile(path, folder / path.name)
+        copy = folder / path.relative_to(src)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, copy)
     return True
 
 

@@ -16,7 +16,7 @@ from agentkv_runtime.store.home import home
 
 __all__ = ["content_digest", "file_digest"]
 
-_PATTERNS = ("*.json", "*.jinja", "*.safetensors", "pytorch_model*.bin")
+_PATTERNS = ("*.json", "*.jinja", "additional_chat_templates/*.jinja", "*.safetensors", "pytorch_model*.bin")
 _LARGE = 1 << 20  # bytes; the digests of such files are kept
 
 
@@ -29,7 +29,7 @@ def content_digest(source: Path, *, known: bool = False) -> str | None:
     files = [source] if source.is_file() else sorted({path for p in _PATTERNS for path in source.glob(p)})
     whole = hashlib.sha256()
     for path in files:
-        name = "model.gguf" if path == source else path.name
+        name = "model.gguf" if path == source else path.relative_to(source)
         digest = _kept_digest(path) if known else file_digest(path)
         if digest is None:
             return None

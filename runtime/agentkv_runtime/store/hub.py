@@ -12,14 +12,16 @@ from typing import Any
 
 from agentkv_runtime.errors import PullError
 from agentkv_runtime.store.content import file_digest
+from agentkv_runtime.tokenizer import TOKENIZER_FILES
 
 __all__ = ["Name", "Snapshot", "download", "parse_name"]
 
 _PART = r"[A-Za-z0-9_-][\w.-]*"
 _NAME = re.compile(
-    rf"(?P<repo>{_PART}(/{_PART})?)(/(?P<file>({_PART}/)*{_PART}\.gguf))?(@(?P<revision>{_PART}(/{_PART})*))?", re.ASCII
+    rf"(?P<repo>{_PART}(/{_PART})?)(/(?P<file>({_PART}/)*{_PART}(?i:\.gguf)))?(@(?P<revision>{_PART}(/{_PART})*))?",
+    re.ASCII,
 )
-_SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_SMALL = ("config.json", *TOKENIZER_FILES)
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 _OLDER_WEIGHTS = ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json")
 _WORKERS = 4  # files at a time

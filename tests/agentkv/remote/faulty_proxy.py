@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -93,7 +94,7 @@ class FaultyProxy:
         try:
             head = await reader.read(65536)
             if head:
-                head = head.replace(b"Connection: keep-alive", b"Connection: close")  # one fault, one request
+                head = re.sub(rb"(?i)connection: keep-alive", b"Connection: close", head)  # one fault, one request
                 self.connections += 1
                 fault = self.faults.popleft() if self.faults else Exchange.passed_on
                 await fault(Exchange(reader, writer, head, self.server))
@@ -141,3 +142,31 @@ async def tls_in_front_of(server: str, context: ssl.SSLContext) -> AsyncIterator
         yield f"https://localhost:{listening.sockets[0].getsockname()[1]}"
     finally:
         listening.close()
+
+
+async def loses_the_answer(exchange: Exchange) -> None:
+    """The server does what it was asked, to the end, and nobody hears of it."""
+    await _asked(exchange, hears=True)
+
+
+async def leaves_at_once(exchange: Exchange) -> None:
+    """The server is asked, and hung up on before it can say anything."""
+    await _asked(exchange, hears=False)
+
+
+async def _asked(exchange: Exchange, hears: bool) -> None:
+    """Sends one request on, whose body may come behind its head."""
+    parts = urlsplit(exchange.server)
+    there, back = await asyncio.open_connection(parts.hostname, parts.port)
+    request = exchange.head
+    while b"\r\n\r\n" not in request:
+        request += await exchange.reader.read(65536)
+    head, _, body = request.partition(b"\r\n\r\n")
+    sizes = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    for size in map(int, sizes):
+        body += await exchange.reader.readexactly(max(size - len(body), 0))
+    back.write(head + b"\r\n\r\n" + body)
+    await back.drain()
+    while hears and await there.read(65536):
+        pass
+    back.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from agentkv.remote._stops import StopMatcher
 
 
@@ -42,3 +44,35 @@ def test_against_a_search_of_the_whole_text() -> None:
         matcher.finish()
         assert shown + matcher.take_shown() == matcher.text
     assert found > 500
+
+
+SPECIAL = {0: b"<a>", 1: b"<a><b>", 2: b""}
+CASES: list[tuple[list[str], list[str | int], str, bool]] = [
+    # Stop strings, what comes (a number is a special token), the text that is shown, is it stopped?
+    (["<a>"], ["x", 0], "x", True),
+    (["<a>"], ["x<", "a", ">"], "x", True),
+    (["<a>"], ["x", 1], "x", False),
+    (["<a><b>"], ["x", 1], "x", True),
+    (["a", ">"], ["x", 0], "x", False),
+    (["\n<a>"], ["x\n", 0], "x", True),
+    (["\n<a>"], ["x\n", 1, "y"], "x\ny", False),
+    (["<a>end"], ["x", 0, "en", "d"], "x", True),
+    (["<a>end"], ["x", 0, "en"], "x", False),
+    (["<a>end"], ["x", 0, "en", "!"], "xen!", False),
+    (["<a>x<a>"], ["x", 0, "x", 0], "x", True),
+    (["ab"], ["xa", 0, "b"], "x", True),
+    (["<a>b", "c"], [0, 2, "b"], "", True),
+]
+
+
+@pytest.mark.parametrize(("stops", "pieces", "text", "is_stopped"), CASES)
+def test_special_tokens_are_matched_by_what_they_spell(
+    stops: list[str], pieces: list[str | int], text: str, is_stopped: bool
+) -> None:
+    """The cases of `tests/engine/test_stop_matcher.cpp`."""
+    matcher, shown, stopped = StopMatcher(stops, SPECIAL), b"", False
+    for piece in pieces:
+        assert not stopped
+        stopped = matcher.push_special(piece) if isinstance(piece, int) else matcher.push(piece.encode())
+        shown += matcher.take_shown()
+    assert (stopped, shown.decode()) == (is_stopped, text)

@@ -13,6 +13,7 @@ import anyio
 import httpx
 import openai
 import pytest
+from starlette.applications import Starlette
 
 import agentkv as kv
 from agentkv.serve import Settings, application
@@ -37,6 +38,7 @@ class Served:
     openai: openai.AsyncOpenAI
     anthropic: anthropic.AsyncAnthropic
     http: httpx.AsyncClient
+    app: Starlette
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Returns once it holds, as the step loop goes on."""
@@ -78,7 +80,7 @@ async def serving_of(ctx: kv.Context, settings: Settings = SETTINGS) -> AsyncIte
             anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as of_anthropic,
         ):
             try:
-                yield Served(ctx, app.state.server, url, of_openai, of_anthropic, http)
+                yield Served(ctx, app.state.server, url, of_openai, of_anthropic, http, app)
             finally:
                 http_server.should_exit = True
 

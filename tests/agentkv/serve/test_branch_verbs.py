@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
+import anyio
+import httpx
 import pytest
 
+import agentkv as kv
 from agentkv.serve import branches
 
 from .conftest import Serve, Served, serving
@@ -202,3 +206,123 @@ async def test_what_can_never_fit_is_told_of_the_parameter_it_came_in(path: str,
         response = await served.http.post(f"/v1/{path}", json=body)
         error = response.json()["error"]
         assert (response.status_code, error["code"], error["param"]) == (400, "context_full", param)
+
+
+def told(generation: kv.Generation) -> dict[str, Any]:
+    """As the wire has it."""
+    return {
+        "text": generation.text,
+        "tokens": generation.tokens,
+        "logprobs": generation.logprobs,
+        "finish_reason": generation.finish_reason,
+        "seed": generation.seed,
+        "top_logprobs": [[top._asdict() for top in place] for place in generation.top_logprobs],
+    }
+
+
+class There:
+    """A branch of the server, whose answers are compared with those of the SDK in this process."""
+
+    def __init__(self, served: Served, branch: kv.Branch, name: str) -> None:
+        self.served, self.branch, self.name = served, branch, name
+
+    async def post(self, verb: str, **body: Any) -> Any:
+        response = await self.served.http.post(f"/v1/branches/{self.name}/{verb}?whole=true", json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def check(self, answer: Any) -> Any:
+        assert answer["tokens"] == self.branch.tokens
+        assert answer["text"] == self.branch.text
+        assert answer["length"] == len(self.branch)
+        assert answer["messages"] == json.loads(json.dumps([asdict(message) for message in self.branch.messages]))
+        assert answer["marks"] == {name: mark.length for name, mark in self.branch.marks.items()}
+        return answer
+
+    async def generate(self, output: Any = None, said: Any = None, **how: Any) -> None:
+        here = await self.branch.generate(output=str if output is None else output, **how)
+        if "sampling" in how:
+            how["sampling"] = how["sampling"].model_dump(exclude_none=True)
+        answer = self.check(await self.post("generate", **how, **({} if said is None else {"output": said})))
+        generation = answer["generation"]
+        assert generation.items() >= told(here).items()
+        if said is not None:
+            value = here.output if here.finish_reason in ("eos", "stop") else None
+            assert generation["output"] == value
+
+
+OUTPUTS: list[tuple[Any, Any]] = [
+    (kv.Regex("[0-9]{3}"), {"type": "regex", "pattern": "[0-9]{3}"}),
+    (kv.JsonSchema({"type": "boolean"}), {"type": "json_schema", "schema": {"type": "boolean"}}),
+    (kv.Grammar('start: "a" | "b"'), {"type": "grammar", "lark": 'start: "a" | "b"'}),
+]
+
+
+async def test_a_story_is_the_same_in_this_process(served: Served) -> None:
+    async with kv.Context.open(kv.models.nano(), threads=1) as ctx:
+        who: Any = WHO["messages"]
+        trunk = There(served, await ctx.branch(who), (await made(served, **WHO, name="trunk"))["id"])
+        trunk.branch.mark("start")
+        trunk.check(await trunk.post("mark", name="start"))
+        await trunk.generate(max_tokens=40, top_logprobs=2)
+        more: Any = [{"role": "user", "content": "What is the weather in Oslo?"}]
+        extended = await trunk.branch.extend(more)
+        answer = trunk.check(await trunk.post("extend", messages=more))
+        assert answer["extended"] == asdict(extended)
+        await trunk.post("fork", names=["first", "second"])
+        first, second = [
+            There(served, fork, name)
+            for fork, name in zip(await trunk.branch.fork(2), ("first", "second"), strict=True)
+        ]
+        await first.generate(max_tokens=9, stop=["e"])
+        await second.generate(max_tokens=30, sampling=kv.Sampling(temperature=0.7, seed=3))  # streams of forks
+        await trunk.branch.adopt(first.branch)
+        trunk.check(await trunk.post("adopt", other="first"))
+        choice = await trunk.branch.select(["yes", "no", "perhaps"])
+        assert (await trunk.post("select", choices=["yes", "no", "perhaps"]))["choice"] == {
+            "text": choice.text,
+            "index": choice.index,
+            "logprob": choice.logprob,
+            "logprobs": choice.logprobs,
+        }
+        await trunk.branch.rollback(trunk.branch.marks["start"])
+        trunk.check(await trunk.post("rollback", name="start"))
+        for output, said in OUTPUTS:
+            await trunk.generate(output, said, max_tokens=60)
+            await trunk.branch.rollback(27)
+            trunk.check(await trunk.post("rollback", length=27))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_dies_frees_the_branch(served: Served, stream: bool) -> None:
+    branch = await made(served, text="Once")
+    asked = {
+        "max_tokens": 7000,
+        "stream": stream,
+        "sampling": {"temperature": 1, "seed": 5},
+        "output": {"type": "regex", "pattern": "[a-z ]{7000}"},
+    }
+    async with httpx.AsyncClient(base_url=served.url) as http, anyio.create_task_group() as group:
+        group.start_soon(lambda: http.post(f"/v1/branches/{branch['id']}/generate", json=asked))
+        await served.until(lambda: served.ctx.stats.generated > 3)
+        group.cancel_scope.cancel()
+    await served.until(lambda: not served.server.admission.running)
+    made_of_it = served.ctx.stats.generated
+    [held] = served.ctx.branches
+    assert branch["length"] < len(held) <= branch["length"] + made_of_it
+    steps = served.ctx.stats.steps
+    await held.extend("x")
+    assert served.ctx.stats.steps == steps + 1  # nothing else ran
+
+
+async def test_branches_are_bounded(serve: Serve) -> None:
+    async with serve(most_branches=2) as served:
+        branch = await made(served, text="Once")
+        for path, body in ((f"/{branch['id']}/fork", {"n": 2}), (f"/{branch['id']}/fork", {"names": ["a", "b"]})):
+            full = await served.http.post(f"/v1/branches{path}", json=body)
+            assert (full.status_code, full.json()["error"]["code"]) == (429, "too_many_branches")
+        await served.http.post(f"/v1/branches/{branch['id']}/fork", json={"names": ["a"]})
+        assert (await served.http.post("/v1/branches", json={"text": "Twice"})).status_code == 429
+        await served.http.delete("/v1/branches/a")
+        await made(served, text="Twice")
+        assert len(served.ctx.branches) == 2

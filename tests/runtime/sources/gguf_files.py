@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,16 @@ from tests.models import CHAT_TEMPLATE, TURN_END, tiny_tokenizer
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 
 
-def write_gguf(path: Path, model: PreTrainedModel, kind: str, qtype: Q) -> dict[str, torch.Tensor]:
-    """Writes a model; returns what its weights are once they are dequantised, by transformers' names."""
+def write_gguf(
+    path: Path, model: PreTrainedModel, kind: str, qtype: Q, more: Mapping[str, str | float] | None = None
+) -> dict[str, torch.Tensor]:
+    """Writes a model; returns what its weights are once they are dequantised, by transformers' names. `more` are
+    further keys of its metadata, those that begin with a dot below its architecture."""
     config, writer = model.config, gguf.GGUFWriter(path, kind)
     _write_metadata(writer, config, kind)
+    for key, value in (more or {}).items():
+        name = kind + key if key.startswith(".") else key
+        writer.add_string(name, value) if isinstance(value, str) else writer.add_float32(name, value)
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == kind), 8)
     kept: dict[str, torch.Tensor] = {}
     generator = np.random.default_rng(0)
@@ -78,6 +85,7 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, kind: str) -> None:
     tokens = [tokenizer.id_to_token(i) for i in range(config.vocab_size)]
     merges = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token.startswith("<|") else 1 for token in tokens])
     writer.add_token_merges(merges)

@@ -78,7 +78,7 @@ def test_several_messages_of_one_role_are_one() -> None:
 @pytest.mark.parametrize(
     ("messages", "where"),
     [
-        ([("user", "a"), ("assistant", "b")], "messages"),
+        ([("user", "a"), ("assistant", [text("b"), call("x")])], "messages.1.content.1"),
         ([("user", [])], "messages.0.content"),
         ([("user", [call("x")])], "messages.0.content.0"),
         ([("user", "a"), ("assistant", [result("x", "")]), ("user", "b")], "messages.1.content.0"),

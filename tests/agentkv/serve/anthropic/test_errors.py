@@ -10,7 +10,7 @@ import pytest
 
 import agentkv as kv
 
-from ..conftest import SETTINGS, Served, serving_of
+from ..conftest import SETTINGS, Serve, Served, serving_of
 from .weather import QUESTION, WEATHER, result
 
 pytestmark = pytest.mark.anyio
@@ -33,34 +33,28 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
     ({"messages": [{"role": "user", "content": []}]}, "messages.0.content"),
-    ({"messages": [QUESTION, {"role": "assistant", "content": "It"}]}, "the last message is the assistant's"),
+    ({"messages": [QUESTION, CALLING]}, r"messages\.1\.content\.0.*no tool_result for 'c1'"),
     (said({"type": "image", "source": {"type": "url", "url": "x"}}), "'image'"),
     (said({"type": "document", "source": {}}), "'document'"),
     (said({"type": {"{0}": 1}, "text": "x"}), r"messages\.0\.content\.0 is of the type"),
-    (said({"type": "redacted_thinking", "data": "x"}, "assistant"), "'redacted_thinking'"),
     (said({"type": "text", "text": 3}), r"messages\.0\.content\.0\.text is int 3"),
     (said({"type": "text"}), r"messages\.0\.content\.0\.text is missing"),
     (
         said({"type": "text", "text": "x", "cache_control": {"type": "no"}}),
         r"content\.0\.cache_control\.type is str 'no'",
     ),
-    (said({"type": "tool_use", "id": "a", "name": "f", "input": 5}, "assistant"), r"messages\.0\.content\.0\.input is"),
+    (said({"type": "tool_use", "id": "a", "name": 5}, "assistant"), r"messages\.0\.content\.0\.name is"),
     ({"tool_choice": {"type": "tool", "name": 5}}, r"tool_choice\.name is int 5"),
     (said({"type": "thinking", "thinking": "hm"}), r"messages\.0\.content\.0"),
     (said({"type": "tool_result", "tool_use_id": "c1"}, "assistant"), r"messages\.0\.content\.0"),
     ({"messages": [result("c9")]}, r"messages\.0\.content\.0\.tool_use_id.*'c9'"),
     ({"messages": [QUESTION, CALLING, QUESTION]}, r"messages\.1\.content\.0.*no tool_result for 'c1'"),
     ({"messages": [QUESTION, CALLING, result("c1", [{"type": "image"}])]}, "'image'"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
     ({"tools": [{"name": "weather"}]}, r"tools\.0\.input_schema is missing"),
-    ({"tools": [{**WEATHER, "defer_loading": True}]}, "defer_loading"),
     ({"tool_choice": {"type": "any"}}, "there are no tools"),
     ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "'x'"),
     ({"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
-    ({"thinking": {"type": "adaptive"}}, "thinking: the model does not reason"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking: the model does not reason"),
     ({"thinking": {"type": "between_tools"}}, "'between_tools'"),
-    ({"output_config": {"effort": "low"}}, r"output_config\.effort: the model does not reason"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, r"output_config\.format: .*not"),
     ({"tools": [{"name": "f", "input_schema": {"required": [5]}}]}, "tools: calls of the tool 'f'"),
     ({"tools": [{"name": "f", "input_schema": {"properties": -1}}]}, "tools: .*'f' have the properties int -1"),
@@ -69,6 +63,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stop_sequences": [""]}, r"stop_sequences\.0"),
     ({"thread": {"type": "create"}}, "thread_unsupported_request"),
     ({"container": "x"}, "container is not supported"),
+]
+WRONG_STRICTLY: list[tuple[dict[str, Any], str]] = [
+    (said({"type": "redacted_thinking", "data": "x"}, "assistant"), "'redacted_thinking'"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+    ({"tools": [{**WEATHER, "defer_loading": True}]}, "defer_loading"),
+    ({"thinking": {"type": "adaptive"}}, "thinking: the model does not reason"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking: the model does not reason"),
+    ({"output_config": {"effort": "low"}}, r"output_config\.effort: the model does not reason"),
     ({"mcp_servers": []}, "mcp_servers is not supported"),
     ({"context_management": {}}, "context_management is not supported"),
 ]
@@ -82,6 +84,13 @@ async def test_wrong_bodies(served: Served) -> None:
         assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
         assert body["request_id"] == raised.value.response.headers["request-id"]
     assert served.ctx.branches == []
+
+
+async def test_a_strict_server_refuses_what_changes_no_answer(serve: Serve) -> None:
+    async with serve(strict=True) as served:
+        for wrong, told in [*WRONG, *WRONG_STRICTLY]:
+            with pytest.raises(anthropic.BadRequestError, match=told):
+                await served.anthropic.post("/v1/messages", body={**BODY, **wrong}, cast_to=object)
 
 
 async def test_other_errors(served: Served) -> None:

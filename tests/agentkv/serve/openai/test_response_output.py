@@ -13,12 +13,16 @@ from agentkv_runtime.formats.parsed import (
     ReasoningDelta,
     TextDelta,
 )
+from prometheus_client import Counter
 
+from agentkv._conversation import Conversation
+from agentkv.serve.ignored import Ignored
 from agentkv.serve.openai.response_items import messages_of, read_items
 from agentkv.serve.openai.response_output import Output
 from agentkv.serve.refused import Refused
 from agentkv.serve.reply import Part
 
+STRICT = Ignored(Counter("left_out", "Nothing.", ["what"], registry=None), strict=True)
 THOUGHT_AND_CALLED = [
     Part([ReasoningDelta("Where "), ReasoningDelta("is it?")]),
     Part([TextDelta("I look.")]),
@@ -28,7 +32,7 @@ THOUGHT_AND_CALLED = [
 
 
 def told(cut: bool) -> tuple[list[Any], list[Any]]:
-    output = Output(3, logprobs=False)
+    output = Output(Conversation(calls=3).call_id, logprobs=False)
     events = [event for part in THOUGHT_AND_CALLED for event in output.read(part)]
     return [*events, *output.end(cut)], output.items
 
@@ -77,7 +81,7 @@ def test_items_that_come_back_are_one_message() -> None:
     _, items = told(cut=False)
     result = {"type": "function_call_output", "call_id": "call00003", "output": [{"type": "input_text", "text": "7"}]}
     question = {"role": "developer", "content": "Be brief."}
-    read = read_items([question, *items, result, {"role": "assistant", "content": "It is 7."}])
+    read = read_items([question, *items, result, {"role": "assistant", "content": "It is 7."}], STRICT)
     assert messages_of(read) == [
         {"role": "system", "content": "Be brief."},
         {
@@ -101,5 +105,5 @@ def test_items_that_come_back_are_one_message() -> None:
 @pytest.mark.parametrize("kind", ["computer_call", "mcp_call", "", 7, ["message"]])
 def test_items_of_other_kinds_are_named(kind: object) -> None:
     with pytest.raises(Refused) as refused:
-        read_items([{"role": "user", "content": "x"}, {"type": kind}])
+        read_items([{"role": "user", "content": "x"}, {"type": kind}], STRICT)
     assert refused.value.param == "input.1.type"

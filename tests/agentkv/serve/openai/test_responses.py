@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from ..conftest import Served
+from ..conftest import Serve, Served
 
 pytestmark = pytest.mark.anyio
 
@@ -149,42 +149,51 @@ async def test_tool_choice_and_the_end_of_tokens(served: Served) -> None:
     assert kinds[-1] == "response.incomplete"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "param"),
-    [
-        ({"background": True}, "background"),
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"prompt": {"id": "p"}}, "prompt"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"max_tool_calls": 3}, "max_tool_calls"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice"),
-        ({"input": []}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
-        ({"input": [{"role": "tool", "content": "x"}]}, "input.0.role"),
-        ({"include": ["reasoning.encrypted_content"]}, "include.0"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"reasoning": {"effort": "low"}}, "reasoning_effort"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
-        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "wrong"}}}}, "text.format"),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "[1"}]}, "input"),
-        ({"tools": [{"type": "function", "name": "f", "parameters": {"properties": -1}}]}, "tools"),
-        ({"tools": [{"type": "function", "name": "f", "parameters": {"required": [5]}}]}, "tools"),
-        ({"metadata": {"k": "v" * 513}}, "metadata.k"),
-        ({"stream_options": {}}, "stream_options"),
-        ({"model": "gpt-5"}, "model"),
-    ],
-)
+REFUSED = [
+    ({"background": True}, "background"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"prompt": {"id": "p"}}, "prompt"),
+    ({"truncation": "auto"}, "truncation"),
+    ({"max_tool_calls": 3}, "max_tool_calls"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice"),
+    ({"input": []}, "input"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type"),
+    ({"input": [{"role": "tool", "content": "x"}]}, "input.0.role"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
+    ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "wrong"}}}}, "text.format"),
+    ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}, "input"),
+    ({"tools": [{"type": "function", "name": "f", "parameters": {"properties": -1}}]}, "tools"),
+    ({"tools": [{"type": "function", "name": "f", "parameters": {"required": [5]}}]}, "tools"),
+    ({"metadata": {"k": "v" * 513}}, "metadata.k"),
+    ({"model": "gpt-5"}, "model"),
+]
+REFUSED_STRICTLY = [
+    ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+    ({"include": ["reasoning.encrypted_content"]}, "include.0"),
+    ({"reasoning": {"effort": "low"}}, "reasoning_effort"),
+    ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+    ({"text": {"verbosity": "low"}}, "text.verbosity"),
+    ({"stream_options": {}}, "stream_options"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "param"), REFUSED)
 async def test_what_cannot_be_done_is_refused_by_name(served: Served, wrong: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.APIStatusError) as refused:
         await served.openai.responses.create(**{"model": "nano", "input": "hi"} | {}, extra_body=wrong)
     assert refused.value.status_code in (400, 404)
     assert refused.value.body["param"] == param  # type: ignore[index]
     assert not served.ctx.branches
+
+
+async def test_a_strict_server_refuses_what_changes_no_answer(serve: Serve) -> None:
+    async with serve(strict=True) as served:
+        for wrong, param in [*REFUSED, *REFUSED_STRICTLY]:
+            response = await served.http.post("/v1/responses", json={"model": "nano", "input": "hi"} | wrong)
+            assert response.json()["error"]["param"] == param
 
 
 async def test_a_schema_that_no_grammar_holds_is_refused_before_a_stream_begins(served: Served) -> None:

@@ -1,0 +1,1 @@
+"""What tasks wait for, on asyncio and trio; knows nothing of models."""

@@ -1,0 +1,127 @@
+"""Publishing branches, attaching to them, and the server's side of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ._branch import Branch
+from ._commands import Job, check_finished
+from ._extending import Moved
+from ._mark import marks_at
+from ._published import PublishedBranch, conversation_saved
+
+if TYPE_CHECKING:
+    from agentkv_runtime.engine import StoredBranch
+
+    from ._conversation import Conversation
+    from ._engine import Finished, PublishingEngine, StepEngine
+    from ._home import Home
+    from ._overflow import Overflow
+
+
+async def publish(branch: Branch, name: str) -> None:
+    """Has the server keep the branch as it is now. Raises BranchExists, RemoteError."""
+    history = branch._history
+    while True:
+        await branch._ready()
+        end, saved = history.end, conversation_saved(history.conversation)
+        marks = {mark: place.length for mark, place in history.marks.items()}
+
+        def start(engine: PublishingEngine, end: Any = end, saved: Any = saved, marks: Any = marks) -> int:
+            if engine.end(branch.id) != end:
+                raise Moved
+            return engine.publish(branch.id, name, saved, marks)
+
+        try:
+            return await branch._loop.run(Job(start, check_finished))  # type: ignore[arg-type]
+        except Moved:
+            pass  # it is published as it is by now
+
+
+async def attach(home: Home, name: str, overflow: Overflow | None) -> Branch:
+    """A new branch like the published one. Raises BranchNotFound, RemoteError."""
+    created: list[int] = []  # by the thread
+
+    def start(engine: PublishingEngine) -> int:
+        branch, _ = engine.create()
+        created.append(branch)
+        return engine.attach(branch, name)
+
+    def finish(finished: Finished) -> int:
+        check_finished(finished)
+        published: PublishedBranch = finished.published  # type: ignore[attr-defined]
+        converse(home, created[0], published.conversation(), published.marks)
+        return len(published.tokens)
+
+    reused = await home.loop.run(Job(start, finish, undo=lambda worker: worker.close(created[0])))  # type: ignore[arg-type]
+    return Branch(home, created[0], None, overflow, reused)
+
+
+async def snapshot_of(branch: Branch) -> PublishedBranch:
+    """The branch as it is now, also while it runs something."""
+    home, history = branch._home, branch._history
+    told: list[Any] = []
+
+    def take(engine: StepEngine) -> StoredBranch:
+        hold, (image,) = engine.hold([branch.id])
+        engine.release(hold.id)
+        return image
+
+    def tell(image: StoredBranch) -> None:
+        marks = {name: mark.length for name, mark in history.marks.items() if mark.length <= len(image.tokens)}
+        told.extend((conversation_saved(history.conversation.cut(len(image.tokens))), marks))
+
+    await branch._ready()
+    image = await branch._loop.call(take, told=tell)
+    conversations, marks = told
+    return PublishedBranch(
+        tokens=image.tokens.tolist(),
+        rng_stream=image.rng_stream,
+        forks=image.forks,
+        conversations=conversations,
+        marks=marks,
+        output=home.grammars.saved_output(image),
+    )
+
+
+async def branch_of(source: Branch, published: PublishedBranch, overflow: Overflow) -> Branch:
+    """A branch over the cells of another one that has its tokens. Raises InvalidInput, ValueError."""
+    home, conversation = source._home, published.conversation()
+    output: dict[str, Any] = {}
+    if (saved := published.output) is not None:
+        output["constraint"] = home.grammars.restored(saved.grammar)
+        output |= {f"output_{name}": getattr(saved, name) for name in ("began", "end", "complete")}
+
+    def restore(engine: StepEngine) -> list[int]:
+        from agentkv_runtime.engine import StoredBranch
+
+        hold, (image,) = engine.hold([source.id])
+        try:
+            stored = StoredBranch(
+                image.tokens,
+                image.rows,
+                rng_stream=published.rng_stream,
+                forks=published.forks,
+                next_logits=image.next_logits,
+                **output,
+            )
+            return engine.restore(hold.id, [stored])
+        finally:
+            engine.release(hold.id)
+
+    def undo(worker: Any, made: list[int]) -> None:
+        worker.close(made[0])
+
+    def told(made: list[int]) -> None:
+        converse(home, made[0], conversation, published.marks)
+
+    (made,) = await home.loop.call(restore, undo, told)
+    return Branch(home, made, None, overflow)
+
+
+def converse(home: Home, branch: int, conversation: Conversation, marks: Mapping[str, int]) -> None:
+    """A branch that has its tokens has their messages and marks as well."""
+    history = home.loop.histories[branch]
+    history.converse(conversation)
+    history.marks = marks_at(marks, branch, history)

@@ -1,0 +1,128 @@
+"""Branches that a server keeps under a name, and finds again by it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import xxhash
+
+from .._errors import BranchExists, InvalidInput, RemoteError
+from .._published import PublishedBranch
+from .._snapshot import SavedOutput
+from ..output.grammar import GrammarSource
+from .asks import Attached, Heard, Publication, Published
+from .branches import Output, RemoteBranch
+from .jobs import Job
+
+if TYPE_CHECKING:
+    from .._saved_conversations import SavedConversations
+    from .asks import PublishingWire
+    from .connection import Connection
+    from .engine import RemoteEngine
+
+NamedAsked: TypeAlias = "Callable[[PublishingWire, Connection], Awaitable[Heard]]"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedGrammar(GrammarSource[str]):
+    """The grammar of an output that another process began: an equal one goes on with it."""
+
+    text: str
+
+    @property
+    def grammar(self) -> str:
+        """The grammar as llguidance takes it."""
+        return self.text
+
+    def read(self, text: str) -> str:
+        """The text itself."""
+        return text
+
+
+class PublishJob(Job):
+    """The server keeps what the branch is now. What it kept under that name gives way if it is this branch's."""
+
+    kind = "publish"
+
+    def __init__(
+        self,
+        number: int,
+        branch: RemoteBranch,
+        engine: RemoteEngine,
+        name: str,
+        conversations: SavedConversations,
+        marks: Mapping[str, int],
+    ) -> None:
+        super().__init__(number, branch, engine)
+        self._name = name
+        before = branch.publications.get(name, ())
+        published = PublishedBranch(
+            tokens=branch.log.tolist(),
+            rng_stream=branch.stream,
+            forks=branch.forks,
+            conversations=conversations,
+            marks=dict(marks),
+            output=_saved(branch.output),
+        )
+        self._publication = Publication(published, secrets.token_hex(16), before)
+        # Until it is known which of them the server has, any of them may be there.
+        branch.publications[name] = (*before, self._publication.revision)
+
+    def begin(self) -> None:
+        name, publication = self._name, self._publication
+        self.engine.ask_named(self, name, lambda wire, http: wire.publish(http, name, publication))
+
+    def told(self, heard: Heard) -> None:
+        assert isinstance(heard, Published)
+        self.branch.publications[self._name] = (self._publication.revision,)
+        self.finish()
+
+    def failed(self, error: Exception) -> None:
+        if isinstance(error, BranchExists):  # another one's is there
+            self.branch.publications[self._name] = self._publication.replaces
+        super().failed(error)
+
+
+class AttachJob(Job):
+    """An empty branch becomes what the server keeps under a name."""
+
+    kind = "attach"
+
+    def __init__(self, number: int, branch: RemoteBranch, engine: RemoteEngine, name: str) -> None:
+        super().__init__(number, branch, engine)
+        self._name = name
+
+    def begin(self) -> None:
+        self.engine.ask_named(self, self._name, lambda wire, http: wire.attach(http, self._name))
+
+    def told(self, heard: Heard) -> None:
+        assert isinstance(heard, Attached)
+        branch, published = self.branch, heard.branch
+        try:
+            published.conversation()
+            branch.append(self.engine.check_tokens(published.tokens))
+        except (InvalidInput, ValueError) as error:
+            self.failed(RemoteError(f"the server keeps {self._name!r} as no branch of this model: {error}"))
+            return
+        branch.sent = len(branch)
+        branch.stream, branch.forks = published.rng_stream, published.forks
+        if (output := published.output) is not None:
+            branch.output = Output(SavedGrammar(output.grammar), output.began, output.end, output.complete)
+        branch.publications[self._name] = (heard.revision,)
+        self.outcome.published = published
+        self.finish()
+
+
+def place_of(name: str) -> int:
+    """Of several servers, the same one has all that is published under a name."""
+    return xxhash.xxh3_64_intdigest(name.encode())
+
+
+def _saved(output: Output | None) -> SavedOutput | None:
+    if output is None or output.began < 0:
+        return None
+    constraint: Any = output.constraint
+    return SavedOutput(grammar=constraint.grammar, began=output.began, end=output.end, complete=output.complete)

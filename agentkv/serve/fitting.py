@@ -1,0 +1,82 @@
+"""What was asked, made to fit what the model can do: what changes no answer is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..output._loosened import loosened
+from .asked import Asked
+from .ignored import Ignored
+
+if TYPE_CHECKING:
+    from agentkv_runtime.formats import Format
+
+# A line such as `x-anthropic-billing-header: ...`: written for the API that the client thinks it talks to.
+_HEADER = re.compile(r"\A\s*x-(?:[a-z0-9]+-)+header:[^\n]*\n?", re.IGNORECASE)
+
+
+def fitted(asked: Asked, form: Format, ignored: Ignored) -> Asked:
+    """The same, as far as the model can do it. Where the server is strict, raises Refused for what it cannot."""
+    template = {**_reasoning(asked, form, ignored), **asked.template}
+    if ignored.strict:
+        return replace(asked, template=template)
+    return replace(
+        asked,
+        messages=_without_headers(asked.messages, ignored),
+        template=template,
+        grammar_tools=[_loose(tool, ignored) for tool in asked.tools],
+    )
+
+
+def without_header(text: str, ignored: Ignored) -> str:
+    """A system prompt without a first line that is a header of HTTP. It may change from request to request, and then
+    nothing behind it would be in the cache."""
+    rest = text if ignored.strict else _HEADER.sub("", text)
+    if rest is not text and rest != text:
+        ignored.note("a header line in the system prompt", "it is addressed to the API, not to the model")
+    return rest
+
+
+def _without_headers(messages: Sequence[Mapping[str, Any]], ignored: Ignored) -> list[Mapping[str, Any]]:
+    return [
+        {**message, "content": _content(message["content"], ignored)}
+        if message.get("role") == "system" and message.get("content")
+        else message
+        for message in messages
+    ]
+
+
+def _content(content: Any, ignored: Ignored) -> Any:
+    """Parts that are left with nothing to say are left out, and one that stands alone is a text."""
+    if isinstance(content, str):
+        return without_header(content, ignored)
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        return content  # what is wrong with it is said later
+    texts = [(part, without_header(part["text"], ignored) if "text" in part else "") for part in content]
+    if all(text == part.get("text") for part, text in texts):
+        return content
+    left = [{**part, "text": text} for part, text in texts if text]
+    return left[0]["text"] if len(left) == 1 else left
+
+
+def _reasoning(asked: Asked, form: Format, ignored: Ignored) -> Mapping[str, Any]:
+    """Variables of the template for how much the model is to think."""
+    wanted = asked.reasoning.get("reasoning_effort", "none") != "none" or asked.reasoning.get("enable_thinking")
+    if form.thinking is not None or not wanted:
+        return asked.reasoning
+    ignored.leave_out("reasoning_effort", "the model does not reason")
+    return {}
+
+
+def _loose(tool: Mapping[str, Any], ignored: Ignored) -> Mapping[str, Any]:
+    """A tool whose calls a grammar can hold. The model is shown it as it was."""
+    function = tool["function"]
+    parameters, dropped = loosened({"additionalProperties": False, **function["parameters"]})
+    for keyword in dropped:
+        ignored.note(
+            f"schemas of tools: {keyword}", "no grammar holds it; calls are held to the rest", function["name"]
+        )
+    return {**tool, "function": {**function, "parameters": parameters}} if dropped else tool

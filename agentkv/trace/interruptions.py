@@ -1,0 +1,133 @@
+"""What was done to branches while they generated: by policies that made room, and by those who forked them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .records import AnyRecord, Branched, JobBegan, JobEnded, Logged, Verb
+
+
+def nothing() -> array[int]:
+    """No tokens."""
+    return array("i")
+
+
+@dataclass
+class Interruption:
+    """Attributes:
+    record: what was done.
+    tokens: that a "replace" put into the branch.
+    made: how many tokens the generation had made by then.
+    """
+
+    record: Verb | Branched
+    tokens: array[int] = field(default_factory=nothing)
+    made: int = 0
+
+
+@dataclass
+class Interruptions:
+    """Attributes:
+    of_job: of each generation that ended, in order.
+    inside: places of the records that belong to these generations: they are over once the generation is.
+    tokens: by the place of each other "replace", what it put into the branch.
+    """
+
+    of_job: dict[int, list[Interruption]] = field(default_factory=dict)
+    inside: set[int] = field(default_factory=set)
+    tokens: dict[int, array[int]] = field(default_factory=dict)
+
+
+class Logs(dict[int, "array[int]"]):
+    """The tokens of each branch, as recorded up to a record."""
+
+    def follow(self, record: AnyRecord) -> None:
+        """One record more."""
+        if isinstance(record, Branched):
+            for branch in record.branches:
+                self[branch] = array("i", self.get(record.source, ()))
+        elif isinstance(record, Verb) and record.name == "adopt":
+            self[record.branch] = array("i", self.get(record.numbers[0], ()))
+        elif isinstance(record, Logged):
+            log = self.setdefault(record.branch, array("i"))
+            del log[record.kept :]
+            log.frombytes(record.added)
+
+
+@dataclass
+class _Running:
+    """A generation, and how much longer its branch is for what was replaced in it."""
+
+    job: int
+    began: int  # tokens of the branch
+    shift: int = 0
+    done: list[Interruption] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    unlogged: list[Interruption] = field(default_factory=list)
+
+
+def interruptions_of(records: Sequence[AnyRecord]) -> Interruptions:
+    """Reads them from a trace's records. Where they were made is in the tokens of the branch, which follow each."""
+    found, logs = Interruptions(), Logs()
+    running: dict[int, _Running] = {}  # by branch
+    replaced: dict[int, int] = {}  # places, by branch
+    forked: dict[int, tuple[_Running, Interruption, int]] = {}  # by the first of the new branches; and the shift then
+    for place, record in enumerate(records):
+        logs.follow(record)
+        if isinstance(record, JobBegan) and record.kind == "generate":
+            running[record.branch] = _Running(record.job, len(logs.get(record.branch, ())))
+        elif isinstance(record, JobEnded):
+            for branch, each in [*running.items()]:
+                if each.job == record.job:
+                    found.of_job[each.job] = each.done
+                    found.inside.update(each.places)
+                    del running[branch]
+        elif isinstance(record, Branched) and record.source in running:
+            generation = running[record.source]
+            interruption = Interruption(record)
+            generation.done.append(interruption)
+            generation.places.append(place)
+            forked[record.branches[0]] = generation, interruption, generation.shift
+        elif isinstance(record, Verb) and record.name in ("forget", "replace"):
+            if record.branch in running:
+                _rewritten(running[record.branch], place, record)
+            elif record.name == "replace":
+                replaced[record.branch] = place
+        elif isinstance(record, Logged):
+            log = logs[record.branch]
+            if record.branch in forked:
+                generation, interruption, shift = forked.pop(record.branch)
+                interruption.made = len(log) - generation.began - shift
+            if record.branch in running:
+                _logged(running[record.branch], place, log)
+            elif record.branch in replaced:
+                at = replaced.pop(record.branch)
+                found.tokens[at] = _put(records[at], log)
+    return found
+
+
+def _rewritten(generation: _Running, place: int, record: Verb) -> None:
+    interruption = Interruption(record)
+    if record.name == "replace":
+        first, last, count = record.numbers
+        generation.shift += count - (last - first)
+    generation.done.append(interruption)
+    generation.unlogged.append(interruption)
+    generation.places.append(place)
+
+
+def _logged(generation: _Running, place: int, log: array[int]) -> None:
+    for interruption in generation.unlogged:
+        interruption.made = len(log) - generation.began - generation.shift
+        interruption.tokens = _put(interruption.record, log)
+    generation.unlogged.clear()
+    generation.places.append(place)
+
+
+def _put(record: AnyRecord, log: array[int]) -> array[int]:
+    if not isinstance(record, Verb) or record.name != "replace":
+        return nothing()
+    first, _, count = record.numbers
+    return log[first : first + count]

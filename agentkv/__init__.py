@@ -21,4 +21,10 @@ def __getattr__(name: str) -> object:
         return version("agentkv-sdk")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _load(name)
+    try:
+        return _load(name)
+    except OSError:
+        from ._errors import loading
+
+        with loading(f"agentkv.{name}"):
+            raise

@@ -20,11 +20,11 @@ CallFormat = str | Mapping[str, Any] | Family | Format
 
 def checked_format(given: object) -> CallFormat | None:
     """Raises InvalidInput for a name that is not known, or a malformed response template."""
-    if given is None or isinstance(given, Family | Format):
+    if given is None or isinstance(given, Format):
         return given
-    if isinstance(given, Mapping):
+    if isinstance(given, Family | Mapping):
         try:
-            load_template(given)
+            given.check() if isinstance(given, Family) else load_template(given)
         except FormatError as error:
             raise InvalidInput(f"call_format: {error}") from error
         return given

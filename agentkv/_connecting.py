@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._call_format import CallFormat, checked_format
-from ._errors import ModelError
+from ._errors import ModelError, loading
 from ._opening import opening
 from ._overflow import Overflow, checked_overflow
 from ._overflow_policies import Stop
@@ -78,7 +78,8 @@ class Connecting:
             RemoteError: no server answers, or one lets nobody in or is not what `backend` names.
         """
         try:
-            from .remote.connecting import Remote
+            with loading("what connects to servers"):
+                from .remote.connecting import Remote
         except ImportError as error:
             raise ModelError(f"{error}; pip install 'agentkv-sdk[remote]'") from error
         given = (checked_format(call_format), timeout, retries, most_running, verify)

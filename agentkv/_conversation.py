@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from agentkv_runtime.formats.calls import CUT_OFF
+
 from ._message import Message, call_id, message_of
 
 if TYPE_CHECKING:
@@ -32,10 +34,11 @@ class Entry:
 
     @property
     def told(self) -> Message:
-        """The message as users read it."""
+        """The message as users read it; a call that is cut off before its name is none."""
         if self.read is None:
             return message_of(self.message, self.start, self.end)
-        return replace(self.read, start=self.start, end=self.end)
+        calls = tuple(call for call in self.read.calls if call.name or call.error != CUT_OFF)
+        return replace(self.read, calls=calls, start=self.start, end=self.end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

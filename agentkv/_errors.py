@@ -5,6 +5,9 @@ Every message says what was asked, which bound it broke and what to do about it.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -189,6 +192,27 @@ def from_native(error: BaseException) -> BaseException:
     translated = public(f"{message.rstrip('.')}; {advice}" if advice else message)
     translated.__cause__ = error
     return translated
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Modules that are imported with their first use. Raises AgentKVError where their files cannot be opened."""
+    try:
+        yield
+    except OSError as error:
+        raise AgentKVError(f"{what} cannot be loaded: {error.strerror}; {advice_of(error)}") from error
+
+
+def advice_of(error: BaseException | None, otherwise: str = "check its files") -> str:
+    """What to do about a file that cannot be opened."""
+    match getattr(error, "errno", None):
+        case errno.EMFILE | errno.ENFILE:
+            return "close some files, or raise the limit (`ulimit -n`), and try again"
+        case errno.EISDIR | errno.ENOTDIR:
+            return "give the path of a file"
+        case errno.EACCES | errno.EPERM:
+            return "let this user read it"
+    return otherwise
 
 
 def opening_error(error: Exception, what: object) -> AgentKVError:

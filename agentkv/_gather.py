@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from ._errors import InvalidInput
 from ._shown import shown
@@ -34,7 +35,7 @@ async def gather(*awaitables: Awaitable[T]) -> list[T]:
 
     async def run(index: int, awaitable: Awaitable[T]) -> None:
         try:
-            results[index] = await awaitable
+            results[index] = await uncancelled(awaitable, f"awaitable {index}")
         except Exception as error:
             failures.append(error)
             group.cancel_scope.cancel()
@@ -50,6 +51,22 @@ async def gather(*awaitables: Awaitable[T]) -> list[T]:
     if failures:
         raise failures[0]
     return results
+
+
+async def uncancelled(awaitable: Awaitable[T], what: str) -> T:
+    """What it comes to. Raises InvalidInput where it ends as cancelled and nobody cancelled it: as something does that
+    awaits a task which somebody else cancelled. It would end the task that awaits it in silence. And for what cannot be
+    awaited."""
+    if not inspect.isawaitable(awaitable):
+        raise InvalidInput(f"{what} returned {shown(awaitable)}, but it must be an async function")
+    try:
+        return await awaitable
+    except anyio.get_cancelled_exc_class() as error:
+        await checkpoint_if_cancelled()
+        raise InvalidInput(
+            f"{what} raised {type(error).__name__}, but nobody cancelled it; catch that where it awaits something that "
+            "is cancelled"
+        ) from error
 
 
 def _check(awaitables: Sequence[object]) -> None:

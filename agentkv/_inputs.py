@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,11 +33,21 @@ def text_of(value: str | bytes, what: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidInput(
-            f"{what} has the lone surrogate U+{ord(value[error.start]):04X} at offset {error.start}, which has no "
-            "UTF-8 form; decode the text with errors='replace'"
-        ) from None
+        raise InvalidInput(f"{what} has {_surrogate(ord(value[error.start]), error.start)}") from None
     return value
+
+
+def _surrogate(code: int, offset: int) -> str:
+    """What a lone surrogate is, and how to mend it."""
+    if 0xDC80 <= code <= 0xDCFF:  # PEP 383: so Python passes bytes on that came in from outside
+        return (
+            f"the byte 0x{code - 0xDC00:02x} at offset {offset}, which is not UTF-8 (Python has read it as "
+            f"U+{code:04X}, with errors='surrogateescape'); read the text with errors='replace', or in its own encoding"
+        )
+    return (
+        f"the lone surrogate U+{code:04X} at offset {offset}, half of a character, which has no UTF-8 form; decode the "
+        "text with errors='replace', or put the other half beside it"
+    )
 
 
 def checked_ids(ids: object, vocab_size: int) -> list[int]:
@@ -130,6 +141,18 @@ def checked_path(value: object, what: str, of: str = "a model folder") -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:  # a home that there is not
         raise InvalidInput(f"{what} is {shown(text)}: {error}; write the path out") from None
+
+
+def truth_of(answer: object, of: str) -> bool:
+    """Is what a function of the user's returned true? Raises InvalidInput for what is neither true nor false."""
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise InvalidInput(f"{of} returned {shown(answer)}, but it is not awaited; make it a plain function")
+    try:
+        return bool(answer)
+    except Exception as error:
+        raise InvalidInput(f"{of} returned {shown(answer)}, but it must be True or False: {error}") from error
 
 
 def checked_bool(value: object, what: str) -> bool:

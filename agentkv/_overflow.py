@@ -15,7 +15,7 @@ from ._continuation import common_prefix
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._generation_jobs import GenerationJob, GoOn
 from ._hold import acting_hold
-from ._inputs import ChatMessage, checked_count, checked_ids
+from ._inputs import ChatMessage, checked_count, checked_ids, truth_of
 from ._log import log
 from ._shown import shown
 
@@ -262,7 +262,7 @@ class RoomMaker:
             answer = branch.overflow.make_room(room)
             if not isawaitable(answer):
                 raise InvalidInput(f"make_room of {shown(branch.overflow)} is no coroutine; define it with `async def`")
-            made = bool(await answer)
+            made = truth_of(await answer, f"make_room of {shown(branch.overflow)}")
         finally:
             history.asking, room._over = False, True
             with suppress(ValueError):  # a coroutine that is torn down may end in another context

@@ -13,7 +13,7 @@ from agentkv_runtime.errors import TensorFileError
 from agentkv_runtime.tensor_file import Bytes, TensorFile, TensorSpec
 from pydantic import ValidationError
 
-from ._errors import InvalidInput, SnapshotError
+from ._errors import InvalidInput, SnapshotError, advice_of
 from ._lacking import Lacks, held
 from ._lanes import VERSION as LANES_VERSION
 from ._lanes import Lanes, lanes_of
@@ -57,7 +57,7 @@ class SnapshotFile:
         except TensorFileError as error:
             if not os.path.lexists(path):
                 raise SnapshotError(f"there is no file {path}; check the path") from error
-            raise SnapshotError(f"{error}; save the branches again") from error
+            raise SnapshotError(f"{error}; {_advice(path, error)}") from error
 
     @property
     def key(self) -> ModelKey:
@@ -271,3 +271,10 @@ class SnapshotFile:
         if not array.nbytes or lanes.tensor(lane) != spec or self._file.offset(spec.name) % lanes.page:
             raise self._file.damaged(f"{spec.name} is not {lanes.rows} rows on pages of {lanes.page} bytes")
         return lanes.rows
+
+
+def _advice(path: Path, error: TensorFileError) -> str:
+    """What to do about a file that is not opened."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        return "give the path of a file of saved branches"
+    return advice_of(error.__cause__, "save the branches again")

@@ -7,8 +7,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from ._errors import AgentKVError, InvalidInput, opening_error
+from ._inputs import truth_of
 from .spec import Strategy
 from .spec._built_in import BuiltIn, DraftTarget
+from .spec._checked import checked
 
 if TYPE_CHECKING:
     from agentkv_runtime.speculation import Drafter
@@ -80,16 +82,16 @@ class Speculation:
         self._drafters.clear()
 
     def _open(self, strategy: Speculative) -> Drafter:
-        from agentkv_runtime.speculation import PythonDrafter
-
         try:
+            from agentkv_runtime.speculation import PythonDrafter
+
             if isinstance(strategy, BuiltIn):
                 drafter: Drafter = strategy._open(self._target)
             else:
-                drafter = PythonDrafter(strategy, self._target.vocab_size)
+                drafter = PythonDrafter(checked(strategy, self._target.vocab_size), self._target.vocab_size)
         except AgentKVError:
             raise
         except Exception as error:
             raise opening_error(error, repr(strategy)) from error
-        drafter.adaptive = bool(getattr(strategy, "adaptive", True))
+        drafter.adaptive = truth_of(getattr(strategy, "adaptive", True), f"adaptive of {type(strategy).__name__}")
         return drafter

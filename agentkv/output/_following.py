@@ -115,7 +115,7 @@ class OwnState:
     def _look(self) -> None:
         """Takes the mask of where the object is."""
         if self._at not in self._masks:
-            done = self._ask("done", lambda: self._constraint.done)
+            done = self._ask("done", lambda: bool(self._constraint.done))
             self._masks[self._at] = None if done else self._mask()
 
     def _mask(self) -> NDArray[np.bool_]:

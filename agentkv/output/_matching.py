@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from ._llguidance import llguidance
 from ._numbers import NumberTokens, digits_left, most_digits
 from ._state import ConstraintFailed, Masks, State, Walk
 
@@ -25,8 +26,7 @@ class GrammarVocabulary:
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
-        from llguidance import LLTokenizer, TokenizerWrapper
-
+        library = llguidance()
         # What is forced is much the same each time. It is text: tokens of their own the grammar names as such.
         encode = lru_cache(maxsize=_KNOWN_TEXTS)(partial(tokenizer.encode, parse_special=False))
 
@@ -42,8 +42,8 @@ class GrammarVocabulary:
         self.size = vocab_size
         self.tokens = Encoder.tokens
         self.eos = frozenset(tokenizer.eos_ids)
-        self.native: LLTokenizer = LLTokenizer(
-            TokenizerWrapper(Encoder()),
+        self.native: LLTokenizer = library.LLTokenizer(
+            library.TokenizerWrapper(Encoder()),
             n_vocab=vocab_size + 1,
             eos_token=[i for i in tokenizer.eos_ids if i < vocab_size] or vocab_size,
         )
@@ -62,11 +62,9 @@ class GrammarRule:
     """A compiled grammar. Raises ValueError with llguidance's reason where it is none."""
 
     def __init__(self, grammar: str, vocabulary: GrammarVocabulary) -> None:
-        from llguidance import LLMatcher
-
         self._vocabulary = vocabulary
         self._digits = most_digits(grammar)
-        self._first = LLMatcher(vocabulary.native, grammar, log_level=0)
+        self._first: LLMatcher = llguidance().LLMatcher(vocabulary.native, grammar, log_level=0)
         if self._first.is_error():
             raise ValueError(self._first.get_error())
 

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from .._errors import InvalidInput
 from .._shown import shown
+from ._llguidance import llguidance
 
 Out_co = TypeVar("Out_co", covariant=True)
 
@@ -47,9 +48,8 @@ class Grammar(GrammarSource[str]):
     @property
     def grammar(self) -> str:
         """The grammar as llguidance takes it."""
-        from llguidance import LLMatcher
-
-        return LLMatcher.grammar_from_lark(self.lark)
+        grammar: str = llguidance().LLMatcher.grammar_from_lark(self.lark)
+        return grammar
 
     def read(self, text: str) -> str:
         """The text itself."""

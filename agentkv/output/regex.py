@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .._errors import InvalidInput
 from .._inputs import text_of
 from .._shown import shown
+from ._llguidance import llguidance
 from ._refusal import refusal
 from .grammar import GrammarSource
 
@@ -34,9 +35,8 @@ class Regex(GrammarSource[str]):
     @property
     def grammar(self) -> str:
         """The expression as llguidance takes it."""
-        from llguidance import LLMatcher
-
-        return LLMatcher.grammar_from_regex(self.pattern)
+        grammar: str = llguidance().LLMatcher.grammar_from_regex(self.pattern)
+        return grammar
 
     def read(self, text: str) -> str:
         """The text itself."""

@@ -12,6 +12,7 @@ import anyio
 
 from .._branch import Branch
 from .._errors import InvalidInput
+from .._gather import uncancelled
 from .._shown import shown
 
 T = TypeVar("T")
@@ -69,10 +70,7 @@ async def attempt_each(
     async def run(index: int, branch: Branch) -> None:
         try:
             with anyio.fail_after(timeout):
-                begun = attempt(branch)
-                if not inspect.isawaitable(begun):
-                    raise InvalidInput(f"an attempt returned {shown(begun)}, but it must be an async function")
-                over = await arrived(index, await begun)
+                over = await arrived(index, await uncancelled(attempt(branch), "an attempt"))
         except Exception as error:
             branch.close()
             errors.append(error)
@@ -96,7 +94,7 @@ def checked(winner: V | None, errors: list[Exception]) -> V:
 async def scored(score: Score[T], result: T) -> float:
     """The score of a result. Raises InvalidInput for one that cannot be compared."""
     value = score(result)
-    value = await value if inspect.isawaitable(value) else value
+    value = await uncancelled(value, "a score") if inspect.isawaitable(value) else value
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

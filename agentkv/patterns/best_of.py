@@ -25,7 +25,7 @@ async def best_of(
     Raises:
         ExceptionGroup: every attempt failed; one that fails beside others is dropped.
     """
-    check(trunk, timeout, attempt=attempt, score=score)
+    check(trunk, timeout, counts={"n": n}, attempt=attempt, score=score)
     best: Winner[T] | None = None
     place = 0  # of the best one
 

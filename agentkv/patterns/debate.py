@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from .._branch import Branch
+from .._gather import uncancelled
 from ._attempts import Score, T, Winner, attempt_each, checked, close, forks, scored
 from ._checks import check
 
@@ -34,14 +35,15 @@ async def debate(
     Raises:
         ExceptionGroup: nobody was left; a speaker who fails beside others leaves the debate.
     """
-    check(trunk, timeout, counts={"rounds": rounds}, speak=speak, score=score)
+    check(trunk, timeout, counts={"n": n, "rounds": rounds}, speak=speak, score=score)
     async with forks(trunk, n) as speakers:
         said: dict[Branch, T] = {}
         for _ in range(rounds):
             heard, said = said, {}
 
             async def speak_up(branch: Branch, heard: dict[Branch, T] = heard) -> T:
-                return await speak(branch, [words for other, words in heard.items() if other is not branch])
+                others = [words for other, words in heard.items() if other is not branch]
+                return await uncancelled(speak(branch, others), "speak")
 
             async def arrived(
                 index: int, words: T, speakers: list[Branch] = speakers, said: dict[Branch, T] = said

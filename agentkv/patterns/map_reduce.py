@@ -9,6 +9,7 @@ import anyio
 
 from .._aio.lock import Semaphore
 from .._branch import Branch
+from .._gather import uncancelled
 from .._inputs import items_of
 from ._attempts import T, Winner, checked, forks
 from ._checks import check
@@ -52,7 +53,7 @@ async def map_reduce(
             try:
                 with anyio.fail_after(timeout):
                     async with await trunk.fork() as branch:
-                        results[index] = await work(branch, item)
+                        results[index] = await uncancelled(work(branch, item), "work")
             except Exception as error:
                 errors.append(error)
 
@@ -61,5 +62,5 @@ async def map_reduce(
             group.start_soon(run, index, item)
     checked(results or (None if items else results), errors)
     async with forks(trunk, 1) as (branch,):
-        result = await reduce(branch, [results[index] for index in sorted(results)])
+        result = await uncancelled(reduce(branch, [results[index] for index in sorted(results)]), "reduce")
         return Winner(branch, result, len(results) / len(items) if items else 1.0)

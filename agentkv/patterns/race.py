@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from .._branch import Branch
 from .._errors import InvalidInput
+from .._inputs import truth_of
 from ._attempts import Attempt, T, Winner, attempt_each, checked, close, forks
 from ._checks import check
 
@@ -32,14 +33,14 @@ async def race(
     Raises:
         ExceptionGroup: every attempt failed, or none was good.
     """
-    check(trunk, timeout, attempt=attempt, good=good)
+    check(trunk, timeout, counts={"n": n}, attempt=attempt, good=good)
     winner: Winner[T] | None = None
 
     async with forks(trunk, n) as branches:
 
         async def arrived(index: int, result: T) -> bool:
             nonlocal winner
-            if not good(result):
+            if not truth_of(good(result), "good"):
                 raise InvalidInput(f"attempt {index} came to {result!r}, which is not good enough")
             if winner is None:
                 winner = Winner(branches[index], result, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .._branch import Branch
+from .._inputs import truth_of
 from ._attempts import Attempt, Score, T, Winner, attempt_each, checked, scored
 from ._checks import check
 from ._grove import Grove
@@ -58,7 +59,7 @@ async def tree_search(
             ranked = sorted(level.items(), key=lambda item: (-item[1].score, item[0]))
             best = checked([winner for _, winner in ranked[:width]] or None, errors)
             grove.prune(winner.branch for winner in best)
-            if done(best[0].result):
+            if truth_of(done(best[0].result), "done"):
                 break
         grove.take(best[0].branch)
         return best[0]

@@ -39,7 +39,7 @@ async def vote(
     Raises:
         ExceptionGroup: every attempt failed; one that fails beside others has no vote.
     """
-    check(trunk, timeout, attempt=attempt, key=key)
+    check(trunk, timeout, counts={"n": n}, attempt=attempt, key=key)
     results: dict[int, T] = {}
     ballots: list[tuple[Any, list[int]]] = []  # an answer, and who reached it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +24,7 @@ from .talk import Talk
 if TYPE_CHECKING:
     from .keys import TypedAhead
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
 HOW_TO_LEAVE = "Ctrl-D or /quit leaves, /help lists commands"
 
 
@@ -106,6 +108,7 @@ async def respond(talk: Talk, line: str, console: Console, stop: Stop, typed: Ty
 
     False where it was stopped.
     """
+    line = _SURROGATES.sub("\ufffd", line)  # bytes that are not UTF-8, as terminals pass them on
     async with stop.stoppable() as scope:
         if line.startswith("/"):
             show(await commands.run(talk, line), console)

@@ -27,7 +27,7 @@ def open_regular(path: Path, raises: type[Exception]) -> Iterator[BufferedReader
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise raises(f"{path}: cannot be read: not a regular file. Copy the folder again")
+                raise raises(f"{path}: cannot be read: not a regular file")
             yield file
     except OSError as error:
         raise raises(f"{path}: cannot be read: {error.strerror}") from error

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import textwrap
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import agentkv as kv
 from agentkv.spec import Draft, DraftModel, Eagle, PromptLookup
+from agentkv.spec._checked import checked_draft
 
 from .conftest import OpenContext
 from .strategies import Answers, LastTime, Listener, Recorded
@@ -180,8 +182,14 @@ MALFORMED = {
     "confidence nan": (Draft([5], [-1], [float("nan")]), "node 0 of the draft has confidence"),
     "fewer parents": (Draft([5, 6], [-1]), "2 tokens, 1 parents"),
     "more confidences": (Draft([5], [-1], [0.5, 0.5]), "2 confidences"),
-    "no draft": ([5, 6], "tokens"),
-    "words": (Draft(["five"], [-1]), "TypeError"),  # type: ignore[list-item]
+    "no draft": ([5, 6], r"it returned list \[5, 6\], but it must return None or a kv.spec.Draft"),
+    "a text": ("five", "it returned str 'five', but it must return None or a kv.spec.Draft"),
+    "words": (Draft(["five"], [-1]), "tokens of the draft have str 'five' for node 0"),  # type: ignore[list-item]
+    "half a parent": (Draft([5], [0.5]), "parents of the draft have float 0.5 for node 0"),  # type: ignore[list-item]
+    "a huge parent": (Draft([5], [2**40]), "node 0 of the draft has parent 1099511627776"),
+    "a huge token": (Draft([2**70], [-1]), "node 0 of the draft is token 1180591620717411303424"),
+    "a word of confidence": (Draft([5], [-1], ["sure"]), "confidences of the draft have str 'sure'"),  # type: ignore[list-item]
+    "one token": (Draft(5, [-1]), "tokens of the draft are int 5"),  # type: ignore[arg-type]
     "raises": (ValueError("out of ideas"), "ValueError: out of ideas"),
 }
 
@@ -209,6 +217,38 @@ async def test_a_failing_strategy_fails_its_generation_alone(
         assert made == plain.tokens[: len(made)]
         rest = await one.generate(max_tokens=12 - len(made))
         assert made + rest.tokens == plain.tokens
+
+
+class Looked(Sequence[int]):
+    """Nodes that count how often they are looked at."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self.values = values
+        self.looks = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks += 1
+        return self.values[index]
+
+
+def test_no_more_of_a_draft_is_looked_at_than_there_is_room_for() -> None:
+    n, limit = 100_000, 16
+    tokens, parents = Looked(range(n)), Looked(range(-1, n - 1))
+    draft = checked_draft(Draft(tokens, parents, [0.5] * (n - 1) + [7.0]), n, limit)
+    assert (list(draft.tokens), list(draft.parents)) == ([*range(16)], [*range(-1, 15)])
+    assert draft.confidence == [0.5] * 16
+    assert tokens.looks == parents.looks == limit
+
+
+def test_a_wide_draft_is_checked_in_one_pass() -> None:
+    n = 100_000
+    tokens, parents = Looked([*range(n - 1), 0]), Looked([-1] * n)
+    with pytest.raises(kv.InvalidInput, match="nodes 0 and 99999"):
+        checked_draft(Draft(tokens, parents), n, n)
+    assert tokens.looks == parents.looks == n
 
 
 async def test_what_observe_raises_ends_the_next_generation_that_asks(open_context: OpenContext) -> None:

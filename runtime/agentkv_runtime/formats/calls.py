@@ -13,9 +13,10 @@ from agentkv_runtime.formats.parsed import ArgumentsDelta, CallClosed, CallOpene
 from agentkv_runtime.formats.regions import Region
 from agentkv_runtime.formats.template import Field
 
-__all__ = ["CallReader", "region_value"]
+__all__ = ["CUT_OFF", "CallReader", "region_value"]
 
-_CUT_OFF = "the call is cut off"
+CUT_OFF = "the call is cut off"
+"""The error of a call that the message ends within."""
 _NO_CALL = "what is written there is no call"
 _DEEPEST = 48  # levels of arguments: messages hold somewhat more, and have some of their own
 
@@ -65,9 +66,9 @@ class CallReader:
         """The region ended; `closed` where its closing marker was read. Closes the calls that are left."""
         text = self._body.unfinished if self._listed else self._region.text
         if self._listed:
-            yield from self._close([self._failed(_NO_CALL if closed else _CUT_OFF, text)] if text else [])
+            yield from self._close([self._failed(_NO_CALL if closed else CUT_OFF, text)] if text else [])
         else:
-            yield from self._close(self._calls(text, text) if closed else [self._failed(_CUT_OFF, text)])
+            yield from self._close(self._calls(text, text) if closed else [self._failed(CUT_OFF, text)])
 
     def _open(self, name: str) -> Iterator[Delta]:
         if name and len(self._named) == len(self.closed):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.json_style import json_style
 
 __all__ = ["Lark"]
@@ -74,15 +75,23 @@ class Lark:
         return self.rule("TEXT", f"/{_ANYTHING}/{_but(without)}{begin}")
 
     def text_up_to(self, end: str, without: Iterable[str] = ()) -> str:
-        """Any text that spells none of `without`, and `end` where its beginning is written for the first time."""
+        """Any text that spells none of `without`, and `end` where its beginning is written for the first time.
+
+        Raises FormatError where nothing ends it.
+        """
+        if not end:
+            raise FormatError(
+                "nothing ends a text of this format: give a marker of at least 1 character (`before`, `section` or "
+                "`marker` of Calls, `after` of TaggedCall, both of `thinking`)"
+            )
         begin, *rest = self._parts(end)
         if not begin.strip() and rest:
             return self.text_up_to(end[len(begin) :], without)  # the text may have the white space
         if begin in self._tokens:
             return f"{self.free_text([*without, begin])} {self.text(end)}"
-        begin = begin.rstrip()
+        begin = begin.rstrip() or begin
         # Without the white space around it the end is read as an end, too.
-        core = f" & ~/{_ANYTHING}{_escaped(begin.strip())}(?s:.+)/" if begin.strip() != begin else ""
+        core = f" & ~/{_ANYTHING}{_escaped(begin.strip())}(?s:.+)/" if begin.strip() not in ("", begin) else ""
         text = self.rule("UNTIL", f"/{_ANYTHING}{_escaped(begin)}/{core}{_but(without)}")
         until = self.rule("until", text, lazy=True)
         return f"{until} {self.text(end[len(begin) :])}".rstrip()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.format import Format
 from agentkv_runtime.formats.spelling import NoCalls, Spelling
 from agentkv_runtime.formats.template import load_template
@@ -41,6 +42,14 @@ class Family:
     """What may stand after the calls, beside the tokens that end a message."""
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Other fields, or the same ones read otherwise."""
+
+    def check(self) -> None:
+        """Raises FormatError for markers that are none."""
+        if self.thinking and not all(self.thinking):
+            raise FormatError(
+                f"thinking of the format {self.name!r} is {self.thinking!r}; give what opens the reasoning and what "
+                "closes it, at least 1 character each, or None"
+            )
 
     def fit(
         self,

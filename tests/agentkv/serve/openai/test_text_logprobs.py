@@ -13,7 +13,7 @@ def token(id: int, text: str) -> Token:
 
 
 def test_halves_of_a_character_come_with_it() -> None:
-    likely = TextLogprobs(SPELLED)
+    likely = TextLogprobs(SPELLED, b"")
     assert likely.of([token(0, "a"), token(1, "")]).tokens == ["a"]
     said = likely.of([token(2, "é"), token(4, "b")])
     assert said.tokens == ["bytes:\\xc3", "bytes:\\xa9", "b"]
@@ -22,7 +22,7 @@ def test_halves_of_a_character_come_with_it() -> None:
 
 
 def test_text_that_was_held_back_brings_its_tokens_and_an_end_never_does() -> None:
-    likely = TextLogprobs(SPELLED)
+    likely = TextLogprobs(SPELLED, b"")
     assert likely.of([token(0, ""), token(4, "")]).tokens == []
     assert likely.of([token(-1, "ab")]).tokens == ["a", "b"]
     assert likely.of([token(3, "")]).tokens == []

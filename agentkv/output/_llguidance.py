@@ -1,0 +1,14 @@
+"""llguidance, a shared library, loaded with the first output that needs one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._errors import loading
+
+
+def llguidance() -> Any:
+    """The module. Raises AgentKVError where it cannot be loaded."""
+    with loading("llguidance"):
+        import llguidance
+    return llguidance

@@ -48,6 +48,13 @@ def ended(process: subprocess.Popen[str]) -> str:
     return rest
 
 
+def test_names_of_the_machine_and_the_format_of_calls_can_be_given() -> None:
+    with served("--allow-host", "desk.local", "--call-format", "hermes") as (_, url, _):
+        facts = httpx.get(f"{url}/v1/tokens", headers={"host": "desk.local:8080"}, timeout=60)
+        assert (facts.status_code, facts.json()["call_format"]) == (200, "hermes")
+        assert "--allow-host" in httpx.get(f"{url}/v1/tokens", headers={"host": "evil.example"}, timeout=60).text
+
+
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_told_to_stop(told: signal.Signals) -> None:
     with served() as (process, url, printed):

@@ -88,10 +88,10 @@ async def test_a_history_is_gone_on_with_and_forked(ctx: kv.Context) -> None:
         before = ctx.stats.prefilled
         then = await agent.run(question, message_history=first.all_messages())
         usage = then.usage
-        assert usage.cache_read_tokens == held
-        assert ctx.stats.prefilled - before <= usage.input_tokens - held + 1
+        assert usage.cache_read_tokens >= held  # an earlier question may begin alike
+        assert ctx.stats.prefilled - before <= usage.input_tokens - usage.cache_read_tokens + 1
     again = await agent.run("Thanks.", message_history=then.all_messages())
-    assert again.usage.cache_read_tokens == usage.input_tokens + usage.output_tokens
+    assert again.usage.cache_read_tokens >= usage.input_tokens + usage.output_tokens
 
 
 async def test_what_the_model_thinks_is_a_part_of_its_own(with_template: WithTemplate) -> None:

@@ -179,8 +179,8 @@ def _check_tokenizers(draft: ModelFolder, target: ModelFolder, sides: str) -> No
     for token, (one, other) in enumerate(zip(theirs, ours, strict=True)):
         if one != other:
             raise DraftMismatchError(
-                f"{sides} have different tokenizers: token {token} is {one!r} and {other!r}. Give a draft model of the "
-                "same family"
+                f"{sides} have different tokenizers, of {draft.tokenizer.vocab_size} and {target.tokenizer.vocab_size} "
+                f"tokens: token {token} is {one!r} and {other!r}. Give a draft model of the same family"
             )
     special, own = ([i for i in each.tokenizer.special_ids if i < size] for each in (draft, target))
     if special != own:

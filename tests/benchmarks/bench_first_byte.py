@@ -1,7 +1,7 @@
 """How long a stream is silent: its first byte, and its first token, while the server reads a long prompt.
 
 The server is a process of its own, and each prompt is a new one. Run by hand:
-`python tests/benchmarks/bench_first_byte.py [--folder MODEL] [--tokens 8000]`; without a folder, nano.
+`python tests/benchmarks/bench_first_byte.py [--folder MODEL] [--words 1600]`; without a folder, nano.
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ def seconds_of(client: httpx.Client, path: str, text: str) -> tuple[float, float
 
 def main(
     folder: Annotated[Path | None, typer.Option()] = None,
-    tokens: Annotated[int, typer.Option()] = 8000,
+    words: Annotated[int, typer.Option()] = 1600,
     rounds: Annotated[int, typer.Option()] = 5,
 ) -> None:
     """Measures all protocols that stream."""
     rng = random.Random(1)
-    table = Table("", "first byte, median", "worst", "whole stream", title=f"prompts of about {tokens} words")
     with served(folder or kv.models.nano()) as url, httpx.Client(base_url=url, timeout=600) as client:
+        some = {"prompt": " ".join(rng.choices(WORDS, k=words))}
+        tokens = client.post("/tokenize", json=some).json()["count"]
+        table = Table("", "first byte, median", "worst", "whole stream", title=f"prompts of about {tokens} tokens")
         for path in BODIES:
-            taken = [seconds_of(client, path, " ".join(rng.choices(WORDS, k=tokens))) for _ in range(rounds + 1)][
+            taken = [seconds_of(client, path, " ".join(rng.choices(WORDS, k=words))) for _ in range(rounds + 1)][
                 1:
             ]  # the first one opens the connection
             heads, wholes = zip(*taken, strict=True)

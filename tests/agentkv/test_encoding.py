@@ -12,6 +12,7 @@ import pytest
 
 import agentkv as kv
 from agentkv._chat import MOST_SECONDS
+from agentkv._encoding import _WORKERS
 from tests.models import CHAT_TEMPLATE
 
 from .conftest import OpenContext, WithTemplate
@@ -156,7 +157,7 @@ async def test_a_branch_that_changes_while_its_messages_are_encoded(with_templat
 async def template_runs(ctx: kv.Context) -> None:
     """Returns while a template runs beside the event loop."""
     with anyio.fail_after(20):
-        while not ctx._home.encoding._limiter.borrowed_tokens:
+        while ctx._home.encoding._workers.value == _WORKERS:
             await anyio.lowlevel.checkpoint()
 
 

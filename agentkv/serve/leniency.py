@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=BaseModel)
 _MOST_ROUNDS = 8  # what is wrong within a part is seen once the part itself is right
+_MOST_FAULTS = 10_000  # that are looked at: a body with more is refused for the first
 _SCHEMAS = ("function", "parameters", "input_schema")  # of a tool that the client itself runs
 _GONE = object()
 
@@ -60,7 +61,8 @@ def checked(kind: type[B], value: dict[str, Any], ignored: Ignored, within: str 
         except ValidationError as error:
             errors = error.errors(include_url=False)
             wrong = {path_of(each, value): each for each in errors} | wrong
-            cures = {} if ignored.strict else {cure.path: cure for cure in _cures(errors, value, within)}
+            lenient = not ignored.strict and len(errors) <= _MOST_FAULTS
+            cures = {cure.path: cure for cure in _cures(errors, value, within)} if lenient else {}
             if not cures:
                 break
             for path in sorted(cures, key=_order, reverse=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -12,9 +13,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from .anthropic import answer, messages
 from .anthropic.errors import AnthropicErrors
 from .endpoints import BODIES, ENDPOINTS
 from .guard import ENDPOINT, Guard, Hosts, Measured, cors
+from .openai import response_output, responses
 from .openai.errors import OpenAIErrors
 from .openapi import openapi
 from .refused import STATUS, Refused, refused
@@ -34,6 +37,7 @@ def application(context: Context, settings: Settings) -> Starlette:
 
     `application.state.server` is the `Server` behind it.
     """
+    _build_shapes()
     server = Server(context, settings)
     routes = [
         Route(path.replace("{model}", "{model:path}"), partial(_answered, path, endpoint, server), methods=[method])
@@ -52,6 +56,14 @@ def application(context: Context, settings: Settings) -> Starlette:
     app.router.redirect_slashes = False
     app.state.server = server
     return app
+
+
+def _build_shapes() -> None:
+    """Builds the shapes of answers: the packages put that off until one is used, and its client would wait for it."""
+    for module in (answer, messages, response_output, responses):
+        for shape in vars(module).values():
+            if isinstance(shape, type) and issubclass(shape, BaseModel) and shape is not BaseModel:
+                shape.model_rebuild()
 
 
 def errors_of(path: str) -> Protocols:

@@ -53,7 +53,8 @@ class Generation(Generic[Out_co]):
             It has whole characters: one that is cut off belongs to the generation that writes the rest of it.
         tokens: every token that entered the branch, including end of text and those of a stop string.
         logprobs: natural logarithm of the model's own probability of each token, one per token.
-        finish_reason: "eos", "stop" (a stop string), "length" (max_tokens), "context_full" or "cancelled".
+        finish_reason: "eos", "stop" (a stop string, or an `output` that nothing may follow), "length" (max_tokens),
+            "context_full" or "cancelled".
         usage: token counts.
         seed: the seed that was used; None when nothing was drawn at random and none was given.
         top_logprobs: per token, the most likely tokens in its place, as many as were asked for, best first; the lower

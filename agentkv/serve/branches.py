@@ -127,7 +127,8 @@ class Branches:
         """Is there a branch of that name, of one of these revisions? Raises Refused where there is another one."""
         held = self.get(name)
         if name in self._coming_names or (held is not None and held.revision not in revisions):
-            what = f"another branch is published as {name!r}, or somebody changed it there; attach it, or take another"
+            what = f"another branch is published as {name!r}, or somebody changed it there"
+            what += "; attach it, or take another name"
             raise Refused("conflict", what, "branch_exists")
         if held is not None and held.changing:
             raise _busy(held)

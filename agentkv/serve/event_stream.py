@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -63,12 +64,15 @@ class Events(Emit):
 
     Attributes:
         begun: was the head sent?
+        alive: sends a sign of life. A protocol whose clients wait for events alone has one of its own in the stream.
     """
+
+    alive: Callable[[], Awaitable[None]]
 
     def __init__(self, send: Send, head: Sequence[tuple[bytes, bytes]], ping: bytes) -> None:
         self._send = send
         self._head = head
-        self._ping = ping
+        self.alive = partial(self._body, ping)
         self._sending = anyio.Lock()  # one thing after another
         self._count = 0  # of what was sent
         self.begun = False
@@ -93,7 +97,7 @@ class Events(Emit):
             before = self._count
             await anyio.sleep(PING_SECONDS)
             if self._count == before:
-                await self._body(self._ping)
+                await self.alive()
 
     async def _body(self, body: bytes, more: bool = True) -> None:
         async with self._sending:

@@ -108,7 +108,8 @@ async def _spec(talk: Talk, words: Words) -> str:
 
 async def _save(talk: Talk, words: Words) -> str:
     saved = await talk.save(_file(words[0]))
-    return f"saved {len(talk.names)} branches to {words[0]} ({bytes_text(saved.nbytes)})"
+    count = len(talk.names)
+    return f"saved {count} {'branch' if count == 1 else 'branches'} to {words[0]} ({bytes_text(saved.nbytes)})"
 
 
 async def _load(talk: Talk, words: Words) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,8 @@ def test_inspect(tmp_path: Path) -> None:
     lines = dict(line.strip().rsplit("  ", 1) for line in done.output.splitlines() if "K/V per token" in line)
     per_token = {name.strip().split()[-1]: value.strip() for name, value in lines.items()}
     assert per_token == {"fp32": "512 B", "fp16": "256 B", "bf16": "256 B"}
+    assert all(line == line.rstrip() for line in done.output.splitlines())  # no terminal: one line for each fact
+    assert any(re.fullmatch(r" fingerprint +sha256:[0-9a-f]{64}", line) for line in done.output.splitlines())
 
 
 def test_inspect_shows_what_quantisation_lost_the_worst_first(tmp_path: Path) -> None:

@@ -27,6 +27,13 @@ def javascript(name: str) -> str:
     return re.sub(rf": (?:{_TYPE})(?:\[\])?(?=[,);= ])", "", text).replace(".ts", ".mjs")
 
 
+@pytest.mark.parametrize("name", ["branches", "branches_demo"])
+def test_a_folder_without_a_package_runs_them(name: str) -> None:
+    """tsx takes a file for a CommonJS module there, and such a module awaits nothing outside of its functions."""
+    text = (ROOT / "examples" / f"{name}.ts").read_text(encoding="utf-8")
+    assert not re.findall(r"^\S.*\bawait\b.*", text, flags=re.MULTILINE)
+
+
 async def run(served: Served, url: str, folder: Path) -> str:
     for name in ("branches", "branches_demo"):
         (folder / f"{name}.mjs").write_text(javascript(name), encoding="utf-8")

@@ -146,7 +146,7 @@ async def test_a_name_is_its_branchs_own(broken: Broken, ctx: kv.Context, other:
     await trunk.publish("desk")
     stranger, fork = await other.branch([5]), await trunk.fork()
     for each in (stranger, fork):
-        with pytest.raises(kv.BranchExists, match=r"'desk'.*attach it, or take another"):
+        with pytest.raises(kv.BranchExists, match=r"'desk'.*attach it, or take another name"):
             await each.publish("desk")
     there = await other.attach("desk")
     await there.extend([8])

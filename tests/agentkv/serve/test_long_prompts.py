@@ -49,7 +49,13 @@ PROTOCOLS = [
     Protocol("/v1/chat/completions", {"messages": SAID, "max_tokens": 4}, '"role":"assistant"'),
     Protocol("/v1/completions", {"prompt": LONG, "max_tokens": 4}, ""),
     Protocol("/v1/completions", {"prompt": LONG, "max_tokens": 4, "echo": True}, "Ticket 59 is open."),
-    Protocol("/v1/responses", {"input": LONG, "max_output_tokens": 4}, "response.created", failed="response.failed"),
+    Protocol(
+        "/v1/responses",
+        {"input": LONG, "max_output_tokens": 4},
+        "response.created",
+        "event: response.in_progress",  # a comment is nothing to Codex, which hangs up after 300 s without an event
+        "response.failed",
+    ),
     Protocol("/v1/messages", {"messages": SAID, "max_tokens": 4}, "message_start", "event: ping", "event: error"),
     Protocol("/v1/tokens", {"tokens": [*range(30, 330)], "max_tokens": 4}, ""),
 ]

@@ -231,7 +231,7 @@ def test_a_new_conversation_leaves_the_other_branches(sit_down: SitDown) -> None
 def test_a_loaded_branch_shows_its_own_system_prompt(sit_down: SitDown, tmp_path: Path) -> None:
     file = tmp_path / "talk.kv"
     person = sit_down()
-    for line, said in (("/system You are Tolvik.", "is set"), (f"/save {file}", "saved 1"), ("/quit", "")):
+    for line, said in (("/system You are Tolvik.", "is set"), (f"/save {file}", "saved 1 branch to"), ("/quit", "")):
         person.say(line)
         person.sees(said)
         person.look(0.1)

@@ -243,6 +243,8 @@ ARGUMENTS: dict[str, Arguments] = {
     "Python's": Arguments("{'city': 'Oslo'}", None),
     "nested without end": Arguments("[" * 5000, None),
     "half a character": Arguments('{"city": "\\ud800"}', None),
+    "a number too large": Arguments('{"city": 1e999}', None),
+    "no number": Arguments('{"city": NaN}', None),
 }
 
 

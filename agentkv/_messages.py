@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -255,6 +256,10 @@ def _copied(value: Any, what: str, depth: int = 0) -> Any:
     if value is None or type(value) in (bool, int, float):
         if type(value) is int and value.bit_length() > _MOST_BITS:
             raise InvalidInput(f"{what} has an integer of {value.bit_length()} bits; at most {_MOST_BITS} are allowed")
+        if type(value) is float and not math.isfinite(value):
+            raise InvalidInput(
+                f"{what} has the number {value}, which no JSON can hold; write it as text, or leave it out"
+            )
         return value
     if depth == _DEEPEST:
         raise InvalidInput(f"{what} is nested more than {_DEEPEST} levels deep; flatten it")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _KNOWN_TEXTS = 1024  # whose tokens are remembered
 _AROUND_DIGITS = 16  # sign, point and exponent of a number, and what is before it
+_MOST_WAYS = 50_000  # to go on at one place: an object takes four for each property that may be missing
 
 
 class GrammarVocabulary:
@@ -64,7 +65,9 @@ class GrammarRule:
     def __init__(self, grammar: str, vocabulary: GrammarVocabulary) -> None:
         self._vocabulary = vocabulary
         self._digits = most_digits(grammar)
-        self._first: LLMatcher = llguidance().LLMatcher(vocabulary.native, grammar, log_level=0)
+        library = llguidance()
+        limits = library.LLParserLimits(max_items_in_row=_MOST_WAYS)
+        self._first: LLMatcher = library.LLMatcher(vocabulary.native, grammar, log_level=0, limits=limits)
         if self._first.is_error():
             raise ValueError(self._first.get_error())
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=bodies.Condition)
 
+_DIGITS = 19  # of a length
 Verb = Callable[["Server", Held, B], Awaitable[Mapping[str, Any]]]
 
 
@@ -290,7 +291,8 @@ def _whole(request: Request) -> bool:
 
 def _condition(server: Server, request: Request) -> bodies.Condition:
     """Of a request without a body. Raises Refused."""
-    given = {name: int(value) if value.isdecimal() else value for name, value in request.query_params.items()}
+    query = request.query_params.items()
+    given = {name: int(value) if value.isdecimal() and len(value) <= _DIGITS else value for name, value in query}
     return checked(bodies.Condition, given, server.ignored)
 
 

@@ -80,7 +80,7 @@ class Events(Emit):
     async def __call__(self, data: str, event: str | None = None) -> None:
         """One event. `data` is one line; `event` is the event's name."""
         name = "" if event is None else f"event: {event}\n"
-        await self._body(f"{name}data: {data}\n\n".encode())
+        await self._body(f"{name}data: {data.translate(_LINE_ENDS)}\n\n".encode())
 
     async def begin(self) -> None:
         """Sends the head, where there is no event to send yet: what is wrong from then on is an event."""
@@ -153,6 +153,9 @@ class EventStream(Response):
 
 PING_SECONDS = 10.0  # proxies hang up after 30 to 100 s without a byte, and people lose faith before
 LAST_SECONDS = 10.0  # for what is left to send: a client that does not read must not keep its connection for ever
+
+# Ends of lines to many readers of events, and to nobody who follows the standard. JSON has them in strings alone.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

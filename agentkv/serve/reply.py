@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -146,10 +147,10 @@ class _Reply:
 
     async def streamed(self, tell: Tell) -> Written:
         stream = self._branch.stream(**self._how(), output=self._held, keep="made")
+        markers = _Markers(self)
         async with stream as tokens:
             while batch := await tokens.batch():
-                text = "".join(token.text + self._marker(token.id) for token in batch)
-                part = self._read(text, batch)
+                part = self._read("".join(map(markers.between, batch)), batch)
                 if part.deltas:
                     await tell(part)
         part = self._end()
@@ -231,6 +232,32 @@ class _Reply:
 
     def _text_of(self, tokens: Iterable[int]) -> bytes:
         return b"".join(map(self._bytes_of, tokens))
+
+
+class _Markers:
+    """Control tokens of a stream, whose texts leave them out: each gets its place between the texts, which may come
+    later than it does, where they may begin a stop string."""
+
+    def __init__(self, reply: _Reply) -> None:
+        self._reply = reply
+        self._waiting: deque[tuple[int, str]] = deque()  # behind so many characters
+        self._said = 0  # characters of the tokens so far
+        self._shown = 0  # of these, those that came
+
+    def between(self, token: Token) -> str:
+        """The text that comes with a token, and the markers in it."""
+        reply, text, parts = self._reply, token.text, []
+        if marker := reply._marker(token.id):
+            self._waiting.append((self._said, marker))
+        elif token.id not in reply._ends:
+            self._said += len(reply._decoder.decode(reply._bytes_of(token.id)))
+        while self._waiting and self._waiting[0][0] <= self._shown + len(text):
+            at, marker = self._waiting.popleft()
+            size = max(at - self._shown, 0)
+            parts += [text[:size], marker]
+            text, self._shown = text[size:], self._shown + size
+        self._shown += len(text)
+        return "".join([*parts, text])
 
 
 def _told(deltas: Iterable[Delta]) -> Iterable[Delta]:

@@ -243,6 +243,8 @@ ARGUMENTS: dict[str, Arguments] = {
     "Python's": Arguments("{'city': 'Oslo'}", None),
     "nested without end": Arguments("[" * 5000, None),
     "half a character": Arguments('{"city": "\\ud800"}', None),
+    "a number too large": Arguments('{"city": 1e999}', None),
+    "no number": Arguments('{"city": NaN}', None),
 }
 
 
@@ -315,3 +317,10 @@ async def test_ids_of_others_get_a_form_that_the_template_takes(
         assert first != second
         assert branch.text.index("rain") < branch.text.index("snow")
         assert [call.id for call in branch.messages[1].calls] == [one, other]  # as they were given
+
+
+@each_way
+async def test_what_some_readers_take_for_the_end_of_a_line_comes_through(protocol: str, streamed: bool) -> None:
+    said = "one\u2028two\u2029three\x85four"
+    async with scripted(said) as (served, _):
+        assert (await ask(served, protocol, streamed, [USER])).text == said

@@ -54,6 +54,7 @@ ESCAPED: list[tuple[dict[str, Any], str]] = [
 ]
 WRITTEN: list[tuple[dict[str, Any], str]] = [
     (OBJECT, '{"a": true, "\u00e9": "line\\n\\"quoted\\""}'),
+    ({"type": "object", "properties": {f"p{i}": BOOL for i in range(600)}}, '{"p1": true, "p599": false}'),
     ({"type": "string"}, '"\\u001b[31m"'),
     ({**OBJECT, "additionalProperties": False}, '{"a": true}'),
     ({"const": "\x00"}, '"\\u0000"'),

@@ -128,3 +128,18 @@ async def over_branches(served: Served, case: Case) -> None:
 async def test_over_http(case: Case, protocol: Any) -> None:
     async with saying(case) as ctx, serving_of(ctx) as served:
         await protocol(served, case)
+
+
+# What is held back, since a stop string may begin with it, and the control token behind it.
+HELD = [
+    Case(f"E{START}x", ["END"], f"E{START}x", None),
+    Case(f"E{START}EN{PAD}{PAD}", ["END"], f"E{START}EN{PAD}{PAD}", None),
+    Case(f"<|im{START}END", ["<|im_end|>", "END"], f"<|im{START}", "END"),
+]
+
+
+@pytest.mark.parametrize("case", HELD, ids=lambda case: f"{case.reply!r}-{case.stop!r}")
+@pytest.mark.parametrize("protocol", [over_chat, over_messages])
+async def test_a_control_token_behind_what_is_held_back_keeps_its_place(case: Case, protocol: Any) -> None:
+    async with saying(case) as ctx, serving_of(ctx) as served:
+        await protocol(served, case)

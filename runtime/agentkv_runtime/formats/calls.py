@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -115,6 +116,8 @@ def _check_value(value: object, depth: int = 0) -> None:
             value.encode()
         except UnicodeEncodeError:
             raise ValueError("half of a surrogate pair is no character") from None
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("JSON has no such number")
     elif isinstance(value, Mapping | list):
         if depth == _DEEPEST:
             raise ValueError(f"nested more than {_DEEPEST} levels deep")

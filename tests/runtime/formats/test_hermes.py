@@ -115,7 +115,7 @@ def test_what_is_written_is_read(family: kv.formats.Family) -> None:
     assert [(call.name, call.arguments) for call in message.calls] == calls
 
 
-@pytest.mark.parametrize("value", ['"\\ud800"', '{"\\udfff": 1}', "[" * 60 + "]" * 60])
+@pytest.mark.parametrize("value", ['"\\ud800"', '{"\\udfff": 1}', "[" * 60 + "]" * 60, "1e999", "[NaN]"])
 def test_a_call_that_no_message_can_hold_is_an_error(hermes: Format, value: str) -> None:
     (call,) = hermes.parse(f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>').calls
     assert call.arguments is None

@@ -246,7 +246,8 @@ class _Markers:
 
     def between(self, token: Token) -> str:
         """The text that comes with a token, and the markers in it."""
-        reply, text, parts = self._reply, token.text, []
+        reply, text = self._reply, token.text
+        parts: list[str] = []
         if marker := reply._marker(token.id):
             self._waiting.append((self._said, marker))
         elif token.id not in reply._ends:

@@ -168,8 +168,13 @@ class Room:
         assert made.conversation is not None
         if not made.conversation.opened:
             return False
-        kept = common_prefix(history.log[: old.end], array("i", made.added))
-        await self._replace(min(kept, old.end - 1), old.end, made.added[min(kept, old.end - 1) :], made.conversation)
+        end, added = old.end, made.added
+        if end == self.length:  # nothing of the turn is there yet: the last token, which opens it, stays
+            if added[-1] != history.log[end - 1]:
+                return False
+            end, added = end - 1, added[:-1]
+        kept = min(common_prefix(history.log[:end], array("i", added)), end - 1)
+        await self._replace(kept, end, added[kept:], made.conversation)
         return True
 
     async def uncache(self, length: int) -> None:

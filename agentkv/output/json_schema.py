@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentkv_runtime.formats.json_style import BOUNDED_SPACE, json_style, unwritable_text
+from agentkv_runtime.formats.json_style import BOUNDED_SPACE, as_meant, json_style, unwritable_text
 
 from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import said, shown
@@ -80,7 +80,7 @@ def styled(schema: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     style = schema.get("x-guidance", {})
     if isinstance(style, dict):  # llguidance says what is wrong with another
         style = options | (BOUNDED_SPACE if style.get("whitespace_flexible") else {}) | style
-    return {**schema, "x-guidance": style}
+    return {**as_meant(schema), "x-guidance": style}
 
 
 def cut_json(fault: str) -> OutputIncomplete:

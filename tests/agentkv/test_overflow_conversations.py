@@ -35,6 +35,21 @@ async def test_a_summary_that_cannot_be_made() -> None:
         assert ctx.stats.cells_used <= 200
 
 
+@pytest.mark.parametrize("capacity", [700, 900])
+async def test_a_question_behind_one_that_nobody_answered(capacity: int) -> None:
+    """Nothing of the assistant's turn is there that a summary could leave alone."""
+    async with small_nano(capacity, overflow=Summarize(kv.Agent("", max_tokens=5))) as ctx:
+        branch = await ctx.branch([{"role": "user", "content": "word " * 100}])
+        for _ in range(6):
+            try:
+                await branch.extend([{"role": "user", "content": "again " * 60}])
+            except kv.ContextFull:
+                break
+        last = branch.messages[-1]
+        assert last.content in ctx.tokenizer.decode(branch.tokens[last.start : last.end])
+        assert branch.tokens == (await ctx.branch(branch.messages)).tokens
+
+
 def questions(turns: int) -> list[dict[str, str]]:
     asked = [{"role": "system", "content": "You are Nano, a desk agent."}]
     for turn in range(turns):

@@ -1,8 +1,8 @@
 """JSON schemas whose grammars let through what the schema does not describe, or what no client reads.
 
-A row of ESCAPED is a schema and a text that it refuses, one of NUMBERS a schema, a text that its mask lets come and
-one that it does not, one of WRITTEN what must still be possible. All are walked through the masks that the step loop
-draws from, in every call format where `tools` makes one of it.
+A row of ESCAPED or OUTSIDE is a schema and a text that it refuses, one of NUMBERS a schema, a text that its mask lets
+come and one that it does not, one of WRITTEN what must still be possible. All are walked through the masks that the
+step loop draws from, in every call format where `tools` makes one of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from agentkv_runtime.folder import read_model_folder
 from agentkv_runtime.formats import FAMILIES
+from agentkv_runtime.formats.json_style import as_meant
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
@@ -52,6 +53,22 @@ ESCAPED: list[tuple[dict[str, Any], str]] = [
     ({"type": "object", "properties": {"a\\b": BOOL}}, '{"a\\\\b": 3}'),
     ({"type": "object", "properties": {"a": {"const": "x"}}}, '{"a": "\\u0079"'),
 ]
+OUTSIDE: list[tuple[dict[str, Any], str]] = [
+    # Classes that have all control characters, and bounds that are excluded and whole.
+    ({"type": "string", "pattern": '^[^"]+$'}, '"a\\"'),
+    ({"type": "string", "pattern": "^[^/\\\\]+$"}, '"a\\\\'),
+    ({"type": "string", "pattern": '^([^"\\n]|x)+$'}, '"a\\"'),
+    ({"type": "string", "pattern": '^\\[[^"]\\]$'}, '"[\\"'),
+    ({"type": "string", "pattern": "^[\\x00-\\x1f]$"}, '"\\"'),
+    ({"type": "object", "properties": {"pattern": {"type": "string", "pattern": '^[^"]+$'}}}, '{"pattern": "\\"'),
+    ({"type": "object", "patternProperties": {'^[^"]+$': BOOL}, "additionalProperties": False}, '{"a\\"'),
+    ({"$ref": "#/$defs/p", "$defs": {"p": {"type": "string", "pattern": '^[^"]+$'}}}, '"a\\"'),
+    ({"type": "array", "items": {"type": "number", "exclusiveMinimum": 0, "maximum": 0.1}}, "[0,"),
+    ({"type": "array", "items": {"type": "number", "exclusiveMinimum": 165, "exclusiveMaximum": 165.5}}, "[165,"),
+    ({"type": "array", "items": {"type": "number", "minimum": 1.75, "exclusiveMaximum": 2.0}}, "[2,"),
+    ({"type": "array", "items": {"type": "number", "exclusiveMinimum": -1, "maximum": -0.2}}, "[-1,"),
+    ({"type": "number", "exclusiveMinimum": 0, "minimum": 0.5, "maximum": 0.75}, "0.2"),
+]
 WRITTEN: list[tuple[dict[str, Any], str]] = [
     (OBJECT, '{"a": true, "\u00e9": "line\\n\\"quoted\\""}'),
     ({"type": "object", "properties": {f"p{i}": BOOL for i in range(600)}}, '{"p1": true, "p599": false}'),
@@ -68,6 +85,10 @@ WRITTEN: list[tuple[dict[str, Any], str]] = [
     ({"type": "string"}, '"' + "1234567890" * 4 + '"'),
     ({"type": "string", "pattern": "^[0-9]+-x$"}, '"' + "1234567890" * 4 + '-x"'),
     ({"type": "string", "pattern": "^[a-z][0-9]{30}$"}, '"q' + "1234567890" * 3 + '"'),
+    ({"type": "string", "pattern": '^[^"]+$'}, '"a\\n\\\\b\\u001f"'),
+    ({"type": "string", "pattern": "^[\\\\\\]\\[x-]+\\[$"}, '"\\\\]-x[["'),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.1}, "0.05"),
+    ({"type": ["integer", "number"], "exclusiveMinimum": -1, "exclusiveMaximum": -0.5}, "-0.75"),
 ]
 NUMBERS: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "integer"}, "9" * 15, "9" * 16),
@@ -128,6 +149,11 @@ def test_a_listed_key_has_one_spelling(schema: dict[str, Any], text: str) -> Non
     assert reached(grammar_of(schema), text) != text
 
 
+@pytest.mark.parametrize(("schema", "text"), OUTSIDE)
+def test_what_a_schema_leaves_out_cannot_be_written(schema: dict[str, Any], text: str) -> None:
+    assert reached(grammar_of(schema), text) != text
+
+
 @pytest.mark.parametrize(("schema", "text"), WRITTEN)
 def test_what_a_schema_describes_can_be_written(schema: dict[str, Any], text: str) -> None:
     assert reached(grammar_of(schema), text) == text
@@ -144,6 +170,14 @@ def test_numbers_end(schema: dict[str, Any], least: str, most: str) -> None:
 def test_white_space_ends_where_a_schema_lets_it_come(text: str, free: bool) -> None:
     flexible = {**OBJECT, "x-guidance": {"whitespace_flexible": True, "key_separator": ":"}}
     assert (reached(grammar_of(flexible), text) == text) is free
+
+
+def test_values_of_a_schema_are_not_spelled_otherwise() -> None:
+    value = {"pattern": "[^x]", "exclusiveMinimum": 0, "maximum": 0.1}
+    assert as_meant({"const": value, "properties": {"const": {"pattern": "[^x]"}}}) == {
+        "const": value,
+        "properties": {"const": {"pattern": r"[[^x]--\x00]"}},
+    }
 
 
 def test_a_control_character_that_no_key_could_be_told_apart_by_is_refused() -> None:

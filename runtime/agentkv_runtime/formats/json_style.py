@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from math import inf
+from typing import Any, TypeGuard
 
-__all__ = ["BOUNDED_SPACE", "ONE_SPELLING", "SPACING", "json_style", "unwritable_text"]
+__all__ = ["BOUNDED_SPACE", "ONE_SPELLING", "SPACING", "as_meant", "json_style", "unwritable_text"]
 
 SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 r"""White space cannot run away, and what is between the values is forced."""
@@ -13,6 +15,10 @@ BOUNDED_SPACE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 """Between two values, where white space is free: a line break and what is before a deeply nested value."""
 ONE_SPELLING = {"json_allowed_escapes": 'nrbtf\\"'}
 r"""No `\u0061` for `a`, and no control characters but those with an escape of their own."""
+_NAMED = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+_VALUES = {"const", "enum", "default", "examples"}
+_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\[\]])*\]", re.DOTALL)
+_LEAST_FRACTION = 1e-15  # numbers have 15 digits behind the point, see agentkv.output
 _WITHOUT_ESCAPE = {*map(chr, range(32)), "\x7f"} - set("\n\r\b\t\f")
 
 
@@ -23,6 +29,57 @@ def json_style(schema: Mapping[str, Any]) -> dict[str, Any]:
     llguidance compares the text of keys.
     """
     return {**SPACING, **(ONE_SPELLING if any(map(_is_open, _mappings(schema))) else {})}
+
+
+def as_meant(schema: Any, *, named: bool = False) -> Any:
+    r"""A schema, spelled so that llguidance takes it for what it says.
+
+    A class of a pattern that has all of the characters before the space lets `\"` and `\\` through, whether it has them
+    or not: those of ours are without NUL. And a bound that is excluded is let through where it is whole and the other
+    one lies less than 1 away from it: the next number takes its place.
+    With `named` it maps names to schemas.
+    """
+    if isinstance(schema, list | tuple):
+        return [as_meant(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if named:
+        return {name: as_meant(value) for name, value in schema.items()}
+    meant = {}
+    for key, value in schema.items():
+        if key == "patternProperties" and isinstance(value, Mapping):
+            value = {_without_nul(name): inner for name, inner in value.items()}
+        if key in _VALUES:
+            meant[key] = value
+        elif key == "pattern" and isinstance(value, str):
+            meant[key] = _without_nul(value)
+        else:
+            meant[key] = as_meant(value, named=key in _NAMED)
+    _leave_out_whole(meant, "exclusiveMinimum", ("maximum", "exclusiveMaximum"), "minimum", 1)
+    _leave_out_whole(meant, "exclusiveMaximum", ("minimum", "exclusiveMinimum"), "maximum", -1)
+    return meant
+
+
+def _without_nul(pattern: Any) -> Any:
+    return _CLASS.sub(_class_without_nul, pattern) if isinstance(pattern, str) else pattern
+
+
+def _class_without_nul(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith("\\") else rf"[{found[0]}--\x00]"
+
+
+def _leave_out_whole(schema: dict[str, Any], key: str, others: tuple[str, str], inclusive: str, sign: int) -> None:
+    bound, ends = schema.get(key), [schema[other] for other in (*others, inclusive) if other in schema]
+    if schema.get("type") == "integer" or not _is_number(bound) or not all(map(_is_number, ends)):
+        return
+    if bound == int(bound) and any(0 < sign * (schema.get(other, bound) - bound) < 1 for other in others):
+        del schema[key]
+        least = float(f"{bound + sign * _LEAST_FRACTION * (10 * abs(bound) or 1):.15g}")
+        schema[inclusive] = sign * max(sign * least, sign * schema.get(inclusive, least))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < inf
 
 
 def unwritable_text(schema: Mapping[str, Any]) -> str | None:

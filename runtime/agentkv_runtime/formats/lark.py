@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agentkv_runtime.errors import FormatError
-from agentkv_runtime.formats.json_style import json_style
+from agentkv_runtime.formats.json_style import as_meant, json_style
 
 __all__ = ["Lark"]
 
@@ -66,7 +66,7 @@ class Lark:
 
     def json(self, schema: Mapping[str, Any], **options: Any) -> str:
         """A value of a JSON schema, spaced as Python's `json.dumps` does it; `options` are llguidance's own."""
-        styled = {**schema, "x-guidance": {**json_style(schema), **options}}
+        styled = {**as_meant(schema), "x-guidance": {**json_style(schema), **options}}
         return self.rule("json", f"%json {json.dumps(styled, ensure_ascii=False)}")
 
     def free_text(self, without: Iterable[str] = (), *, not_first: str = "") -> str:

@@ -123,7 +123,7 @@ def test_unreadable_prompts(folder: Path, tmp_path: Path, name: str, content: st
 def test_what_cannot_be_measured(folder: Path, prompts: Path, tmp_path: Path) -> None:
     for arguments, says in (
         ([tmp_path / "nowhere"], "no such folder"),
-        ([folder, "--prompts", prompts, "--draft-model", kv.models.nano()], "vocabularies"),
+        ([folder, "--prompts", prompts, "--draft-model", kv.models.nano()], "tokenizers"),
         ([folder, "--prompts", prompts, "--capacity", "8"], "--capacity"),
     ):
         done = run(*arguments)

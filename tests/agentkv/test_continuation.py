@@ -329,7 +329,8 @@ def test_a_message_of_the_assistant_s_own_is_gone_on_with(
         log.extend([], speaks=True)
     assert log.tokenizer.decode(log.tokens, skip_special=False).endswith("It rains")
     assert [message.content for message in log.messages] == ["Well?", "It rains"]
-    log.reply(" in Oslo.")
+    begun_tokens = log.tokenizer.encode("It rains")
+    log.tokens += array("i", log.tokenizer.encode("It rains in Oslo.")[len(begun_tokens) :])  # no text begins here
     assert log.messages[-1].content == "It rains in Oslo."
     log.extend([question])
     history = [question, {"role": "assistant", "content": "It rains in Oslo."}, question]

@@ -73,9 +73,8 @@ def install(staging: Path, out: Path, names: Sequence[str], manifest: str) -> No
         write_unfinished_mark(staging / "mark")
         os.replace(staging / "mark", out / manifest)
         for name in names:
-            for folder in (before, out):
-                (folder / name).parent.mkdir(exist_ok=True)
             if os.path.lexists(out / name):
+                (before / name).parent.mkdir(exist_ok=True)
                 undoing.callback(_move, before / name, out / name)
                 os.rename(out / name, before / name)
             else:
@@ -87,6 +86,7 @@ def install(staging: Path, out: Path, names: Sequence[str], manifest: str) -> No
 
 def _move(source: Path, target: Path) -> None:
     if os.path.lexists(source):
+        target.parent.mkdir(exist_ok=True)
         os.replace(source, target)
 
 

@@ -84,10 +84,11 @@ async def test_a_history_is_gone_on_with_and_forked(ctx: kv.Context) -> None:
         before = ctx.stats.prefilled
         answer = await model.ainvoke([*talk, HumanMessage(question)])
         usage = answer.usage_metadata
-        assert usage["input_token_details"]["cache_read"] == held
-        assert ctx.stats.prefilled - before <= usage["input_tokens"] - held + 1
+        cached = usage["input_token_details"]["cache_read"]
+        assert cached >= held  # an earlier question may begin alike
+        assert ctx.stats.prefilled - before <= usage["input_tokens"] - cached + 1
     again = await model.ainvoke([*talk, HumanMessage(question), answer, HumanMessage("Thanks.")])
-    assert again.usage_metadata["input_token_details"]["cache_read"] == usage["total_tokens"]
+    assert again.usage_metadata["input_token_details"]["cache_read"] >= usage["total_tokens"]
 
 
 async def test_what_the_model_thinks_is_a_block_of_its_own(with_template: WithTemplate) -> None:

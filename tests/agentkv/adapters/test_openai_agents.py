@@ -82,10 +82,11 @@ async def test_a_history_is_gone_on_with_and_forked(ctx: kv.Context) -> None:
         before = ctx.stats.prefilled
         then = await run(agent, [*first.to_input_list(), {"role": "user", "content": question}])
         usage = then.context_wrapper.usage
-        assert usage.input_tokens_details.cached_tokens == held
-        assert ctx.stats.prefilled - before <= usage.input_tokens - held + 1
+        cached = usage.input_tokens_details.cached_tokens
+        assert cached >= held  # an earlier question may begin alike
+        assert ctx.stats.prefilled - before <= usage.input_tokens - cached + 1
     again = await run(agent, [*then.to_input_list(), {"role": "user", "content": "Thanks."}])
-    assert again.context_wrapper.usage.input_tokens_details.cached_tokens == usage.total_tokens
+    assert again.context_wrapper.usage.input_tokens_details.cached_tokens >= usage.total_tokens
 
 
 async def test_what_the_model_thinks_is_an_item_of_its_own(with_template: WithTemplate) -> None:

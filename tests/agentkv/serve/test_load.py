@@ -22,7 +22,7 @@ WORDS = ["weather", "stock", "room", "Oslo", "Rome", "price", "ticket", "hello",
 WRONG: list[Any] = [
     {"messages": None},
     {"messages": [{"role": "user", "content": 5}]},
-    {"temperature": []},
+    {"temperature": "hot"},
     {"stop": [1]},
     {"tools": [{"type": "function", "function": {"name": "no spaces here"}}]},
     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -13,6 +13,7 @@ import typer
 from agentkv_runtime.printable import printable
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from ._errors import AgentKVError
 
@@ -89,3 +90,18 @@ def remembered_interrupts() -> Iterator[Callable[[], None]]:
 def escaped(text: object) -> str:
     """Text of unknown origin as rich markup that shows it and obeys nothing in it."""
     return escape(printable(text))
+
+
+def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A table as wide as the terminal. Elsewhere a row is one line, which programs may read."""
+    if not stdout.is_terminal:
+        width = max(len(name) for name, _ in rows)
+        lines = [title, *(f" {name:<{width}}  {value}".rstrip() for name, value in rows)]
+        stdout.print("\n".join(map(printable, lines)), soft_wrap=True, markup=False, highlight=False)
+        return
+    table = Table(show_header=False, title=escaped(title), title_justify="left", box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, escaped(value))
+    stdout.print(table)

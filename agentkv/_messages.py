@@ -91,7 +91,7 @@ def checked_template(template: object, known: bool) -> dict[str, Any]:
         raise InvalidInput("template has variables for the chat template; give the prompt as chat messages")
     if not isinstance(template, Mapping):
         raise InvalidInput(f"template is {shown(template)}, but it must be a mapping of variables")
-    copy: dict[str, Any] = _copied(template, "template")
+    copy: dict[str, Any] = _copied(template, "template", finite=False)  # a template may well ask for infinity
     for name in _OWN_VARIABLES & copy.keys():
         raise InvalidInput(f"template has {name!r}, which is not a variable of the caller's; {_OWN_VARIABLES_ARE}")
     return copy
@@ -250,13 +250,13 @@ def _check_content(message: dict[str, Any], what: str) -> None:
         )
 
 
-def _copied(value: Any, what: str, depth: int = 0) -> Any:
+def _copied(value: Any, what: str, depth: int = 0, *, finite: bool = True) -> Any:
     if isinstance(value, str):
         return checked_text(value, what)
     if value is None or type(value) in (bool, int, float):
         if type(value) is int and value.bit_length() > _MOST_BITS:
             raise InvalidInput(f"{what} has an integer of {value.bit_length()} bits; at most {_MOST_BITS} are allowed")
-        if type(value) is float and not math.isfinite(value):
+        if finite and type(value) is float and not math.isfinite(value):
             raise InvalidInput(
                 f"{what} has the number {value}, which no JSON can hold; write it as text, or leave it out"
             )
@@ -265,13 +265,13 @@ def _copied(value: Any, what: str, depth: int = 0) -> Any:
         raise InvalidInput(f"{what} is nested more than {_DEEPEST} levels deep; flatten it")
     try:
         if isinstance(value, (list, tuple)):
-            return [_copied(item, what, depth + 1) for item in value]
+            return [_copied(item, what, depth + 1, finite=finite) for item in value]
         if isinstance(value, (dict, Mapping)):  # most are a dict, which is quickly seen
             copy = {}
             for key, item in value.items():
                 if not isinstance(key, str):
                     raise InvalidInput(f"{what} has the key {shown(key)}, but keys must be str")
-                copy[checked_text(key, what)] = _copied(item, what, depth + 1)
+                copy[checked_text(key, what)] = _copied(item, what, depth + 1, finite=finite)
             return copy
     except AgentKVError:
         raise

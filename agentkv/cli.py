@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -13,11 +13,10 @@ import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
 from agentkv_runtime.manifest import DType, FeatureInfo, Manifest, Quantization, Scales
 from agentkv_runtime.metadata import Kept, LayerShape
-from agentkv_runtime.printable import printable
 from rich.table import Table
 
 from agentkv._bench.command import bench
-from agentkv._console import bytes_text, escaped, reporting, stdout
+from agentkv._console import bytes_text, escaped, print_rows, reporting, stdout
 from agentkv._doctor import doctor
 from agentkv._kept import list_models, pull, rm
 from agentkv._progress import displayed
@@ -260,24 +259,9 @@ def inspect(
         ("fingerprint", facts.fingerprint),
         ("exported with", ", ".join(f"{name} {version}" for name, version in facts.exported_with.items())),
     ]
-    _print_rows(str(folder), rows)
+    print_rows(str(folder), rows)
     if quality:
         stdout.print(_quality_text(facts), soft_wrap=not facts.weight_errors)
-
-
-def _print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """A table as wide as the terminal. Elsewhere a row is one line, which programs may read."""
-    if not stdout.is_terminal:
-        width = max(len(name) for name, _ in rows)
-        lines = [title, *(f" {name:<{width}}  {value}".rstrip() for name, value in rows)]
-        stdout.print("\n".join(map(printable, lines)), soft_wrap=True, markup=False, highlight=False)
-        return
-    table = Table(show_header=False, title=escaped(title), title_justify="left", box=None)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, escaped(value))
-    stdout.print(table)
 
 
 def _layers_text(facts: Manifest) -> str:

@@ -118,9 +118,9 @@ def test_ctrl_c_drops_what_waits_with_the_answer(sit_down: SitDown, tmp_path: Pa
     person.sees("-> weather(city='Tolvik')")
     person.type("/fork typed\rWho are you?\r")
     person.paste("\n".join(f"line {n}" for n in range(300)))
-    person.sees("line 299  (Ctrl-C stops")  # it can be seen while it waits
+    person.sees("line 299  (Ctrl-C stops, and dro")  # it can be seen while it waits
     person.type(CTRL_C)
-    person.sees("(stopped")
+    person.sees("(stopped; what is here stays)")
     person.prompted()
     person.say("/branches")
     person.sees("* main")

@@ -32,7 +32,7 @@ __all__ = [
 FORMAT_VERSION = 1
 MANIFEST_NAME = "agentkv.json"
 
-Quantization = Literal["none", "8da8w", "8da4w", "affine8", "affine4"]
+Quantization = Literal["none", "file", "8da8w", "8da4w", "affine8", "affine4"]
 DType = Literal["fp32", "fp16", "bf16"]
 Scales = Literal["search", "largest"]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -94,6 +94,8 @@ class Manifest(BaseModel):
     """What quantisation lost of each layer's weight: the norm of the difference beside the weight's own."""
     weight_bits: dict[str, int] = Field(default_factory=dict)
     """Bits of each layer's weight that is quantised."""
+    weight_types: dict[str, str] = Field(default_factory=dict)
+    """The block type of each layer's weight that is run in the blocks of a GGUF file, such as `q4_k`."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

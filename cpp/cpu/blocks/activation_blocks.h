@@ -13,9 +13,10 @@ namespace agentkv::cpu {
 
 class ActivationBlocks {
  public:
-  // x [rows, inputs] float32, row r at x + r * stride (in floats), for weights of `type`, whose blocks have codes. Keeps
-  // its memory for the next call. A block's codes follow from that block alone. One that has an infinity or a NaN becomes
-  // NaN, which every output of its row then is; one whose range is below some 2^-92 becomes zeros. Throws InvalidTensor.
+  // x [rows, inputs] float32, row r at x + r * stride (in floats), for weights of `type`, whose blocks have codes.
+  // Keeps its memory for the next call. A block's codes follow from that block alone. One that has an infinity or a NaN
+  // becomes NaN, which every output of its row then is; one whose range is below some 2^-92 becomes zeros. Throws
+  // InvalidTensor.
   void assign(const float* x, int rows, int inputs, std::size_t stride, BlockType type,
               const ParallelFor& parallel_for);
 

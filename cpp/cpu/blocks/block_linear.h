@@ -17,8 +17,8 @@ namespace agentkv::cpu {
 void block_linear(const float* x, std::size_t x_stride, int rows, const BlockWeight& weight,
                   std::span<const float> bias, float* y, std::size_t y_stride, const ParallelFor& parallel_for);
 
-// Row ids[r] of the weight, times `factor` -> y + r * y_stride. Throws InvalidTensor, before anything is written, for an
-// id that there is not.
+// Row ids[r] of the weight, times `factor` -> y + r * y_stride. Throws InvalidTensor, before anything is written, for
+// an id that there is not.
 void block_lookup(const BlockWeight& weight, std::span<const std::int64_t> ids, float factor, float* y,
                   std::size_t y_stride, const ParallelFor& parallel_for);
 

@@ -38,8 +38,8 @@ void check_block_shape(const BlockShape& shape);
 std::size_t block_row_bytes(const BlockShape& shape);    // of a row in a file
 std::size_t block_panel_bytes(const BlockShape& shape);  // of the whole weight in panels
 
-// rows [outputs][block_row_bytes(shape)] as a file has them -> out [block_panel_bytes(shape)]. Throws InvalidTensor, and
-// writes nothing, for an invalid shape, lengths that do not fit it, or a scale that is not finite.
+// rows [outputs][block_row_bytes(shape)] as a file has them -> out [block_panel_bytes(shape)]. Throws InvalidTensor,
+// and writes nothing, for an invalid shape, lengths that do not fit it, or a scale that is not finite.
 void pack_blocks(const BlockShape& shape, std::span<const std::byte> rows, std::span<std::byte> out);
 
 // Weights in panels, wherever they lie.

@@ -7,7 +7,8 @@
 //   minima  [kGroups / 2][kPanel][2] uint8          where it has groups and a minimum
 //   codes   [kPanel / 16][kInputs / 32][chunk]      chunk: 32 inputs of 16 outputs
 //
-// A chunk is planes of 64 bytes, byte 4 n + j of each being of output n and of inputs 4 q + j, the quads q of the chunk:
+// A chunk is planes of 64 bytes, byte 4 n + j of each being of output n and of inputs 4 q + j, the quads q of the
+// chunk:
 //   8 bits: plane q
 //   4 bits: plane q / 2, the low half of its bytes where q is even
 //   2 bits: plane q / 4, bits 2 (q % 4) of its bytes

@@ -146,7 +146,7 @@ AGENTKV_INLINE IVec group_scales(const std::byte* at) {
 AGENTKV_INLINE IVec pair_minima(const std::byte* at) {
   typedef std::uint8_t Bytes2 __attribute__((vector_size(2 * kWidth)));
   typedef std::uint16_t Shorts2 __attribute__((vector_size(4 * kWidth)));
-  return (IVec)__builtin_convertvector(load_as<Bytes2>(at), Shorts2);
+  return (IVec) __builtin_convertvector(load_as<Bytes2>(at), Shorts2);
 }
 
 // J of a row with kWidth outputs: `minima` at the first of them, `sums` of the block's groups.

@@ -114,10 +114,10 @@ using StreamBlockRows = void (*)(const BlockLinearArgs&, const std::byte*, int, 
 
 // By the number of rows, from 1 on.
 template <class F>
-constexpr StreamBlockRows kStreamBlocks[8] = {
-    stream_block_rows<F, 1>,          stream_block_rows<F, 2>,          stream_block_rows<F, 3>,
-    stream_block_rows<F, 4>,          stream_block_rows<F, at_most(5)>, stream_block_rows<F, at_most(6)>,
-    stream_block_rows<F, at_most(7)>, stream_block_rows<F, at_most(8)>};
+constexpr StreamBlockRows kStreamBlocks[8] = {stream_block_rows<F, 1>,          stream_block_rows<F, 2>,
+                                              stream_block_rows<F, 3>,          stream_block_rows<F, 4>,
+                                              stream_block_rows<F, at_most(5)>, stream_block_rows<F, at_most(6)>,
+                                              stream_block_rows<F, at_most(7)>, stream_block_rows<F, at_most(8)>};
 
 template <class F>
 void stream_block_panels(const BlockLinearArgs& a) {

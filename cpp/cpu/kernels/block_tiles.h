@@ -1,6 +1,6 @@
 // Many rows with AMX. A piece of a panel becomes bytes once, for all rows. Blocks of one group are multiplied one by
-// one; of blocks with groups the products of codes and their group's scale are, each as 64 * high + low, so that a whole
-// block is two sums of integers.
+// one; of blocks with groups the products of codes and their group's scale are, each as 64 * high + low, so that a
+// whole block is two sums of integers.
 #pragma once
 
 #include "cpu/kernels/block_stream.h"
@@ -22,8 +22,8 @@ struct alignas(64) BlockPiece {
 
   float scales[kBlocks][kPanel];
   float minima[F::kHasMinimum ? kBlocks : 1][kPanel];
-  std::int32_t pairs[kBlocks][kPairs > 0 ? kPairs : 1][kPanel];       // minima of two groups each
-  std::int8_t codes[2][kParts][kBlockPieceInputs / 4][64];  // of either half of the panel: [k / 4][output][k % 4]
+  std::int32_t pairs[kBlocks][kPairs > 0 ? kPairs : 1][kPanel];  // minima of two groups each
+  std::int8_t codes[2][kParts][kBlockPieceInputs / 4][64];       // of either half of the panel: [k / 4][output][k % 4]
 };
 
 // Bytes without the offset that Bytes<F> has them with.
@@ -164,7 +164,8 @@ AGENTKV_INLINE void add_block(Vec (&sum)[kRows], const std::int32_t (*products)[
   }
 }
 
-// Adds a piece's blocks to sums [kRows][kPanel] of half a panel. Tiles work on one block while the one before is scaled.
+// Adds a piece's blocks to sums [kRows][kPanel] of half a panel. Tiles work on one block while the one before is
+// scaled.
 template <class F, int kRows>
 void add_blocks(const ActivationCodes& x, const RowsAt& at, const BlockPiece<F>& piece, int blocks, int half,
                 bool first, float* sums) {
@@ -178,7 +179,8 @@ void add_blocks(const ActivationCodes& x, const RowsAt& at, const BlockPiece<F>&
     if (b + 1 < blocks) block_tiles<F, 1>(at.codes + (b + 1) * F::kInputs, x.stride, piece, b + 1, half, products[1]);
     add_block<F, kRows>(sum, products[0], piece, b, half, x, at);
     if (b + 1 == blocks) break;
-    if (b + 2 < kMost && b + 2 < blocks) block_tiles<F, 0>(at.codes + (b + 2) * F::kInputs, x.stride, piece, b + 2, half, products[0]);
+    if (b + 2 < kMost && b + 2 < blocks)
+      block_tiles<F, 0>(at.codes + (b + 2) * F::kInputs, x.stride, piece, b + 2, half, products[0]);
     add_block<F, kRows>(sum, products[1], piece, b + 1, half, x, at);
   }
 #pragma GCC unroll 16

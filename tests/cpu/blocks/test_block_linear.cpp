@@ -1,5 +1,5 @@
-// Linear layers over blocks against the arithmetic that kernels/block_table.h prescribes, to the bit, and against sums in
-// float64: for every block type, any number of rows, on every instruction set, on any number of threads. Types are
+// Linear layers over blocks against the arithmetic that kernels/block_table.h prescribes, to the bit, and against sums
+// in float64: for every block type, any number of rows, on every instruction set, on any number of threads. Types are
 // rows of cpu/blocks/formats.h: a new one is tested here as soon as it is there.
 #include <algorithm>
 #include <cmath>
@@ -274,7 +274,9 @@ void test_random_bytes() {
       std::vector<std::byte> rows(3 * block_row_bytes(shape));
       const int kind = round % 4;  // random bytes, all ones, all zeros, or their ends alone
       for (std::byte& each : rows) {
-        each = kind == 1 ? std::byte{255} : kind == 2 ? std::byte{0} : static_cast<std::byte>(kind == 0 ? rng() : rng() % 2 * 255);
+        each = kind == 1   ? std::byte{255}
+               : kind == 2 ? std::byte{0}
+                           : static_cast<std::byte>(kind == 0 ? rng() : rng() % 2 * 255);
       }
       AlignedBytes out(block_panel_bytes(shape));
       std::ranges::fill(out.span(), std::byte{77});

@@ -5,7 +5,8 @@
 
 namespace agentkv::cpu {
 
-// 8 scales and 8 minima of 6 bits in 12 bytes: those of groups 0 to 3 first, whose high bits hold the rest of the others.
+// 8 scales and 8 minima of 6 bits in 12 bytes: those of groups 0 to 3 first, whose high bits hold the rest of the
+// others.
 inline void take_six_bit_scales(const std::uint8_t* bytes, Block& block) {
   for (int g = 0; g < 4; ++g) {
     block.scales[g] = static_cast<std::int8_t>(bytes[g] & 63);

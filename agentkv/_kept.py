@@ -33,7 +33,10 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="A branch, a tag or a commit; also as NAME@REVISION.")] = None,
     backend: Annotated[ProgramBackend, typer.Option(help="What will run it: cpu, or mlx (Apple silicon).")] = "cpu",
     quant: Annotated[
-        Quantization | None, typer.Option(help="Weights, as of export; without it a GGUF file's own blocks and else 8da4w on cpu, affine4 on mlx.")
+        Quantization | None,
+        typer.Option(
+            help="Weights, as of export; without it a GGUF file's own blocks and else 8da4w on cpu, affine4 on mlx."
+        ),
     ] = None,
     dtype: Annotated[
         DType | None, typer.Option(help="Activations and other weights; without it fp32 on cpu, fp16 on mlx.")

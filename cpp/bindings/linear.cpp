@@ -135,6 +135,6 @@ void bind_linear(nb::module_& m) {
         "id that GGUF has for it. Raises InvalidTensor.");
   m.def("unpack_blocks", &unpack_blocks, "rows"_a, "type"_a,
         "What such rows stand for, float32 [O, I], read back from the CPU's layout. Raises InvalidTensor.");
-  m.def("block_types", &block_types,
+  m.def("block_types", &block_types, nb::sig("def block_types() -> list[tuple[int, str, int, int]]"),
         "The block types that linear layers run as they are: (id, name, inputs of a block, bytes of a block) of each.");
 }

@@ -444,6 +444,21 @@ def pack_floats(weights: Annotated[NDArray[numpy.float32], dict(shape=(None, Non
     Weights of a linear layer that stay float32, as the CPU's kernels read them: weights float32 [O, I]. Raises InvalidTensor.
     """
 
+def pack_blocks(rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], type: int) -> bytes:
+    """
+    Weights in the blocks of a GGUF file as the CPU's kernels read them: rows uint8 [O, bytes of a row], type the id that GGUF has for it. Raises InvalidTensor.
+    """
+
+def unpack_blocks(rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], type: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C')]:
+    """
+    What such rows stand for, float32 [O, I], read back from the CPU's layout. Raises InvalidTensor.
+    """
+
+def block_types() -> list[tuple[int, str, int, int]]:
+    """
+    The block types that linear layers run as they are: (id, name, inputs of a block, bytes of a block) of each.
+    """
+
 class ModelRunner:
     """One forward over the rows of its cache's open step."""
 

@@ -1,4 +1,4 @@
-"""GGUF files run in their own blocks: what panels keep, programs beside the dequantised model, bits, sizes, refusals."""
+"""GGUF files run in their own blocks: what panels keep, programs beside the dequantised model, sizes, refusals."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_has_no_blocks_of_its_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lora" / "adapter_config.json").write_text(
         '{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"]}'
     )
-    with pytest.raises(ExportError, match="with the adapter .* merged into them its weights are others"):
+    with pytest.raises(ExportError, match=r"with the adapter .* merged into them its weights are others"):
         export_folder(path, tmp_path / "out", quant="file", adapter=tmp_path / "lora")
     with pytest.raises(ExportError, match="backend mlx has no quantisation 'file'"):
         export_folder(path, tmp_path / "out", quant="file", backend="mlx")

@@ -131,7 +131,7 @@ def export_folder(
     if quant is None:
         quant = "file" if adapter is None and runs_blocks(backend) and is_gguf(src) else "none"
     choose_target(backend, quant, dtype)
-    _check_file(quant, src, adapter)
+    _check_file(quant, src, None if adapter is None else Path(adapter))
     _check_recipe(quant, tuple(int8), embedding)
     check_rows(max_tokens, max_logits)
     if adapter is not None:

@@ -82,7 +82,8 @@ class GGUFWeights:
         processed = self._processor.process(weights=numbers, name=name).weights
         if processed.shape != numbers.shape or not np.array_equal(np.sort(processed, axis=0), numbers):
             return None
-        return processed[:, 0].astype(np.int64)
+        order: np.ndarray[Any, Any] = processed[:, 0].astype(np.int64)
+        return order
 
 
 def load_gguf(path: Path, described: Path) -> PreTrainedModel:

@@ -166,9 +166,7 @@ def _linear(c: Compiler, node: fx.Node, x: fx.Node, *_: object) -> Value:
     return c.values[node]
 
 
-def _block_linear(
-    c: Compiler, node: fx.Node, x: fx.Node, rows: fx.Node, bias: fx.Node | None, kind: int
-) -> Value:
+def _block_linear(c: Compiler, node: fx.Node, x: fx.Node, rows: fx.Node, bias: fx.Node | None, kind: int) -> Value:
     """As `_linear`, of layers whose blocks have one type."""
     del rows, bias
     if node in c.values:

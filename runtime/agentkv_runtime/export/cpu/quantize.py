@@ -16,7 +16,7 @@ from agentkv_runtime.export.cpu.int8_linear import int8_linear, int8_weight
 from agentkv_runtime.export.cpu.sensitive import Layers, layers_at_8_bits
 from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.experts import ExpertLinear
-from agentkv_runtime.export.quantization import QuantizationError, Recipe, embedding_scale
+from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe, embedding_scale
 from agentkv_runtime.hf.deferred import defer, present, stored
 
 __all__ = ["quantize"]
@@ -78,9 +78,10 @@ def _shrink_embedding(model: PreTrainedModel | DraftHead, recipe: Recipe) -> Non
     table = embedding.weight
     if recipe.embedding == 16:
         model.set_input_embeddings(TableEmbedding(table, scale))
+        recipe.bytes[EMBEDDING] = table.numel() * 2
         return
     kind = PackedEmbedding if recipe.embedding == 4 else CodeEmbedding
-    model.set_input_embeddings(kind(Codes(table, recipe.embedding, recipe, "the embedding"), table.shape, scale))
+    model.set_input_embeddings(kind(Codes(table, recipe.embedding, recipe, EMBEDDING), table.shape, scale))
 
 
 def _check(linears: Layers, eight: set[str], recipe: Recipe, width: int) -> None:

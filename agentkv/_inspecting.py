@@ -13,7 +13,7 @@ from agentkv_runtime.manifest import FeatureInfo, Manifest
 from agentkv_runtime.metadata import Kept, LayerShape
 
 from ._console import bytes_text, print_rows, reporting
-from ._quality import measured_rows
+from ._quality import Measurement
 from ._weights import print_weights, size_text
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def inspect(
         tokens, chat = tokenizer.vocab_size, tokenizer.has_chat_template
         ends = ", ".join(tokenizer.ends)
         draft = _draft_text(model)
+        measurement = Measurement.planned(model, text, windows, source) if quality else None
     facts = model.manifest
     cache = KvCacheMetadata(
         facts.n_layers, facts.n_kv_heads, facts.head_dim, windows=facts.windows, shapes=facts.shapes
@@ -92,8 +93,8 @@ def inspect(
         ("exported with", ", ".join(f"{name} {version}" for name, version in facts.exported_with.items())),
     ]
     print_rows(str(folder), rows)
-    if quality:
-        print_rows("quality", measured_rows(model, text, windows, source))
+    if measurement is not None:
+        print_rows("quality", measurement.run())
         print_weights(facts, every=all_weights)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime.errors import QualityError
+from agentkv_runtime.folder import ModelFolder
 from agentkv_runtime.sessions import DecodeSession, Logits
 from agentkv_runtime.small_files import read_text
 from agentkv_runtime.tokenizer import Tokenizer
@@ -30,6 +31,7 @@ __all__ = [
     "Quality",
     "ScoredModel",
     "SessionModel",
+    "check_positions",
     "default_text",
     "measure_quality",
     "read_text_file",
@@ -110,6 +112,13 @@ class Quality:
     """How many predictions count, in all windows."""
     divergence: Divergence | None
     """From the source, where there was one to compare with."""
+
+
+def check_positions(folder: ModelFolder) -> None:
+    """Raises QualityError for a model that does not know as many positions as a window has."""
+    known = folder.manifest.max_positions
+    if known is not None and known < WINDOW:
+        raise QualityError(f"{folder.path}: knows {known} positions, and quality is measured in windows of {WINDOW}")
 
 
 def default_text() -> str:

@@ -56,10 +56,12 @@ async def exported(options: Options) -> Path:
     Cancelled, it stops the export, which then cleans up after itself.
     """
     from agentkv_runtime.errors import ExportError, StoreError
+    from agentkv_runtime.sources.source import is_gguf
     from agentkv_runtime.store.making import find_export, options_for
 
     try:
-        wanted = options_for(options.backend or "cpu", options.quant)  # type: ignore[arg-type]
+        own_bits = is_gguf(options.path)
+        wanted = options_for(options.backend or "cpu", options.quant, own_bits=own_bits)  # type: ignore[arg-type]
         made = await anyio.to_thread.run_sync(find_export, options.path, wanted)
     except (ExportError, StoreError) as error:
         raise ModelError(str(error)) from error

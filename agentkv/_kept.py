@@ -34,7 +34,7 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="A branch, a tag or a commit; also as NAME@REVISION.")] = None,
     backend: Annotated[ProgramBackend, typer.Option(help="What will run it: cpu, or mlx (Apple silicon).")] = "cpu",
     quant: Annotated[
-        Quantization | None, typer.Option(help="Weights, as of export; without it 8da4w on cpu, affine4 on mlx.")
+        Quantization | None, typer.Option(help="Weights, as of export; without it a GGUF file's own blocks and else 8da4w on cpu, affine4 on mlx.")
     ] = None,
     dtype: Annotated[
         DType | None, typer.Option(help="Activations and other weights; without it fp32 on cpu, fp16 on mlx.")
@@ -56,9 +56,10 @@ def pull(
     from agentkv_runtime.store.pulling import pull
 
     with displayed("stopped; whole files stay for the next pull, and nothing else was written") as display:
+        asked = parse_name(name, revision)
         entry = pull(
-            parse_name(name, revision),
-            options_for(backend, quant, dtype, max_context),
+            asked,
+            options_for(backend, quant, dtype, max_context, own_bits=adapter is None and asked.file is not None),
             adapter,
             received=display.received,
             progress=display.tell,

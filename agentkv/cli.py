@@ -78,11 +78,12 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="OUT_FOLDER", help="Model folder to write.")],
     backend: Annotated[ProgramBackend, typer.Option(help="What runs it: cpu, or mlx (Apple silicon).")] = "cpu",
     quant: Annotated[
-        Quantization,
+        Quantization | None,
         typer.Option(
-            help="Weights: none; on cpu 8da8w (int8) or 8da4w (int4), with int8 activations; on mlx affine8 or affine4."
+            help="Weights: none; on cpu file (a GGUF file's own blocks, which is its default), 8da8w (int8) or 8da4w"
+            " (int4), with int8 activations; on mlx affine8 or affine4. Without it a Hugging Face folder's are none."
         ),
-    ] = "none",
+    ] = None,
     scales: Annotated[
         Scales,
         typer.Option(help="Scales of 4-bit weights: search for the least error, or largest (round to nearest)."),

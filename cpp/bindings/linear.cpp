@@ -2,12 +2,17 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "cpu/blocks/block_weight.h"
+#include "cpu/kernels/linear_table.h"
 #include "cpu/linear/packed_linear.h"
 
 namespace nb = nanobind;
@@ -56,6 +61,63 @@ nb::bytes pack_floats(const Floats& weights) {
   return out;
 }
 
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<float, nb::numpy, nb::ndim<2>, nb::c_contig>;
+
+cpu::BlockShape block_shape_of(const Bytes& rows, int type) {
+  const cpu::BlockTypeInfo& info = cpu::block_type_info(type);
+  const std::size_t blocks = rows.shape(1) / info.bytes;
+  require<InvalidTensor>(blocks * info.bytes == rows.shape(1) && blocks <= (1u << 30) / 256, "rows of ", rows.shape(1),
+                         " bytes do not divide into blocks of ", info.bytes, ", as ", info.name, " has them");
+  return {static_cast<int>(rows.shape(0)), static_cast<int>(blocks) * info.inputs, info.type};
+}
+
+struct alignas(64) Line {
+  std::byte bytes[64];
+};
+
+nb::bytes pack_blocks(const Bytes& rows, int type) {
+  const cpu::BlockShape shape = block_shape_of(rows, type);
+  nb::bytes out = room_for(cpu::block_panel_bytes(shape));
+  const std::span at = bytes_of(out);
+  const nb::gil_scoped_release released;
+  cpu::pack_blocks(shape, std::as_bytes(std::span(rows.data(), rows.size())), at);
+  return out;
+}
+
+// Through panels, a few of them at a time, as kernels see the weights.
+Rows unpack_blocks(const Bytes& rows, int type) {
+  const cpu::BlockShape shape = block_shape_of(rows, type);
+  const auto outputs = static_cast<std::size_t>(shape.outputs), inputs = static_cast<std::size_t>(shape.inputs);
+  auto out = std::make_unique<float[]>(outputs * inputs);
+  {
+    const nb::gil_scoped_release released;
+    const std::size_t row_bytes = rows.shape(1);
+    for (std::size_t first = 0; first < outputs; first += cpu::kPanel) {
+      const std::size_t n = std::min<std::size_t>(cpu::kPanel, outputs - first);
+      const cpu::BlockShape part{static_cast<int>(n), shape.inputs, shape.type};
+      std::vector<Line> panel(cpu::block_panel_bytes(part) / sizeof(Line));
+      const std::span bytes = std::as_writable_bytes(std::span(panel));
+      cpu::pack_blocks(part, std::as_bytes(std::span(rows.data() + first * row_bytes, n * row_bytes)), bytes);
+      const cpu::BlockWeight weight(part, bytes);
+      for (std::size_t r = 0; r < n; ++r) {
+        weight.read_row(static_cast<int>(r), std::span(out.get() + (first + r) * inputs, inputs));
+      }
+    }
+  }
+  float* data = out.release();
+  const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  return Rows(data, {outputs, inputs}, owner);
+}
+
+nb::list block_types() {
+  nb::list all;
+  for (const cpu::BlockTypeInfo& info : cpu::block_types()) {
+    all.append(nb::make_tuple(static_cast<int>(info.type), nb::str(info.name.data(), info.name.size()), info.inputs, info.bytes));
+  }
+  return all;
+}
+
 }  // namespace
 }  // namespace agentkv
 
@@ -68,4 +130,11 @@ void bind_linear(nb::module_& m) {
   m.def("pack_floats", &pack_floats, "weights"_a,
         "Weights of a linear layer that stay float32, as the CPU's kernels read them: weights float32 [O, I]. Raises "
         "InvalidTensor.");
+  m.def("pack_blocks", &pack_blocks, "rows"_a, "type"_a,
+        "Weights in the blocks of a GGUF file as the CPU's kernels read them: rows uint8 [O, bytes of a row], type the "
+        "id that GGUF has for it. Raises InvalidTensor.");
+  m.def("unpack_blocks", &unpack_blocks, "rows"_a, "type"_a,
+        "What such rows stand for, float32 [O, I], read back from the CPU's layout. Raises InvalidTensor.");
+  m.def("block_types", &block_types,
+        "The block types that linear layers run as they are: (id, name, inputs of a block, bytes of a block) of each.");
 }

@@ -97,7 +97,7 @@ BACKENDS = {
             kv_dtypes=("fp32", "fp16", "bf16", "int8", "int4"),
             load=_load_cpu,
             backend_id="AgentKVCPU",
-            quantizations=("none", "8da8w", "8da4w"),
+            quantizations=("none", "file", "8da8w", "8da4w"),
             dtypes=("fp32",),
             usual=("8da4w", "fp32"),
         ),

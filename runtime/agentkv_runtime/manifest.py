@@ -32,7 +32,7 @@ __all__ = [
 FORMAT_VERSION = 1
 MANIFEST_NAME = "agentkv.json"
 
-Quantization = Literal["none", "8da8w", "8da4w", "affine8", "affine4"]
+Quantization = Literal["none", "file", "8da8w", "8da4w", "affine8", "affine4"]
 DType = Literal["fp32", "fp16", "bf16"]
 Scales = Literal["search", "largest"]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -98,6 +98,8 @@ class Manifest(BaseModel):
     """Numbers in each layer's weight, quantised or not; empty in older exports."""
     weight_bytes: dict[str, Bytes] = Field(default_factory=dict)
     """Bytes that each layer's weight takes in the program, scales included."""
+    weight_types: dict[str, str] = Field(default_factory=dict)
+    """The block type of each layer's weight that is run in the blocks of a GGUF file, such as `q4_k`."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

@@ -98,11 +98,15 @@ AGENTKV_INLINE Vec load_scales(const std::byte* at) {
   return (Vec)(__builtin_convertvector(load_as<HVec>(at), UVec) << 16);
 }
 
-// What is left to do once a row's sum is there: zero, scale, bias, each rounded by itself. Writes the first n.
-AGENTKV_INLINE void finish_outputs(Vec sum, Vec column, const RowCodes& x, int row, Vec bias, float* y, int n) {
-  const Vec out = (sum - splat(x.zeros[row]) * column) * splat(x.scales[row]) + bias;
+// The first n, of which there may be none.
+AGENTKV_INLINE void write_outputs(Vec out, float* y, int n) {
   if (n >= kWidth) return store(y, out);
   for (int i = 0; i < n; ++i) y[i] = out[i];
+}
+
+// What is left to do once a row's sum is there: zero, scale, bias, each rounded by itself. Writes the first n.
+AGENTKV_INLINE void finish_outputs(Vec sum, Vec column, const RowCodes& x, int row, Vec bias, float* y, int n) {
+  write_outputs((sum - splat(x.zeros[row]) * column) * splat(x.scales[row]) + bias, y, n);
 }
 
 // Where a row's outputs go.

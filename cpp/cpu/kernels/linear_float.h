@@ -2,13 +2,11 @@
 #pragma once
 
 #include "cpu/kernels/linear_dot.h"
+#include "cpu/kernels/linear_tiling.h"
 
 namespace agentkv::cpu {
 namespace {
 
-// Sums that the registers hold beside the weights they meet: two vectors of outputs for each of these rows.
-constexpr int kFloatRows = kWidth == 16 ? 12 : 4;
-constexpr int kFloatOutputs = 2 * kWidth;
 constexpr int kFloatAhead = 16;  // inputs that memory is asked for ahead: 2 kB of a panel
 
 // Outputs [first, first + n) of rows [row, row + N); `panel` holds the weights of the first of them.

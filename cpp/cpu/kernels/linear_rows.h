@@ -4,12 +4,10 @@
 #pragma once
 
 #include "cpu/kernels/linear_table.h"
-#include "cpu/kernels/simd.h"
+#include "cpu/kernels/row_codes.h"
 
 namespace agentkv::cpu {
 namespace {
-
-constexpr float kNoScale = 0x1p-100f;  // below it a step has no inverse: such a row counts as zeros
 
 struct RowRange {
   float low, high;
@@ -39,28 +37,6 @@ AGENTKV_INLINE RowRange range_of(const float* x, int n) {
   }
   range.finite = bad_sum == 0.0f;
   return range;
-}
-
-// The nearest integer, ties to even; |x| < 2^22.
-AGENTKV_INLINE IVec nearest(Vec x) { return (IVec)(x + splat(12582912.0f)) - 0x4b400000; }
-
-AGENTKV_INLINE IVec clamped(IVec codes) {
-  codes = codes < -128 ? splat_int(-128) : codes;
-  return codes > 127 ? splat_int(127) : codes;
-}
-
-// Writes kWidth codes; returns them.
-AGENTKV_INLINE IVec write_codes(Vec x, Vec inverse, IVec zero, std::int8_t* out) {
-  typedef std::int8_t Bytes __attribute__((vector_size(kWidth)));
-  const IVec codes = clamped(nearest(x * inverse) + zero);
-  store(out, __builtin_convertvector(codes, Bytes));
-  return codes;
-}
-
-AGENTKV_INLINE std::int32_t total_of(IVec v) {
-  std::int32_t total = 0;
-  for (int i = 0; i < kWidth; ++i) total += v[i];
-  return total;
 }
 
 void quantize_row(const float* x, int inputs, const RowCodes& out, int row) {

@@ -2,25 +2,14 @@
 #pragma once
 
 #include "cpu/kernels/linear_dot.h"
+#include "cpu/kernels/linear_tiling.h"
 
 namespace agentkv::cpu {
 namespace {
 
-constexpr int kVecs = kPanel / kWidth;
-// What the registers hold the sums of.
-constexpr int kStreamRows = kWidth == 16 ? 8 : 4;
-// How far ahead memory is asked for, in bytes: some lines of it are always on their way, over the end of a page too.
-constexpr std::size_t kAhead = 3072;
-
 template <int kGroup>
 constexpr std::size_t group_bytes() {
   return kPanel * (2 + kGroup / 2);
-}
-
-template <std::size_t kBytes>
-AGENTKV_INLINE void prefetch_ahead(const std::byte* at) {
-#pragma GCC unroll 32
-  for (std::size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + kAhead + i, 0, 2);
 }
 
 // The integer products of N rows with kWidth outputs of one group. x: its codes of the first row.
@@ -120,8 +109,6 @@ void stream_byte_rows(const LinearArgs& a, const std::byte* panel, int row, int 
 }
 
 using StreamRows = void (*)(const LinearArgs&, const std::byte*, int, int, int, const float*);
-
-constexpr int at_most(int rows) { return rows < kStreamRows ? rows : kStreamRows; }
 
 // By the number of rows, from 1 on.
 template <int kGroup>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/kernels/linear_stream.h"
+#include "cpu/kernels/tile_shapes.h"
 
 namespace agentkv::cpu {
 namespace {
@@ -9,38 +10,6 @@ namespace {
 // Fewer rows are not worth the tiles: codes of 4 bits must first become bytes, in memory (bench_linear shows where).
 template <int kGroup>
 constexpr int kTileRows = kGroup == 0 ? 4 : kStreamRows + 1;
-
-// The shapes of the tiles of this thread, until the end of the scope. Outputs: tiles 0 to 3; rows of x: 4 and 5;
-// weights: 6 and 7.
-class TileShapes {
- public:
-  explicit TileShapes(int inputs) : inputs_(inputs) {}
-  ~TileShapes() { _tile_release(); }
-  TileShapes(const TileShapes&) = delete;
-  TileShapes& operator=(const TileShapes&) = delete;
-
-  void set(int rows) {
-    if (rows == rows_) return;
-    rows_ = rows;
-    struct alignas(64) {
-      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      std::uint16_t row_bytes[16] = {};
-      std::uint8_t rows[16] = {};
-    } config;
-    for (int tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = static_cast<std::uint16_t>(tile == 4 || tile == 5 ? inputs_ : 64);
-      config.rows[tile] = static_cast<std::uint8_t>(tile >= 6 ? inputs_ / 4 : rows);
-    }
-    _tile_loadconfig(&config);
-  }
-
- private:
-  const int inputs_;
-  int rows_ = 0;
-};
-
-// To how many rows the tiles of a block of rows are set.
-AGENTKV_INLINE int tile_rows(int rows) { return rows > 8 ? 16 : rows > 4 ? 8 : 4; }
 
 // A piece of a panel with its 4-bit codes as bytes and its scales as floats, for all rows to use.
 constexpr int kPieceInputs = 512;
@@ -149,6 +118,7 @@ void tile_group_panel(const LinearArgs& a, const std::byte* panel, int first, in
   for (int g = 0; g < all; g += kPieceGroups, at += kPieceGroups * group_bytes<kGroup>()) {
     const int groups = all - g < kPieceGroups ? all - g : kPieceGroups;
     expand<kGroup>(at, groups, piece);
+    settle_stores(&piece);
     for (int row = begin; row < end; row += kRowBlock) {
       const int rows = tile_rows(end - row);
       shapes.set(rows);

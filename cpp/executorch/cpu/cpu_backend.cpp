@@ -12,6 +12,7 @@
 
 #include "core/cache_builders.h"
 #include "core/errors.h"
+#include "cpu/blocks/block_linear.h"
 #include "cpu/kv_cache.h"
 #include "cpu/linear/experts.h"
 #include "cpu/linear/linear.h"
@@ -112,6 +113,17 @@ class Call {
     codes.assign(x.data, x.tokens, x.dim, static_cast<std::size_t>(x.token_stride), parallel_for);
     cpu::linear(codes, weights_.of(op), constant(op.bias), y.data, static_cast<std::size_t>(y.token_stride),
                 parallel_for);
+  }
+  void operator()(const delegate::BlockLinear& op) {
+    const cpu::HeadsView x = read(op.src);
+    const cpu::MutableHeadsView y = write(op.dst);
+    cpu::block_linear(x.data, static_cast<std::size_t>(x.token_stride), x.tokens, weights_.of(op), constant(op.bias),
+                      y.data, static_cast<std::size_t>(y.token_stride), parallel_for);
+  }
+  void operator()(const delegate::BlockLookup& op) {
+    const cpu::MutableHeadsView y = write(op.dst);
+    cpu::block_lookup(weights_.of(op), integers(op.ids, 1), op.factor, y.data, static_cast<std::size_t>(y.token_stride),
+                      parallel_for);
   }
   void operator()(const delegate::ExpertLinear& op) {
     cpu::expert_linear(read(op.src), integers(op.chosen, op.dst.heads), weights_.of(op), constant(op.bias),

@@ -34,6 +34,11 @@ void read(BlobReader& in, Weight& weight) {
   read(in, weight.group);
 }
 
+void read(BlobReader& in, Blocks& blocks) {
+  read(in, blocks.name);
+  read(in, blocks.type);
+}
+
 void read(BlobReader& in, View& view) {
   read(in, view.place);
   read(in, view.index);
@@ -109,6 +114,11 @@ Instruction read_instruction(BlobReader& in) {
     case 16:
       return read_op(in, &Scan::layer, &Scan::position, &Scan::rates, &Scan::x, &Scan::decay, &Scan::b, &Scan::c,
                      &Scan::dst);
+    case 17:
+      return read_op(in, &BlockLinear::src, &BlockLinear::dst, &BlockLinear::weight, &BlockLinear::bias);
+    case 18:
+      return read_op(in, &BlockLookup::ids, &BlockLookup::dst, &BlockLookup::weight, &BlockLookup::rows,
+                     &BlockLookup::factor);
     default:
       throw ProgramError(std::string(kOwner) + ": instruction " + std::to_string(opcode) +
                          ", which this build does not have; install the agentkv that exported the model, or export it "

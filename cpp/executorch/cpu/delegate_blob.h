@@ -88,6 +88,25 @@ struct ExpertLinear {
   Weight weight;                          // of each expert
   std::uint32_t bias = 0;                 // one more than the index of a constant [experts, dst.dim]; 0: none
 };
+// Weights in blocks (cpu/blocks/block_weight.h), which lie in the program under a name.
+struct Blocks {
+  std::string name;
+  std::int32_t type = 0;  // cpu::BlockType
+};
+// dst = W src + bias, W in blocks.
+struct BlockLinear {
+  View src, dst;
+  Blocks weight;
+  std::uint32_t bias = 0;  // one more than the index of a constant [dst.dim]; 0: none
+};
+// dst = rows `ids` of W [rows, dst.dim] in blocks, times `factor`.
+struct BlockLookup {
+  std::uint32_t ids = 0;  // input [T]
+  View dst;
+  Blocks weight;
+  std::int32_t rows = 1;
+  float factor = 1;
+};
 // dst = the sum over heads of weights [T, src.heads] times src.
 struct WeightedSum {
   View src, weights, dst;
@@ -124,8 +143,9 @@ struct Gated {
   View src, up, dst;
   std::uint32_t gate = 0;
 };
-using Instruction = std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated,
-                                 ExpertLinear, WeightedSum, Convolve, Multiply, LinearAttend, Scan>;
+using Instruction =
+    std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated, ExpertLinear,
+                 WeightedSum, Convolve, Multiply, LinearAttend, Scan, BlockLinear, BlockLookup>;
 
 struct Value {
   DType dtype = DType::Float32;

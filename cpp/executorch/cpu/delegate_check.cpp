@@ -64,6 +64,21 @@ class Checker {
       damaged("a bias of another width");
     }
   }
+  void operator()(const BlockLinear& op) const {
+    inside(op.src);
+    writable(op.dst);
+    if (op.src.heads != 1 || op.dst.heads != 1) damaged("a linear layer over heads");
+    if (overlap(op.src, op.dst)) damaged("a linear layer in place");
+    if (op.bias != 0 && constant(op.bias - 1).size() != static_cast<std::size_t>(op.dst.dim)) {
+      damaged("a bias of another width");
+    }
+  }
+  void operator()(const BlockLookup& op) const {
+    per_row(op.ids, 1, "the rows that are looked up");
+    writable(op.dst);
+    if (op.dst.heads != 1 || op.rows < 1) damaged("a lookup of heads, or in no rows");
+    if (!std::isfinite(op.factor)) damaged("a factor that is no number");
+  }
   void operator()(const ExpertLinear& op) const {
     inside(op.src);
     writable(op.dst);

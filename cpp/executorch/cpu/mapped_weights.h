@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/blocks/block_weight.h"
 #include "cpu/linear/packed_linear.h"
 #include "executorch/cpu/delegate_blob.h"
 
@@ -16,12 +17,14 @@ namespace agentkv {
 
 class MappedWeights {
  public:
-  // Finds the weights of all linear layers of the blob, experts among them. `data` may be null where there are none.
-  // Throws ProgramError for one that the program does not have or that is of another size, and InvalidTensor for shapes
-  // that no weight has.
+  // Finds the weights of all linear layers and lookups of the blob, experts among them. `data` may be null where there
+  // are none. Throws ProgramError for one that the program does not have or that is of another size, and InvalidTensor
+  // for shapes that no weight has.
   MappedWeights(const delegate::Blob& blob, const executorch::runtime::NamedDataMap* data);
 
   const cpu::PackedLinear& of(const delegate::Linear& op) const { return weights_.at(op.weight.name).packed[0]; }
+  const cpu::BlockWeight& of(const delegate::BlockLinear& op) const { return blocks_.at(op.weight.name).weight; }
+  const cpu::BlockWeight& of(const delegate::BlockLookup& op) const { return blocks_.at(op.weight.name).weight; }
   std::span<const cpu::PackedLinear> of(const delegate::ExpertLinear& op) const {
     return weights_.at(op.weight.name).packed;
   }
@@ -34,7 +37,15 @@ class MappedWeights {
   void find(const delegate::Weight& weight, const cpu::LinearShape& shape, std::size_t experts,
             const executorch::runtime::NamedDataMap* data);
 
+  struct MappedBlocks {
+    executorch::runtime::FreeableBuffer bytes;
+    cpu::BlockWeight weight;
+  };
+  void find(const delegate::Blocks& blocks, const cpu::BlockShape& shape,
+            const executorch::runtime::NamedDataMap* data);
+
   std::map<std::string, Mapped> weights_;
+  std::map<std::string, MappedBlocks> blocks_;
 };
 
 }  // namespace agentkv

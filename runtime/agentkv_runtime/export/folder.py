@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import ExportError, TokenizerError
 from agentkv_runtime.export.progress import Done, Progress, Stage, model_size, reached, sharing
 from agentkv_runtime.export.staging import holds_nothing, install, staged
-from agentkv_runtime.export.target import choose_target
+from agentkv_runtime.export.target import choose_target, runs_blocks
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.formats import format_name
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, Scales, write_manifest
@@ -76,7 +76,7 @@ def export_folder(
     out: str | Path,
     *,
     backend: str = "cpu",
-    quant: Quantization = "none",
+    quant: Quantization | None = None,
     scales: Scales = "search",
     int8: Sequence[str] = (),
     embedding: int = 16,
@@ -92,8 +92,8 @@ def export_folder(
 ) -> ModelFolder:
     """Exports the model `src` for a backend, "cpu" or "mlx", and writes the model folder `out`.
 
-    `src` is a Hugging Face folder or a GGUF file, whose weights are dequantised first. `adapter` is the folder of a
-    LoRA adapter, as peft writes it, which is merged into the weights. The manifest calls the model `name`, which is
+    `src` is a Hugging Face folder or a GGUF file. `adapter` is the folder of a LoRA adapter, as peft writes it,
+    which is merged into the weights. The manifest calls the model `name`, which is
     what its config says, or else the source's own name.
 
     `out` appears at the end and whole, or not at all. In one that agentkv wrote before, the model's own files are
@@ -106,6 +106,10 @@ def export_folder(
     `max_context` at most; a long-rope model goes beyond its original context only with a `max_context` above it, and
     then turns short histories by its long factors, too. With `features` it also returns what EAGLE-3 draft heads read.
     Activations, and weights that are not quantised, become `dtype`.
+
+    `quant` of "file" runs the blocks that a GGUF file has as they are, with activations in 8 bits for each block of
+    inputs; it is the default of such a file without an adapter, where the backend runs blocks. Else weights are not
+    quantised unless `quant` says it, those of a GGUF file being dequantised first.
 
     `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
     nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits, and
@@ -124,7 +128,10 @@ def export_folder(
     """
     src, out = Path(src), Path(out)
     tell = progress or (lambda _: None)
+    if quant is None:
+        quant = "file" if adapter is None and runs_blocks(backend) and is_gguf(src) else "none"
     choose_target(backend, quant, dtype)
+    _check_file(quant, src, adapter)
     _check_recipe(quant, tuple(int8), embedding)
     check_rows(max_tokens, max_logits)
     if adapter is not None:
@@ -158,6 +165,16 @@ def export_folder(
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *TOKENIZER_FILES), MANIFEST_NAME)
     return read_model_folder(out)
+
+
+def _check_file(quant: Quantization, src: Path, adapter: Path | None) -> None:
+    if quant == "file" and not is_gguf(src):
+        raise ExportError(f"{src}: quant is 'file', but only a GGUF file has blocks of its own. Choose bits")
+    if quant == "file" and adapter is not None:
+        raise ExportError(
+            f"{src}: quant is 'file', but with the adapter {adapter} merged into them its weights are others. Choose "
+            "bits, or leave the adapter out"
+        )
 
 
 def _check_recipe(quant: Quantization, int8: tuple[str, ...], embedding: int) -> None:
@@ -327,6 +344,7 @@ def _manifest(
         weight_bits=recipe.bits,
         weight_counts=recipe.counts,
         weight_bytes=recipe.bytes,
+        weight_types=recipe.kinds,
         exported_with=tool_versions(),
     )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import DType
+from agentkv_runtime.manifest import DType, Quantization
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from agentkv_runtime.export.quantization import Recipe
 
-__all__ = ["Lowering", "Passes", "Target", "choose_target"]
+__all__ = ["Lowering", "Passes", "Target", "choose_target", "runs_blocks", "usual_quantization"]
 
 Passes: TypeAlias = "Sequence[Callable[[fx.GraphModule], PassResult]]"
 
@@ -58,6 +58,18 @@ class Target:
         """The backend's lowering, imported now."""
         lowering: Lowering = import_module(f"agentkv_runtime.export.{self.name}.lowering").LOWERING
         return lowering
+
+
+def usual_quantization(backend: str, own_bits: bool) -> Quantization:
+    """What weights become where nobody says it: their own bits, where a source has some that the backend runs."""
+    if own_bits and runs_blocks(backend):
+        return "file"
+    return PROGRAM_BACKENDS[backend].usual[0] if backend in PROGRAM_BACKENDS else "none"
+
+
+def runs_blocks(backend: str) -> bool:
+    """Does the backend run the blocks of GGUF files as they are?"""
+    return backend in PROGRAM_BACKENDS and "file" in PROGRAM_BACKENDS[backend].quantizations
 
 
 def choose_target(backend: str, quant: str, dtype: str) -> Target:

@@ -11,12 +11,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from gguf import dequantize
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.hf.blocks import Blocks, keep_blocks
 from agentkv_runtime.hf.load import read_config
 from agentkv_runtime.sources.gguf_reading import open_gguf
 from agentkv_runtime.sources.placing import place_weights
@@ -62,14 +64,41 @@ class GGUFWeights:
         weights = self._processor.process(weights=stored, name=tensor.name).weights
         return torch.from_numpy(weights.copy())
 
+    def blocks(self, name: str) -> Blocks | None:
+        """The parameter as the file has it, its rows in the order of `load`; None for what is no matrix of its rows."""
+        tensor = self._tensors.get(name)
+        if tensor is None or len(tensor.shape) != 2:
+            return None
+        outputs = int(tensor.shape[1])  # files count from the innermost dimension
+        order = self._row_order(tensor.name, outputs)
+        if order is None:
+            return None
+        rows = tensor.data.view(np.uint8).reshape(outputs, -1)
+        return Blocks(int(tensor.tensor_type), rows.shape[1], lambda: torch.from_numpy(rows[order]))
+
+    def _row_order(self, name: str, outputs: int) -> np.ndarray[Any, Any] | None:
+        """Where rows of a tensor go when the processor has it: told by what becomes of their numbers."""
+        numbers = np.arange(outputs, dtype=np.float64)[:, None]
+        processed = self._processor.process(weights=numbers, name=name).weights
+        if processed.shape != numbers.shape or not np.array_equal(np.sort(processed, axis=0), numbers):
+            return None
+        return processed[:, 0].astype(np.int64)
+
 
 def load_gguf(path: Path, described: Path) -> PreTrainedModel:
-    """The float32 model of a GGUF file whose config is in the folder `described`. Raises ExportError."""
+    """The float32 model of a GGUF file whose config is in the folder `described`; parameters know their blocks.
+
+    Raises ExportError.
+    """
     config = read_config(described)
     config._attn_implementation = "eager"
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    missing = place_weights(GGUFWeights(path, model), model)
+    weights = GGUFWeights(path, model)
+    missing = place_weights(weights, model)
     if missing:
         raise ExportError(f"{path}: {len(missing)} weights are missing ({', '.join(missing[:3])}). Download it again")
+    for name, parameter in model.named_parameters():
+        if (blocks := weights.blocks(name)) is not None:
+            keep_blocks(parameter, blocks)
     model.eval()
     return model

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.hf.blocks import forget_blocks
 from agentkv_runtime.hf.weights import Weights
 from agentkv_runtime.sources.adapter_config import INSTEAD, read_adapter_config
 
@@ -132,7 +133,9 @@ def merge_adapter(model: PreTrainedModel, adapter: Path) -> None:
             )
     merged = {name: weights.load(name) for name in sorted(weights.changed)}
     for name, weight in merged.items():
-        model.get_parameter(name).copy_(weight)
+        parameter = model.get_parameter(name)
+        parameter.copy_(weight)
+        forget_blocks(parameter)
 
 
 def _patterned(patterns: dict[str, float] | None, module: str, usual: float) -> float:

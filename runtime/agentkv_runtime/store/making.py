@@ -15,7 +15,7 @@ from agentkv_runtime.export.folder import check_source, check_torch, disk_errors
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.staging import install, staged
-from agentkv_runtime.export.target import choose_target
+from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
 from agentkv_runtime.notes import shown_by
 from agentkv_runtime.store.content import content_digest
@@ -30,10 +30,15 @@ def options_for(
     quant: Quantization | None = None,
     dtype: DType | None = None,
     max_context: int | None = None,
+    own_bits: bool = False,
 ) -> Options:
-    """How a model is exported where only some of it is said. Raises ExportError for what a backend does not have."""
-    usual = PROGRAM_BACKENDS[backend].usual if backend in PROGRAM_BACKENDS else ("none", "fp32")
-    options = Options(backend=backend, quant=quant or usual[0], dtype=dtype or usual[1], max_context=max_context)
+    """How a model is exported where only some of it is said; `own_bits`: whether it is a GGUF file as it is.
+
+    Raises ExportError for what a backend does not have.
+    """
+    usual = PROGRAM_BACKENDS[backend].usual[1] if backend in PROGRAM_BACKENDS else "fp32"
+    chosen = quant or usual_quantization(backend, own_bits)
+    options = Options(backend=backend, quant=chosen, dtype=dtype or usual, max_context=max_context)
     choose_target(options.backend, options.quant, options.dtype)
     return options
 

@@ -89,8 +89,25 @@ class Weight:
         return struct.pack("<I", len(name)) + name + struct.pack("<II", self.bits, self.group)
 
 
+@dataclass
+class Blocks:
+    """Weights in the blocks of a GGUF file, one below the other, which lie in the program by name."""
+
+    type: int
+    """GGUF's id of the type of blocks."""
+    parts: list[torch.Tensor]
+    """Rows `[O, bytes]` uint8 of each layer; deferred ones are still to be loaded."""
+    name: str = ""
+    """Known once it is packed."""
+
+    def pack(self) -> bytes:
+        """The name, as its length and bytes, then the type."""
+        name = self.name.encode()
+        return struct.pack("<I", len(name)) + name + struct.pack("<I", self.type)
+
+
 def _packed(value: Any) -> bytes:
-    if isinstance(value, View | Weight):
+    if isinstance(value, View | Weight | Blocks):
         return value.pack()
     return struct.pack("<d" if isinstance(value, float) else "<I", value)
 
@@ -185,6 +202,30 @@ class Linear(Instruction):
     weight: Weight
     bias: int
     """One more than the index of a constant, or 0."""
+
+
+@dataclass(frozen=True)
+class BlockLinear(Instruction):
+    """dst = src times the weight's transpose, plus a bias."""
+
+    opcode = 17
+    src: View
+    dst: View
+    weight: Blocks
+    bias: int
+    """One more than the index of a constant, or 0."""
+
+
+@dataclass(frozen=True)
+class BlockLookup(Instruction):
+    """dst = the weight's rows of these ids, times a factor."""
+
+    opcode = 18
+    ids: int
+    dst: View
+    weight: Blocks
+    rows: int
+    factor: float
 
 
 @dataclass(frozen=True)
@@ -314,9 +355,10 @@ class Program:
     instructions: list[Instruction] = field(default_factory=list)
 
     @property
-    def weights(self) -> list[Weight]:
-        """Of its linear layers."""
-        return [each.weight for each in self.instructions if isinstance(each, Linear | ExpertLinear)]
+    def weights(self) -> list[Weight | Blocks]:
+        """Of its linear layers and lookups."""
+        weighted = Linear | ExpertLinear | BlockLinear | BlockLookup
+        return [each.weight for each in self.instructions if isinstance(each, weighted)]
 
     def pack(self) -> bytes:
         """Header (magic, version, size and CRC-32 of the payload) and payload."""

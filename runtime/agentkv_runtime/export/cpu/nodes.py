@@ -6,6 +6,7 @@ from executorch.exir.dialects._ops import ops as edge
 from torch import fx
 
 from agentkv_runtime.export import row_ops as _row_ops  # noqa: F401
+from agentkv_runtime.export.cpu import block_ops as _block_ops  # noqa: F401
 from agentkv_runtime.export.cpu import int8_experts as _int8_experts  # noqa: F401
 from agentkv_runtime.export.cpu import int8_linear as _int8_linear  # noqa: F401
 from agentkv_runtime.export.cpu.strided import is_heads, is_rows
@@ -18,12 +19,15 @@ from agentkv_runtime.hf import selective_scan as _selective_scan  # noqa: F401
 __all__ = [
     "ADD",
     "ATTEND",
+    "BLOCK_LINEAR",
+    "BLOCK_LOOKUP",
     "CONVOLVE",
     "EXPERTS",
     "FLOAT_EXPERTS",
     "GATE",
     "INT8_EXPERTS",
     "LINEAR",
+    "LINEARS",
     "LINEAR_ATTEND",
     "MULTIPLY",
     "RMS_NORM",
@@ -51,6 +55,9 @@ CONVOLVE = edge.edge.agentkv.short_conv.default
 LINEAR_ATTEND = edge.edge.agentkv.linear_attention.default
 SCAN = edge.edge.agentkv.selective_scan.default
 LINEAR = edge.edge.agentkv.int8_linear.default
+BLOCK_LINEAR = edge.edge.agentkv.block_linear.default
+BLOCK_LOOKUP = edge.edge.agentkv.block_lookup.default
+LINEARS = frozenset({LINEAR, BLOCK_LINEAR})
 FLOAT_EXPERTS = edge.edge.agentkv.expert_linear.default
 INT8_EXPERTS = edge.edge.agentkv.int8_expert_linear.default
 WEIGHTED_SUM = edge.edge.agentkv.weighted_sum.default

@@ -18,8 +18,8 @@ from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
-from agentkv_runtime._core import pack_floats, pack_linear
-from agentkv_runtime.export.cpu.blob import Weight
+from agentkv_runtime._core import pack_blocks, pack_floats, pack_linear
+from agentkv_runtime.export.cpu.blob import Blocks, Weight
 from agentkv_runtime.export.progress import Stage, reached
 from agentkv_runtime.export.spill import spilled
 from agentkv_runtime.hf.deferred import is_deferred, taken
@@ -37,7 +37,9 @@ def copied(program: ExportedProgram) -> ExportedProgram:
     return copy_
 
 
-def _packed(weight: Weight) -> bytes:
+def _packed(weight: Weight | Blocks) -> bytes:
+    if isinstance(weight, Blocks):
+        return pack_blocks(torch.cat([taken(part).detach() for part in weight.parts]).numpy(), weight.type)
     parts = [torch.cat([taken(tensor).detach() for tensor in tensors]) for tensors in zip(*weight.parts, strict=True)]
     if weight.bits == 32:
         return b"".join(pack_floats(expert.float().numpy()) for expert in parts[0])
@@ -46,7 +48,7 @@ def _packed(weight: Weight) -> bytes:
     return packed[0] if len(packed) == 1 else b"".join(packed)
 
 
-def pack_weights(weights: list[Weight]) -> NamedDataStoreOutput:
+def pack_weights(weights: list[Weight | Blocks]) -> NamedDataStoreOutput:
     """Packs the weights of linear layers, one after another, and names them after their bytes."""
     store = NamedDataStore()
     for weight in weights:

@@ -18,10 +18,11 @@ from torch.export import ExportedProgram
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.export.cpu.nodes import (
     ATTEND,
+    BLOCK_LOOKUP,
     CONVOLVE,
     EXPERTS,
     GATE,
-    LINEAR,
+    LINEARS,
     LINEAR_ATTEND,
     ROW_OPS,
     SCAN,
@@ -39,7 +40,7 @@ from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
 
 __all__ = ["AgentKVCPU", "ProgramPartitioner", "merge_by_level"]
 
-_OWN = ROW_OPS | EXPERTS | {LINEAR, GATE, CONVOLVE, LINEAR_ATTEND, SCAN}
+_OWN = ROW_OPS | EXPERTS | LINEARS | {BLOCK_LOOKUP, GATE, CONVOLVE, LINEAR_ATTEND, SCAN}
 """What nobody else computes, beside attention."""
 
 
@@ -136,7 +137,7 @@ def _decoder(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 def _our_regions(program: ExportedProgram, nodes: Sequence[fx.Node]) -> list[set[fx.Node]]:
-    if any(node.target == LINEAR for node in nodes):
+    if any(node.target in LINEARS for node in nodes):
         regions = [set(part) for part in merge_by_level(nodes, [], [[node] for node in _decoder(nodes)])]
         if all(_fits(program, region) for region in regions):
             return regions

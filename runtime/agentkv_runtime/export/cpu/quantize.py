@@ -9,6 +9,7 @@ from torch import nn
 from torchao.quantization import IntxUnpackedToInt8Tensor
 from transformers import PreTrainedModel
 
+from agentkv_runtime.export.cpu.block_layers import BlockEmbedding, BlockLinear, blocks_for
 from agentkv_runtime.export.cpu.codes import GROUP_SIZE, Codes
 from agentkv_runtime.export.cpu.embeddings import CodeEmbedding, PackedEmbedding, TableEmbedding
 from agentkv_runtime.export.cpu.int8_experts import int8_expert_linear
@@ -17,6 +18,7 @@ from agentkv_runtime.export.cpu.sensitive import Layers, layers_at_8_bits
 from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe, embedding_scale
+from agentkv_runtime.hf.blocks import blocks_of, keep_blocks
 from agentkv_runtime.hf.deferred import defer, present, stored
 
 __all__ = ["quantize"]
@@ -103,6 +105,27 @@ def untie(model: PreTrainedModel | DraftHead) -> None:
     if isinstance(head, nn.Linear):
         tied = head.weight
         head.weight = defer(tied.shape, tied.dtype, lambda: stored(tied))
+        if (blocks := blocks_of(tied)) is not None:
+            keep_blocks(head.weight, blocks)
+
+
+def _keep_file(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Recipe) -> None:
+    """Puts layers in the model's place that run the blocks which its file has."""
+    embedding = _embedding(model)
+    table = blocks_for(embedding.weight, EMBEDDING, recipe)
+    layers: dict[str, BlockLinear] = {}
+    for name, layer in linears.items():
+        if not isinstance(layer, nn.Linear):
+            raise QuantizationError(f"{name}: experts are not run in a file's own blocks yet. Choose bits with --quant")
+        blocks = blocks_for(layer.weight, name, recipe)
+        if blocks is table:  # the program has a tied head once
+            recipe.counts.pop(name, None)
+            recipe.bytes.pop(name)
+        layers[name] = BlockLinear(layer, blocks)
+    model.set_input_embeddings(BlockEmbedding(embedding, table, embedding_scale(embedding)))
+    for name, block_layer in layers.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, block_layer)
 
 
 def _is_plain(module: nn.Linear) -> bool:
@@ -125,6 +148,9 @@ def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
         # A router may return more than its product.
         if isinstance(module, ExpertLinear) or (isinstance(module, nn.Linear) and _is_plain(module))
     }
+    if recipe.quant == "file":
+        _keep_file(model, linears, recipe)
+        return
     eight = layers_at_8_bits(linears, recipe)
     _check(linears, eight, recipe, _embedding(model).embedding_dim)
     _shrink_embedding(model, recipe)

@@ -15,6 +15,9 @@ from torch import fx
 from agentkv_runtime.export.cpu.blob import (
     Activate,
     Add,
+    BlockLinear,
+    BlockLookup,
+    Blocks,
     Convolve,
     ExpertLinear,
     Gated,
@@ -34,6 +37,8 @@ from agentkv_runtime.export.cpu.compiler import Compiler
 from agentkv_runtime.export.cpu.nodes import (
     ADD,
     ATTEND,
+    BLOCK_LINEAR,
+    BLOCK_LOOKUP,
     CONVOLVE,
     FLOAT_EXPERTS,
     GATE,
@@ -153,16 +158,46 @@ def _linear(c: Compiler, node: fx.Node, x: fx.Node, *_: object) -> Value:
     if node in c.values:
         return c.values[node]
     layers = [each for each in c.nodes if each.target == LINEAR and _layer_key(each) == _layer_key(node)]
-    widths = [int(layer.meta["val"].shape[-1]) for layer in layers]
-    whole = c.new(node, sum(widths))
     arguments: list[Any] = [layer.args for layer in layers]
     parts = [c.tensors(codes, scales) for _, codes, scales, *_ in arguments]
     weight = Weight(arguments[0][5], group_size(node), parts)
-    bias = _bias(c, [each[4] for each in arguments], widths)
+    whole, bias = _side_by_side(c, layers, [each[4] for each in arguments])
     c.emit(Linear(c.rows(x), rows_of(whole), weight, bias))
+    return c.values[node]
+
+
+def _block_linear(
+    c: Compiler, node: fx.Node, x: fx.Node, rows: fx.Node, bias: fx.Node | None, kind: int
+) -> Value:
+    """As `_linear`, of layers whose blocks have one type."""
+    del rows, bias
+    if node in c.values:
+        return c.values[node]
+    layers = [each for each in c.nodes if each.target == BLOCK_LINEAR and (each.args[0], each.args[3]) == (x, kind)]
+    arguments: list[Any] = [layer.args for layer in layers]
+    blocks = Blocks(int(kind), [c.tensor(each[1]) for each in arguments])
+    whole, added = _side_by_side(c, layers, [each[2] for each in arguments])
+    c.emit(BlockLinear(c.rows(x), rows_of(whole), blocks, added))
+    return c.values[node]
+
+
+def _side_by_side(c: Compiler, layers: list[fx.Node], biases: list[fx.Node | None]) -> tuple[Value, int]:
+    """Room for the results of layers that are one product, of which each gets its part; and their biases."""
+    widths = [int(layer.meta["val"].shape[-1]) for layer in layers]
+    whole = c.new(layers[0], sum(widths))
     for layer, end, width in zip(layers, accumulate(widths), widths, strict=True):
         c.values[layer] = whole.narrow(end - width, width)
-    return c.values[node]
+    return whole, _bias(c, biases, widths)
+
+
+def _block_lookup(
+    c: Compiler, node: fx.Node, ids: fx.Node, rows: fx.Node, kind: int, width: int, factor: float
+) -> Value:
+    del width
+    result = c.new(node)
+    blocks, table = Blocks(int(kind), [c.tensor(rows)]), int(rows.meta["val"].shape[0])
+    c.emit(BlockLookup(c.integers(ids), rows_of(result), blocks, table, float(factor)))
+    return result
 
 
 def _experts(c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: Weight, bias: fx.Node | None) -> Value:
@@ -301,6 +336,8 @@ _OPS: dict[object, Callable[..., Value | None]] = {
     ROPE_TABLE: _rope_table,
     ATTEND: _attend,
     LINEAR: _linear,
+    BLOCK_LINEAR: _block_linear,
+    BLOCK_LOOKUP: _block_lookup,
     ADD: _sum,
     GATE: _gate,
     MULTIPLY: _product,

@@ -1,0 +1,55 @@
+#include "cpu/blocks/activation_blocks.h"
+
+#include <algorithm>
+
+#include "core/errors.h"
+#include "core/message.h"
+
+namespace agentkv::cpu {
+namespace {
+
+constexpr int kInputsPerTask = 1 << 15;  // less is not worth waking another thread
+
+template <class T>
+T* room(std::vector<T>& buffer, std::size_t n) {
+  if (buffer.size() < n) buffer.resize(n);
+  return buffer.data();
+}
+
+}  // namespace
+
+void ActivationBlocks::make_room(int rows, int inputs, int block, int group) {
+  const auto kept = static_cast<std::size_t>(rows + kRowBlock);  // kernels read a block of rows past the last one, too
+  // A line more: rows a power of two apart would share the same few lines of a cache.
+  view_.stride = static_cast<std::size_t>(inputs) + 64;
+  view_.sum_stride = static_cast<std::size_t>(inputs / group);
+  view_.scale_stride = static_cast<std::size_t>(inputs / block);
+  std::int8_t* codes = room(codes_, kept * view_.stride + 64);
+  view_.codes = codes + (64 - reinterpret_cast<std::uintptr_t>(codes) % 64) % 64;
+  view_.sums = room(sums_, kept * view_.sum_stride);
+  view_.scales = room(scales_, 2 * kept * view_.scale_stride);
+  view_.offsets = view_.scales + kept * view_.scale_stride;
+}
+
+void ActivationBlocks::assign(const float* x, int rows, int inputs, std::size_t stride, BlockType type,
+                              const ParallelFor& parallel_for) {
+  const BlockTypeInfo& info = block_type_info(static_cast<std::int32_t>(type));
+  require<InvalidTensor>(rows >= 0 && inputs > 0 && stride >= static_cast<std::size_t>(inputs), rows, " rows of ",
+                         inputs, " inputs, ", stride, " apart: give at least one input, and rows that do not overlap");
+  require<InvalidTensor>(info.group > 0 && inputs % info.inputs == 0, inputs, " inputs do not divide into blocks of ",
+                         info.name);
+  make_room(rows, inputs, info.inputs, info.group);
+  const auto quantize = block_kernels().quantize_row;
+  const int per_task = std::max(1, kInputsPerTask / inputs);
+  const auto task = [&](std::size_t i) {
+    const int begin = static_cast<int>(i) * per_task, end = std::min(rows, begin + per_task);
+    for (int r = begin; r < end; ++r) {
+      quantize(x + static_cast<std::size_t>(r) * stride, inputs, info.inputs, info.group, view_, r);
+    }
+  };
+  const auto n_tasks = static_cast<std::size_t>((rows + per_task - 1) / per_task);
+  if (n_tasks > 1 && parallel_for) return parallel_for(n_tasks, task);
+  for (std::size_t i = 0; i < n_tasks; ++i) task(i);
+}
+
+}  // namespace agentkv::cpu

@@ -1,0 +1,24 @@
+// Q5_K: 8 groups of 32 codes of 5 bits, their highest ones apart; each has a scale and a minimum of 6 bits.
+#pragma once
+
+#include "cpu/blocks/formats/q4_k.h"
+
+namespace agentkv::cpu {
+
+struct Q5_K : FormatDefaults {
+  static constexpr BlockType kType = BlockType::Q5_K;
+  static constexpr const char* kName = "q5_k";
+  static constexpr int kInputs = 256, kBytes = 176, kBits = 5;
+  static constexpr bool kHasMinimum = true;
+
+  static void unpack(const std::uint8_t* bytes, Block& block) {
+    block.scale = load_u16(bytes);
+    block.minimum = load_u16(bytes + 2);
+    take_six_bit_scales(bytes + 4, block);
+    take_paired_nibbles(bytes + 48, block.codes);
+    const std::uint8_t* high = bytes + 16;
+    for (int k = 0; k < 256; ++k) block.codes[k] |= static_cast<std::uint8_t>((high[k % 32] >> k / 32 & 1) << 4);
+  }
+};
+
+}  // namespace agentkv::cpu

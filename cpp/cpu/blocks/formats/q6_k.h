@@ -1,0 +1,25 @@
+// Q6_K: 16 groups of 16 codes of 6 bits, their two highest apart; each has a scale of 8 bits.
+#pragma once
+
+#include "cpu/blocks/format.h"
+
+namespace agentkv::cpu {
+
+struct Q6_K : FormatDefaults {
+  static constexpr BlockType kType = BlockType::Q6_K;
+  static constexpr const char* kName = "q6_k";
+  static constexpr int kInputs = 256, kGroup = 16, kBytes = 210, kBits = 6, kOffset = 32;
+
+  static void unpack(const std::uint8_t* bytes, Block& block) {
+    const std::uint8_t *low = bytes, *high = bytes + 128;
+    for (int k = 0; k < 256; ++k) {
+      const int half = k / 128, quarter = k % 128 / 32, l = k % 32;
+      const int four = low[half * 64 + quarter % 2 * 32 + l] >> quarter / 2 * 4 & 15;
+      block.codes[k] = static_cast<std::uint8_t>(four | (high[half * 32 + l] >> quarter * 2 & 3) << 4);
+    }
+    std::memcpy(block.scales, bytes + 192, 16);
+    block.scale = load_u16(bytes + 208);
+  }
+};
+
+}  // namespace agentkv::cpu

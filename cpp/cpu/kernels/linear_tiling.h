@@ -1,0 +1,28 @@
+// How much of a product the registers hold at a time, and how far ahead of it memory is asked for.
+#pragma once
+
+#include "cpu/kernels/linear_table.h"
+#include "cpu/kernels/simd.h"
+
+namespace agentkv::cpu {
+namespace {
+
+constexpr int kVecs = kPanel / kWidth;
+// What the registers hold the sums of.
+constexpr int kStreamRows = kWidth == 16 ? 8 : 4;
+// How far ahead memory is asked for, in bytes: some lines of it are always on their way, over the end of a page too.
+constexpr std::size_t kAhead = 3072;
+constexpr int at_most(int rows) { return rows < kStreamRows ? rows : kStreamRows; }
+
+// Sums that the registers hold beside the weights they meet: two vectors of outputs for each of these rows.
+constexpr int kFloatRows = kWidth == 16 ? 12 : 4;
+constexpr int kFloatOutputs = 2 * kWidth;
+
+template <std::size_t kBytes>
+AGENTKV_INLINE void prefetch_ahead(const std::byte* at) {
+#pragma GCC unroll 32
+  for (std::size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + kAhead + i, 0, 2);
+}
+
+}  // namespace
+}  // namespace agentkv::cpu

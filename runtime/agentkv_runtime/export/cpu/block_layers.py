@@ -1,0 +1,83 @@
+"""Layers whose weights stay the blocks that a file has them in."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from agentkv_runtime._core import block_types
+from agentkv_runtime.export.cpu.block_ops import block_linear, block_lookup
+from agentkv_runtime.export.quantization import QuantizationError, Recipe
+from agentkv_runtime.hf.blocks import Blocks, blocks_of
+from agentkv_runtime.hf.deferred import defer
+
+__all__ = ["BlockEmbedding", "BlockLinear", "blocks_for"]
+
+_KINDS = {kind: (name, inputs, size) for kind, name, inputs, size in block_types()}
+
+
+def blocks_for(weight: torch.Tensor, name: str, recipe: Recipe) -> Blocks:
+    """The blocks of a layer's weight `[O, I]`; the recipe notes their type and bits.
+
+    Raises QuantizationError where the source has none, or of a type that kernels do not read.
+    """
+    blocks = blocks_of(weight)
+    if blocks is None:
+        raise QuantizationError(
+            f"{name} has no blocks of its own: only a GGUF file without an adapter is exported as it is. Choose bits "
+            "with --quant"
+        )
+    if blocks.type not in _KINDS:
+        names = ", ".join(kind for kind, _, _ in _KINDS.values())
+        raise QuantizationError(
+            f"{name} is in blocks of GGUF type {blocks.type}, which are not run as they are, only {names}. Choose bits "
+            "with --quant, which dequantises the file first"
+        )
+    kind, inputs, size = _KINDS[blocks.type]
+    recipe.kinds[name] = kind
+    recipe.bits[name] = round(8 * size / inputs)
+    recipe.bytes[name] = weight.shape[0] * blocks.row_bytes
+    return blocks
+
+
+def _rows(blocks: Blocks, outputs: int) -> nn.Parameter:
+    return defer((outputs, blocks.row_bytes), torch.uint8, blocks.load)
+
+
+class BlockLinear(nn.Module):
+    """Linear layer over a weight in blocks."""
+
+    def __init__(self, linear: nn.Linear, blocks: Blocks) -> None:
+        super().__init__()
+        self.kind = blocks.type
+        self.rows = _rows(blocks, linear.out_features)
+        self.bias = linear.bias
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Nothing of the dtype that the layer takes, for models that ask it."""
+        return torch.empty(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x `[..., I]` -> `[..., O]`."""
+        out: torch.Tensor = block_linear(x, self.rows, self.bias, self.kind)
+        return out
+
+
+class BlockEmbedding(nn.Module):
+    """Token embedding over a table in blocks."""
+
+    def __init__(self, embedding: nn.Embedding, blocks: Blocks, factor: float) -> None:
+        super().__init__()
+        self.kind, self.width, self.factor = blocks.type, embedding.embedding_dim, factor
+        self.rows = _rows(blocks, embedding.num_embeddings)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Nothing, for models that ask for its device or dtype."""
+        return torch.empty(0)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """tokens `[1, T]` -> `[1, T, H]` float32."""
+        rows: torch.Tensor = block_lookup(tokens.reshape(-1), self.rows, self.kind, self.width, self.factor)
+        return rows.unsqueeze(0)

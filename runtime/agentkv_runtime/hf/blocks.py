@@ -1,0 +1,42 @@
+"""Weights that a file holds as blocks, which a program may run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
+__all__ = ["Blocks", "blocks_of", "forget_blocks", "keep_blocks"]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A weight `[O, I]` as the blocks of a GGUF file."""
+
+    type: int
+    """The id that GGUF has for the type of its blocks."""
+    row_bytes: int
+    load: Callable[[], torch.Tensor]
+    """Brings the rows, uint8 `[O, row_bytes]`, in the order of the parameter's outputs."""
+
+
+_BLOCKS: Any = WeakIdKeyDictionary()
+
+
+def keep_blocks(parameter: torch.Tensor, blocks: Blocks) -> None:
+    """Notes what a parameter was dequantised from."""
+    _BLOCKS[parameter] = blocks
+
+
+def forget_blocks(parameter: torch.Tensor) -> None:
+    """Notes that a parameter has another value than its blocks had."""
+    _BLOCKS.pop(parameter, None)
+
+
+def blocks_of(parameter: torch.Tensor) -> Blocks | None:
+    """What a parameter was dequantised from; None where it has no blocks."""
+    found: Blocks | None = _BLOCKS.get(parameter)
+    return found

@@ -130,6 +130,29 @@ struct Experts {
   }
 };
 
+// Ids [T] in, [T, 16] out: rows of a table of 9 in blocks, and a linear layer over them, also in blocks.
+struct BlockLayers {
+  std::uint32_t ids = 0, bias = 1, n_bias = 16, src_place = 2;
+  std::int32_t rows = 9, type = 2, dst_heads = 1, src_heads = 1;
+  double factor = 2.0;
+
+  Bytes payload() const {
+    Writer out;
+    out.u32(1);
+    out.u32(1).u32(1).affine(0, 1);
+    out.u32(1).u32(0).u32(2).affine(0, 1).affine(16, 0);
+    out.u32(1).put(std::int64_t{32});
+    out.u32(1).u32(n_bias);
+    for (std::uint32_t i = 0; i < n_bias; ++i) out.put(0.5f);
+    out.u32(2);
+    out.u32(18).u32(ids).view(2, 0, dst_heads, 32 / dst_heads, 0, 32 / dst_heads, 32);
+    out.u32(1).put('t').put(type).put(rows).put(factor);
+    out.u32(17).view(src_place, 0, src_heads, 32 / src_heads, 0, 32 / src_heads, src_place == 2 ? 32 : 16);
+    out.view(1, 0, 1, 16, 0, 0, 16).u32(1).put('w').put(type).u32(bias);
+    return out.bytes;
+  }
+};
+
 // One input [T, 32] and positions [T], [T, 32] out: a convolution of 2 heads of 16, the same times itself, and linear
 // attention of 2 heads, keys of 4 and values of 8, whose decay and beta are the first numbers of a row.
 struct Mixers {
@@ -379,6 +402,36 @@ void experts_that_cannot_be_are_refused() {
   refused_experts([](Experts& e) { e.sum_dim = 4; }, "a weighted sum of another shape");
 }
 
+void refused_blocks(const std::function<void(BlockLayers&)>& change, const std::string& why) {
+  BlockLayers layers;
+  change(layers);
+  refused(with_header(layers.payload()), why);
+}
+
+void layers_in_blocks_parse() {
+  const Blob blob = parse(with_header(BlockLayers{}.payload()));
+  const auto& lookup = std::get<BlockLookup>(blob.instructions.at(0));
+  CHECK(lookup.weight.name == "t");
+  CHECK_EQ(lookup.weight.type, 2);
+  CHECK_EQ(lookup.rows, 9);
+  CHECK_EQ(lookup.factor, 2.0f);
+  const auto& linear = std::get<BlockLinear>(blob.instructions.at(1));
+  CHECK(linear.weight.name == "w");
+  CHECK_EQ(linear.dst.dim, 16);
+  CHECK_EQ(linear.bias, 1u);
+}
+
+void layers_in_blocks_that_cannot_be_are_refused() {
+  refused_blocks([](BlockLayers& b) { b.ids = 1; }, "the rows that are looked up is no input");
+  refused_blocks([](BlockLayers& b) { b.rows = 0; }, "a lookup of heads, or in no rows");
+  refused_blocks([](BlockLayers& b) { b.dst_heads = 2; }, "a lookup of heads, or in no rows");
+  refused_blocks([](BlockLayers& b) { b.factor = std::numeric_limits<double>::infinity(); }, "no number");
+  refused_blocks([](BlockLayers& b) { b.src_heads = 2; }, "a linear layer over heads");
+  refused_blocks([](BlockLayers& b) { b.src_place = 1; }, "beyond its buffer");
+  refused_blocks([](BlockLayers& b) { b.n_bias = 15; }, "a bias of another width");
+  refused_blocks([](BlockLayers& b) { b.bias = 2; }, "constant 1 does not exist");
+}
+
 void mixers_parse() {
   const Blob blob = parse(with_header(Mixers{}.payload()));
   const auto& convolve = std::get<Convolve>(blob.instructions.at(0));
@@ -417,6 +470,8 @@ void mixers_that_cannot_be_are_refused() {
 }  // namespace
 
 int main() {
+  layers_in_blocks_parse();
+  layers_in_blocks_that_cannot_be_are_refused();
   mixers_parse();
   mixers_that_cannot_be_are_refused();
   experts_parse();

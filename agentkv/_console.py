@@ -41,11 +41,30 @@ def fail(message: object) -> NoReturn:
 @contextmanager
 def reporting() -> Iterator[None]:
     """Ends a command that cannot go on with one line that says why, and status 1."""
-    from agentkv_runtime.errors import ExportError, ModelFolderError, PullError, StoreError, TokenizerError
+    from agentkv_runtime.errors import (
+        BackendError,
+        ExportError,
+        ModelFolderError,
+        PullError,
+        QualityError,
+        StoreError,
+        TokenizerError,
+    )
+
+    refusals = (
+        AgentKVError,
+        BackendError,
+        ExportError,
+        ModelFolderError,
+        PullError,
+        QualityError,
+        StoreError,
+        TokenizerError,
+    )
 
     try:
         yield
-    except (AgentKVError, ExportError, ModelFolderError, PullError, StoreError, TokenizerError) as error:
+    except refusals as error:
         fail(error)
     except BrokenPipeError:  # whoever read what is printed is gone
         raise
@@ -105,3 +124,24 @@ def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
         table.add_row(name, escaped(value))
     stdout.print(table)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table whose first column names things and whose others are numbers, within the terminal's width.
+
+    Elsewhere a row is one line, which programs may read.
+    """
+    if stdout.is_terminal:
+        table = Table(title=escaped(title), title_justify="left", box=None, header_style="bold")
+        for number, column in enumerate(columns):
+            table.add_column(column, overflow="fold", justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*map(escaped, row))
+        stdout.print(table)
+        return
+    every = [columns, *rows]
+    widths = [max(len(row[at]) for row in every) for at in range(len(columns))]
+    lines = [
+        f" {row[0]:<{widths[0]}}" + "".join(f"  {row[at]:>{widths[at]}}" for at in range(1, len(row))) for row in every
+    ]
+    stdout.print("\n".join(map(printable, [title, *lines])), soft_wrap=True, markup=False, highlight=False)

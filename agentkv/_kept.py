@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import PROGRAM_BACKENDS
-from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.manifest import MANIFEST_NAME, DType, Quantization, read_manifest
 from rich.table import Table
 
 from ._console import bytes_text, escaped, fail, reporting, stdout
 from ._progress import displayed
+from ._weights import loss_text, size_text
 
 if TYPE_CHECKING:
     ProgramBackend: TypeAlias = str
@@ -68,13 +69,17 @@ def pull(
             done=display.done,
             note=display.note,
         )
+    facts = read_manifest(entry.path / MANIFEST_NAME)
     called = max(entry.names, key=lambda known: entry.names[known])
     stdout.print(
-        f"Pulled {escaped(called)} ({escaped(entry.options)}, {bytes_text(entry.size)}). "
+        f"Pulled {escaped(called)} ({escaped(entry.options)}, {size_text(facts)}). "
         f"Open it with: kv.Context.open({escaped(repr(called))})",
         soft_wrap=True,
         highlight=False,
     )
+    if (loss := loss_text(facts)) is not None:
+        shown = escaped(shlex.quote(called))
+        stdout.print(f"{loss} Measure what that means: agentkv inspect {shown} --quality", soft_wrap=True)
 
 
 def list_models() -> None:

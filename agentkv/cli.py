@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import importlib.metadata
 import shlex
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
-from agentkv_runtime.manifest import DType, FeatureInfo, Manifest, Quantization, Scales
-from agentkv_runtime.metadata import Kept, LayerShape
-from rich.table import Table
+from agentkv_runtime.manifest import DType, Quantization, Scales
 
 from agentkv._bench.command import bench
-from agentkv._console import bytes_text, escaped, print_rows, reporting, stdout
+from agentkv._console import bytes_text, escaped, stdout
 from agentkv._doctor import doctor
+from agentkv._inspecting import inspect
 from agentkv._kept import list_models, pull, rm
 from agentkv._progress import displayed
 from agentkv._serving import serve
+from agentkv._weights import loss_text, size_text
 from agentkv.adapters.mcp.command import mcp
 from agentkv.terminal.command import chat
 from agentkv.trace.replay_command import replay
 from agentkv.trace.view_command import view
-
-if TYPE_CHECKING:
-    from agentkv_runtime.folder import ModelFolder
-    from agentkv_runtime.metadata import KvCacheMetadata
 
 app = typer.Typer(
     help="Agents on forked KV-cache branches, on your own model and machine.",
@@ -43,6 +37,7 @@ app.command()(serve)
 app.command()(chat)
 app.command()(mcp)
 app.command()(doctor)
+app.command()(inspect)
 app.command()(view)
 app.command()(replay)
 
@@ -145,9 +140,12 @@ def export(
             progress=display.tell,
             done=display.done,
         )
-    size = bytes_text(folder.manifest.model_bytes)
     shown = escaped(shlex.quote(str(folder.path)))
-    stdout.print(f"Wrote {shown} ({size}). Look at it with: agentkv inspect {shown}", soft_wrap=True)
+    stdout.print(
+        f"Wrote {shown} ({size_text(folder.manifest)}). Look at it with: agentkv inspect {shown}", soft_wrap=True
+    )
+    if (loss := loss_text(folder.manifest)) is not None:
+        stdout.print(f"{loss} Measure what that means: agentkv inspect {shown} --quality", soft_wrap=True)
     ends = ", ".join(folder.tokenizer.ends)
     stdout.print(f"A turn ends with {escaped(ends)}." if ends else "No token ends a turn: answers run to max_tokens.")
     positions, tokens = folder.manifest.max_positions, folder.tokenizer.vocab_size
@@ -208,134 +206,6 @@ def export_draft(
     stdout.print(f"Wrote {escaped(out / 'draft.pte')} ({bytes_text(draft.model_bytes)})")
     if unmeasured is not None:
         stdout.print(f"What the model accepts of it was not measured: {escaped(str(unmeasured))}", soft_wrap=True)
-
-
-@app.command()
-def inspect(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Model folder, or the name of a model that was pulled, or nano.")
-    ],
-    verify: Annotated[bool, typer.Option(help="Compare the program with its fingerprint.")] = True,
-    quality: Annotated[
-        bool, typer.Option("--quality", help="Also print what quantisation lost of each weight.")
-    ] = False,
-) -> None:
-    """Print what an exported model is: architecture, sizes, bounds, bytes per cached token."""
-    from agentkv_runtime.folder import read_model_folder
-    from agentkv_runtime.metadata import KvCacheMetadata
-
-    from .models._called import folder_called
-
-    with reporting():
-        model = read_model_folder(folder_called(folder))
-        if verify:
-            model.verify()
-        tokenizer = model.tokenizer
-        tokens, chat = tokenizer.vocab_size, tokenizer.has_chat_template
-        ends = ", ".join(tokenizer.ends)
-        draft = _draft_text(model)
-    facts = model.manifest
-    cache = KvCacheMetadata(
-        facts.n_layers, facts.n_kv_heads, facts.head_dim, windows=facts.windows, shapes=facts.shapes
-    )
-    rows: list[tuple[str, str]] = [
-        ("source", facts.source),
-        ("architecture", facts.model_type),
-        ("backend", facts.backend),
-        ("quantisation", facts.quantization),
-        ("activations", facts.dtype),
-        ("program", bytes_text(facts.model_bytes)),
-        ("layers", _layers_text(facts)),
-        ("K/V heads", _heads_text(facts)),
-        ("vocabulary", f"{facts.vocab_size} logits, {tokens} tokens"),
-        ("positions", _positions_text(facts)),
-        ("one forward", f"up to {facts.max_tokens} rows, logits of up to {facts.max_logits}"),
-        *_kv_rows(facts.backend, cache),
-        *_state_rows(facts),
-        ("features", _features_text(facts.features)),
-        ("call format", facts.call_format or "found when opened"),
-        ("chat template", "yes" if chat else "no"),
-        ("a turn ends with", ends or "no token"),
-        ("draft head", draft),
-        ("fingerprint", facts.fingerprint),
-        ("exported with", ", ".join(f"{name} {version}" for name, version in facts.exported_with.items())),
-    ]
-    print_rows(str(folder), rows)
-    if quality:
-        stdout.print(_quality_text(facts), soft_wrap=not facts.weight_errors)
-
-
-def _layers_text(facts: Manifest) -> str:
-    windowed = sum(1 for window in facts.windows if window)
-    states = sum(shape.kept.has_states for shape in facts.shapes)
-    convolutions = sum(shape.kept == Kept.INPUTS for shape in facts.shapes)
-    if states or convolutions:  # which may be two of one layer
-        attention = facts.n_layers - states - convolutions
-        return f"of the cache: {attention} of attention, {states} with states, {convolutions} convolutions"
-    return f"{facts.n_layers}" + (f", {windowed} of them with a sliding window" if windowed else "")
-
-
-def _heads_text(facts: Manifest) -> str:
-    layers = Counter(map(_rows_text, facts.shapes))
-    if len(layers) < 2:
-        return next(iter(layers), f"{facts.n_kv_heads} of {facts.head_dim}")
-    return "; ".join(f"{rows} in {count} layers" for rows, count in layers.items())
-
-
-def _rows_text(shape: LayerShape) -> str:
-    if shape.kept == Kept.LATENT:
-        return f"{shape.n_kv_heads} of {shape.k_dim}, values among them"
-    if shape.kept == Kept.INPUTS:
-        return f"a convolution of {shape.n_kv_heads * shape.k_dim} channels"
-    if shape.kept.has_states:
-        states = shape.n_kv_heads * shape.v_heads
-        return f"states of {states} times {shape.k_dim} by {shape.v_dim} ({shape.state_bytes / 1024:,.0f} KiB)"
-    widths = str(shape.k_dim) if shape.k_dim == shape.v_dim else f"{shape.k_dim} and {shape.v_dim}"
-    return f"{shape.n_kv_heads} of {widths}"
-
-
-def _quality_text(facts: Manifest) -> Table | str:
-    if not facts.weight_errors:
-        return "Of weights that are not quantised nothing is lost; older exports and MLX's do not say."
-    table = Table("layer", "bits", "error", title="relative error of weights", title_justify="left", box=None)
-    for name, error in sorted(facts.weight_errors.items(), key=lambda each: -each[1]):
-        table.add_row(escaped(name), str(facts.weight_bits.get(name, "")), f"{100 * error:.2f}%")
-    return table
-
-
-def _kv_rows(backend: str, cache: KvCacheMetadata) -> Iterator[tuple[str, str]]:
-    for dtype in BACKENDS[backend].kv_dtypes if backend in BACKENDS else ():
-        try:
-            yield f"K/V per token, {dtype}", bytes_text(cache.kv_bytes_per_token(dtype, backend))
-        except ValueError:  # codes do not fit every head_dim
-            continue
-
-
-def _state_rows(facts: Manifest) -> Iterator[tuple[str, str]]:
-    size = sum(shape.state_bytes for shape in facts.shapes)
-    if size:
-        yield "states", f"{bytes_text(size)} for each block of 64 positions that is held"
-
-
-def _positions_text(facts: Manifest) -> str:
-    trained = f", trained on {facts.trained_positions}" if facts.trained_positions else ""
-    return f"{facts.max_positions or 'not said'}{trained}"
-
-
-def _features_text(features: FeatureInfo | None) -> str:
-    if features is None:
-        return "none"
-    return f"{features.width} floats per row, after layers {', '.join(map(str, features.layers))}"
-
-
-def _draft_text(model: ModelFolder) -> str:
-    from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, read_draft_manifest
-
-    if model.draft_path is None:
-        return "no"
-    draft = read_draft_manifest(model.path / DRAFT_MANIFEST_NAME)
-    tokens = f"{draft.draft_vocab_size} of {draft.target_vocab_size} tokens"
-    return f"{draft.kind}, {draft.quantization}, {tokens}, {bytes_text(draft.model_bytes)}"
 
 
 if __name__ == "__main__":

@@ -113,7 +113,8 @@ Rows unpack_blocks(const Bytes& rows, int type) {
 nb::list block_types() {
   nb::list all;
   for (const cpu::BlockTypeInfo& info : cpu::block_types()) {
-    all.append(nb::make_tuple(static_cast<int>(info.type), nb::str(info.name.data(), info.name.size()), info.inputs, info.bytes));
+    all.append(nb::make_tuple(static_cast<int>(info.type), nb::str(info.name.data(), info.name.size()), info.inputs,
+                              info.bytes));
   }
   return all;
 }

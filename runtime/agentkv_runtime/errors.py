@@ -8,6 +8,7 @@ __all__ = [
     "GGUFError",
     "ModelFolderError",
     "PullError",
+    "QualityError",
     "StoreError",
     "TemplateTimeout",
     "TensorFileError",
@@ -59,6 +60,10 @@ class ExportError(RuntimeError):
 
 class PullError(RuntimeError):
     """A model that could not be downloaded from the hub, or that did not come whole."""
+
+
+class QualityError(ValueError):
+    """A text, or a source to compare with, on which a model's quality cannot be measured."""
 
 
 class StoreError(ValueError):

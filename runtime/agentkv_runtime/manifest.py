@@ -94,6 +94,10 @@ class Manifest(BaseModel):
     """What quantisation lost of each layer's weight: the norm of the difference beside the weight's own."""
     weight_bits: dict[str, int] = Field(default_factory=dict)
     """Bits of each layer's weight that is quantised."""
+    weight_counts: dict[str, Bytes] = Field(default_factory=dict)
+    """Numbers in each layer's weight, quantised or not; empty in older exports."""
+    weight_bytes: dict[str, Bytes] = Field(default_factory=dict)
+    """Bytes that each layer's weight takes in the program, scales included."""
     weight_types: dict[str, str] = Field(default_factory=dict)
     """The block type of each layer's weight that is run in the blocks of a GGUF file, such as `q4_k`."""
     exported_with: dict[str, str] = Field(default_factory=dict)

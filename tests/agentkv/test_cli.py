@@ -48,16 +48,6 @@ def test_inspect(tmp_path: Path) -> None:
     assert any(re.fullmatch(r" fingerprint +sha256:[0-9a-f]{64}", line) for line in done.output.splitlines())
 
 
-def test_inspect_shows_what_quantisation_lost_the_worst_first(tmp_path: Path) -> None:
-    errors = {"layers.0.up": 0.0825, "layers.1.[bold]": 0.1, "head": 0.005}
-    bits = {"layers.0.up": 4, "layers.1.[bold]": 4, "head": 8}
-    done = run("inspect", "--quality", write_folder(tmp_path / "model", weight_errors=errors, weight_bits=bits))
-    assert done.exit_code == 0, done.output
-    shown = [line.split() for line in done.output.splitlines() if line.rstrip().endswith("%")]
-    assert shown == [["layers.1.[bold]", "4", "10.00%"], ["layers.0.up", "4", "8.25%"], ["head", "8", "0.50%"]]
-    assert "do not say" in run("inspect", "--quality", write_folder(tmp_path / "older")).output
-
-
 def test_inspect_of_a_folder_with_features_and_a_draft_head(tmp_path: Path) -> None:
     path = write_folder(tmp_path / "model", features=FeatureInfo(layers=(2, 16, 29), width=192))
     (path / "draft.pte").write_bytes(b"head")
@@ -104,7 +94,7 @@ def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
             ["--backend", "mlx", "--quant", "8da4w"],
             "backend mlx has no quantisation '8da4w': choose from none, affine8",
         ),
-        (["--quant", "affine4"], "backend cpu has no quantisation 'affine4': choose from none, 8da8w, 8da4w"),
+        (["--quant", "affine4"], "backend cpu has no quantisation 'affine4': choose from none, file, 8da8w, 8da4w"),
         (["--dtype", "bf16"], "backend cpu does not run in 'bf16': choose from fp32"),
     ],
 )

@@ -342,6 +342,8 @@ def _manifest(
         call_format=call_format,
         weight_errors={name: float(f"{error:.3g}") for name, error in recipe.errors.items()},
         weight_bits=recipe.bits,
+        weight_counts=recipe.counts,
+        weight_bytes=recipe.bytes,
         weight_types=recipe.kinds,
         exported_with=tool_versions(),
     )

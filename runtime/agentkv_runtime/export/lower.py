@@ -20,6 +20,7 @@ from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
+from agentkv_runtime.export.weight_sizes import note_sizes
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
 from agentkv_runtime.hf.convolution import conv_shape, short_conv
@@ -133,8 +134,8 @@ def lower_model(
 ) -> LoweredModel:
     """Lowers a float32 causal language model to one program for a backend. Uses the model up.
 
-    Deferred parameters are loaded where their values are needed and dropped after it; their relative errors, where they
-    are quantised, are in the recipe's `errors` at the end.
+    Deferred parameters are loaded where their values are needed and dropped after it; the recipe has their sizes at the
+    end and, where they are quantised, their relative errors.
 
     One forward takes 1 to `max_tokens` rows and returns the logits of 1 to `max_logits` of them. A history may have
     `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
@@ -171,6 +172,7 @@ def lower_model(
                 with short_windows(model):
                     check_in_chunks(model, want)
         replace_transposed_linears(model)
+        note_sizes(model, recipe, dtype)
         lowering.prepare(model, recipe, dtype)
         tell("tracing the model")
         reached(Stage.TRACING)

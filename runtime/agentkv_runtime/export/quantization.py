@@ -10,10 +10,13 @@ from torch import nn
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.manifest import Quantization, Scales
 
-__all__ = ["AUTO", "QuantizationError", "Recipe", "embedding_scale"]
+__all__ = ["AUTO", "EMBEDDING", "QuantizationError", "Recipe", "embedding_scale"]
 
 AUTO = "auto"
 """In the place of a pattern: the layers whose weights lose most, as far as they are a sixteenth of all."""
+
+EMBEDDING = "the embedding"
+"""What stands for the token embedding among names of layers."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class Recipe:
     """The block type of each weight that is run in a file's own blocks; it fills while the model is prepared."""
     errors: dict[str, float] = field(default_factory=dict)
     """Relative error of each weight by the layer's name; it fills while weights are packed."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Numbers in each weight, quantised or not; it fills before the model is prepared."""
+    bytes: dict[str, int] = field(default_factory=dict)
+    """Of each weight in the program, scales included; it fills with `counts`, and changes with what is quantised."""
 
 
 class QuantizationError(ExportError):

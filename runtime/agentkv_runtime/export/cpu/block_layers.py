@@ -36,6 +36,7 @@ def blocks_for(weight: torch.Tensor, name: str, recipe: Recipe) -> Blocks:
     kind, inputs, size = _KINDS[blocks.type]
     recipe.kinds[name] = kind
     recipe.bits[name] = round(8 * size / inputs)
+    recipe.bytes[name] = weight.shape[0] * blocks.row_bytes
     return blocks
 
 

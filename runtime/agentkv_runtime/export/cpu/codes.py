@@ -12,6 +12,7 @@ __all__ = ["GROUP_SIZE", "Codes"]
 
 GROUP_SIZE = 32
 """Numbers of a row that share a scale at 4 bits; at 8 the whole row does."""
+_SCALE_BYTES = {4: 2, 8: 4}  # as they are stored: 16 bits of a float, or 32
 
 
 class Codes:
@@ -23,6 +24,8 @@ class Codes:
         self._made: Quantized | None = None
         self._left: set[str] = set()
         recipe.bits[name] = bits
+        n_scales = weight.numel() // self.group
+        recipe.bytes[name] = weight.numel() * bits // 8 + n_scales * _SCALE_BYTES[bits]
 
     def take(self, part: str) -> torch.Tensor:
         """The `codes` or the `scales`."""

@@ -17,7 +17,7 @@ from agentkv_runtime.export.cpu.int8_linear import int8_linear, int8_weight
 from agentkv_runtime.export.cpu.sensitive import Layers, layers_at_8_bits
 from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.experts import ExpertLinear
-from agentkv_runtime.export.quantization import QuantizationError, Recipe, embedding_scale
+from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe, embedding_scale
 from agentkv_runtime.hf.blocks import blocks_of, keep_blocks
 from agentkv_runtime.hf.deferred import defer, present, stored
 
@@ -80,9 +80,10 @@ def _shrink_embedding(model: PreTrainedModel | DraftHead, recipe: Recipe) -> Non
     table = embedding.weight
     if recipe.embedding == 16:
         model.set_input_embeddings(TableEmbedding(table, scale))
+        recipe.bytes[EMBEDDING] = table.numel() * 2
         return
     kind = PackedEmbedding if recipe.embedding == 4 else CodeEmbedding
-    model.set_input_embeddings(kind(Codes(table, recipe.embedding, recipe, "the embedding"), table.shape, scale))
+    model.set_input_embeddings(kind(Codes(table, recipe.embedding, recipe, EMBEDDING), table.shape, scale))
 
 
 def _check(linears: Layers, eight: set[str], recipe: Recipe, width: int) -> None:
@@ -111,12 +112,16 @@ def untie(model: PreTrainedModel | DraftHead) -> None:
 def _keep_file(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Recipe) -> None:
     """Puts layers in the model's place that run the blocks which its file has."""
     embedding = _embedding(model)
-    table = blocks_for(embedding.weight, "the embedding", recipe)
+    table = blocks_for(embedding.weight, EMBEDDING, recipe)
     layers: dict[str, BlockLinear] = {}
     for name, layer in linears.items():
         if not isinstance(layer, nn.Linear):
             raise QuantizationError(f"{name}: experts are not run in a file's own blocks yet. Choose bits with --quant")
-        layers[name] = BlockLinear(layer, blocks_for(layer.weight, name, recipe))
+        blocks = blocks_for(layer.weight, name, recipe)
+        if blocks is table:  # the program has a tied head once
+            recipe.counts.pop(name, None)
+            recipe.bytes.pop(name)
+        layers[name] = BlockLinear(layer, blocks)
     model.set_input_embeddings(BlockEmbedding(embedding, table, embedding_scale(embedding)))
     for name, block_layer in layers.items():
         owner, _, attribute = name.rpartition(".")

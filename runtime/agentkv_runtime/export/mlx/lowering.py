@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.export import ExportedProgram
 
 from agentkv_runtime.export.mlx.partition import WholeProgramPartitioner
@@ -16,13 +17,24 @@ from agentkv_runtime.manifest import DType
 __all__ = ["LOWERING"]
 
 
+def _tied_linears(model: Any) -> list[str]:
+    """Linear layers over the embedding's table, which the program has once."""
+    table = model.get_input_embeddings().weight
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module.weight is table]
+
+
 class _MlxLowering:
     title = "MLX"
     passes: Passes = ()
 
     def prepare(self, model: Any, recipe: Recipe, dtype: DType) -> None:
         load_all(model)
+        for name in _tied_linears(model):
+            recipe.counts.pop(name, None)
+            recipe.bytes.pop(name, None)
         prepare(model, recipe.quant, dtype)
+        if recipe.quant != "none":
+            recipe.bytes.clear()  # nobody counts what groups add
 
     def partitioner(self) -> WholeProgramPartitioner:
         return WholeProgramPartitioner()

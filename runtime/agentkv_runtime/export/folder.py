@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import ExportError, TokenizerError
+from agentkv_runtime.export.choices import check_quantization
 from agentkv_runtime.export.progress import Done, Progress, Stage, model_size, reached, sharing
 from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target, runs_blocks
@@ -128,11 +129,9 @@ def export_folder(
     """
     src, out = Path(src), Path(out)
     tell = progress or (lambda _: None)
-    if quant is None:
-        quant = "file" if adapter is None and runs_blocks(backend) and is_gguf(src) else "none"
+    quant = quant or ("file" if adapter is None and runs_blocks(backend) and is_gguf(src) else "none")
     choose_target(backend, quant, dtype)
-    _check_file(quant, src, None if adapter is None else Path(adapter))
-    _check_recipe(quant, tuple(int8), embedding)
+    check_quantization(quant, src, adapter, tuple(int8), embedding)
     check_rows(max_tokens, max_logits)
     if adapter is not None:
         read_adapter_config(Path(adapter))  # before anything takes long
@@ -165,25 +164,6 @@ def export_folder(
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *TOKENIZER_FILES), MANIFEST_NAME)
     return read_model_folder(out)
-
-
-def _check_file(quant: Quantization, src: Path, adapter: Path | None) -> None:
-    if quant == "file" and not is_gguf(src):
-        raise ExportError(f"{src}: quant is 'file', but only a GGUF file has blocks of its own. Choose bits")
-    if quant == "file" and adapter is not None:
-        raise ExportError(
-            f"{src}: quant is 'file', but with the adapter {adapter} merged into them its weights are others. Choose "
-            "bits, or leave the adapter out"
-        )
-
-
-def _check_recipe(quant: Quantization, int8: tuple[str, ...], embedding: int) -> None:
-    if int8 and quant != "8da4w":
-        raise ExportError(f"only 8da4w keeps some layers at 8 bits (int8={list(int8)}), and this is {quant}")
-    if embedding not in (4, 8, 16):
-        raise ExportError(f"the token embedding has 16, 8 or 4 bits, not {embedding}")
-    if embedding != 16 and quant not in ("8da8w", "8da4w"):
-        raise ExportError(f"only 8da8w and 8da4w keep the token embedding at {embedding} bits, and this is {quant}")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from agentkv_runtime.export.cpu.blob_weights import Blocks, Weight
 from agentkv_runtime.hf.deferred import is_deferred, taken
 
 __all__ = ["BLOB_MAGIC", "BLOB_VERSION", "Copy", "Extent", "Instruction", "Place", "Program", "View"]
@@ -69,41 +70,6 @@ class View:
         """Place, index, heads, dim and three extents."""
         head = struct.pack("<IIii", self.buffer.place, self.buffer.index, self.heads, self.dim)
         return head + self.offset.pack() + self.head_stride.pack() + self.token_stride.pack()
-
-
-@dataclass
-class Weight:
-    """Packed weights of linear layers over the same rows, one below the other, which lie in the program by name."""
-
-    bits: int
-    group: int
-    parts: list[tuple[torch.Tensor, ...]]
-    """Codes `[O, I]` int8 and scales `[O, I / group]` float32 of each layer, or `[E, O, I]` and `[E, O, I / group]` of
-    one with experts; at 32 bits one tensor of float32. Deferred ones are still to be loaded."""
-    name: str = ""
-    """Known once it is packed."""
-
-    def pack(self) -> bytes:
-        """The name, as its length and bytes, then bits and group."""
-        name = self.name.encode()
-        return struct.pack("<I", len(name)) + name + struct.pack("<II", self.bits, self.group)
-
-
-@dataclass
-class Blocks:
-    """Weights in the blocks of a GGUF file, one below the other, which lie in the program by name."""
-
-    type: int
-    """GGUF's id of the type of blocks."""
-    parts: list[torch.Tensor]
-    """Rows `[O, bytes]` uint8 of each layer; deferred ones are still to be loaded."""
-    name: str = ""
-    """Known once it is packed."""
-
-    def pack(self) -> bytes:
-        """The name, as its length and bytes, then the type."""
-        name = self.name.encode()
-        return struct.pack("<I", len(name)) + name + struct.pack("<I", self.type)
 
 
 def _packed(value: Any) -> bytes:

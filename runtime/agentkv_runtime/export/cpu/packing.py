@@ -19,7 +19,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from agentkv_runtime._core import pack_blocks, pack_floats, pack_linear
-from agentkv_runtime.export.cpu.blob import Blocks, Weight
+from agentkv_runtime.export.cpu.blob_weights import Blocks, Weight
 from agentkv_runtime.export.progress import Stage, reached
 from agentkv_runtime.export.spill import spilled
 from agentkv_runtime.hf.deferred import is_deferred, taken

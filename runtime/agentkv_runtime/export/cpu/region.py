@@ -6,8 +6,6 @@ Views, permutes and slices cost nothing: every value is followed as a strided vi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import fx
@@ -15,13 +13,8 @@ from torch import fx
 from agentkv_runtime.export.cpu.blob import (
     Activate,
     Add,
-    BlockLinear,
-    BlockLookup,
-    Blocks,
     Convolve,
-    ExpertLinear,
     Gated,
-    Linear,
     LinearAttend,
     Multiply,
     Program,
@@ -30,7 +23,6 @@ from agentkv_runtime.export.cpu.blob import (
     RopeTable,
     Scan,
     UpdateAndAttend,
-    Weight,
     WeightedSum,
 )
 from agentkv_runtime.export.cpu.compiler import Compiler
@@ -52,19 +44,14 @@ from agentkv_runtime.export.cpu.nodes import (
     SCAN,
     WEIGHTED_SUM,
     gate_of,
-    group_size,
     name_of,
 )
+from agentkv_runtime.export.cpu.region_linears import block_linear, block_lookup, float_experts, int8_experts, linear
 from agentkv_runtime.export.cpu.strided import RegionError, Value, rows_of, symbols_of
 from agentkv_runtime.export.cpu.view_ops import VIEWS
 from agentkv_runtime.hf.convolution import conv_shape
 
 __all__ = ["compile_region"]
-
-
-def _layer_key(layer: fx.Node) -> object:
-    """Equal for linear layers that can be one product."""
-    return layer.args[0], layer.args[5], group_size(layer)
 
 
 def _norm(c: Compiler, node: fx.Node, x: fx.Node, weight: fx.Node, eps: float) -> Value:
@@ -151,86 +138,6 @@ def _product(c: Compiler, node: fx.Node, a: fx.Node, b: fx.Node) -> Value:
     result = c.result(node, x)  # type: ignore[arg-type]
     c.emit(Gated(c.rows(x), c.rows(up), rows_of(result), int(kind)))  # type: ignore[arg-type]
     return result
-
-
-def _linear(c: Compiler, node: fx.Node, x: fx.Node, *_: object) -> Value:
-    """Layers over the same rows are one product, whose results lie side by side."""
-    if node in c.values:
-        return c.values[node]
-    layers = [each for each in c.nodes if each.target == LINEAR and _layer_key(each) == _layer_key(node)]
-    arguments: list[Any] = [layer.args for layer in layers]
-    parts = [c.tensors(codes, scales) for _, codes, scales, *_ in arguments]
-    weight = Weight(arguments[0][5], group_size(node), parts)
-    whole, bias = _side_by_side(c, layers, [each[4] for each in arguments])
-    c.emit(Linear(c.rows(x), rows_of(whole), weight, bias))
-    return c.values[node]
-
-
-def _block_linear(c: Compiler, node: fx.Node, x: fx.Node, rows: fx.Node, bias: fx.Node | None, kind: int) -> Value:
-    """As `_linear`, of layers whose blocks have one type."""
-    del rows, bias
-    if node in c.values:
-        return c.values[node]
-    layers = [each for each in c.nodes if each.target == BLOCK_LINEAR and (each.args[0], each.args[3]) == (x, kind)]
-    arguments: list[Any] = [layer.args for layer in layers]
-    blocks = Blocks(int(kind), [c.tensor(each[1]) for each in arguments])
-    whole, added = _side_by_side(c, layers, [each[2] for each in arguments])
-    c.emit(BlockLinear(c.rows(x), rows_of(whole), blocks, added))
-    return c.values[node]
-
-
-def _side_by_side(c: Compiler, layers: list[fx.Node], biases: list[fx.Node | None]) -> tuple[Value, int]:
-    """Room for the results of layers that are one product, of which each gets its part; and their biases."""
-    widths = [int(layer.meta["val"].shape[-1]) for layer in layers]
-    whole = c.new(layers[0], sum(widths))
-    for layer, end, width in zip(layers, accumulate(widths), widths, strict=True):
-        c.values[layer] = whole.narrow(end - width, width)
-    return whole, _bias(c, biases, widths)
-
-
-def _block_lookup(
-    c: Compiler, node: fx.Node, ids: fx.Node, rows: fx.Node, kind: int, width: int, factor: float
-) -> Value:
-    del width
-    result = c.new(node)
-    blocks, table = Blocks(int(kind), [c.tensor(rows)]), int(rows.meta["val"].shape[0])
-    c.emit(BlockLookup(c.integers(ids), rows_of(result), blocks, table, float(factor)))
-    return result
-
-
-def _experts(c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: Weight, bias: fx.Node | None) -> Value:
-    result = c.new(node)
-    c.emit(
-        ExpertLinear(
-            src=c.rows(x),
-            dst=rows_of(result),
-            experts=int(weight.parts[0][0].shape[0]),
-            chosen=c.integers(chosen),
-            weight=weight,
-            bias=0 if bias is None else 1 + c.constant_index([bias]),
-        )
-    )
-    return result
-
-
-def _float_experts(
-    c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: fx.Node, bias: fx.Node | None
-) -> Value:
-    inputs = int(weight.meta["val"].shape[2])
-    return _experts(c, node, x, chosen, Weight(32, inputs, [c.tensors(weight)]), bias)
-
-
-def _int8_experts(
-    c: Compiler,
-    node: fx.Node,
-    x: fx.Node,
-    chosen: fx.Node,
-    codes: fx.Node,
-    scales: fx.Node,
-    bias: fx.Node | None,
-    bits: int,
-) -> Value:
-    return _experts(c, node, x, chosen, Weight(bits, group_size(node), [c.tensors(codes, scales)]), bias)
 
 
 def _convolve(
@@ -321,29 +228,22 @@ def _weighted_sum(c: Compiler, node: fx.Node, x: fx.Node, weights: fx.Node) -> V
     return result
 
 
-def _bias(c: Compiler, biases: list[fx.Node | None], widths: list[int]) -> int:
-    """One more than the index of the constant, 0 where no layer has a bias."""
-    if not any(biases):
-        return 0
-    return 1 + c.constant_index([bias or torch.zeros(width) for bias, width in zip(biases, widths, strict=True)])
-
-
 _OPS: dict[object, Callable[..., Value | None]] = {
     RMS_NORM: _norm,
     ROPE: _rope,
     ROPE_TABLE: _rope_table,
     ATTEND: _attend,
-    LINEAR: _linear,
-    BLOCK_LINEAR: _block_linear,
-    BLOCK_LOOKUP: _block_lookup,
+    LINEAR: linear,
+    BLOCK_LINEAR: block_linear,
+    BLOCK_LOOKUP: block_lookup,
     ADD: _sum,
     GATE: _gate,
     MULTIPLY: _product,
     CONVOLVE: _convolve,
     LINEAR_ATTEND: _linear_attend,
     SCAN: _scan,
-    FLOAT_EXPERTS: _float_experts,
-    INT8_EXPERTS: _int8_experts,
+    FLOAT_EXPERTS: float_experts,
+    INT8_EXPERTS: int8_experts,
     WEIGHTED_SUM: _weighted_sum,
 }
 

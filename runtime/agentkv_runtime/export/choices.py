@@ -1,0 +1,30 @@
+"""Checks of how weights are asked to be exported, before anything takes long. Imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.manifest import Quantization
+from agentkv_runtime.sources.source import is_gguf
+
+__all__ = ["check_quantization"]
+
+
+def check_quantization(
+    quant: Quantization, src: Path, adapter: str | Path | None, int8: tuple[str, ...], embedding: int
+) -> None:
+    """Raises ExportError for bits that a source does not have, or choices that do not go with the quantisation."""
+    if quant == "file" and not is_gguf(src):
+        raise ExportError(f"{src}: quant is 'file', but only a GGUF file has blocks of its own. Choose bits")
+    if quant == "file" and adapter is not None:
+        raise ExportError(
+            f"{src}: quant is 'file', but with the adapter {adapter} merged into them its weights are others. Choose "
+            "bits, or leave the adapter out"
+        )
+    if int8 and quant != "8da4w":
+        raise ExportError(f"only 8da4w keeps some layers at 8 bits (int8={list(int8)}), and this is {quant}")
+    if embedding not in (4, 8, 16):
+        raise ExportError(f"the token embedding has 16, 8 or 4 bits, not {embedding}")
+    if embedding != 16 and quant not in ("8da8w", "8da4w"):
+        raise ExportError(f"only 8da8w and 8da4w keep the token embedding at {embedding} bits, and this is {quant}")

@@ -1,0 +1,45 @@
+"""What instructions of a blob say of weights: how they are packed, and under which name they lie in the program."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Blocks", "Weight"]
+
+
+@dataclass
+class Weight:
+    """Packed weights of linear layers over the same rows, one below the other, which lie in the program by name."""
+
+    bits: int
+    group: int
+    parts: list[tuple[torch.Tensor, ...]]
+    """Codes `[O, I]` int8 and scales `[O, I / group]` float32 of each layer, or `[E, O, I]` and `[E, O, I / group]` of
+    one with experts; at 32 bits one tensor of float32. Deferred ones are still to be loaded."""
+    name: str = ""
+    """Known once it is packed."""
+
+    def pack(self) -> bytes:
+        """The name, as its length and bytes, then bits and group."""
+        name = self.name.encode()
+        return struct.pack("<I", len(name)) + name + struct.pack("<II", self.bits, self.group)
+
+
+@dataclass
+class Blocks:
+    """Weights in the blocks of a GGUF file, one below the other, which lie in the program by name."""
+
+    type: int
+    """GGUF's id of the type of blocks."""
+    parts: list[torch.Tensor]
+    """Rows `[O, bytes]` uint8 of each layer; deferred ones are still to be loaded."""
+    name: str = ""
+    """Known once it is packed."""
+
+    def pack(self) -> bytes:
+        """The name, as its length and bytes, then the type."""
+        name = self.name.encode()
+        return struct.pack("<I", len(name)) + name + struct.pack("<I", self.type)

@@ -1,0 +1,112 @@
+"""Linear layers and lookups of a region, those of experts among them, as instructions."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import fx
+
+from agentkv_runtime.export.cpu.blob import BlockLinear, BlockLookup, ExpertLinear, Linear
+from agentkv_runtime.export.cpu.blob_weights import Blocks, Weight
+from agentkv_runtime.export.cpu.compiler import Compiler
+from agentkv_runtime.export.cpu.nodes import BLOCK_LINEAR, LINEAR, group_size
+from agentkv_runtime.export.cpu.strided import Value, rows_of
+
+__all__ = ["block_linear", "block_lookup", "float_experts", "int8_experts", "linear"]
+
+
+def _layer_key(layer: fx.Node) -> object:
+    """Equal for linear layers that can be one product."""
+    return layer.args[0], layer.args[5], group_size(layer)
+
+
+def linear(c: Compiler, node: fx.Node, x: fx.Node, *_: object) -> Value:
+    """Layers over the same rows are one product, whose results lie side by side."""
+    if node in c.values:
+        return c.values[node]
+    layers = [each for each in c.nodes if each.target == LINEAR and _layer_key(each) == _layer_key(node)]
+    arguments: list[Any] = [layer.args for layer in layers]
+    parts = [c.tensors(codes, scales) for _, codes, scales, *_ in arguments]
+    weight = Weight(arguments[0][5], group_size(node), parts)
+    whole, bias = _side_by_side(c, layers, [each[4] for each in arguments])
+    c.emit(Linear(c.rows(x), rows_of(whole), weight, bias))
+    return c.values[node]
+
+
+def block_linear(c: Compiler, node: fx.Node, x: fx.Node, rows: fx.Node, bias: fx.Node | None, kind: int) -> Value:
+    """As `linear`, of layers whose blocks have one type."""
+    del rows, bias
+    if node in c.values:
+        return c.values[node]
+    layers = [each for each in c.nodes if each.target == BLOCK_LINEAR and (each.args[0], each.args[3]) == (x, kind)]
+    arguments: list[Any] = [layer.args for layer in layers]
+    blocks = Blocks(int(kind), [c.tensor(each[1]) for each in arguments])
+    whole, added = _side_by_side(c, layers, [each[2] for each in arguments])
+    c.emit(BlockLinear(c.rows(x), rows_of(whole), blocks, added))
+    return c.values[node]
+
+
+def _side_by_side(c: Compiler, layers: list[fx.Node], biases: list[fx.Node | None]) -> tuple[Value, int]:
+    """Room for the results of layers that are one product, of which each gets its part; and their biases."""
+    widths = [int(layer.meta["val"].shape[-1]) for layer in layers]
+    whole = c.new(layers[0], sum(widths))
+    for layer, end, width in zip(layers, accumulate(widths), widths, strict=True):
+        c.values[layer] = whole.narrow(end - width, width)
+    return whole, _bias(c, biases, widths)
+
+
+def block_lookup(
+    c: Compiler, node: fx.Node, ids: fx.Node, rows: fx.Node, kind: int, width: int, factor: float
+) -> Value:
+    """Rows of a table in blocks."""
+    del width
+    result = c.new(node)
+    blocks, table = Blocks(int(kind), [c.tensor(rows)]), int(rows.meta["val"].shape[0])
+    c.emit(BlockLookup(c.integers(ids), rows_of(result), blocks, table, float(factor)))
+    return result
+
+
+def _experts(c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: Weight, bias: fx.Node | None) -> Value:
+    result = c.new(node)
+    c.emit(
+        ExpertLinear(
+            src=c.rows(x),
+            dst=rows_of(result),
+            experts=int(weight.parts[0][0].shape[0]),
+            chosen=c.integers(chosen),
+            weight=weight,
+            bias=0 if bias is None else 1 + c.constant_index([bias]),
+        )
+    )
+    return result
+
+
+def float_experts(
+    c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: fx.Node, bias: fx.Node | None
+) -> Value:
+    """Layers of experts whose weights are floats."""
+    inputs = int(weight.meta["val"].shape[2])
+    return _experts(c, node, x, chosen, Weight(32, inputs, [c.tensors(weight)]), bias)
+
+
+def int8_experts(
+    c: Compiler,
+    node: fx.Node,
+    x: fx.Node,
+    chosen: fx.Node,
+    codes: fx.Node,
+    scales: fx.Node,
+    bias: fx.Node | None,
+    bits: int,
+) -> Value:
+    """Layers of experts whose weights are codes."""
+    return _experts(c, node, x, chosen, Weight(bits, group_size(node), [c.tensors(codes, scales)]), bias)
+
+
+def _bias(c: Compiler, biases: list[fx.Node | None], widths: list[int]) -> int:
+    """One more than the index of the constant, 0 where no layer has a bias."""
+    if not any(biases):
+        return 0
+    return 1 + c.constant_index([bias or torch.zeros(width) for bias, width in zip(biases, widths, strict=True)])

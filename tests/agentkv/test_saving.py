@@ -313,6 +313,8 @@ async def test_leaving_the_context_ends_a_save(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_keys_and_values_of_dtypes_of_their_own_are_saved_as_such(tmp_path: Path) -> None:
+    import safetensors
+
     path = tmp_path / "branch"
     async with nano("int8/int4") as ctx:
         branch = await ctx.branch(MESSAGES)

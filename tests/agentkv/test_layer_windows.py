@@ -137,7 +137,9 @@ async def test_prompts_at_the_same_moment_are_computed_once(folder: Path) -> Non
         assert (await short.logits() == await fresh(folder, [*TOKENS[:300], 8])).all()
 
 
-@pytest.mark.parametrize("settings", [{}, {"kv_dtype": "int8"}, {"kv_dtype": "int8/int4"}, {"kv_dtype": "fp32"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"kv_dtype": "int8"}, {"kv_dtype": "int8/int4"}, {"kv_dtype": "fp32"}], ids=str
+)
 @pytest.mark.parametrize("shareable", [False, True])
 async def test_files_hold_what_is_held(folder: Path, tmp_path: Path, settings: dict[str, Any], shareable: bool) -> None:
     path = tmp_path / "branch"

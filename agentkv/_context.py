@@ -80,8 +80,8 @@ class Context(Storing, Connecting):
             model: path of a model folder; name of a model that was pulled (`agentkv pull OWNER/MODEL`), or "nano";
                 path of a Hugging Face folder or a GGUF file, which is exported once and found again from then on.
             capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
-            kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of their bytes: "int8",
-                "int4".
+            kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of the bytes of fp16:
+                "int8", "int4", or "int8/int4", which keeps keys as int8 and values as int4.
             max_batch_tokens: rows of one step; longer prefills are cut into chunks.
             threads: of the process-wide pool; None leaves it as it is. MLX and CUDA do not use it.
             speculative: a strategy of `kv.spec`, or your own, for all generations that do not name another; None for

@@ -48,7 +48,7 @@ def serve(
         list[str] | None, typer.Option(metavar="ORIGIN", help="A web page whose scripts may call; '*' for any.")
     ] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all conversations.")] = 16384,
-    kv_dtype: Annotated[str, typer.Option(help="Of the cache: fp32, fp16, bf16, int8, int4.")] = "fp16",
+    kv_dtype: Annotated[str, typer.Option(help="Of the cache: fp32, fp16, bf16, int8, int8/int4, int4.")] = "fp16",
     retain: Annotated[
         int | None, typer.Option(min=0, help="Most cells that ended conversations leave; without it all free ones.")
     ] = None,

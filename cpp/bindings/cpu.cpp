@@ -44,11 +44,11 @@ OutHeads update_and_attend(KvCache& cache, int layer, const Positions& positions
 void bind_cpu(nanobind::module_& m) {
   using namespace agentkv;
   using namespace nb::literals;
-  bind_byte_layer<KvCache>(
-      m, "CpuCache", "K and V pools in host memory, and attention over the plans of a bookkeeping.",
-      "head_dim: a multiple of 8 up to 2048; kv_dtype: \"fp32\", \"fp16\", \"bf16\", \"int8\" or \"int4\". Raises "
-      "InvalidTensor.",
-      &make_cache, &update_and_attend);
+  bind_byte_layer<KvCache>(m, "CpuCache",
+                           "K and V pools in host memory, and attention over the plans of a bookkeeping.",
+                           "head_dim: a multiple of 8 up to 2048; kv_dtype: \"fp32\", \"fp16\", \"bf16\", \"int8\", "
+                           "\"int4\" or \"int8/int4\" (keys, values). Raises InvalidTensor.",
+                           &make_cache, &update_and_attend);
   m.def(
       "cpu_isas",
       [] {

@@ -43,7 +43,7 @@ struct Attention {
   const Schedule& schedule;
   const KernelTable& kernel;
   std::array<LayerView, 2> pools;  // by Segment::quantized
-  std::array<const RowKernels*, 2> rows;
+  std::array<const RowKernels*, 2> key_rows, value_rows;
   HeadsView q;
   MutableHeadsView out;
   int n_kv_heads, group, k_dim, v_dim;
@@ -56,7 +56,8 @@ struct Attention {
       : schedule(schedule),
         kernel(kernels()),
         pools(pools),
-        rows{&row_kernels(pools[0].k.dtype), &row_kernels(pools[1].k.dtype)},
+        key_rows{&row_kernels(pools[0].k.dtype), &row_kernels(pools[1].k.dtype)},
+        value_rows{&row_kernels(pools[0].v.dtype), &row_kernels(pools[1].v.dtype)},
         q(q),
         out(out),
         n_kv_heads(n_kv_heads),
@@ -80,8 +81,8 @@ struct Attention {
     for (std::int32_t slot = 0; slot < tile.end - tile.begin; ++slot) {
       for (int g = 0; g < group; ++g, prepared += query_size) {
         const float* row = q.data + (head * group + g) * q.head_stride + schedule.row(tile, slot) * q.token_stride;
-        rows[0]->prepare_query(row, scoring.scale, prepared, k_dim);
-        if (schedule.sees_quantized()) rows[1]->prepare_query(row, scoring.scale, prepared + part_size, k_dim);
+        key_rows[0]->prepare_query(row, scoring.scale, prepared, k_dim);
+        if (schedule.sees_quantized()) key_rows[1]->prepare_query(row, scoring.scale, prepared + part_size, k_dim);
       }
     }
   }
@@ -98,6 +99,7 @@ struct Attention {
     w.distances.resize(n);
     BlockArgs args{};
     const auto& [k, v] = pools[segment.quantized];
+    const AttendBlock attend_block = attend_kernel(k.dtype, v.dtype);
     if (segment.quantized) prepared += part_size;
     args.k = k.data + static_cast<std::size_t>(head) * k.head_stride;
     args.v = v.data + static_cast<std::size_t>(head) * v.head_stride;
@@ -137,7 +139,7 @@ struct Attention {
       args.cells = schedule.cells(current.cells);
       args.next_cells =
           i + 1 < tile.group_end ? schedule.cells(groups[static_cast<std::size_t>(i) + 1].cells) : nullptr;
-      rows[segment.quantized]->attend_block(args);
+      attend_block(args);
     }
   }
 
@@ -154,7 +156,7 @@ struct Attention {
   }
 
   void turn(std::size_t n, float* states, bool quantized) const {
-    for (std::size_t i = 0; i < n; ++i) rows[quantized]->turn_state(states + i * state_size, v_dim);
+    for (std::size_t i = 0; i < n; ++i) value_rows[quantized]->turn_state(states + i * state_size, v_dim);
   }
 
   void finish(const Schedule::Tile& tile, int head, const float* states) const {

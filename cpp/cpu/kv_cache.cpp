@@ -19,7 +19,7 @@ void check_shape(const char* name, const View& rows, std::int32_t heads, std::in
 }  // namespace
 
 KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for)
-    : dtype_(parse_kv_dtype(config.kv_dtype)),
+    : dtypes_(parse_kv_dtype(config.kv_dtype)),
       capacity_(config.capacity),
       min_chunk_(config.min_chunk),
       sight_{.window = config.window, .sinks = config.sinks},
@@ -38,7 +38,7 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       require<InvalidTensor>(dim <= kMaxHeadDim && dim % 8 == 0, "head_dim is ", dim, "; a multiple of 8 up to ",
                              kMaxHeadDim);
     }
-    require<InvalidTensor>(shape.kept != Kept::Latent || !has_scales(dtype_),
+    require<InvalidTensor>(shape.kept != Kept::Latent || !has_scales(dtypes_.keys),
                            "layers whose values are a part of their keys", " are kept as fp32, fp16 or bf16, not ",
                            config.kv_dtype);
   }
@@ -48,12 +48,12 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
       for (std::size_t i = 0; i < n; ++i) task(i);
     };
   }
-  layers_ = make_layers(shapes, dtype_);
+  layers_ = make_layers(shapes, dtypes_);
   groups_ = layer_groups(config.windows);
   groups_.resize(layers_.size(), kNoGroup);
 }
 
-std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> shapes, KvDtype dtype) const {
+std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> shapes, KvDtypes dtypes) const {
   std::vector<Layer> layers;
   for (const LayerShape& shape : shapes) {
     Layer& layer = layers.emplace_back(Layer{shape, {}, {}});
@@ -67,9 +67,10 @@ std::vector<KvCache::Layer> KvCache::make_layers(std::span<const LayerShape> sha
       layer.states = std::make_unique<States>(shape.state_floats(), capacity_);
       continue;
     }
-    const KvDtype kept = shape.in_float32() ? KvDtype::Fp32 : dtype;
-    layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim, kept, capacity_, min_chunk_);
-    if (shape.has_values()) layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, dtype, capacity_, min_chunk_);
+    const KvDtype keys = shape.in_float32() ? KvDtype::Fp32 : dtypes.keys;
+    layer.pools.emplace_back(shape.n_kv_heads, shape.k_dim, keys, capacity_, min_chunk_);
+    if (!shape.has_values()) continue;
+    layer.pools.emplace_back(shape.n_kv_heads, shape.v_dim, dtypes.values, capacity_, min_chunk_);
   }
   return layers;
 }

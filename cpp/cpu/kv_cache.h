@@ -33,7 +33,7 @@ struct AttendSpec {
 // Not thread-safe: one thread calls it, and it spreads its own work over the ParallelFor it was given.
 class KvCache final : public ByteLayer {
  public:
-  // Counts at least 1; widths of keys and values multiples of 8 up to 2048; kv_dtype fp32, fp16, bf16, int8 or int4,
+  // Counts at least 1; widths of keys and values multiples of 8 up to 2048; kv_dtype as parse_kv_dtype() knows them,
   // and where layers have their values in their keys one of floats; a state of at most 2^28 numbers. Throws
   // InvalidTensor otherwise. Reserves addresses for the capacity, and takes memory as cells are first written.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner, ParallelFor parallel_for);
@@ -116,7 +116,7 @@ class KvCache final : public ByteLayer {
   }
   void set_quantized(std::span<const Cell> cells, bool value);
   void set_whole(std::span<const Cell> cells);
-  std::vector<Layer> make_layers(std::span<const LayerShape> shapes, KvDtype dtype) const;
+  std::vector<Layer> make_layers(std::span<const LayerShape> shapes, KvDtypes dtypes) const;
   AttendSpec spec_of(int layer, const StepPlan& plan) const;
   bool only_keys_and_values() const;
   // Memory for the step's cells, which hold nothing from now on.
@@ -131,7 +131,7 @@ class KvCache final : public ByteLayer {
   void check_file(Cell first, Cell count, const FileLanes& file) const;
   const Schedule& schedule_for(const StepPlan& plan, const Sight& sight, int group);
 
-  KvDtype dtype_;
+  KvDtypes dtypes_;
   Cell capacity_;
   Cell min_chunk_;
   Cell allocated_ = 0;  // in every layer

@@ -163,7 +163,8 @@ std::size_t KvCache::mapped_bytes() const {
 }
 
 void KvCache::to_quantized(std::span<const Cell> cells) {
-  require<InvalidRange>(!has_scales(dtype_), "cells of a cache that is quantised as a whole cannot be quantised again");
+  require<InvalidRange>(!has_scales(dtypes_.keys),
+                        "cells of a cache that is quantised as a whole cannot be quantised again");
   require<InvalidRange>(only_keys_and_values(), "cells of latents, convolutions or linear attention stay as they are");
   check_cells(cells, allocated_, cells.size() * cell_bytes());
   std::vector<Cell> wanted;
@@ -177,7 +178,7 @@ void KvCache::to_quantized(std::span<const Cell> cells) {
     quantized_.assign(static_cast<std::size_t>(capacity_), 0);
     std::vector<LayerShape> shapes;
     for (const Layer& layer : layers_) shapes.push_back(layer.shape);
-    codes_ = make_layers(shapes, KvDtype::Int8);
+    codes_ = make_layers(shapes, {KvDtype::Int8, KvDtype::Int8});
   }
   for (Layer& layer : codes_) {
     for (Pool& pool : layer.pools) pool.reserve(wanted.back() + 1);

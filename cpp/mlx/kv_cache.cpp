@@ -19,6 +19,15 @@
 namespace agentkv::mlx {
 namespace {
 
+struct Dtypes {
+  std::string keys, values;
+};
+
+Dtypes dtypes_of(const std::string& kv_dtype) {
+  if (kv_dtype == "int8/int4") return {"int8", "int4"};
+  return {kv_dtype, kv_dtype};
+}
+
 std::unique_ptr<Pool> make_pool(const std::string& kv_dtype, int n_kv_heads, int dim) {
   if (kv_dtype == "int8") return std::make_unique<QuantPool>(n_kv_heads, dim, 8);
   if (kv_dtype == "int4") return std::make_unique<QuantPool>(n_kv_heads, dim, 4);
@@ -26,7 +35,7 @@ std::unique_ptr<Pool> make_pool(const std::string& kv_dtype, int n_kv_heads, int
   if (kv_dtype == "fp32") return fp(mx::float32);
   if (kv_dtype == "fp16") return fp(mx::float16);
   if (kv_dtype == "bf16") return fp(mx::bfloat16);
-  throw InvalidTensor(error_text("kv_dtype '", kv_dtype, "' is not one of fp32, fp16, bf16, int8, int4"));
+  throw InvalidTensor(error_text("kv_dtype '", kv_dtype, "' is not one of fp32, fp16, bf16, int8, int4, int8/int4"));
 }
 
 Visibility visibility_of(const StepPlan& plan) {
@@ -59,7 +68,8 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
   const auto has_states = [](const LayerShape& shape) { return shape.has_states(); };
   if (std::ranges::any_of(config.shapes, has_states)) groups_ = layer_groups(config.windows);
   groups_.resize(static_cast<std::size_t>(config.n_layers), kNoGroup);
-  const bool codes = config.kv_dtype == "int8" || config.kv_dtype == "int4";
+  const Dtypes dtypes = dtypes_of(config.kv_dtype);
+  const bool codes = dtypes.keys == "int8" || dtypes.keys == "int4";
   on_owner([&] {
     for (int i = 0; i < config.n_layers; ++i) {
       const LayerShape shape = config.shape(i);
@@ -71,10 +81,9 @@ KvCache::KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner
         add_state_pools(layer);
         continue;
       }
-      const std::string dtype = shape.in_float32() ? "fp32" : config.kv_dtype;
-      layer.pools.push_back(make_pool(dtype, shape.n_kv_heads, shape.k_dim));
+      layer.pools.push_back(make_pool(shape.in_float32() ? "fp32" : dtypes.keys, shape.n_kv_heads, shape.k_dim));
       if (!shape.has_values()) continue;
-      layer.pools.push_back(make_pool(dtype, shape.n_kv_heads, shape.v_dim));
+      layer.pools.push_back(make_pool(dtypes.values, shape.n_kv_heads, shape.v_dim));
     }
   });
 }

@@ -36,9 +36,9 @@ struct AttendSpec {
 
 class KvCache final : public ByteLayer {
  public:
-  // Counts at least 1; kv_dtype fp32, fp16, bf16, or int8 or int4 where 32 divides the widths of rows and no layer has
-  // its values in its keys; what convolutions, linear attention and scans keep is float32 in each. Throws InvalidTensor
-  // otherwise. Allocates nothing before the first update.
+  // Counts at least 1; kv_dtype fp32, fp16, bf16, or int8, int4 or int8/int4 where 32 divides the widths of rows and no
+  // layer has its values in its keys; what convolutions, linear attention and scans keep is float32 in each. Throws
+  // InvalidTensor otherwise. Allocates nothing before the first update.
   KvCache(const CacheConfig& config, std::shared_ptr<StepPlanner> planner);
   ~KvCache() override;
 

@@ -342,7 +342,7 @@ class CpuCache:
 
     def __init__(self, cells: Cells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
         """
-        head_dim: a multiple of 8 up to 2048; kv_dtype: "fp32", "fp16", "bf16", "int8" or "int4". Raises InvalidTensor.
+        head_dim: a multiple of 8 up to 2048; kv_dtype: "fp32", "fp16", "bf16", "int8", "int4" or "int8/int4" (keys, values). Raises InvalidTensor.
         """
 
     @property

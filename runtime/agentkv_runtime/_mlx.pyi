@@ -29,7 +29,7 @@ class MlxCache:
 
     def __init__(self, cells: agentkv_runtime._core.Cells, n_layers: int, n_kv_heads: int, head_dim: int, kv_dtype: str = 'fp16', min_chunk: int = 256) -> None:
         """
-        kv_dtype: "fp32", "fp16", "bf16", or "int8" or "int4" where 32 divides head_dim. Raises InvalidTensor.
+        kv_dtype: "fp32", "fp16", "bf16", or "int8", "int4" or "int8/int4" where 32 divides head_dim. Raises InvalidTensor.
         """
 
     @property

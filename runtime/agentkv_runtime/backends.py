@@ -13,7 +13,15 @@ from agentkv_runtime.errors import BackendError
 if TYPE_CHECKING:
     from agentkv_runtime.manifest import DType, Quantization
 
-__all__ = ["BACKENDS", "KV_DTYPES", "PROGRAM_BACKENDS", "QUANTIZED_KV_DTYPES", "Backend", "load_backend"]
+__all__ = [
+    "BACKENDS",
+    "KV_DTYPES",
+    "PROGRAM_BACKENDS",
+    "QUANTIZED_KV_DTYPES",
+    "Backend",
+    "keys_and_values",
+    "load_backend",
+]
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Backend:
     name: str
     """In manifests and in `Context.open`."""
     kv_dtypes: tuple[str, ...]
-    """Dtypes that its caches can keep keys and values in."""
+    """What its caches can keep keys and values in: a dtype for both, or one for each ("int8/int4")."""
     load: Callable[[], None]
     """Makes it usable in this process; harmless when called again. Raises BackendError."""
     backend_id: str = ""
@@ -44,6 +52,12 @@ def load_backend(name: str) -> str:
     backend = PROGRAM_BACKENDS[name]
     backend.load()
     return backend.backend_id
+
+
+def keys_and_values(kv_dtype: str) -> tuple[str, str]:
+    """The dtypes of keys and of values that one of KV_DTYPES stands for."""
+    keys, _, values = kv_dtype.partition("/")
+    return keys, values or keys
 
 
 def _load_cpu() -> None:
@@ -94,7 +108,7 @@ BACKENDS = {
     for backend in (
         Backend(
             "cpu",
-            kv_dtypes=("fp32", "fp16", "bf16", "int8", "int4"),
+            kv_dtypes=("fp32", "fp16", "bf16", "int8", "int8/int4", "int4"),
             load=_load_cpu,
             backend_id="AgentKVCPU",
             quantizations=("none", "file", "8da8w", "8da4w"),
@@ -103,14 +117,14 @@ BACKENDS = {
         ),
         Backend(
             "mlx",
-            kv_dtypes=("fp32", "fp16", "bf16", "int8", "int4"),
+            kv_dtypes=("fp32", "fp16", "bf16", "int8", "int8/int4", "int4"),
             load=_load_mlx,
             backend_id="AgentKVMLX",
             quantizations=("none", "affine8", "affine4"),
             dtypes=("fp32", "fp16", "bf16"),
             usual=("affine4", "fp16"),
         ),
-        Backend("torch", kv_dtypes=("fp32", "fp16", "bf16", "int8", "int4"), load=_load_torch),
+        Backend("torch", kv_dtypes=("fp32", "fp16", "bf16", "int8", "int8/int4", "int4"), load=_load_torch),
     )
 }
 """What `Context.open` can be asked for."""
@@ -121,5 +135,5 @@ PROGRAM_BACKENDS = {name: backend for name, backend in BACKENDS.items() if backe
 KV_DTYPES = tuple(dict.fromkeys(dtype for backend in BACKENDS.values() for dtype in backend.kv_dtypes))
 """What caches keep keys and values in, on any backend."""
 
-QUANTIZED_KV_DTYPES = ("int8", "int4")
+QUANTIZED_KV_DTYPES = ("int8", "int8/int4", "int4")
 """Those of them that are codes."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from agentkv_runtime.backends import KV_DTYPES, keys_and_values
 from agentkv_runtime.errors import UnknownSchemaError
 
 __all__ = [
@@ -74,8 +75,6 @@ class LayerShape(NamedTuple):
 def _row_bytes(dim: int, kv_dtype: str, backend: str) -> int:
     if kv_dtype in _FLOAT_BYTES:
         return dim * _FLOAT_BYTES[kv_dtype]
-    if kv_dtype not in _CODE_BITS:
-        raise ValueError(f"kv_dtype must be one of {', '.join((*_FLOAT_BYTES, *_CODE_BITS))}, not {kv_dtype!r}")
     if backend != "mlx":
         return (dim if kv_dtype == "int8" else (dim + 31) // 32 * 16) + 4
     if dim % 32:
@@ -122,14 +121,19 @@ class KvCacheMetadata:
         int8 and int4 are codes of a row (int4: 32 numbers in 16 bytes) with a float32 scale; on MLX with a float16
         scale and bias per 64 numbers, or 32 where 64 does not divide head_dim.
         """
+        if kv_dtype not in KV_DTYPES:
+            raise ValueError(f"kv_dtype must be one of {', '.join(KV_DTYPES)}, not {kv_dtype!r}")
+        keys, values = keys_and_values(kv_dtype)
         total = 0
         for shape in self.shapes or (LayerShape(self.n_kv_heads, self.head_dim, self.head_dim),) * self.n_layers:
             if shape.kept.has_states or shape.kept == Kept.INPUTS:  # of few tokens
                 continue
-            if shape.kept == Kept.LATENT and kv_dtype in _CODE_BITS:
+            if shape.kept == Kept.LATENT and keys in _CODE_BITS:
                 raise ValueError(f"rows whose values are a part of their keys are not kept as {kv_dtype}")
-            dims = (shape.k_dim,) if shape.kept == Kept.LATENT else (shape.k_dim, shape.v_dim)
-            total += shape.n_kv_heads * sum(_row_bytes(dim, kv_dtype, backend) for dim in dims)
+            row_bytes = _row_bytes(shape.k_dim, keys, backend)
+            if shape.kept != Kept.LATENT:
+                row_bytes += _row_bytes(shape.v_dim, values, backend)
+            total += shape.n_kv_heads * row_bytes
         return total
 
 

@@ -178,6 +178,8 @@ async def test_branches_of_two_contexts_do_not_mix(open_context: OpenContext) ->
         ({"capacity": 0}, "capacity"),
         ({"capacity": "8k"}, "capacity"),
         ({"kv_dtype": "fp8"}, "kv_dtype"),
+        ({"kv_dtype": "int4/int8"}, "kv_dtype.*int8/int4"),
+        ({"kv_dtype": "fp16/int8"}, "kv_dtype.*int8/int4"),
         ({"max_batch_tokens": 0}, "max_batch_tokens"),
         ({"threads": 0}, "threads"),
         ({"threads": True}, "threads"),

@@ -28,6 +28,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"window": 50},
     {"window": 24, "sinks": 4, "kv_dtype": "int8"},
     {"kv_dtype": "int4"},
+    {"window": 24, "sinks": 4, "kv_dtype": "int8/int4"},
 ]
 
 

@@ -137,7 +137,9 @@ async def test_prompts_at_the_same_moment_are_computed_once(folder: Path) -> Non
         assert (await short.logits() == await fresh(folder, [*TOKENS[:300], 8])).all()
 
 
-@pytest.mark.parametrize("settings", [{}, {"kv_dtype": "int8"}, {"kv_dtype": "fp32"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"kv_dtype": "int8"}, {"kv_dtype": "int8/int4"}, {"kv_dtype": "fp32"}], ids=str
+)
 @pytest.mark.parametrize("shareable", [False, True])
 async def test_files_hold_what_is_held(folder: Path, tmp_path: Path, settings: dict[str, Any], shareable: bool) -> None:
     path = tmp_path / "branch"
@@ -282,7 +284,7 @@ async def test_random_verbs(folder: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kv_dtype", ["fp16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["fp16", "int8", "int8/int4"])
 async def test_many_random_verbs(folder: Path, kv_dtype: str) -> None:
     for seed in range(10):
         assert await played(folder, seed, 300, kv_dtype=kv_dtype) > 40

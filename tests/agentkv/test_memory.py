@@ -96,7 +96,7 @@ def test_refused_memory_is_an_error_that_loses_nothing() -> None:
     in_child(lambda: anyio.run(_refused_and_lost_nothing))
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int8/int4", "int4"])
 async def test_compacting_gives_memory_back_and_changes_nothing_else(kv_dtype: str) -> None:
     async with kv.Context.open(NANO, capacity=16384, kv_dtype=kv_dtype, threads=1) as ctx:
         branches = [await ctx.branch([i, *LONG[:500]]) for i in range(1, 13)]

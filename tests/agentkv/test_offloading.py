@@ -24,7 +24,7 @@ from .test_saving import MESSAGES, PROMPT, goes_on, nano
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "int8/int4"])
 @pytest.mark.parametrize("to", ["memory", "file"])
 async def test_a_branch_comes_back_to_the_bit(tmp_path: Path, kv_dtype: str, to: str) -> None:
     async with nano(kv_dtype) as ctx:

@@ -181,7 +181,7 @@ async def test_verbs_compose(open_context: OpenContext) -> None:
         assert (ctx.stats.cells_used, ctx.stats.cells_retained) == (0, 0)
 
 
-@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["int8", "int8/int4", "int4"])
 async def test_what_is_codes_as_a_whole_is_refused(folder: Path, kv_dtype: str) -> None:
     with pytest.raises(kv.InvalidInput, match="quantises every position"):
         async with kv.Context.open(folder, kv_dtype=kv_dtype, quantize_after=10):

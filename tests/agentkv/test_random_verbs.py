@@ -30,7 +30,7 @@ COMPARE_EVERY = 10
 async def session(folder: Path, files: Path, seed: int, verbs: int, counts: Counter[str]) -> None:
     """So many verbs on one Context; counts how each ended, and the logits that were compared with a fresh Context's."""
     rng = random.Random(seed)
-    kv_dtype = rng.choice(["fp32", "fp16", "int8", "int4"])
+    kv_dtype = rng.choice(["fp32", "fp16", "int8", "int8/int4", "int4"])
     if folder.name.startswith(LATENTS) and kv_dtype.startswith("int"):
         kv_dtype = "bf16"  # latents are kept as floats
     capacity, retain = rng.choice([60, 150, 400]), rng.choice([None, None, 0, 40])

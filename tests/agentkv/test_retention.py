@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 PROMPT = [3 + i * 7 % 300 for i in range(120)]
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int8/int4", "int4"])
 async def test_what_a_closed_branch_left_is_the_same_to_the_bit(folder: object, kv_dtype: str) -> None:
     rows, said = [], []
     for retain in (None, 0):

@@ -59,7 +59,7 @@ async def in_state(ctx: kv.Context, state: str) -> kv.Branch:
     return branch
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "int8/int4"])
 @pytest.mark.parametrize("state", ["prefilled", "pending", "rolled back", "forked"])
 async def test_a_loaded_branch_goes_on_to_the_bit(tmp_path: Path, kv_dtype: str, state: str) -> None:
     path = tmp_path / "branch.agentkv"
@@ -310,6 +310,27 @@ async def test_leaving_the_context_ends_a_save(tmp_path: Path, monkeypatch: pyte
         await begun.wait()
     assert [type(error) for error in failures] == [kv.ContextClosed]
     assert os.listdir(tmp_path) == []
+
+
+async def test_keys_and_values_of_dtypes_of_their_own_are_saved_as_such(tmp_path: Path) -> None:
+    import safetensors
+
+    path = tmp_path / "branch"
+    async with nano("int8/int4") as ctx:
+        branch = await ctx.branch(MESSAGES)
+        await branch.save(path)
+        rows, heads, width = len(branch), ctx.model_info.n_kv_heads, ctx.model_info.head_dim
+    with safetensors.safe_open(path, "numpy") as opened:
+        assert opened.metadata()["kv_dtype"] == "int8/int4"
+        for name, dtype, n in (("k", np.int8, width), ("v", np.uint8, width // 2)):
+            codes, scales = (opened.get_tensor(f"cells.layers.0.{name}.{plane}") for plane in ("codes", "scales"))
+            assert (codes.dtype, codes.shape) == (dtype, (rows, heads, n))
+            assert (scales.dtype, scales.shape) == (np.float32, (rows, heads, 1))
+    for other in ("int8", "int4"):
+        async with nano(other) as ctx:
+            with pytest.raises(kv.SnapshotMismatch, match=rf"kv_dtype is 'int8/int4', and here it is '{other}'"):
+                await ctx.load(path)
+            assert (await ctx.load(path, recompute=True)).tokens == branch.tokens
 
 
 async def test_another_model_is_refused_or_fed_again(tmp_path: Path, open_context: OpenContext) -> None:

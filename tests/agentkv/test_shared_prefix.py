@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 PREFIX = [5 + i % 900 for i in range(700)]
-DTYPES = ["fp32", "fp16", "bf16", "int8", "int4"]
+DTYPES = ["fp32", "fp16", "bf16", "int8", "int8/int4", "int4"]
 one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
@@ -205,7 +205,7 @@ async def test_an_idle_context_does_not_copy_pages_to_give_none_back(
         assert ctx.stats.kv_bytes_shared == shared
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int8/int4"])
 @one_loop
 async def test_memory_is_within_five_percent_of_what_is_not_mapped(tmp_path: Path, kv_dtype: str) -> None:
     path = tmp_path / "prefix"

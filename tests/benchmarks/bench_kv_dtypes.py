@@ -16,7 +16,7 @@ from agentkv_runtime.metadata import KvCacheMetadata
 from bench_attention import DIM, KV_HEADS, Case
 from in_turns import time_in_turns
 
-KV_DTYPES = ("fp16", "int8", "int4")
+KV_DTYPES = ("fp16", "int8", "int8/int4", "int4")
 GROUP = 2  # query heads per K/V head
 LAYERS = 28
 CASES = (

@@ -25,6 +25,7 @@ import agentkv as kv
 CACHES: dict[str, dict[str, Any]] = {
     "fp16": {},
     "int8": {"kv_dtype": "int8"},
+    "int8/int4": {"kv_dtype": "int8/int4"},
     "int4": {"kv_dtype": "int4"},
     "fp16 and int8 after 1,024": {"quantize_after": 1024},
 }

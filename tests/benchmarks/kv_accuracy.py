@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from agentkv_runtime import _core
+from agentkv_runtime.backends import keys_and_values
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.torch_backend.cache import TorchCache
 from agentkv_runtime.torch_backend.model import TorchModel
@@ -35,7 +36,7 @@ Double = npt.NDArray[np.float64]
 DIM, CELLS, QUERIES = 128, 512, 64
 OUTLIERS = ((0, 0), (5, 4), (20, 4), (50, 1), (50, 4))  # standard deviations, and how many channels have such a mean
 PLAIN = " plain"  # a kv_dtype without the transform
-KV_DTYPES = ("fp16", "int8", "int8" + PLAIN, "int4", "int4" + PLAIN)
+KV_DTYPES = ("fp16", "int8", "int8" + PLAIN, "int8/int4", "int4", "int4" + PLAIN)
 NANO_ROWS, NANO_PROMPTS = 32, 8
 console = Console(width=120)
 
@@ -73,8 +74,9 @@ def attention_error(outlier: float, channels: int, kv_dtype: str) -> float:
     v[:, hot] *= max(1, outlier / 2)
     q *= 2  # attention that looks somewhere
     want = attention(q.astype(np.float64), k.astype(np.float64), v.astype(np.float64))
-    bits, kept = kv_dtype.removesuffix(PLAIN), plain if kv_dtype.endswith(PLAIN) else code_rows.kept
-    got = attention(kept(q, "int8"), kept(k, bits), kept(v, bits))
+    keys, values = keys_and_values(kv_dtype.removesuffix(PLAIN))
+    kept = plain if kv_dtype.endswith(PLAIN) else code_rows.kept
+    got = attention(kept(q, "int8"), kept(k, keys), kept(v, values))
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
@@ -87,7 +89,7 @@ def torch_logits(model: TorchModel, prompts: Sequence[Sequence[int]], rows: int,
         bits = kv_dtype.removesuffix(PLAIN)
         cache = TorchCache(cells, n_layers=model.n_layers, capacity=n, kv_dtype=bits, min_chunk=n)
         if bits != kv_dtype:
-            cache.rows = PlainRows(8 if bits == "int8" else 4)
+            cache.key_rows = cache.value_rows = PlainRows(8 if bits == "int8" else 4)
         cells.begin_step([0] * n)
         logits, _ = model.forward(cache, prompt, range(n), range(n - rows, n))
         cells.commit_step()
@@ -178,7 +180,7 @@ def logits_table() -> Table:
     asked = [tokenizer.apply_chat(talk.messages(), tools=talk.tools()) for talk in talks]
     of_torch("nano, before quantisation", Path(__file__).parents[2] / "examples/nano/weights", asked, NANO_ROWS)
     caches: dict[str, tuple[str, int | None]] = {
-        **{kv_dtype: (kv_dtype, None) for kv_dtype in ("fp32", "fp16", "int8", "int4")},
+        **{kv_dtype: (kv_dtype, None) for kv_dtype in ("fp32", "fp16", "int8", "int8/int4", "int4")},
         **{f"fp16, int8 after {n}": ("fp16", n) for n in (256, 64)},
     }
     shipped = {name: anyio.run(engine_logits, asked, NANO_ROWS, *cache) for name, cache in caches.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from agentkv_runtime import _core
+from agentkv_runtime.backends import keys_and_values
 from agentkv_runtime.byte_layer import ByteLayer
 
 from tests import code_rows
@@ -50,8 +51,8 @@ def _torch(cells: Any, shape: Shape, kv_dtype: str, min_chunk: int) -> ByteLayer
 LAYERS: dict[str, Callable[[Any, Shape, str, int], ByteLayer]] = {"cpu": _cpu, "mlx": _mlx, "torch": _torch}
 
 
-CODES = ("int8", "int4")
-TOLERANCE = {"fp32": 1e-5, "fp16": 1e-5, "bf16": 1e-5, "int8": 5e-4, "int4": 5e-4}
+CODES = ("int8", "int8/int4", "int4")
+TOLERANCE = {"fp32": 1e-5, "fp16": 1e-5, "bf16": 1e-5, **dict.fromkeys(CODES, 5e-4)}
 """Over codes the CPU weighs V with 16-bit integers."""
 
 
@@ -141,7 +142,8 @@ class Feeder:
         n = len(log)
         q, k, v = self.rows(layer, log, np.arange(n))
         keys, values = (
-            np.repeat(rounded(x, self.kv_dtype), self.shape.heads // self.shape.kv_heads, axis=0) for x in (k, v)
+            np.repeat(rounded(x, dtype), self.shape.heads // self.shape.kv_heads, axis=0)
+            for x, dtype in zip((k, v), keys_and_values(self.kv_dtype), strict=True)
         )
         queries = rounded(q, "int8") if self.asks_in_codes else q.astype(np.float64)
         scores = np.einsum("htd,hsd->hts", queries, keys) * SCALE

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from agentkv_runtime import _core
+from agentkv_runtime.backends import keys_and_values
 
 from tests.conformance.layers import CODES, LAYERS, N_LAYERS, SCALE, TOLERANCE, VOCAB, Feeder, Shape, rounded, row_bytes
 from tests.conformance.trees import path_to
@@ -154,7 +155,7 @@ def test_cells_move_as_if_all_were_read_first(backend: str, kv_dtype: str) -> No
     # A key that outscores nothing: the row sees six copies of cell 0's value and its own.
     out = feeder.layer.update_and_attend(0, positions, q, k - 1e4 * q[:: len(q) // len(k)], v, SCALE)
     feeder.cells.abort_step()
-    want = rounded(feeder.rows(0, [feeder.log[0][0]], np.array([0]))[2], kv_dtype)
+    want = rounded(feeder.rows(0, [feeder.log[0][0]], np.array([0]))[2], keys_and_values(kv_dtype)[1])
     np.testing.assert_allclose(out, np.repeat(want, len(q) // len(want), axis=0), atol=0.02, rtol=0.01)
 
 
@@ -180,7 +181,7 @@ def test_cells_are_read_and_written_back(backend: str, kv_dtype: str) -> None:
     saved.advance({0: tokens(21, rng)})
     kept = saved.layer.read_cells(list(range(21)))
     assert kept.shape == (21, saved.layer.cell_bytes)
-    assert saved.layer.cell_bytes == 2 * N_LAYERS * 2 * row_bytes(32, kv_dtype)
+    assert saved.layer.cell_bytes == N_LAYERS * 2 * sum(row_bytes(32, dtype) for dtype in keys_and_values(kv_dtype))
     # Another cache, where the same positions lie elsewhere, in an order of their own, and hold other rows so far.
     fresh.advance({1: tokens(5, rng)})
     fresh.advance({0: tokens(21, rng)})
@@ -250,12 +251,13 @@ def test_pools_grow_by_doubling_up_to_the_capacity(backend: str, kv_dtype: str) 
     rng = random.Random(9)
     shape = Shape()
     feeder = Feeder(backend, kv_dtype, shape, capacity=100)
+    row_pair = sum(row_bytes(shape.dim, dtype) for dtype in keys_and_values(kv_dtype))
     assert (feeder.layer.bytes, feeder.layer.allocated_cells) == (0, 0)
     sizes = []
     for _ in range(10):
         assert feeder.check({0: tokens(10, rng)}) <= feeder.tolerance
         sizes.append(feeder.layer.allocated_cells)
-        assert feeder.layer.bytes == 2 * N_LAYERS * sizes[-1] * shape.kv_heads * row_bytes(shape.dim, kv_dtype)
+        assert feeder.layer.bytes == N_LAYERS * sizes[-1] * shape.kv_heads * row_pair
     assert sizes == [16, 32, 32, 64, 64, 64, 100, 100, 100, 100]
     with pytest.raises(_core.CacheFull):
         feeder.advance({0: [1]})

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <string_view>
 
 #include "convert.h"
 #include "cpu/kernels/rotation.h"
@@ -30,9 +29,9 @@ std::vector<std::pair<Pos, Cell>> visible_cells(const StepPlan& plan, int row, c
 
 namespace {
 
-float rounded(std::string_view dtype, float x) {
-  if (dtype == "fp16") return float_from_fp16(fp16_from_float(x));
-  if (dtype == "bf16") return float_from_bf16(bf16_from_float(x));
+float rounded(KvDtype dtype, float x) {
+  if (dtype == KvDtype::Fp16) return float_from_fp16(fp16_from_float(x));
+  if (dtype == KvDtype::Bf16) return float_from_bf16(bf16_from_float(x));
   return x;
 }
 
@@ -45,11 +44,10 @@ int code_of(KvDtype dtype, const std::byte* row, int d) {
 
 }  // namespace
 
-Tensor kept(const char* name, const Tensor& rows) {
-  const KvDtype dtype = parse_kv_dtype(name);
+Tensor kept(KvDtype dtype, const Tensor& rows) {
   Tensor out(rows);
   if (!has_scales(dtype)) {
-    for (float& x : out.data) x = rounded(name, x);
+    for (float& x : out.data) x = rounded(dtype, x);
     return out;
   }
   std::vector<std::byte> codes(kMaxHeadDim);
@@ -133,9 +131,9 @@ Tensor Filled::attend(const StepPlan& plan, float scale, Pos window, Pos sinks, 
 }
 
 Tensor Filled::reference(const StepPlan& plan, float scale, Pos window, Pos sinks, unsigned seed) const {
-  const bool codes = has_scales(parse_kv_dtype(shape.dtype));
-  const Tensor q = codes ? kept("int8", queries(plan, seed)) : queries(plan, seed);
-  const Tensor keys = kept(shape.dtype, k), values = kept(shape.dtype, v);
+  const KvDtypes dtypes = parse_kv_dtype(shape.dtype);
+  const Tensor q = has_scales(dtypes.keys) ? kept(KvDtype::Int8, queries(plan, seed)) : queries(plan, seed);
+  const Tensor keys = kept(dtypes.keys, k), values = kept(dtypes.values, v);
   Tensor out(q.heads, q.tokens, values.dim);
   for (int row = 0; row < plan.n_tokens(); ++row) {
     const auto cells = visible_cells(plan, row, {window, sinks, shape.chunk});

@@ -49,7 +49,7 @@ struct Shape {
 std::vector<std::pair<Pos, Cell>> visible_cells(const StepPlan& plan, int row, const Sight& sight);
 
 // What a pool of that dtype gives back of rows: rounded, or through codes and back.
-Tensor kept(const char* dtype, const Tensor& rows);
+Tensor kept(KvDtype dtype, const Tensor& rows);
 
 // A cache whose cells [0, cells) were filled by one step, so that any later plan may read any of them.
 class Filled {

@@ -159,11 +159,12 @@ int main() {
     if (!best) continue;
     sweep({1, 1, 80, "int8"}, 0, nullptr);
     sweep({1, 4, 64, "int4"}, 0, two);
+    sweep({1, 2, 48, "int8/int4"}, 0, two);
     sweep({1, 1, 32, "fp32"}, 0, nullptr);
     sweep({1, 4, 40, "bf16"}, 0, two);
     sweep({1, 2, 32, "fp16"}, 300, nullptr);
     // One thread or two: the same bits.
-    for (const char* dtype : {"fp16", "int8"}) {
+    for (const char* dtype : {"fp16", "int8", "int8/int4"}) {
       Filled one({2, 2, 64, dtype}, 1500, nullptr), many({2, 2, 64, dtype}, 1500, two);
       for (const int n : {1, 70}) {
         const StepPlan plan = PlanMaker().sequence(range(0, 1500), n).done();
@@ -171,7 +172,7 @@ int main() {
       }
     }
   }
-  for (const char* dtype : {"fp16", "int8", "int4"}) {
+  for (const char* dtype : {"fp16", "int8", "int8/int4", "int4"}) {
     check_levels(isas, {2, 2, 80, dtype});
     check_levels(isas, {2, 2, 80, dtype, 48, false, 4, true, true});
   }

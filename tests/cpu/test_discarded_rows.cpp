@@ -56,7 +56,7 @@ Bytes without(Bytes bytes, const std::vector<int>& lacks) {
 }
 
 void test_memory_and_bytes() {
-  for (const char* dtype : {"fp32", "fp16", "bf16", "int8", "int4"}) {
+  for (const char* dtype : {"fp32", "fp16", "bf16", "int8", "int8/int4", "int4"}) {
     KvCache cache = make_cache(dtype);
     const std::vector<Cell> cells = counted(0, kCells);
     const Bytes whole = random_bytes(cells.size() * cache.cell_bytes());

@@ -101,7 +101,9 @@ void test_refusals() {
   refused([](CacheConfig& c) { c.n_layers = 0; }, "n_layers");
   refused([](CacheConfig& c) { c.capacity = 0; }, "capacity");
   refused([](CacheConfig& c) { c.min_chunk = 0; }, "min_chunk");
-  refused([](CacheConfig& c) { c.kv_dtype = "int3"; }, "int3");
+  for (const char* dtype : {"int3", "int4/int8", "int8/int8", "fp16/int8", "int8/", "/int4"}) {
+    refused([&](CacheConfig& c) { c.kv_dtype = dtype; }, "int8/int4");
+  }
 
   KvCache cache(config(), planner, nullptr);
   planner->current = writes({0, 1});

@@ -221,7 +221,7 @@ Bytes read(const KvCache& cache, const std::vector<Cell>& cells) {
 
 // Whatever can write cells, over all dtypes.
 void test_caches() {
-  for (const char* dtype : {"fp32", "fp16", "bf16", "int8", "int4"}) {
+  for (const char* dtype : {"fp32", "fp16", "bf16", "int8", "int8/int4", "int4"}) {
     const bool scaled = dtype[0] == 'i';
     const std::size_t lanes = (scaled ? 2 : 1) * 2 * 2 * 2;
     const std::size_t stride = 1024 * 32 * 4;

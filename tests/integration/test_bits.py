@@ -55,6 +55,9 @@ CASES = [
     *((name, kv_dtype) for name in MODELS for kv_dtype in ("fp32", "int8", "int4")),
     ("llama-none", "fp16"),
     ("llama-8da4w", "bf16"),
+    ("llama-8da4w", "int8/int4"),
+    ("mistral-none", "int8/int4"),
+    ("gemma3-none", "int8/int4"),
     *((name, "fp16") for name in OTHER_MODELS),
     *((name, "int8") for name in OTHER_MODELS if not name.startswith(LATENTS)),
 ]

@@ -23,7 +23,7 @@ from tests.integration.test_bits import MODELS, OTHER_MODELS, model_folder
 
 VOCAB = 384
 CAPACITY = 4096
-KV_DTYPES = ("fp32", "fp16", "int8", "int4")
+KV_DTYPES = ("fp32", "fp16", "int8", "int8/int4", "int4")
 
 
 @dataclass

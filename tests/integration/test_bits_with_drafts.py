@@ -76,12 +76,12 @@ def check(kv_dtype: str, seeds: range) -> str:
     return f"\n{kv_dtype}: {values} logits compared, none differs; {accepted} of {drafted} drafts accepted"
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int8/int4", "int4"])
 def test_drafts_change_no_bit(kv_dtype: str) -> None:
     print(check(kv_dtype, range(2)))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int8/int4", "int4"])
 def test_drafts_change_no_bit_in_large_counts(kv_dtype: str, soak_count: int) -> None:
     print(check(kv_dtype, range(1000, 1000 + soak_count // 100)))

@@ -11,7 +11,7 @@ from tests.conftest import FolderFactory
 from tests.driver import Driver, native_driver
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "int8", "int8/int4", "int4"])
 @pytest.mark.parametrize("name", ["llama-gqa2-d64", "mistral-gqa8-d80-w8"])
 def test_nodes_have_the_bits_of_plain_branches(tiny_exported_folder: FolderFactory, name: str, kv_dtype: str) -> None:
     kind, fields = CONFIGS[name]

@@ -17,7 +17,7 @@ namespace agentkv::mlx::testing {
 
 inline constexpr int kLayers = 2, kKvHeads = 2, kHeads = 6, kDim = 32;
 inline constexpr float kScale = 0.2f;
-inline const char* const kDtypes[] = {"fp32", "fp16", "bf16", "int8", "int4"};
+inline const char* const kDtypes[] = {"fp32", "fp16", "bf16", "int8", "int8/int4", "int4"};
 
 inline CacheConfig config(const char* dtype, Cell capacity = 256) {
   CacheConfig c;

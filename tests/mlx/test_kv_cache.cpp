@@ -123,11 +123,13 @@ void test_refusals() {
   refused([](CacheConfig& c) { c.head_dim = 0; }, "head_dim");
   refused([](CacheConfig& c) { c.capacity = 0; }, "capacity");
   refused([](CacheConfig& c) { c.min_chunk = 0; }, "min_chunk");
-  refused([](CacheConfig& c) { c.kv_dtype = "int3"; }, "int3");
   refused([](CacheConfig& c) { c.head_dim = 40, c.kv_dtype = "int4"; }, "40");
   refused([](CacheConfig& c) { c.shapes = {{2, 32, 32}}; }, "1 shapes for 2 layers");
   refused([](CacheConfig& c) { c.shapes = {{2, 32, 40}, {2, 32, 32}}, c.kv_dtype = "int8"; }, "40");
   refused([](CacheConfig& c) { c.shapes = {{2, 64, 32, Kept::Latent}, {2, 32, 32}}, c.kv_dtype = "int8"; }, "not int8");
+  for (const char* dtype : {"int3", "int4/int8", "fp16/int8"}) {
+    refused([&](CacheConfig& c) { c.kv_dtype = dtype; }, "int8/int4");
+  }
 
   Rig rig("fp32");
   const mx::array good = heads_of(kKvHeads, 2, 1);

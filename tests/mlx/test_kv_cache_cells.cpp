@@ -18,7 +18,7 @@ constexpr int kCells = 20;
 
 CacheConfig of_two_shapes(const char* dtype) {
   CacheConfig c = config(dtype);
-  const bool codes = c.kv_dtype == "int8" || c.kv_dtype == "int4";
+  const bool codes = c.kv_dtype.starts_with("int");
   c.shapes = {{2, 32, 64}, {1, 96, 64, codes ? Kept::KeysAndValues : Kept::Latent}};
   return c;
 }

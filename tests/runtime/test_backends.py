@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 from agentkv_runtime import _core
-from agentkv_runtime.backends import BACKENDS, KV_DTYPES, PROGRAM_BACKENDS, load_backend
+from agentkv_runtime.backends import BACKENDS, KV_DTYPES, PROGRAM_BACKENDS, QUANTIZED_KV_DTYPES, load_backend
 from agentkv_runtime.errors import BackendError, ModelFolderError
 from agentkv_runtime.export.target import Target
 from agentkv_runtime.folder import read_model_folder
@@ -72,7 +72,7 @@ def test_the_table_uses_the_words_of_manifests_and_caches() -> None:
     assert {quant for backend in BACKENDS.values() for quant in backend.quantizations} == set(get_args(Quantization))
     assert {dtype for backend in BACKENDS.values() for dtype in backend.dtypes} == set(get_args(DType))
     assert set(TORCH_DTYPES) == set(get_args(DType))
-    assert all(set(backend.kv_dtypes) == {*TORCH_DTYPES, "int8", "int4"} for backend in BACKENDS.values())
+    assert all(set(backend.kv_dtypes) == {*TORCH_DTYPES, *QUANTIZED_KV_DTYPES} for backend in BACKENDS.values())
     for dtype in KV_DTYPES:
         assert KvCacheMetadata(1, 1, 64).kv_bytes_per_token(dtype) > 0
 

@@ -82,11 +82,13 @@ def test_bytes_per_token() -> None:
     metadata = KvCacheMetadata(**SHAPE)
     assert metadata.kv_bytes_per_token("fp32") == 2 * 2 * 3 * 16 * 4
     assert metadata.kv_bytes_per_token("bf16") == metadata.kv_bytes_per_token("fp16") == 2 * 2 * 3 * 16 * 2
-    with pytest.raises(ValueError, match="fp64"):
-        metadata.kv_bytes_per_token("fp64")
+    for dtype in ("fp64", "int4/int8", "fp16/int4", "int8/"):
+        with pytest.raises(ValueError, match=f"one of fp32.*int8/int4.*not '{dtype}'"):
+            metadata.kv_bytes_per_token(dtype)
     assert metadata.kv_bytes_per_token("int8") == metadata.kv_bytes_per_token("int8", "torch") == 2 * 2 * 3 * (16 + 4)
     assert metadata.kv_bytes_per_token("int4") == 2 * 2 * 3 * (16 + 4)  # 32 numbers in 16 bytes
     assert KvCacheMetadata(1, 1, 128).kv_bytes_per_token("int4") == 2 * (64 + 4)
+    assert KvCacheMetadata(1, 1, 128).kv_bytes_per_token("int8/int4") == (128 + 4) + (64 + 4)
     assert KvCacheMetadata(1, 1, 128).kv_bytes_per_token("int8", "mlx") == 2 * (128 + 2 * 4)
     with pytest.raises(ValueError, match="head_dim that 32 divides on MLX, not 16"):
         metadata.kv_bytes_per_token("int8", "mlx")

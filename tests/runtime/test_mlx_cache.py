@@ -106,7 +106,9 @@ def test_error_of_quantised_rows(kv_dtype: str, record_property: pytest.RecordPr
         assert np.sqrt(np.mean(error**2)) < 0.36
 
 
-@pytest.mark.parametrize(("kv_dtype", "bound"), [("fp16", 1e-3), ("bf16", 1e-2), ("int8", 2e-2), ("int4", 0.3)])
+@pytest.mark.parametrize(
+    ("kv_dtype", "bound"), [("fp16", 1e-3), ("bf16", 1e-2), ("int8", 2e-2), ("int8/int4", 0.2), ("int4", 0.3)]
+)
 def test_error_of_attention(kv_dtype: str, bound: float, record_property: pytest.RecordProperty) -> None:
     exact, narrow = Sequence("fp32", 512), Sequence(kv_dtype, 512)
     for sequence in (exact, narrow):
@@ -119,7 +121,7 @@ def test_error_of_attention(kv_dtype: str, bound: float, record_property: pytest
     assert max(errors) < bound
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "int8", "int8/int4", "int4"])
 def test_rows_do_not_change_on_their_way(kv_dtype: str) -> None:
     """A row in a run, scattered into holes, moved, or carried along as the pool grows is the same row, to the bit."""
     k, v = rows(KV_HEADS, 60, 1), rows(KV_HEADS, 60, 2)

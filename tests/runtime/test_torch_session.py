@@ -88,7 +88,7 @@ def test_a_forward_that_fails_leaves_the_cache(tiny_hf_folder: FolderFactory) ->
     np.testing.assert_allclose(driver.feed(0, [7, 8]), before[2:], atol=1e-5)
 
 
-@pytest.mark.parametrize("choice", [{"kv_dtype": "int2"}, {"dtype": "int8"}])
+@pytest.mark.parametrize("choice", [{"kv_dtype": "int2"}, {"kv_dtype": "int4/int8"}, {"dtype": "int8"}])
 def test_unknown_dtypes_are_refused(tiny_hf_folder: FolderFactory, choice: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(choice.values()))}.*fp16"):
         open_torch_session(tiny_hf_folder("llama"), capacity=40, **choice)

@@ -102,10 +102,11 @@ void bind_mlx_cache(nanobind::module_& m) {
                    "A copy of K as kept, float32 [n_kv_heads, cells read, head_dim].")
       .def_prop_ro("v", &LiveView::v, nb::rv_policy::move,
                    "A copy of V as kept, float32 [n_kv_heads, cells read, head_dim].");
-  bind_byte_layer<KvCache>(m, "MlxCache", "K and V pools as MLX arrays, and attention over the plans of a bookkeeping.",
-                           "kv_dtype: \"fp32\", \"fp16\", \"bf16\", or \"int8\" or \"int4\" where 32 divides head_dim. "
-                           "Raises InvalidTensor.",
-                           &make_layer<KvCache>, &update_and_attend)
+  bind_byte_layer<KvCache>(
+      m, "MlxCache", "K and V pools as MLX arrays, and attention over the plans of a bookkeeping.",
+      "kv_dtype: \"fp32\", \"fp16\", \"bf16\", or \"int8\", \"int4\" or \"int8/int4\" where 32 divides head_dim. "
+      "Raises InvalidTensor.",
+      &make_layer<KvCache>, &update_and_attend)
       .def(
           "update",
           [](KvCache& cache, int layer, const Positions& positions, const Heads& k, const Heads& v) {

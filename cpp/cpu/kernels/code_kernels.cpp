@@ -5,29 +5,30 @@
 namespace agentkv::cpu {
 namespace {
 
-template <class Row>
+template <class KeyRow, class ValueRow>
 void attend_code_block(const BlockArgs& a) {
   switch (a.n_rows) {
     case 1:
-      return stream_code_block<Row, 1>(a);
+      return stream_code_block<KeyRow, ValueRow, 1>(a);
     case 2:
-      return stream_code_block<Row, 2>(a);
+      return stream_code_block<KeyRow, ValueRow, 2>(a);
     case 3:
-      return stream_code_block<Row, 3>(a);
+      return stream_code_block<KeyRow, ValueRow, 3>(a);
     case 4:
-      return stream_code_block<Row, 4>(a);
+      return stream_code_block<KeyRow, ValueRow, 4>(a);
     default:
-      return packed_code_block<Row>(a);
+      return packed_code_block<KeyRow, ValueRow>(a);
   }
 }
 
 template <class Row>
-constexpr RowKernels kCodeKernels = {attend_code_block<Row>, Row::store_row, load_code_row<Row>, prepare_code_query,
-                                     turn_state_back};
+constexpr RowKernels kCodeKernels = {Row::store_row, load_code_row<Row>, prepare_code_query, turn_state_back};
 
 }  // namespace
 
 extern const CodeKernelTable AGENTKV_TABLE;
-const CodeKernelTable AGENTKV_TABLE = {{kCodeKernels<Int8Row>, kCodeKernels<Int4Row>}};
+const CodeKernelTable AGENTKV_TABLE = {{kCodeKernels<Int8Row>, kCodeKernels<Int4Row>},
+                                       {{attend_code_block<Int8Row, Int8Row>, attend_code_block<Int8Row, Int4Row>},
+                                        {nullptr, attend_code_block<Int4Row, Int4Row>}}};
 
 }  // namespace agentkv::cpu

@@ -126,7 +126,7 @@ constexpr decltype(&products_of_rows<1>) kProducts[] = {products_of_rows<1>, pro
 constexpr decltype(&sums_of_code_rows<1>) kSums[] = {sums_of_code_rows<1>, sums_of_code_rows<2>, sums_of_code_rows<3>,
                                                      sums_of_code_rows<4>, sums_of_code_rows<5>, sums_of_code_rows<6>};
 
-template <class Row>
+template <class KeyRow, class ValueRow>
 void packed_code_block(const BlockArgs& a) {
   const int padded = padded_dim(a.v_dim);
   auto* kt = reinterpret_cast<std::int32_t*>(a.scratch);
@@ -140,8 +140,8 @@ void packed_code_block(const BlockArgs& a) {
   const BlockRows block(a);
   gather_scales(a.k_scales, a.cells, k_scales);
   gather_scales(a.v_scales, a.cells, v_scales);
-  pack_k_codes<Row>(block, a.k_dim, end, kt);
-  pack_v_codes<Row>(block, padded, end, v);
+  pack_k_codes<KeyRow>(block, a.k_dim, end, kt);
+  pack_v_codes<ValueRow>(block, padded, end, v);
 
   for (int begin = 0; begin < a.n_rows; begin += kStripRows) {
     const int rows = a.n_rows - begin < kStripRows ? a.n_rows - begin : kStripRows;

@@ -64,7 +64,7 @@ AGENTKV_INLINE void stream_code_sums(const std::byte* const* v_rows, const std::
   }
 }
 
-template <class Row, int N>
+template <class KeyRow, class ValueRow, int N>
 void stream_code_block(const BlockArgs& a) {
   const int padded = padded_dim(a.v_dim);
   std::uint64_t seen = 0;
@@ -79,7 +79,7 @@ void stream_code_block(const BlockArgs& a) {
   gather_scales(a.v_scales, a.cells, v_scales);
   for (int p = 0; p < kBlock; p += kWidth) {
     if (p + kWidth > begin && p < end) {
-      stream_products<Row, N>(rows.k + p, rows.next_k + p, q, a.k_dim, reinterpret_cast<std::int32_t*>(scores) + p);
+      stream_products<KeyRow, N>(rows.k + p, rows.next_k + p, q, a.k_dim, reinterpret_cast<std::int32_t*>(scores) + p);
     } else {
       for (int r = 0; r < N; ++r) store(scores + r * kBlock + p, Vec{});
     }
@@ -91,10 +91,10 @@ void stream_code_block(const BlockArgs& a) {
   constexpr int kParts = kWidth == 4 ? 1 : (N > 2 ? 1 : 2) * (kWidth == 16 ? 2 : 1);
   int d = 0;
   for (; d + kParts * 16 <= padded; d += kParts * 16) {
-    stream_code_sums<Row, N, kParts>(rows.v, rows.next_v, weights, weighed, a.state, d, begin & ~1, end);
+    stream_code_sums<ValueRow, N, kParts>(rows.v, rows.next_v, weights, weighed, a.state, d, begin & ~1, end);
   }
   for (; d < padded; d += 16) {
-    stream_code_sums<Row, N, 1>(rows.v, rows.next_v, weights, weighed, a.state, d, begin & ~1, end);
+    stream_code_sums<ValueRow, N, 1>(rows.v, rows.next_v, weights, weighed, a.state, d, begin & ~1, end);
   }
 }
 

@@ -33,13 +33,14 @@ void scale_query(const float* q, float scale, float* dst, int dim) {
 void keep_state(float*, int) {}
 
 template <class Row>
-constexpr RowKernels kFloatKernels = {attend_block<Row>, store_row<Row>, load_row<Row>, scale_query, keep_state};
+constexpr RowKernels kFloatKernels = {store_row<Row>, load_row<Row>, scale_query, keep_state};
 
 }  // namespace
 
 extern const KernelTable AGENTKV_TABLE;
 const KernelTable AGENTKV_TABLE = {
     {kFloatKernels<Fp32Row>, kFloatKernels<Fp16Row>, kFloatKernels<Bf16Row>},
+    {attend_block<Fp32Row>, attend_block<Fp16Row>, attend_block<Bf16Row>},
     init_state,
     merge_state,
     finish,

@@ -56,16 +56,17 @@ struct BlockArgs {
   float* scratch;                // [scratch_floats(k_dim, v_dim)], 64-byte aligned
 };
 
+using AttendBlock = void (*)(const BlockArgs&);
+
 // What depends on how a pool keeps its rows.
 struct RowKernels {
-  void (*attend_block)(const BlockArgs&);
   // src [n] as the pool keeps it; n a multiple of 8. Writes *scale where rows are codes.
   void (*store_row)(const float* src, std::byte* dst, float* scale, int n);
   // What was stored, as floats; dst [padded_dim(n)]. May read, and never uses, what lies behind the row.
   void (*load_row)(const std::byte* src, float scale, float* dst, int n);
-  // q times scale, which carries log2(e); dst [query_floats(dim)], 64-byte aligned.
+  // Of keys: q times scale, which carries log2(e); dst [query_floats(dim)], 64-byte aligned.
   void (*prepare_query)(const float* q, float scale, float* dst, int dim);
-  // Before a state is finished, or meets one of other rows: its sums in the basis in which V came.
+  // Of values: before a state is finished, or meets one of other rows, its sums in the basis in which V came.
   void (*turn_state)(float* state, int dim);
 };
 
@@ -83,7 +84,8 @@ struct ScanRow {
 };
 
 struct KernelTable {
-  RowKernels rows[3];  // fp32, fp16, bf16
+  RowKernels rows[3];           // fp32, fp16, bf16
+  AttendBlock attend_block[3];  // the same
   void (*init_state)(float* state, int dim);
   void (*merge_state)(float* into, const float* later, int dim);
   // `sink`: a score, with log2(e), that takes weight and has no value (gpt-oss, 2025); minus infinity: none.
@@ -114,7 +116,8 @@ struct KernelTable {
 
 // Apart from the others because more instruction sets matter to it.
 struct CodeKernelTable {
-  RowKernels rows[2];  // int8, int4
+  RowKernels rows[2];              // int8, int4
+  AttendBlock attend_block[2][2];  // by keys, then by values; null for int4 keys over int8 values
 };
 
 // For the instruction set in use.
@@ -122,5 +125,7 @@ const KernelTable& kernels();
 const CodeKernelTable& code_kernels();
 enum class KvDtype;
 const RowKernels& row_kernels(KvDtype dtype);
+// For keys and values of dtypes that parse_kv_dtype() gives.
+AttendBlock attend_kernel(KvDtype keys, KvDtype values);
 
 }  // namespace agentkv::cpu

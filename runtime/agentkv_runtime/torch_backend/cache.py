@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from agentkv_runtime._core import CacheFull, Cells, InvalidRange, InvalidTensor, StepPlan
-from agentkv_runtime.backends import BACKENDS
+from agentkv_runtime.backends import BACKENDS, keys_and_values
 from agentkv_runtime.hf.convolution import as_heads, sum_of_taps
 from agentkv_runtime.hf.latent import is_start
 from agentkv_runtime.hf.linear_attention import LinearInputs
@@ -81,7 +81,8 @@ class TorchCache:
             raise InvalidTensor(f"kv_dtype {kv_dtype!r} is not one of {', '.join(known)} on the torch backend")
         self.planner = planner
         self.capacity = capacity
-        self.rows = rows_of(kv_dtype)
+        keys, values = keys_and_values(kv_dtype)
+        self.key_rows, self.value_rows = rows_of(keys), rows_of(values)
         self.sight = (window, sinks)
         self.min_chunk = max(1, min(min_chunk, capacity))
         self.device = torch.device(device)
@@ -136,7 +137,7 @@ class TorchCache:
         if pools is None:
             raise InvalidTensor(f"layer {layer_id} attends to what no layer wrote")
         keys, values = pools[0].read(step.read_len), pools[-1].read(step.read_len)
-        queries = self.rows.turn(q[0].float()).reshape(kv_heads, group * rows, dim)
+        queries = self.key_rows.turn(q[0].float()).reshape(kv_heads, group * rows, dim)
         products = (queries @ keys.transpose(-1, -2)).reshape(q.shape[1], rows, -1)
         window = scoring.window
         if self.sight[0] > 0 and not 0 < window <= self.sight[0]:
@@ -144,7 +145,8 @@ class TorchCache:
         weights = scoring.weights(
             products, position.to(self.device), step.seen, step.mask(window, sinks, scoring.chunk)
         ).reshape(kv_heads, group * rows, -1)
-        return self.rows.turn_back(weights @ values[..., : v.shape[3]]).reshape(1, q.shape[1], rows, -1).to(q.dtype)
+        sums = self.value_rows.turn_back(weights @ values[..., : v.shape[3]])
+        return sums.reshape(1, q.shape[1], rows, -1).to(q.dtype)
 
     def convolve(
         self,
@@ -304,10 +306,14 @@ class TorchCache:
         if written[0].shape[2] != len(step.write_cells):
             raise InvalidTensor(f"k {tuple(written[0].shape)} does not fit a step of {len(step.write_cells)} rows")
         held = self._pools[layer_id]
-        if len(written) == 1 and isinstance(kept or self.rows, CodeRows):
+        if len(written) == 1 and isinstance(kept or self.key_rows, CodeRows):
             raise InvalidTensor(f"layer {layer_id} has its values in its keys, which are not kept as codes")
         rows = (*written[:-1], written[-1].where(written[-1].isfinite(), 0))
-        pools = held or tuple(Pool(kept or self.rows, each.shape[1], each.shape[3], self.device) for each in rows)
+        formats = (self.key_rows, self.value_rows) if kept is None else (kept, kept)
+        pools = held or tuple(
+            Pool(as_kept, each.shape[1], each.shape[3], self.device)
+            for as_kept, each in zip(formats, rows, strict=False)
+        )
         for name, pool, new in zip("kv", pools, rows, strict=False):
             if (pool.heads, pool.dim) != (new.shape[1], new.shape[3]):
                 raise InvalidTensor(

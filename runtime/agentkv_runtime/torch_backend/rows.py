@@ -128,11 +128,11 @@ class CodeRows(Rows):
         return torch.cat((_hadamard(rows[..., :n]) * _signs(0, n, rows.device), rows[..., n:]), -1)
 
 
-def rows_of(kv_dtype: str) -> Rows:
-    """The format that a kv_dtype names."""
-    if kv_dtype in TORCH_DTYPES:
-        return FloatRows(TORCH_DTYPES[kv_dtype])
-    return CodeRows({"int8": 8, "int4": 4}[kv_dtype])
+def rows_of(dtype: str) -> Rows:
+    """The format that the dtype of keys or of values names."""
+    if dtype in TORCH_DTYPES:
+        return FloatRows(TORCH_DTYPES[dtype])
+    return CodeRows({"int8": 8, "int4": 4}[dtype])
 
 
 def _signs(which: int, n: int, device: torch.device) -> torch.Tensor:

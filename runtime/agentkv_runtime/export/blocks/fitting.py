@@ -8,8 +8,8 @@ __all__ = ["affine_fit", "codes_of", "symmetric_fit"]
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
-# The first code that the extreme number of a group gets, as a part of the largest: below 1 there is room, above it
-# clips. More codes need fewer tries.
+# The code that the extreme number of a group gets, as a part of the outermost: below 1 there is room, above it the
+# number is clipped. More codes need fewer tries.
 _REACHES = {
     15: (1.0, 0.84, 0.88, 0.92, 0.96, 1.04, 1.09, 1.14, 1.2),
     31: (1.0, 0.94, 0.97, 1.03, 1.07),
@@ -56,14 +56,14 @@ def affine_fit(numbers: torch.Tensor, weights: torch.Tensor, top: int, below: bo
         for right in _MARGINS[top]:
             tried = (high - low) / (top + left + right)
             codes = codes_of(numbers, tried, low + left * tried, top)
-            found = refit(codes, weights, weighted, sums, below)
+            found = _refit(codes, weights, weighted, sums, below)
             better = found[2] < least
             step, base = torch.where(better, found[0], step), torch.where(better, found[1], base)
             least = torch.where(better, found[2], least)
     return step, base
 
 
-def refit(
+def _refit(
     codes: torch.Tensor, weights: torch.Tensor, weighted: torch.Tensor, sums: Pair, below: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The step and the base of the least error for given codes, and that error beside the numbers' own squares."""

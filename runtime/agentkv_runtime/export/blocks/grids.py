@@ -1,4 +1,4 @@
-"""The numbers that a block can hold: its steps and bases as a kernel sees them, rounded to half precision and 6 bits."""
+"""The numbers that a block can hold: its steps and bases as kernels see them, in half precision and 6 bits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from agentkv_runtime.export.blocks.fitting import affine_fit, codes_of, refit, symmetric_fit
+from agentkv_runtime.export.blocks.fitting import affine_fit, codes_of, symmetric_fit
 from agentkv_runtime.export.blocks.kinds import Kind
 
 __all__ = ["Grid", "fit_grid"]
@@ -105,16 +105,11 @@ def fit_grid(kind: Kind, groups: torch.Tensor, weights: torch.Tensor) -> Grid:
     `groups` and `weights`, float32 `[B, G, N]`: the numbers of blocks, and what the square of an error at each counts.
     """
     if kind.zero is not None:
-        step = symmetric_fit(groups, weights, kind.top, kind.zero)
-        base = step
+        step = base = symmetric_fit(groups, weights, kind.top, kind.zero)
     else:
         step, base = affine_fit(groups, weights, kind.top, below=kind.nested)
     grid = _nest(kind, step, base) if kind.nested else _flat(kind, step, base)
     codes, lost = _error(grid, groups, weights)
-    for _ in range(1):
-        again = _refit_outer(grid, codes, groups, weights)
-        codes, less = _error(again, groups, weights)
-        better = less < lost
-        grid = Grid(kind, torch.where(better[:, None], again.outer, grid.outer), grid.inner)
-        lost = torch.where(better, less, lost)
-    return grid
+    again = _refit_outer(grid, codes, groups, weights)
+    _, less = _error(again, groups, weights)
+    return Grid(kind, torch.where((less < lost)[:, None], again.outer, grid.outer), grid.inner)

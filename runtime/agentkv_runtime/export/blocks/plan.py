@@ -39,14 +39,14 @@ def plan_blocks(model: nn.Module, quant: str, importance: Importance | None = No
     for rows that no kind fits.
     """
     measured = importance or Importance()
-    names: dict[nn.Parameter, list[str]] = {}
+    names: dict[torch.Tensor, list[str]] = {}
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
             names.setdefault(layer.weight, []).append(name)
     head = model.get_output_embeddings()  # type: ignore[operator]
     inputs, choices, shapes, heads = {}, {}, {}, []
     for weight, (name, *others) in names.items():
-        of_channels, of_rows = _factors(model, measured, [name, *others])
+        of_channels, of_rows = _factors(measured, [name, *others], len(weight))
         if of_channels is not None:
             inputs[name] = of_channels
         shapes[name] = (weight.shape[0], weight.shape[1])
@@ -56,9 +56,7 @@ def plan_blocks(model: nn.Module, quant: str, importance: Importance | None = No
     return BlockPlan(choose_kinds(choices, budget_of(shapes, heads, quant)), inputs)
 
 
-def _factors(
-    model: nn.Module, measured: Importance, names: list[str]
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _factors(measured: Importance, names: list[str], height: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """What errors in a weight's channels and in its rows count.
 
     Of a tied weight it is the head that counts: it reads every row for every token. An embedding alone has its
@@ -69,5 +67,4 @@ def _factors(
             return measured.inputs[name], measured.outputs[name]
     if names[0] not in measured.outputs:
         return None, None
-    rows = model.get_submodule(names[0]).weight.shape[0]
-    return measured.outputs[names[0]], torch.full((rows,), 1 / rows)
+    return measured.outputs[names[0]], torch.full((height,), 1 / height)

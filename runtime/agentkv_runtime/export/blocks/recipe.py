@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
 
 import torch
 
@@ -15,8 +15,6 @@ from agentkv_runtime.export.quantization import QuantizationError
 from agentkv_runtime.export.threads import one_thread
 
 __all__ = ["BITS", "Bits", "Choice", "budget_of", "choices_of", "choose_kinds"]
-
-Quant = Literal["q4", "q5", "q6", "q8"]
 
 _SAMPLE = 1 << 17  # numbers of a weight that its choices are tried on
 
@@ -103,7 +101,7 @@ def choose_kinds(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[s
     left = budget - sum(choice.size for choice in chosen.values())
     if left < 0:
         raise QuantizationError(f"the weights take {budget - left} bytes at least, and {budget} are allowed")
-    steps = [(name, *pair) for name, hull in hulls.items() for pair in zip(hull, hull[1:], strict=False)]
+    steps = [(name, *pair) for name, hull in hulls.items() for pair in pairwise(hull)]
     for name, before, after in sorted(steps, key=lambda step: _gain(step[1], step[2]), reverse=True):
         if chosen[name] is before and after.size - before.size <= left:
             chosen[name] = after

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
+from agentkv_runtime.export.threads import one_thread
 from agentkv_runtime.manifest import Scales
 
 __all__ = ["Quantized", "quantized_weight"]
@@ -64,17 +64,6 @@ def _searched(rows: torch.Tensor, block: tuple[int, int], bits: int) -> torch.Te
     return best
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Blocks are too small to share: on a busy machine threads that wait for each other took twenty times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _blocks(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     step = max(1, _BLOCK // weight.shape[1])
     for start in range(0, weight.shape[0], step):
@@ -82,7 +71,7 @@ def _blocks(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         yield rows, weight[rows].float().contiguous()
 
 
-@_one_thread()
+@one_thread()
 def quantized_weight(weight: torch.Tensor, bits: int, group: int, scales: Scales) -> Quantized:
     """Quantises a weight `[O, I]` of any float dtype to 4 or 8 bits, `group` numbers of a row to a scale.
 

@@ -1,0 +1,96 @@
+"""What an error in each weight costs, measured on a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pydoc_data import topics
+from typing import Any
+
+import torch
+from torch import nn
+
+from agentkv_runtime.export.quantization import QuantizationError
+
+__all__ = ["Importance", "calibration_text", "measure_importance", "windows_of"]
+
+_SKIPPED = 60_000  # characters at the text's beginning, which the measurement of perplexity reads
+
+
+@dataclass
+class Importance:
+    """By the names of linear layers and of the token embedding. An error `E` of a weight `[O, I]` raises the loss by
+    about half of `outputs @ E**2 @ inputs`: the Fisher information, its factors and their diagonals alone, as in
+    https://arxiv.org/abs/1503.05671.
+    """
+
+    inputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    """float32 `[I]`: the mean square of each input."""
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    """float32 `[O]`: the mean square of the loss's gradient at each output."""
+
+
+def calibration_text() -> str:
+    """English prose, tables, and source that every Python has: the help topics."""
+    return "\n\n".join(text for _, text in sorted(topics.topics.items()))[_SKIPPED:]
+
+
+def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 32, length: int = 256) -> torch.Tensor:
+    """int64 `[count, length]`, fewer for a short text: stretches of a text's tokens, taken evenly from all of it.
+
+    `first` are the tokens that each window begins with, for models that want a beginning of a sequence. Raises
+    QuantizationError where the text has no whole window.
+    """
+    width = length - len(first)
+    whole = len(ids) // width
+    if not whole:
+        raise QuantizationError(f"the calibration text has {len(ids)} tokens. Give one of {length} or more")
+    taken = [whole * index // min(count, whole) for index in range(min(count, whole))]
+    return torch.tensor([[*first, *ids[at * width : (at + 1) * width]] for at in taken])
+
+
+def measure_importance(model: nn.Module, windows: torch.Tensor) -> Importance:
+    """The importance of a causal model's linear layers and embeddings for windows `[W, T]` of tokens.
+
+    The model is one of transformers, in float32 and in memory. Its parameters get no gradients; what a window takes is
+    its activations. Equal windows give equal numbers.
+    """
+    importance = Importance()
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Embedding)}
+    hooks = [layer.register_forward_hook(_summing(importance, name)) for name, layer in layers.items()]
+    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    try:
+        model.requires_grad_(False)
+        for window in windows:
+            _loss(model, window).backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for parameter, before in wanted.items():
+            parameter.requires_grad_(before)
+    tokens = windows.shape[0] * (windows.shape[1] - 1)
+    for sums in (importance.inputs, importance.outputs):
+        for total in sums.values():
+            total /= tokens
+    return importance
+
+
+def _loss(model: nn.Module, window: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        logits = model(input_ids=window[None, :-1], use_cache=False).logits[0]
+        return nn.functional.cross_entropy(logits, window[1:], reduction="sum")
+
+
+def _summing(importance: Importance, name: str) -> Any:
+    def add(sums: dict[str, torch.Tensor], rows: torch.Tensor) -> None:
+        squares = rows.detach().flatten(0, -2).square().sum(0)
+        sums[name] = sums[name] + squares if name in sums else squares
+
+    def hook(layer: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        if isinstance(layer, nn.Linear):
+            add(importance.inputs, inputs[0])
+        elif not output.requires_grad:
+            output.requires_grad_()  # the first that a gradient reaches: no parameter wants one
+        output.register_hook(lambda gradient: add(importance.outputs, gradient))
+
+    return hook

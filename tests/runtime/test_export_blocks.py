@@ -1,0 +1,260 @@
+"""Weights as blocks of GGUF's types: their bytes as the package gguf reads them, their error, and who gets which."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import gguf
+import pytest
+import torch
+from agentkv_runtime.export.blocks import (
+    calibration_text,
+    measure_importance,
+    plan_blocks,
+    quantize_rows,
+    windows_of,
+)
+from agentkv_runtime.export.blocks.kinds import KINDS
+from agentkv_runtime.export.blocks.recipe import BITS, Choice, budget_of, choices_of, choose_kinds
+from agentkv_runtime.export.quantization import QuantizationError
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+BITS_OF = {"q4_0": 4, "q4_1": 4, "q5_0": 5, "q5_1": 5, "q8_0": 8, "q4_k": 4, "q5_k": 5, "q6_k": 6}
+
+
+def weight(outputs: int = 24, inputs: int = 512, seed: int = 0) -> torch.Tensor:
+    """Normal numbers, and an outlier in every third row."""
+    w = torch.randn((outputs, inputs), generator=torch.Generator().manual_seed(seed)) * 0.03
+    w[::3, 5] *= 4
+    return w
+
+
+def read(packed: torch.Tensor, kind: str) -> torch.Tensor:
+    return torch.from_numpy(gguf.dequantize(packed.numpy(), gguf.GGMLQuantizationType[kind.upper()]))
+
+
+def relative(kind: str, w: torch.Tensor, importance: torch.Tensor | None, counts: torch.Tensor) -> float:
+    difference = (read(quantize_rows(w, kind, importance), kind) - w).square() * counts
+    return float((difference.sum() / (w.square() * counts).sum()).sqrt())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_are_as_large_as_the_format_says(kind: str) -> None:
+    of = KINDS[kind]
+    assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]] == (of.block, of.size)
+    packed = quantize_rows(weight(), kind)
+    assert packed.shape == (24, of.row_bytes(512))
+    assert packed.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_number_is_within_a_step_of_its_group_range(kind: str) -> None:
+    w = weight()
+    groups = w.view(-1, KINDS[kind].group)
+    spread = groups.amax(-1).clamp(min=0) - groups.amin(-1).clamp(max=0)
+    far = (read(quantize_rows(w, kind), kind) - w).abs().view_as(groups).amax(-1)
+    assert (far <= 2.4 * spread / 2 ** BITS_OF[kind]).all()
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+def test_the_error_is_below_that_of_plain_rounding(kind: str) -> None:
+    w = weight()
+    type_ = gguf.GGMLQuantizationType[kind.upper()]
+    plain = torch.from_numpy(gguf.dequantize(gguf.quantize(w.numpy(), type_), type_))
+    ours = read(quantize_rows(w, kind), kind)
+    groups = (-1, KINDS[kind].group)
+    mine, theirs = ((x - w).square().view(groups).sum(-1) for x in (ours, plain))
+    assert (mine <= theirs * 1.02).all()
+    assert mine.sum() < 0.97 * theirs.sum()
+
+
+@pytest.mark.parametrize(
+    ("kind", "most"), [("q4_k", 0.075), ("q5_k", 0.038), ("q6_k", 0.018)], ids=lambda value: str(value)
+)
+def test_nested_kinds_lose_little_of_normal_numbers(kind: str, most: float) -> None:
+    w = weight()
+    assert relative(kind, w, None, torch.ones(512)) < most
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_importance_lowers_the_error_that_counts(kind: str) -> None:
+    w = weight()
+    importance = torch.rand(512, generator=torch.Generator().manual_seed(1)) ** 6 + 1e-3
+    assert relative(kind, w, importance, importance) < 0.99 * relative(kind, w, None, importance)
+
+
+@pytest.mark.parametrize("kind", ["q4_1", "q5_0", "q8_0"])
+def test_numbers_that_lie_on_the_grid_come_back(kind: str) -> None:
+    type_ = gguf.GGMLQuantizationType[kind.upper()]
+    w = torch.from_numpy(gguf.dequantize(gguf.quantize(weight().numpy(), type_), type_))
+    assert relative(kind, w, None, torch.ones(512)) < 2e-4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [0.0, 0.5, -3.0, 1e-9, 30000.0, -1e30])
+def test_groups_of_one_value(kind: str, value: float) -> None:
+    w = torch.full((2, 256), value)
+    w[1, :128] = 0
+    got = read(quantize_rows(w, kind), kind)
+    assert got.isfinite().all()
+    if value == 0:
+        assert not got.any()
+    elif 1e-6 < abs(value) < 1e5:
+        assert torch.allclose(got, w, rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_importance_of_nothing_is_none(kind: str) -> None:
+    w = weight()
+    assert torch.equal(quantize_rows(w, kind, torch.zeros(512)), quantize_rows(w, kind))
+
+
+def test_a_row_may_be_one_block() -> None:
+    for kind, of in KINDS.items():
+        w = weight(3, of.block)
+        assert relative(kind, w, None, torch.ones(of.block)) < 0.12
+
+
+def test_rows_of_a_large_weight_are_as_those_of_a_small_one() -> None:
+    w = weight(600, 256)
+    packed = quantize_rows(w.to(torch.bfloat16), "q4_0")
+    assert torch.equal(packed[590:], quantize_rows(w[590:].to(torch.bfloat16), "q4_0"))
+
+
+@pytest.mark.parametrize(
+    ("w", "kind", "said"),
+    [
+        (torch.ones(2, 48), "q4_0", "blocks are of 32"),
+        (torch.ones(2, 288), "q4_k", "blocks are of 256"),
+        (torch.ones(256), "q4_0", "does not fit"),
+        (torch.tensor([[torch.inf] * 32]), "q8_0", "infinities"),
+        (torch.tensor([[torch.nan] * 32]), "q4_1", "infinities"),
+    ],
+    ids=["width", "width of a nested kind", "one dimension", "infinity", "nan"],
+)
+def test_what_does_not_fit_is_refused(w: torch.Tensor, kind: str, said: str) -> None:
+    with pytest.raises(QuantizationError, match=said):
+        quantize_rows(w, kind)
+
+
+@pytest.mark.parametrize(
+    ("width", "kinds"),
+    [(32, {"q4_0", "q4_1", "q5_0", "q5_1", "q8_0"}), (256, set(KINDS)), (288, set(KINDS) - {"q4_k", "q5_k", "q6_k"})],
+)
+def test_choices_are_what_the_width_allows(width: int, kinds: set[str]) -> None:
+    w = weight(8, width)
+    found = choices_of(w)
+    assert {choice.kind for choice in found} == kinds
+    for choice in found:
+        packed = quantize_rows(w, choice.kind)
+        assert choice.size == packed.nbytes
+        assert choice.loss == pytest.approx(float((read(packed, choice.kind) - w).square().sum()) / 2, rel=1e-3)
+
+
+def test_the_budget_goes_to_what_gains_most_per_byte() -> None:
+    calm = [Choice("q4_0", 18, 1.0), Choice("q8_0", 34, 0.1)]
+    loud = [Choice("q4_0", 18, 9.0), Choice("q5_1", 24, 8.9), Choice("q8_0", 34, 1.0)]
+    choices = {"calm": calm, "loud": loud}
+    assert choose_kinds(choices, 36) == {"calm": "q4_0", "loud": "q4_0"}
+    assert choose_kinds(choices, 52) == {"calm": "q4_0", "loud": "q8_0"}
+    assert choose_kinds(choices, 68) == {"calm": "q8_0", "loud": "q8_0"}
+    with pytest.raises(QuantizationError, match="36 bytes at least"):
+        choose_kinds(choices, 35)
+    with pytest.raises(QuantizationError, match="multiples of 32"):
+        choose_kinds({"narrow": []}, 35)
+
+
+def model(tied: bool) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        tie_word_embeddings=tied,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def weight_of(net: nn.Module, name: str) -> torch.Tensor:
+    return net.get_parameter(f"{name}.weight").detach()
+
+
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 128, (3, 32), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("quant", BITS)
+def test_a_plan_keeps_to_its_budget(tied: bool, quant: str) -> None:
+    net = model(tied)
+    plan = plan_blocks(net, quant, measure_importance(net, tokens()))
+    assert ("lm_head" in plan.kinds) is not tied
+    weights = {name: weight_of(net, name) for name in plan.kinds}
+    made = {name: plan.make_blocks(name, w) for name, w in weights.items()}
+    assert {name: kind for name, (kind, _) in made.items()} == plan.kinds
+    shapes = {name: (w.shape[0], w.shape[1]) for name, w in weights.items()}
+    heads = ["model.embed_tokens" if tied else "lm_head"]
+    assert sum(packed.nbytes for _, packed in made.values()) <= budget_of(shapes, heads, quant)
+    if quant == "q8":
+        assert set(plan.kinds.values()) == {"q8_0"}
+
+
+def test_larger_budgets_never_lose_more() -> None:
+    net = model(tied=False)
+    lost = []
+    for quant in ("q4", "q5", "q6", "q8"):
+        plan = plan_blocks(net, quant)
+        total = 0.0
+        for name in plan.kinds:
+            w = weight_of(net, name)
+            kind, packed = plan.make_blocks(name, w)
+            total += float((read(packed, kind) - w).square().sum())
+        lost.append(total)
+    assert all(less < more for more, less in pairwise(lost))
+
+
+def test_importance_is_the_mean_square_of_inputs_and_gradients() -> None:
+    net, windows = model(tied=False), tokens()
+    seen: list[torch.Tensor] = []
+    down = net.model.layers[1].mlp.down_proj
+    hook = down.register_forward_hook(lambda _layer, inputs, _output: seen.append(inputs[0].detach()))
+    importance = measure_importance(net, windows)
+    hook.remove()
+    name = "model.layers.1.mlp.down_proj"
+    assert torch.allclose(importance.inputs[name], torch.cat(seen, 1)[0].square().mean(0), rtol=1e-4)
+    for each in importance.outputs.values():
+        assert (each >= 0).all()
+        assert each.any()
+    again = measure_importance(net, windows)
+    assert all(torch.equal(values, again.inputs[layer]) for layer, values in importance.inputs.items())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in net.parameters())
+    assert not any(layer._forward_hooks for layer in net.modules() if isinstance(layer, nn.Linear))
+
+
+def test_importance_predicts_which_layer_is_more_sensitive() -> None:
+    net, windows = model(tied=False), tokens()
+    with torch.no_grad():
+        net.model.layers[1].mlp.down_proj.weight *= 0.01
+        net.model.layers[1].mlp.up_proj.weight *= 10
+    importance = measure_importance(net, windows)
+    losses = {}
+    for name in ("model.layers.1.mlp.up_proj", "lm_head"):
+        w = weight_of(net, name)
+        found = choices_of(w, importance.inputs[name], importance.outputs[name])
+        losses[name] = next(choice.loss for choice in found if choice.kind == "q4_0") / w.numel()
+    assert losses["lm_head"] > losses["model.layers.1.mlp.up_proj"]
+
+
+def test_windows_are_taken_from_all_of_a_text() -> None:
+    windows = windows_of(range(1000), first=[7], count=3, length=101)
+    assert windows.shape == (3, 101)
+    assert windows[:, 0].tolist() == [7, 7, 7]
+    assert windows[:, 1].tolist() == [0, 300, 600]
+    assert windows_of(range(250), count=8, length=100).shape == (2, 100)
+    with pytest.raises(QuantizationError, match="Give one of 100"):
+        windows_of(range(99), length=100)
+    assert len(calibration_text()) > 100_000

@@ -70,7 +70,9 @@ def test_a_folder_for_mlx_says_so(tiny_hf_folder: FolderFactory, tmp_path: Path)
 
 
 def test_what_a_backend_does_not_have_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="backend cpu has no quantisation 'affine4': choose from none, file, 8da8w, 8da4w"):
+    with pytest.raises(
+        ExportError, match="backend cpu has no quantisation 'affine4': choose from none, file, 8da8w, 8da4w"
+    ):
         export_folder(tmp_path / "nowhere", tmp_path / "out", quant="affine4")
 
 

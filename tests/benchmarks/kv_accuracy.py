@@ -87,7 +87,7 @@ def torch_logits(model: TorchModel, prompts: Sequence[Sequence[int]], rows: int,
         n = len(prompt)
         cells = _core.Cells(n)
         bits = kv_dtype.removesuffix(PLAIN)
-        cache = TorchCache(cells, n_layers=model.n_layers, capacity=n, kv_dtype=bits, min_chunk=n)
+        cache = TorchCache(cells, n_layers=model.cached.n_layers, capacity=n, kv_dtype=bits, min_chunk=n)
         if bits != kv_dtype:
             cache.key_rows = cache.value_rows = PlainRows(8 if bits == "int8" else 4)
         cells.begin_step([0] * n)

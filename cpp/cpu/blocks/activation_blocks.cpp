@@ -1,14 +1,11 @@
 #include "cpu/blocks/activation_blocks.h"
 
-#include <algorithm>
-
 #include "core/errors.h"
 #include "core/message.h"
+#include "cpu/tasks.h"
 
 namespace agentkv::cpu {
 namespace {
-
-constexpr int kInputsPerTask = 1 << 15;  // less is not worth waking another thread
 
 template <class T>
 T* room(std::vector<T>& buffer, std::size_t n) {
@@ -40,16 +37,9 @@ void ActivationBlocks::assign(const float* x, int rows, int inputs, std::size_t 
                          info.name);
   make_room(rows, inputs, info.inputs, info.group);
   const auto quantize = block_kernels().quantize_row;
-  const int per_task = std::max(1, kInputsPerTask / inputs);
-  const auto task = [&](std::size_t i) {
-    const int begin = static_cast<int>(i) * per_task, end = std::min(rows, begin + per_task);
-    for (int r = begin; r < end; ++r) {
-      quantize(x + static_cast<std::size_t>(r) * stride, inputs, info.inputs, info.group, view_, r);
-    }
-  };
-  const auto n_tasks = static_cast<std::size_t>((rows + per_task - 1) / per_task);
-  if (n_tasks > 1 && parallel_for) return parallel_for(n_tasks, task);
-  for (std::size_t i = 0; i < n_tasks; ++i) task(i);
+  run_rows(rows, inputs, parallel_for, [&](int r) {
+    quantize(x + static_cast<std::size_t>(r) * stride, inputs, info.inputs, info.group, view_, r);
+  });
 }
 
 }  // namespace agentkv::cpu

@@ -1,13 +1,14 @@
 #include "cpu/blocks/block_linear.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "core/errors.h"
 #include "core/isa.h"
 #include "core/message.h"
 #include "cpu/blocks/activation_blocks.h"
 #include "cpu/kernels/block_table.h"
+#include "cpu/linear/panels.h"
+#include "cpu/tasks.h"
 
 namespace agentkv::cpu {
 
@@ -15,22 +16,7 @@ AGENTKV_DEFINE_MATRIX_KERNELS(BlockKernelTable, block_kernels)
 
 namespace {
 
-// What a task reads of the weights where there is one row, and where there are more the fewer: enough that memory
-// streams, and little enough that threads end together.
-constexpr std::size_t kTaskBytes = 64 << 10;
 constexpr std::size_t kLookupsPerTask = 16;
-
-float* scratch_of(int rows) {
-  thread_local std::vector<float> buffer;
-  const std::size_t floats = linear_scratch_floats(rows) + 16;
-  if (buffer.size() < floats) buffer.resize(floats);
-  return buffer.data() + (64 - reinterpret_cast<std::uintptr_t>(buffer.data()) % 64) % 64 / sizeof(float);
-}
-
-void run_tasks(std::size_t n, const ParallelFor& parallel_for, const std::function<void(std::size_t)>& task) {
-  if (n > 1 && parallel_for) return parallel_for(n, task);
-  for (std::size_t i = 0; i < n; ++i) task(i);
-}
 
 auto float_kernel(BlockType type) {
   const BlockKernelTable& kernels = block_kernels();
@@ -52,8 +38,7 @@ void block_linear(const float* x, std::size_t x_stride, int rows, const BlockWei
   if (rows <= 0) return;
   const BlockTypeInfo& info = block_type_info(static_cast<std::int32_t>(shape.type));
   const int panels = (shape.outputs + kPanel - 1) / kPanel;
-  const std::size_t task_bytes = kTaskBytes / static_cast<std::size_t>(1 + rows / kRowBlock);
-  const int per_task = static_cast<int>(std::max<std::size_t>(1, task_bytes / weight.panel_bytes()));
+  const int per_task = panels_per_task(weight.panel_bytes(), rows);
   thread_local ActivationBlocks kept;
   ActivationBlocks& codes = kept;  // the name of a thread_local variable would be another thread's in there
   if (info.group > 0) codes.assign(x, rows, shape.inputs, x_stride, shape.type, parallel_for);

@@ -15,7 +15,7 @@ void multiply_blocks(const BlockLinearArgs& a) {
 #if defined(__AMX_INT8__)
   if (a.rows >= kBlockTileRows) return tile_block_panels<F>(a);
 #endif
-  stream_block_panels<F>(a);
+  stream_panels(a, kStreamBlocks<F>);
 }
 
 #define AGENTKV_MULTIPLY(F) multiply_blocks<F>,

@@ -119,19 +119,5 @@ constexpr StreamBlockRows kStreamBlocks[8] = {stream_block_rows<F, 1>,          
                                               stream_block_rows<F, at_most(5)>, stream_block_rows<F, at_most(6)>,
                                               stream_block_rows<F, at_most(7)>, stream_block_rows<F, at_most(8)>};
 
-template <class F>
-void stream_block_panels(const BlockLinearArgs& a) {
-  const std::byte* panel = a.panels;
-  for (int first = 0; first < a.outputs; first += kPanel, panel += a.panel_bytes) {
-    const int n = a.outputs - first < kPanel ? a.outputs - first : kPanel;
-    alignas(64) float bias[kPanel];
-    load_bias(a.bias == nullptr ? nullptr : a.bias + first, n, bias);
-    for (int row = 0; row < a.rows; row += kStreamRows) {
-      const int rows = a.rows - row < kStreamRows ? a.rows - row : kStreamRows;
-      kStreamBlocks<F>[rows - 1](a, panel, row, first, n, bias);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace agentkv::cpu

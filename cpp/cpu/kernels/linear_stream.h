@@ -121,18 +121,5 @@ constexpr StreamRows kStreamBytes[8] = {stream_byte_rows<1>,          stream_byt
                                         stream_byte_rows<at_most(5)>, stream_byte_rows<at_most(6)>,
                                         stream_byte_rows<at_most(7)>, stream_byte_rows<at_most(8)>};
 
-void stream_panels(const LinearArgs& a, const StreamRows (&kernels)[8]) {
-  const std::byte* panel = a.panels;
-  for (int first = 0; first < a.outputs; first += kPanel, panel += a.panel_bytes) {
-    const int n = a.outputs - first < kPanel ? a.outputs - first : kPanel;
-    alignas(64) float bias[kPanel];
-    load_bias(a.bias == nullptr ? nullptr : a.bias + first, n, bias);
-    for (int row = 0; row < a.rows; row += kStreamRows) {
-      const int rows = a.rows - row < kStreamRows ? a.rows - row : kStreamRows;
-      kernels[rows - 1](a, panel, row, first, n, bias);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace agentkv::cpu

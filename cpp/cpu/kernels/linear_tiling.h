@@ -1,8 +1,7 @@
 // How much of a product the registers hold at a time, and how far ahead of it memory is asked for.
 #pragma once
 
-#include "cpu/kernels/linear_table.h"
-#include "cpu/kernels/simd.h"
+#include "cpu/kernels/linear_dot.h"
 
 namespace agentkv::cpu {
 namespace {
@@ -22,6 +21,23 @@ template <std::size_t kBytes>
 AGENTKV_INLINE void prefetch_ahead(const std::byte* at) {
 #pragma GCC unroll 32
   for (std::size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(at + kAhead + i, 0, 2);
+}
+
+// Panels of LinearArgs or of BlockLinearArgs, one after another, a few rows at a time. Kernels are by the number of
+// rows, from 1 on; one computes outputs [first, first + n) of rows from `row` on.
+template <class Args>
+void stream_panels(const Args& a, void (*const (&kernels)[8])(const Args&, const std::byte* panel, int row, int first,
+                                                              int n, const float* bias)) {
+  const std::byte* panel = a.panels;
+  for (int first = 0; first < a.outputs; first += kPanel, panel += a.panel_bytes) {
+    const int n = a.outputs - first < kPanel ? a.outputs - first : kPanel;
+    alignas(64) float bias[kPanel];
+    load_bias(a.bias == nullptr ? nullptr : a.bias + first, n, bias);
+    for (int row = 0; row < a.rows; row += kStreamRows) {
+      const int rows = a.rows - row < kStreamRows ? a.rows - row : kStreamRows;
+      kernels[rows - 1](a, panel, row, first, n, bias);
+    }
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "core/message.h"
 #include "cpu/linear/panels.h"
 #include "cpu/linear/quantized_rows.h"
+#include "cpu/tasks.h"
 
 namespace agentkv::cpu {
 namespace {
@@ -45,7 +46,7 @@ std::vector<Task> tasks_of(const Routes& routes, std::span<const PackedLinear> e
     const auto rows = static_cast<int>(routes.of(e).size());
     if (rows == 0) continue;
     const PackedLinear& weight = experts[static_cast<std::size_t>(e)];
-    const int per_task = panels_per_task(weight, rows), panels = panels_of(weight.shape());
+    const int per_task = panels_per_task(weight.panel_bytes(), rows), panels = panels_of(weight.shape());
     for (int first = 0; first < panels; first += per_task) {
       tasks.push_back({e, {first, std::min(per_task, panels - first)}});
     }
@@ -114,8 +115,7 @@ void expert_linear(const HeadsView& x, std::span<const std::int64_t> chosen, std
       multiply_panels(weight, panels, codes, static_cast<int>(slots.size()), own_bias, to);
     }
   };
-  if (tasks.size() > 1 && parallel_for) return parallel_for(tasks.size(), task);
-  for (std::size_t i = 0; i < tasks.size(); ++i) task(i);
+  run_tasks(tasks.size(), parallel_for, task);
 }
 
 }  // namespace agentkv::cpu

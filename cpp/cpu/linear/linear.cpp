@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "core/message.h"
 #include "cpu/linear/panels.h"
+#include "cpu/tasks.h"
 
 namespace agentkv::cpu {
 
@@ -19,14 +20,12 @@ void linear(const QuantizedRows& x, const PackedLinear& weight, std::span<const 
   require<InvalidTensor>(y_stride >= outputs, "rows of ", outputs, " outputs, ", y_stride, " apart: they overlap");
   if (x.rows() == 0) return;
 
-  const int per_task = panels_per_task(weight, x.rows()), panels = panels_of(shape);
+  const int per_task = panels_per_task(weight.panel_bytes(), x.rows()), panels = panels_of(shape);
   const auto task = [&](std::size_t i) {
     const int first = static_cast<int>(i) * per_task;
     multiply_panels(weight, {first, std::min(per_task, panels - first)}, x.view(), x.rows(), bias, {y, y_stride, {}});
   };
-  const auto n_tasks = static_cast<std::size_t>((panels + per_task - 1) / per_task);
-  if (n_tasks > 1 && parallel_for) return parallel_for(n_tasks, task);
-  for (std::size_t i = 0; i < n_tasks; ++i) task(i);
+  run_tasks(static_cast<std::size_t>((panels + per_task - 1) / per_task), parallel_for, task);
 }
 
 }  // namespace agentkv::cpu

@@ -15,13 +15,6 @@ namespace {
 // streams, and little enough that threads end together.
 constexpr std::size_t kTaskBytes = 64 << 10;
 
-float* scratch_of(int rows) {
-  thread_local std::vector<float> buffer;
-  const std::size_t floats = linear_scratch_floats(rows) + 16;
-  if (buffer.size() < floats) buffer.resize(floats);
-  return buffer.data() + (64 - reinterpret_cast<std::uintptr_t>(buffer.data()) % 64) % 64 / sizeof(float);
-}
-
 auto multiply_of(const LinearShape& shape) {
   const LinearKernelTable& kernels = linear_kernels();
   if (shape.bits == 8) return kernels.multiply_int8;
@@ -38,9 +31,16 @@ const float* bias_of(std::span<const float> bias, Panels panels) {
 
 }  // namespace
 
-int panels_per_task(const PackedLinear& weight, int rows) {
+int panels_per_task(std::size_t panel_bytes, int rows) {
   const std::size_t bytes = kTaskBytes / static_cast<std::size_t>(1 + rows / kRowBlock);
-  return static_cast<int>(std::max<std::size_t>(1, bytes / weight.panel_bytes()));
+  return static_cast<int>(std::max<std::size_t>(1, bytes / panel_bytes));
+}
+
+float* scratch_of(int rows) {
+  thread_local std::vector<float> buffer;
+  const std::size_t floats = linear_scratch_floats(rows) + 16;
+  if (buffer.size() < floats) buffer.resize(floats);
+  return buffer.data() + (64 - reinterpret_cast<std::uintptr_t>(buffer.data()) % 64) % 64 / sizeof(float);
 }
 
 int panels_of(const LinearShape& shape) { return (shape.outputs + kPanel - 1) / kPanel; }

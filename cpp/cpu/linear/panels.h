@@ -15,8 +15,11 @@ struct Panels {
 };
 
 // How many of them `rows` rows are given at a time, so that memory streams and threads end together.
-int panels_per_task(const PackedLinear& weight, int rows);
+int panels_per_task(std::size_t panel_bytes, int rows);
 int panels_of(const LinearShape& shape);
+
+// This thread's memory for the sums of `rows` rows and a panel, 64-byte aligned; until it asks for more.
+float* scratch_of(int rows);
 
 // Where rows of y lie, and which of them the rows of a product are; an empty order: the first ones.
 struct Destination {

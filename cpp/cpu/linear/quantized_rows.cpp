@@ -1,15 +1,13 @@
 #include "cpu/linear/quantized_rows.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "core/errors.h"
 #include "core/message.h"
+#include "cpu/tasks.h"
 
 namespace agentkv::cpu {
 namespace {
-
-constexpr int kInputsPerTask = 1 << 15;  // less is not worth waking another thread
 
 template <class T>
 T* room(std::vector<T>& buffer, std::size_t n) {
@@ -55,14 +53,8 @@ void QuantizedRows::assign(const float* x, int rows, int inputs, std::size_t str
                          inputs, " inputs, ", stride, " apart: give at least one input, and rows that do not overlap");
   make_room(rows, inputs);
   const auto quantize = linear_kernels().quantize_row;
-  const int per_task = std::max(1, kInputsPerTask / inputs);
-  const auto task = [&](std::size_t i) {
-    const int begin = static_cast<int>(i) * per_task, end = std::min(rows, begin + per_task);
-    for (int r = begin; r < end; ++r) quantize(x + static_cast<std::size_t>(r) * stride, inputs, view_, r);
-  };
-  const auto n_tasks = static_cast<std::size_t>((rows + per_task - 1) / per_task);
-  if (n_tasks > 1 && parallel_for) return parallel_for(n_tasks, task);
-  for (std::size_t i = 0; i < n_tasks; ++i) task(i);
+  run_rows(rows, inputs, parallel_for,
+           [&](int r) { quantize(x + static_cast<std::size_t>(r) * stride, inputs, view_, r); });
 }
 
 }  // namespace agentkv::cpu

@@ -17,6 +17,7 @@
 #include "cpu/blocks/formats.h"
 #include "cpu/blocks/packing.h"
 #include "linear/weights.h"
+#include "same_bits.h"
 #include "thread_pool.h"
 
 using namespace agentkv;
@@ -178,17 +179,6 @@ struct Case {
     return y;
   }
 };
-
-// The same bits, or both NaN.
-void check_same(std::span<const float> got, std::span<const float> want, const std::string& what) {
-  CHECK_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    if (std::memcmp(&got[i], &want[i], sizeof(float)) == 0 || (std::isnan(got[i]) && std::isnan(want[i]))) continue;
-    agentkv::testing::fail(__FILE__, __LINE__,
-                           what + ": number " + std::to_string(i) + " is " + std::to_string(got[i]) + " and not " +
-                               std::to_string(want[i]));
-  }
-}
 
 // Every number of rows, from the start and from the end of x, against what each row is by itself.
 void check_rows(const Case& c, const std::vector<float>& x, const std::vector<float>& want, const ParallelFor& two) {

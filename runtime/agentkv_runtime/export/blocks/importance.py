@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pydoc_data import topics
 from typing import Any
 
 import torch
 from torch import nn
 
 from agentkv_runtime.export.quantization import QuantizationError
+from agentkv_runtime.quality import default_text
 
 __all__ = ["Importance", "calibration_text", "measure_importance", "windows_of"]
 
@@ -32,7 +32,7 @@ class Importance:
 
 def calibration_text() -> str:
     """English prose, tables, and source that every Python has: the help topics."""
-    return "\n\n".join(text for _, text in sorted(topics.topics.items()))[_SKIPPED:]
+    return default_text()[_SKIPPED:]
 
 
 def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 32, length: int = 256) -> torch.Tensor:

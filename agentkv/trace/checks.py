@@ -7,7 +7,7 @@ from typing import Any
 
 from .records import AnyRecord, Began, Branched, Conversed, Held, JobBegan, JobEnded, Logged, Spelled, Stepped, Verb
 
-_ARITY = {"rollback": 2, "adopt": 1, "forget": 3, "forgotten": 4, "set_stream": 2}
+_ARITY = {"rollback": 2, "adopt": 1, "forget": 3, "forgotten": 4, "replace": 3, "set_stream": 2, "take_back": 3}
 _FACTS = ("path", "backend", "vocab_size", "kv_dtype", "fingerprint", "bit_exact")
 _SHARE_BYTES = 24
 

@@ -66,6 +66,7 @@ class _Running:
     done: list[Interruption] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     unlogged: list[Interruption] = field(default_factory=list)
+    taken_back: bool = False
 
 
 def interruptions_of(records: Sequence[AnyRecord]) -> Interruptions:
@@ -84,6 +85,10 @@ def interruptions_of(records: Sequence[AnyRecord]) -> Interruptions:
                     found.of_job[each.job] = each.done
                     found.inside.update(each.places)
                     del running[branch]
+        elif isinstance(record, Verb) and record.name == "take_back" and record.branch in running:
+            job, _, taken = record.numbers
+            # What is logged from now on is what was kept, which may be less than the generation made.
+            running[record.branch].taken_back |= bool(taken) and job == running[record.branch].job
         elif isinstance(record, Branched) and record.source in running:
             generation = running[record.source]
             interruption = Interruption(record)
@@ -123,7 +128,8 @@ def _logged(generation: _Running, place: int, log: array[int]) -> None:
         interruption.made = len(log) - generation.began - generation.shift
         interruption.tokens = _put(interruption.record, log)
     generation.unlogged.clear()
-    generation.places.append(place)
+    if not generation.taken_back:
+        generation.places.append(place)
 
 
 def _put(record: AnyRecord, log: array[int]) -> array[int]:

@@ -147,3 +147,25 @@ async def test_where_each_was_made_is_in_the_tokens_that_follow() -> None:
     assert made == [(2, []), (3, []), (4, [9]), (5, [])]
     assert found.inside == {5, 6, 7, 9, 10, 11}
     assert {place: [*tokens] for place, tokens in found.tokens.items()} == {2: [10]}
+
+
+@pytest.mark.parametrize(
+    ("job", "taken", "inside"),
+    [
+        (7, 1, set()),  # the branch keeps fewer tokens than the generation made: that is done after it
+        (7, 0, {4}),  # the generation was over before
+        (6, 1, {4}),  # another job's
+    ],
+)
+async def test_what_a_generation_that_is_taken_back_leaves_is_not_its_own_work(
+    job: int, taken: int, inside: set[int]
+) -> None:
+    records = [
+        Branched(0, "create", -1, [1], [0]),
+        Logged(0, 1, 0, array("i", [11]).tobytes()),
+        JobBegan(0, 7, 1, "generate"),
+        Verb(0, "take_back", 1, [job, 1, taken]),
+        Logged(0, 1, 1, array("i", [21]).tobytes()),
+        JobEnded(0, 7, "cancelled", "", array("i", [21, 22]).tobytes(), b"", 0),
+    ]
+    assert interruptions_of(records).inside == inside

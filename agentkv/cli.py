@@ -80,8 +80,15 @@ def export(
     quant: Annotated[
         Quantization | None,
         typer.Option(
-            help="Weights: none; on cpu file (a GGUF file's own blocks, which is its default), 8da8w (int8) or 8da4w"
-            " (int4), with int8 activations; on mlx affine8 or affine4. Without it a Hugging Face folder's are none."
+            help="Weights. On cpu file (a GGUF file's own blocks, its default), q4 (the default of others), q5, q6 or q8"
+            " (blocks of so many bits), none, 8da8w, or 8da4w (deprecated: q4 keeps more); on mlx affine8, affine4, none."
+        ),
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With q4 to q8: text to see on which weights count; without it one that ships with Python.",
         ),
     ] = None,
     scales: Annotated[
@@ -136,6 +143,7 @@ def export(
             max_logits=max_logits,
             max_context=max_context,
             features=features,
+            calibrate=calibrate,
             adapter=adapter,
             progress=display.tell,
             done=display.done,

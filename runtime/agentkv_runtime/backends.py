@@ -111,9 +111,9 @@ BACKENDS = {
             kv_dtypes=("fp32", "fp16", "bf16", "int8", "int8/int4", "int4"),
             load=_load_cpu,
             backend_id="AgentKVCPU",
-            quantizations=("none", "file", "8da8w", "8da4w"),
+            quantizations=("none", "file", "q4", "q5", "q6", "q8", "8da8w", "8da4w"),
             dtypes=("fp32",),
-            usual=("8da4w", "fp32"),
+            usual=("q4", "fp32"),
         ),
         Backend(
             "mlx",

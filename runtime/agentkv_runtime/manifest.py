@@ -32,7 +32,7 @@ __all__ = [
 FORMAT_VERSION = 1
 MANIFEST_NAME = "agentkv.json"
 
-Quantization = Literal["none", "file", "8da8w", "8da4w", "affine8", "affine4"]
+Quantization = Literal["none", "file", "q4", "q5", "q6", "q8", "8da8w", "8da4w", "affine8", "affine4"]
 DType = Literal["fp32", "fp16", "bf16"]
 Scales = Literal["search", "largest"]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]

@@ -8,11 +8,19 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.manifest import Quantization
 from agentkv_runtime.sources.source import is_gguf
 
-__all__ = ["check_quantization"]
+__all__ = ["OWN_BLOCKS", "check_quantization"]
+
+OWN_BLOCKS = ("q4", "q5", "q6", "q8")
+"""Quantisations that make blocks of their own of any weights."""
 
 
 def check_quantization(
-    quant: Quantization, src: Path, adapter: str | Path | None, int8: tuple[str, ...], embedding: int
+    quant: Quantization,
+    src: Path,
+    adapter: str | Path | None,
+    int8: tuple[str, ...],
+    embedding: int,
+    calibrate: str | Path | None,
 ) -> None:
     """Raises ExportError for bits that a source does not have, or choices that do not go with the quantisation."""
     if quant == "file" and not is_gguf(src):
@@ -22,6 +30,10 @@ def check_quantization(
             f"{src}: quant is 'file', but with the adapter {adapter} merged into them its weights are others. Choose "
             "bits, or leave the adapter out"
         )
+    if calibrate is not None and quant not in OWN_BLOCKS:
+        raise ExportError(f"only {', '.join(OWN_BLOCKS)} read a calibration text ({calibrate}), and this is {quant}")
+    if calibrate is not None and not Path(calibrate).is_file():
+        raise ExportError(f"{calibrate}: no such file. Give a text to calibrate on, or leave it out")
     if int8 and quant != "8da4w":
         raise ExportError(f"only 8da4w keeps some layers at 8 bits (int8={list(int8)}), and this is {quant}")
     if embedding not in (4, 8, 16):

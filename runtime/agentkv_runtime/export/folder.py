@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import ExportError, TokenizerError
-from agentkv_runtime.export.choices import check_quantization
+from agentkv_runtime.export.choices import OWN_BLOCKS, check_quantization
 from agentkv_runtime.export.progress import Done, Progress, Stage, model_size, reached, sharing
 from agentkv_runtime.export.staging import holds_nothing, install, staged
-from agentkv_runtime.export.target import choose_target, runs_blocks
+from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.formats import format_name
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, Scales, write_manifest
@@ -51,11 +51,12 @@ class _Options:
     max_logits: int
     max_context: int | None
     features: bool
+    calibrate: Path | None
 
     def lowering(self) -> dict[str, Any]:
         """What `lower_model` takes of it, under its names."""
         taken = asdict(self)
-        for name in ("quant", "scales", "int8", "embedding"):
+        for name in ("quant", "scales", "int8", "embedding", "calibrate"):
             del taken[name]
         return taken
 
@@ -86,6 +87,7 @@ def export_folder(
     max_logits: int = 64,
     max_context: int | None = None,
     features: bool = False,
+    calibrate: str | Path | None = None,
     adapter: str | Path | None = None,
     name: str | None = None,
     progress: Progress | None = None,
@@ -109,8 +111,10 @@ def export_folder(
     Activations, and weights that are not quantised, become `dtype`.
 
     `quant` of "file" runs the blocks that a GGUF file has as they are, with activations in 8 bits for each block of
-    inputs; it is the default of such a file without an adapter, where the backend runs blocks. Else weights are not
-    quantised unless `quant` says it, those of a GGUF file being dequantised first.
+    inputs; it is the default of such a file without an adapter, where the backend runs blocks. "q4", "q5", "q6" and
+    "q8" make such blocks of any weights, of the types that lose least of the model in so many bits on average: a text,
+    in the file `calibrate` or else one that ships with Python, is read first to see what an error in each weight costs.
+    "q4" is the default of other models for the CPU, as "affine4" is for MLX. "none" quantises nothing.
 
     `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
     nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits, and
@@ -129,9 +133,9 @@ def export_folder(
     """
     src, out = Path(src), Path(out)
     tell = progress or (lambda _: None)
-    quant = quant or ("file" if adapter is None and runs_blocks(backend) and is_gguf(src) else "none")
+    quant = quant or usual_quantization(backend, own_bits=adapter is None and is_gguf(src))
     choose_target(backend, quant, dtype)
-    check_quantization(quant, src, adapter, tuple(int8), embedding)
+    check_quantization(quant, src, adapter, tuple(int8), embedding, calibrate)
     check_rows(max_tokens, max_logits)
     if adapter is not None:
         read_adapter_config(Path(adapter))  # before anything takes long
@@ -155,6 +159,7 @@ def export_folder(
                 max_logits=max_logits,
                 max_context=max_context,
                 features=features,
+                calibrate=Path(calibrate) if calibrate else None,
             )
             source = _Source(src, folder, Path(adapter) if adapter else None, name or "")
             with ExitStack() as shared:
@@ -226,6 +231,7 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     tell("loading torch")
     reached(Stage.TORCH)
     try:
+        from agentkv_runtime.export.blocks.importance import calibration_windows
         from agentkv_runtime.export.first_run import probe_tokens, run_model
         from agentkv_runtime.export.lower import lower_model
         from agentkv_runtime.export.opening import open_model
@@ -244,7 +250,8 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
     with spilling_to(folder):
         with _named(source.weights, "cannot be lowered"):
-            lowered = lower_model(model, quant=recipe, **options.lowering(), progress=tell)
+            windows = calibration_windows(tokenizer, options.calibrate) if options.quant in OWN_BLOCKS else None
+            lowered = lower_model(model, quant=recipe, **options.lowering(), calibration=windows, progress=tell)
         del model
         tell("writing the folder")
         reached(Stage.WRITING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.export import Dim, ExportedProgram
 from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
+from agentkv_runtime.export.blocks.importance import measure_importance
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.memory import check_memory
 from agentkv_runtime.export.norms import note_norm_widths
@@ -119,6 +120,10 @@ def _attention_restored(model: PreTrainedModel) -> Iterator[None]:
         config._attn_implementation = before
 
 
+def _measured(share: float) -> None:
+    reached(Stage.MEASURING, share)
+
+
 @torch.no_grad()
 def lower_model(
     model: PreTrainedModel,
@@ -130,6 +135,7 @@ def lower_model(
     max_logits: int = 64,
     max_context: int | None = None,
     features: bool = False,
+    calibration: torch.Tensor | None = None,
     progress: Progress | None = None,
 ) -> LoweredModel:
     """Lowers a float32 causal language model to one program for a backend. Uses the model up.
@@ -141,7 +147,7 @@ def lower_model(
     `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
     (see `position_limit`). With `features` a forward also returns the residual stream after low, middle and high
     layers, `[T, F]`, which EAGLE-3 draft heads read. Weights and activations become `dtype`; logits and features stay
-    float32. Before anything is lowered the model is run on a few tokens, by itself and through a cache.
+    float32. `calibration` is windows `[W, T]` of tokens on which is measured what an error in each weight costs. Before anything is lowered the model is run on a few tokens, by itself and through a cache.
 
     Raises UnsupportedModelError, saying what it is about the model; QuantizationError; or, for bounds below 2 or so
     large that one value takes more than 4 GiB, and for choices that the backend does not have, ExportError.
@@ -158,12 +164,16 @@ def lower_model(
         model.set_experts_implementation("eager")  # what ours are compared with
     model.requires_grad_(False)  # which programs record
     prepare(model)
-    tell("trying the model")
-    reached(Stage.TRYING)
+    replace_transposed_linears(model)
     with _attention_restored(model), ExitStack() as rotated:
         with loading_as_it_runs(model):
             with short_windows(model):
                 want = reference_logits(model)
+            if calibration is not None:
+                tell("measuring which weights count")
+                recipe = replace(recipe, importance=measure_importance(model, calibration, _measured))
+            tell("trying the model")
+            reached(Stage.TRYING)
             note_norm_widths(model, lambda: reference_logits(model))
             reached(Stage.TRYING, 0.2)
             rotated.enter_context(own_rotary(model, max_context))
@@ -171,7 +181,6 @@ def lower_model(
             if not long_factors(config, max_context):
                 with short_windows(model):
                     check_in_chunks(model, want)
-        replace_transposed_linears(model)
         note_sizes(model, recipe, dtype)
         lowering.prepare(model, recipe, dtype)
         tell("tracing the model")

@@ -27,6 +27,7 @@ class Stage(Enum):
     # Of Qwen3's shapes of 0.6 and 4 billion weights; only their proportions count.
     TORCH = (6.0, 0.0, 0.0)
     LOADING = (0.4, 0.0, 3.0)
+    MEASURING = (0.5, 0.0, 60.0)
     TRYING = (0.3, 0.0, 14.0)
     TRACING = (0.2, 0.35, 0.0)
     LOWERING = (1.0, 2.3, 30.0)

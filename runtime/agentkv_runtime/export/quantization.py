@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.manifest import Quantization, Scales
+
+if TYPE_CHECKING:
+    from agentkv_runtime.export.blocks.importance import Importance
 
 __all__ = ["AUTO", "EMBEDDING", "QuantizationError", "Recipe", "embedding_scale"]
 
@@ -30,6 +34,8 @@ class Recipe:
     """Patterns of names of the linear layers that get 8 bits where others get 4; or AUTO among them."""
     embedding: int = 16
     """Bits of the token embedding, 16, 8 or 4, where anything is quantised."""
+    importance: Importance | None = None
+    """What an error in each weight costs, where that was measured."""
     bits: dict[str, int] = field(default_factory=dict)
     """Of each weight that is quantised, by the layer's name; it fills while the model is prepared."""
     kinds: dict[str, str] = field(default_factory=dict)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from agentkv_runtime.export.quantization import QuantizationError
+from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError
 from agentkv_runtime.quality import default_text
+from agentkv_runtime.small_files import read_text
+from agentkv_runtime.tokenizer import Tokenizer
 
-__all__ = ["Importance", "calibration_text", "measure_importance", "windows_of"]
+__all__ = ["Importance", "calibration_text", "calibration_windows", "measure_importance", "windows_of"]
 
 _SKIPPED = 60_000  # characters at the text's beginning, which the measurement of perplexity reads
+_TOGETHER = 2  # windows whose logits and activations are in memory at once
 
 
 @dataclass
@@ -35,7 +41,16 @@ def calibration_text() -> str:
     return default_text()[_SKIPPED:]
 
 
-def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 32, length: int = 256) -> torch.Tensor:
+def calibration_windows(tokenizer: Tokenizer, path: Path | None = None) -> torch.Tensor:
+    """int64 `[W, T]`: windows of the text in a file, or of one that ships with Python.
+
+    Raises QuantizationError for a file that cannot be read as UTF-8, is above 16 MiB or has no whole window.
+    """
+    text = read_text(path, QuantizationError) if path else calibration_text()
+    return windows_of(tokenizer.encode(text, bos=False, parse_special=False), tokenizer.bos_ids)
+
+
+def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 8, length: int = 256) -> torch.Tensor:
     """int64 `[count, length]`, fewer for a short text: stretches of a text's tokens, taken evenly from all of it.
 
     `first` are the tokens that each window begins with, for models that want a beginning of a sequence. Raises
@@ -49,25 +64,24 @@ def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 32, l
     return torch.tensor([[*first, *ids[at * width : (at + 1) * width]] for at in taken])
 
 
-def measure_importance(model: nn.Module, windows: torch.Tensor) -> Importance:
-    """The importance of a causal model's linear layers and embeddings for windows `[W, T]` of tokens.
+def measure_importance(
+    model: Any, windows: torch.Tensor, done: Callable[[float], None] = lambda _: None
+) -> Importance:
+    """The importance of a causal model's linear layers and of its token embedding for windows `[W, T]` of tokens.
 
-    The model is one of transformers, in float32 and in memory. Its parameters get no gradients; what a window takes is
-    its activations. Equal windows give equal numbers.
+    The model is one of transformers, in float32, and may be loading as it runs. Its parameters get no gradients, and
+    decoder layers compute twice, so that the activations of one are in memory and not those of all. Equal windows give
+    equal numbers. `done` is told the share that is over, and may raise to stop.
     """
     importance = Importance()
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Embedding)}
-    hooks = [layer.register_forward_hook(_summing(importance, name)) for name, layer in layers.items()]
-    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    try:
-        model.requires_grad_(False)
-        for window in windows:
-            _loss(model, window).backward()
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for parameter, before in wanted.items():
-            parameter.requires_grad_(before)
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    layers[EMBEDDING] = model.get_input_embeddings()
+    with _without_gradients(model), _computing_twice(model):
+        for number, some in enumerate(windows.split(_TOGETHER)):
+            with _watched(layers, importance):
+                loss = _loss(model, some)
+            loss.backward()
+            done(min(1.0, (number + 1) * _TOGETHER / len(windows)))
     tokens = windows.shape[0] * (windows.shape[1] - 1)
     for sums in (importance.inputs, importance.outputs):
         for total in sums.values():
@@ -75,10 +89,55 @@ def measure_importance(model: nn.Module, windows: torch.Tensor) -> Importance:
     return importance
 
 
-def _loss(model: nn.Module, window: torch.Tensor) -> torch.Tensor:
+@contextmanager
+def _without_gradients(model: nn.Module) -> Iterator[None]:
+    """In the block, no parameter gets gradients."""
+    wanted = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    model.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter, before in wanted.items():
+            parameter.requires_grad_(before)
+
+
+@contextmanager
+def _computing_twice(model: Any) -> Iterator[None]:
+    """In the block, decoder layers keep what goes in and compute the rest again on the way back.
+
+    https://arxiv.org/abs/1604.06174. Transformers does so for layers in training: those alone are said to be, and not
+    what is inside them, which may drop numbers then.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    if not (layers and model.supports_gradient_checkpointing):
+        yield
+        return
+    model.activation_checkpointing_enable({"use_reentrant": False})
+    try:
+        for layer in layers:
+            layer.training = True
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+        model.activation_checkpointing_disable()
+
+
+@contextmanager
+def _watched(layers: Mapping[str, nn.Module], importance: Importance) -> Iterator[None]:
+    """In the block, what goes into layers is summed; and on the way back, what comes to their outputs."""
+    hooks = [layer.register_forward_hook(_summing(importance, name)) for name, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _loss(model: Any, windows: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
-        logits = model(input_ids=window[None, :-1], use_cache=False).logits[0]
-        return nn.functional.cross_entropy(logits, window[1:], reduction="sum")
+        logits = model(input_ids=windows[:, :-1], use_cache=False).logits
+        return nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="sum")
 
 
 def _summing(importance: Importance, name: str) -> Any:

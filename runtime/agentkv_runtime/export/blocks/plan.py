@@ -1,18 +1,22 @@
-"""The block types of a model's weights, and their bytes."""
+"""The block types of a model's weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import nn
 
 from agentkv_runtime.export.blocks.importance import Importance
 from agentkv_runtime.export.blocks.recipe import budget_of, choices_of, choose_kinds
-from agentkv_runtime.export.blocks.rows import quantize_rows
+from agentkv_runtime.hf.deferred import stored
 
-__all__ = ["BlockPlan", "plan_blocks"]
+__all__ = ["FITS_ALL", "BlockPlan", "plan_blocks"]
+
+FITS_ALL = "f16"
+"""The kind of rows that no blocks divide."""
+_NARROWEST = 32  # numbers of the smallest blocks
 
 
 @dataclass(frozen=True)
@@ -23,48 +27,45 @@ class BlockPlan:
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """What an error in each channel `[I]` costs, of those that were measured."""
 
-    def make_blocks(self, name: str, weight: torch.Tensor) -> tuple[str, torch.Tensor]:
-        """The kind of a layer's weight `[O, I]`, and its bytes, uint8 `[O, bytes]`.
 
-        Raises KeyError for a layer that the plan does not have, and QuantizationError as `quantize_rows` does.
-        """
-        kind = self.kinds[name]
-        return kind, quantize_rows(weight, kind, self.inputs.get(name))
+def plan_blocks(model: Any, layers: Mapping[str, Any], quant: str, importance: Importance | None = None) -> BlockPlan:
+    """Plans the weights of a causal model's layers, `[O, I]` or `[E, O, I]`, for one of `BITS`.
 
-
-def plan_blocks(model: nn.Module, quant: str, importance: Importance | None = None) -> BlockPlan:
-    """Plans the linear layers and embeddings of a causal model of transformers, for one of `BITS`.
-
-    Weights that are tied are planned once, under the name that `named_modules` gives first. Raises QuantizationError
-    for rows that no kind fits.
+    Weights that are tied are planned once, under the name that comes first. Rows that are no multiple of 32 become
+    halves, which the budget does not count. Raises QuantizationError where no kinds keep to the budget.
     """
     measured = importance or Importance()
     names: dict[torch.Tensor, list[str]] = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear | nn.Embedding):
-            names.setdefault(layer.weight, []).append(name)
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    inputs, choices, shapes, heads = {}, {}, {}, []
+    for name, layer in layers.items():
+        names.setdefault(layer.weight, []).append(name)
+    head = model.get_output_embeddings()
+    kinds, inputs, choices, shapes, heads = {}, {}, {}, {}, []
     for weight, (name, *others) in names.items():
-        of_channels, of_rows = _factors(measured, [name, *others], len(weight))
+        rows, width = weight.numel() // weight.shape[-1], weight.shape[-1]
+        if width % _NARROWEST:
+            kinds[name] = FITS_ALL
+            continue
+        of_channels, of_rows = _factors(measured, [name, *others], rows)
         if of_channels is not None:
             inputs[name] = of_channels
-        shapes[name] = (weight.shape[0], weight.shape[1])
-        choices[name] = choices_of(weight, of_channels, of_rows)
+        shapes[name] = (rows, width)
+        choices[name] = choices_of(stored(weight).reshape(rows, width), of_channels, of_rows)
         if head is not None and weight is head.weight:
             heads.append(name)
-    return BlockPlan(choose_kinds(choices, budget_of(shapes, heads, quant)), inputs)
+    return BlockPlan(kinds | choose_kinds(choices, budget_of(shapes, heads, quant)), inputs)
 
 
 def _factors(measured: Importance, names: list[str], height: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """What errors in a weight's channels and in its rows count.
 
     Of a tied weight it is the head that counts: it reads every row for every token. An embedding alone has its
-    gradients along the channels, and its rows are read one at a time.
+    gradients along the channels, and its rows are read one at a time. Of experts each is met by its share of the rows.
     """
     for name in names:
         if name in measured.inputs:
-            return measured.inputs[name], measured.outputs[name]
+            of_rows = measured.outputs[name]
+            experts = height // len(of_rows)
+            return measured.inputs[name], of_rows.repeat(experts) / experts
     if names[0] not in measured.outputs:
         return None, None
     return measured.outputs[names[0]], torch.full((height,), 1 / height)

@@ -8,20 +8,19 @@ from torch import nn
 from agentkv_runtime._core import block_types
 from agentkv_runtime.export.cpu.block_ops import block_linear, block_lookup
 from agentkv_runtime.export.quantization import QuantizationError, Recipe
-from agentkv_runtime.hf.blocks import Blocks, blocks_of
+from agentkv_runtime.hf.blocks import Blocks
 from agentkv_runtime.hf.deferred import defer
 
-__all__ = ["BlockEmbedding", "BlockLinear", "blocks_for"]
+__all__ = ["BlockEmbedding", "BlockLinear", "check_blocks"]
 
 _KINDS = {kind: (name, inputs, size) for kind, name, inputs, size in block_types()}
 
 
-def blocks_for(weight: torch.Tensor, name: str, recipe: Recipe) -> Blocks:
+def check_blocks(blocks: Blocks | None, weight: torch.Tensor, name: str, recipe: Recipe) -> Blocks:
     """The blocks of a layer's weight `[O, I]`; the recipe notes their type and bits.
 
-    Raises QuantizationError where the source has none, or of a type that kernels do not read.
+    Raises QuantizationError where there are none, or of a type that kernels do not read.
     """
-    blocks = blocks_of(weight)
     if blocks is None:
         raise QuantizationError(
             f"{name} has no blocks of its own: only a GGUF file without an adapter is exported as it is. Choose bits "

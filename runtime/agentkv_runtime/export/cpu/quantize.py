@@ -9,7 +9,9 @@ from torch import nn
 from torchao.quantization import IntxUnpackedToInt8Tensor
 from transformers import PreTrainedModel
 
-from agentkv_runtime.export.cpu.block_layers import BlockEmbedding, BlockLinear, blocks_for
+from agentkv_runtime.export.blocks.making import planned_blocks
+from agentkv_runtime.export.blocks.recipe import BITS
+from agentkv_runtime.export.cpu.block_layers import BlockEmbedding, BlockLinear, check_blocks
 from agentkv_runtime.export.cpu.codes import GROUP_SIZE, Codes
 from agentkv_runtime.export.cpu.embeddings import CodeEmbedding, PackedEmbedding, TableEmbedding
 from agentkv_runtime.export.cpu.int8_experts import int8_expert_linear
@@ -18,7 +20,7 @@ from agentkv_runtime.export.cpu.sensitive import Layers, layers_at_8_bits
 from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe, embedding_scale
-from agentkv_runtime.hf.blocks import blocks_of, keep_blocks
+from agentkv_runtime.hf.blocks import blocks_of
 from agentkv_runtime.hf.deferred import defer, present, stored
 
 __all__ = ["quantize"]
@@ -105,19 +107,19 @@ def untie(model: PreTrainedModel | DraftHead) -> None:
     if isinstance(head, nn.Linear):
         tied = head.weight
         head.weight = defer(tied.shape, tied.dtype, lambda: stored(tied))
-        if (blocks := blocks_of(tied)) is not None:
-            keep_blocks(head.weight, blocks)
 
 
-def _keep_file(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Recipe) -> None:
-    """Puts layers in the model's place that run the blocks which its file has."""
+def _run_blocks(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Recipe) -> None:
+    """Puts layers in the model's place that run blocks: those which its file has, or those which the recipe makes."""
     embedding = _embedding(model)
-    table = blocks_for(embedding.weight, EMBEDDING, recipe)
+    layers_of_model = {EMBEDDING: embedding, **linears}
+    find = blocks_of if recipe.quant == "file" else planned_blocks(model, layers_of_model, recipe).get
+    table = check_blocks(find(embedding.weight), embedding.weight, EMBEDDING, recipe)
     layers: dict[str, BlockLinear] = {}
     for name, layer in linears.items():
         if not isinstance(layer, nn.Linear):
             raise QuantizationError(f"{name}: experts are not run in a file's own blocks yet. Choose bits with --quant")
-        blocks = blocks_for(layer.weight, name, recipe)
+        blocks = check_blocks(find(layer.weight), layer.weight, name, recipe)
         if blocks is table:  # the program has a tied head once
             recipe.counts.pop(name, None)
             recipe.bytes.pop(name)
@@ -136,11 +138,8 @@ def _is_plain(module: nn.Linear) -> bool:
 def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
     """Quantises every linear layer, also of experts, and the embedding in place; "none" changes nothing.
 
-    Raises QuantizationError naming a layer that does not divide into groups.
+    Raises QuantizationError naming a layer that does not divide into groups, or that has no blocks to run.
     """
-    untie(model)
-    if recipe.quant == "none":
-        return
     modules = model.named_modules(remove_duplicate=False)
     linears: Layers = {
         name: module
@@ -148,8 +147,11 @@ def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
         # A router may return more than its product.
         if isinstance(module, ExpertLinear) or (isinstance(module, nn.Linear) and _is_plain(module))
     }
-    if recipe.quant == "file":
-        _keep_file(model, linears, recipe)
+    if recipe.quant == "file" or recipe.quant in BITS:
+        _run_blocks(model, linears, recipe)
+        return
+    untie(model)
+    if recipe.quant == "none":
         return
     eight = layers_at_8_bits(linears, recipe)
     _check(linears, eight, recipe, _embedding(model).embedding_dim)

@@ -1,0 +1,65 @@
+"""A model's weights as blocks that are made when a program asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from agentkv_runtime._core import block_types, unpack_blocks
+from agentkv_runtime.export.blocks.plan import FITS_ALL, plan_blocks
+from agentkv_runtime.export.blocks.rows import quantize_rows
+from agentkv_runtime.export.quantization import QuantizationError, Recipe
+from agentkv_runtime.hf.blocks import Blocks
+from agentkv_runtime.hf.deferred import stored
+
+__all__ = ["planned_blocks"]
+
+_TYPES = {name: (kind, size / numbers) for kind, name, numbers, size in block_types()}
+
+
+def planned_blocks(model: Any, layers: Mapping[str, Any], recipe: Recipe) -> dict[torch.Tensor, Blocks]:
+    """The blocks that the weights of a model's layers become, by weight, in the bits that the recipe asks for.
+
+    They are made when they are loaded; the recipe notes then what of the weight was lost. Raises QuantizationError as
+    `plan_blocks` and `quantize_rows` do.
+    """
+    plan = plan_blocks(model, layers, recipe.quant, recipe.importance)
+    planned = {layers[name].weight: (name, kind) for name, kind in plan.kinds.items()}
+    tied = [layer.weight for layer in layers.values()]
+    return {
+        weight: _blocks(weight, name, kind, plan.inputs.get(name), recipe, sum(each is weight for each in tied) > 1)
+        for weight, (name, kind) in planned.items()
+    }
+
+
+def _blocks(
+    weight: torch.Tensor, name: str, kind: str, inputs: torch.Tensor | None, recipe: Recipe, tied: bool
+) -> Blocks:
+    def make() -> torch.Tensor:
+        numbers = stored(weight).flatten(0, -2)
+        rows = _halves(numbers) if kind == FITS_ALL else quantize_rows(numbers, kind, inputs)
+        recipe.errors[name] = _lost(rows, numbers, of_type)
+        return rows.unflatten(0, weight.shape[:-1])
+
+    of_type, bytes_each = _TYPES[kind]
+    return Blocks(of_type, round(weight.shape[-1] * bytes_each), cache(make) if tied else make)
+
+
+def _halves(numbers: torch.Tensor) -> torch.Tensor:
+    halves = numbers.half()
+    if not halves.isfinite().all():
+        raise QuantizationError("the weight holds numbers that half precision does not: choose 8da8w or none")
+    return halves.contiguous().view(torch.uint8)
+
+
+def _lost(rows: torch.Tensor, numbers: torch.Tensor, of_type: int) -> float:
+    """The norm of what rounding took, as a part of the weight's."""
+    lost = whole = 0.0
+    for some, packed in zip(numbers.split(1024), rows.split(1024), strict=True):
+        wide = some.float()
+        lost += float((torch.from_numpy(unpack_blocks(packed.numpy(), of_type)) - wide).square().sum())
+        whole += float(wide.square().sum())
+    return (lost / whole) ** 0.5 if whole else 0.0

@@ -25,6 +25,7 @@ LONG = 1100  # crosses the attention's segments of 512 positions twice
 MODELS: dict[str, tuple[str, str]] = {
     "llama-none": ("llama-gqa2-d64", "none"),
     "llama-8da4w": ("llama-gqa2-d64", "8da4w"),
+    "llama-q4": ("llama-gqa2-d64", "q4"),
     "mistral-none": ("mistral-gqa8-d80-w8", "none"),
     "qwen3-8da4w": ("qwen3-gqa4-d128-tied", "8da4w"),
 }
@@ -52,7 +53,8 @@ OTHER_MODELS: dict[str, tuple[str, str]] = {
 LATENTS = ("deepseek", "kimi")
 # Half pools on one model, since rounding happens on the way in; integer ones have kernels of their own.
 CASES = [
-    *((name, kv_dtype) for name in MODELS for kv_dtype in ("fp32", "int8", "int4")),
+    *((name, kv_dtype) for name in MODELS if name != "llama-q4" for kv_dtype in ("fp32", "int8", "int4")),
+    ("llama-q4", "fp16"),
     ("llama-none", "fp16"),
     ("llama-8da4w", "bf16"),
     ("llama-8da4w", "int8/int4"),

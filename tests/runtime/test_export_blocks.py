@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
 import torch
 from agentkv_runtime.export.blocks import (
     calibration_text,
+    calibration_windows,
     measure_importance,
     plan_blocks,
     quantize_rows,
     windows_of,
 )
 from agentkv_runtime.export.blocks.kinds import KINDS
+from agentkv_runtime.export.blocks.making import planned_blocks
 from agentkv_runtime.export.blocks.recipe import BITS, Choice, budget_of, choices_of, choose_kinds
-from agentkv_runtime.export.quantization import QuantizationError
+from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe
+from agentkv_runtime.hf.deferred import loading_as_it_runs
+from agentkv_runtime.hf.load import stream_model
+from agentkv_runtime.tokenizer import Tokenizer
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.models import tiny_tokenizer
 
 BITS_OF = {"q4_0": 4, "q4_1": 4, "q5_0": 5, "q5_1": 5, "q8_0": 8, "q4_k": 4, "q5_k": 5, "q6_k": 6}
 
@@ -165,18 +174,24 @@ def test_the_budget_goes_to_what_gains_most_per_byte() -> None:
         choose_kinds({"narrow": []}, 35)
 
 
+SMALL: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
+
 def model(tied: bool) -> LlamaForCausalLM:
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=128,
-        hidden_size=64,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        tie_word_embeddings=tied,
-    )
-    return LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(LlamaConfig(**SMALL, tie_word_embeddings=tied)).eval()
+
+
+def layers_of(net: Any) -> dict[str, Any]:
+    linears = {name: layer for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
+    return {EMBEDDING: net.get_input_embeddings(), **linears}
 
 
 def weight_of(net: nn.Module, name: str) -> torch.Tensor:
@@ -191,28 +206,61 @@ def tokens() -> torch.Tensor:
 @pytest.mark.parametrize("quant", BITS)
 def test_a_plan_keeps_to_its_budget(tied: bool, quant: str) -> None:
     net = model(tied)
-    plan = plan_blocks(net, quant, measure_importance(net, tokens()))
+    layers = layers_of(net)
+    plan = plan_blocks(net, layers, quant, measure_importance(net, tokens()))
     assert ("lm_head" in plan.kinds) is not tied
-    weights = {name: weight_of(net, name) for name in plan.kinds}
-    made = {name: plan.make_blocks(name, w) for name, w in weights.items()}
-    assert {name: kind for name, (kind, _) in made.items()} == plan.kinds
-    shapes = {name: (w.shape[0], w.shape[1]) for name, w in weights.items()}
-    heads = ["model.embed_tokens" if tied else "lm_head"]
-    assert sum(packed.nbytes for _, packed in made.values()) <= budget_of(shapes, heads, quant)
+    made = {name: quantize_rows(layers[name].weight, kind, plan.inputs[name]) for name, kind in plan.kinds.items()}
+    shapes = {name: tuple(layers[name].weight.shape) for name in plan.kinds}
+    heads = [EMBEDDING if tied else "lm_head"]
+    assert sum(packed.nbytes for packed in made.values()) <= budget_of(shapes, heads, quant)
     if quant == "q8":
         assert set(plan.kinds.values()) == {"q8_0"}
 
 
+def test_rows_that_no_blocks_divide_become_halves() -> None:
+    net = LlamaForCausalLM(LlamaConfig(**SMALL | {"hidden_size": 48, "intermediate_size": 96})).eval()
+    layers = layers_of(net)
+    plan = plan_blocks(net, layers, "q4")
+    assert plan.kinds["model.layers.0.self_attn.q_proj"] == "f16"
+    assert plan.kinds["model.layers.0.mlp.down_proj"] in KINDS
+    weight = layers["model.layers.0.self_attn.q_proj"].weight
+    rows = planned_blocks(net, layers, Recipe("q4"))[weight].load()
+    assert torch.equal(rows.view(torch.float16), weight.detach().half())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_blocks_are_made_when_they_are_loaded_and_what_is_lost_is_noted(tied: bool) -> None:
+    net = model(tied)
+    layers, recipe = layers_of(net), Recipe("q4", importance=measure_importance(net, tokens()))
+    planned = planned_blocks(net, layers, recipe)
+    assert planned.keys() == {layer.weight for layer in layers.values()}
+    assert recipe.errors == {}
+    for weight, blocks in planned.items():
+        rows = blocks.load()
+        assert rows.shape == (len(weight), blocks.row_bytes)
+        want = torch.from_numpy(gguf.dequantize(rows.numpy(), gguf.GGMLQuantizationType(blocks.type)))
+        name = next(name for name, layer in layers.items() if layer.weight is weight)
+        assert recipe.errors[name] == pytest.approx(float((want - weight).norm() / weight.norm()), rel=1e-3)
+        assert torch.equal(rows, blocks.load())
+
+
+def test_few_rows_that_count_are_not_missed() -> None:
+    w = weight(outputs=4096, inputs=512)
+    of_rows = torch.zeros(4096)
+    of_rows[17] = 1000.0
+    full = {c.kind: c.loss for c in choices_of(w[17:18], None, of_rows[17:18])}
+    for choice in choices_of(w, None, of_rows):
+        assert choice.loss == pytest.approx(full[choice.kind], rel=0.5)
+
+
 def test_larger_budgets_never_lose_more() -> None:
     net = model(tied=False)
-    lost = []
+    layers, lost = layers_of(net), []
     for quant in ("q4", "q5", "q6", "q8"):
-        plan = plan_blocks(net, quant)
         total = 0.0
-        for name in plan.kinds:
-            w = weight_of(net, name)
-            kind, packed = plan.make_blocks(name, w)
-            total += float((read(packed, kind) - w).square().sum())
+        for name, kind in plan_blocks(net, layers, quant).kinds.items():
+            weight = layers[name].weight.detach()
+            total += float((read(quantize_rows(weight, kind), kind) - weight).square().sum())
         lost.append(total)
     assert all(less < more for more, less in pairwise(lost))
 
@@ -225,7 +273,7 @@ def test_importance_is_the_mean_square_of_inputs_and_gradients() -> None:
     importance = measure_importance(net, windows)
     hook.remove()
     name = "model.layers.1.mlp.down_proj"
-    assert torch.allclose(importance.inputs[name], torch.cat(seen, 1)[0].square().mean(0), rtol=1e-4)
+    assert torch.allclose(importance.inputs[name], torch.cat([rows.flatten(0, 1) for rows in seen]).square().mean(0), rtol=1e-4)
     for each in importance.outputs.values():
         assert (each >= 0).all()
         assert each.any()
@@ -258,3 +306,33 @@ def test_windows_are_taken_from_all_of_a_text() -> None:
     with pytest.raises(QuantizationError, match="Give one of 100"):
         windows_of(range(99), length=100)
     assert len(calibration_text()) > 100_000
+
+
+def test_importance_of_a_model_that_loads_as_it_runs_is_that_of_one_in_memory(tmp_path: Path) -> None:
+    net = model(tied=True)
+    net.save_pretrained(tmp_path)
+    streamed = stream_model(tmp_path)
+    assert streamed is not None
+    want = measure_importance(net, tokens())
+    shares: list[float] = []
+    with loading_as_it_runs(streamed):
+        got = measure_importance(streamed, tokens(), shares.append)
+    assert got.inputs.keys() == want.inputs.keys()
+    assert got.outputs.keys() == want.outputs.keys() == {EMBEDDING, *want.inputs}
+    for name, values in want.outputs.items():
+        assert torch.allclose(got.outputs[name], values, rtol=1e-4), name
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert not any(layer.training for layer in streamed.modules())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"short", "Give one of 256"), (b"\xff\xfe", "not UTF-8 text"), (None, "No such file")],
+)
+def test_texts_that_nothing_is_measured_on(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "text"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(QuantizationError, match=said):
+        calibration_windows(Tokenizer(tiny_tokenizer(384)), path)

@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from agentkv_runtime._core import InvalidTensor, block_types, pack_blocks, unpack_blocks
+from agentkv_runtime._core import InvalidTensor, pack_blocks, unpack_blocks
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_folder
 from agentkv_runtime.folder import ModelFolder
@@ -18,39 +18,13 @@ from agentkv_runtime.sources.gguf import GGUFWeights, load_gguf
 from agentkv_runtime.sources.source import described
 from gguf import GGMLQuantizationType as Q
 
+from tests.blocks import SCALES, TYPES, dequantized, random_blocks
 from tests.driver import native_driver
 from tests.models import tiny_model, tiny_spec
 from tests.runtime.sources.gguf_files import write_gguf
 
 SHAPE: dict[str, Any] = {"hidden": 256, "intermediate": 256, "head_dim": 64, "layers": 2}
 TOKENS = [(7 * i) % 29 + 3 for i in range(40)]
-TYPES = {name: (kind, inputs, size) for kind, name, inputs, size in block_types()}
-SCALES = {"q2_k": (80, 84), "q3_k": (108, 110), "q6_k": (208, 210)}  # where 16-bit floats lie in a block
-MINIMA = ("q4_1", "q5_1", "q4_k", "q5_k")
-
-
-def random_blocks(name: str, outputs: int, blocks: int, seed: int = 0) -> Any:
-    """Rows of any codes, with scales of an ordinary size and of both signs."""
-    _, _, size = TYPES[name]
-    generator = np.random.default_rng(seed)
-    rows = generator.integers(0, 256, (outputs, blocks, size), dtype=np.uint8)
-    if name == "mxfp4":
-        rows[..., 0] = generator.integers(100, 140, rows.shape[:2])
-    elif name == "f32":
-        rows[:] = generator.standard_normal(rows.shape[:2], dtype=np.float32)[..., None].view(np.uint8)
-    else:
-        begin, end = SCALES.get(name, (0, 4 if name in MINIMA else 2))
-        halves = generator.normal(0, 0.01, (*rows.shape[:2], (end - begin) // 2)).astype(np.float16)
-        rows[..., begin:end] = halves.view(np.uint8)
-    return rows.reshape(outputs, -1)
-
-
-def dequantized(name: str, rows: Any) -> Any:
-    kind = Q(TYPES[name][0])
-    floats = {Q.F32: np.float32, Q.F16: np.float16}
-    return gguf.dequantize(rows.view(floats[kind]) if kind in floats else rows, kind).astype(np.float32)
-
-
 @pytest.mark.parametrize("name", TYPES)
 def test_panels_keep_what_a_file_says_to_the_bit(name: str) -> None:
     rows = random_blocks(name, outputs=67, blocks=3 if TYPES[name][1] > 1 else 30)

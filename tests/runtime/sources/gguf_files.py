@@ -14,6 +14,7 @@ import torch
 from gguf import GGMLQuantizationType as Q
 from transformers import PreTrainedModel
 
+from tests.blocks import random_blocks
 from tests.models import CHAT_TEMPLATE, TURN_END, tiny_tokenizer
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
@@ -32,7 +33,6 @@ def write_gguf(
         kinds[type(value)](name, value)
     names = gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == kind), 8)
     kept: dict[str, torch.Tensor] = {}
-    generator = np.random.default_rng(0)
     for name, parameter in model.named_parameters():
         weights = parameter.detach().numpy()
         if kind == "gemma3" and "norm" in name:
@@ -43,7 +43,7 @@ def write_gguf(
             weights = _permuted(weights, permuted)
         stored = name_in_file(names, name)
         as_type = qtype if weights.ndim == 2 else Q.F32
-        data = _q4_k(weights.shape, generator) if as_type == Q.Q4_K else gguf.quantize(weights, as_type)
+        data = _blocks(weights, as_type, seed=len(kept))
         writer.add_tensor(stored, data, raw_dtype=as_type)
         back = gguf.dequantize(data, as_type).reshape(weights.shape)
         if permuted:
@@ -105,8 +105,11 @@ def _unpermuted(weights: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weights.shape))
 
 
-def _q4_k(shape: tuple[int, ...], generator: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Blocks of any codes and scales: the package reads this type and does not write it."""
-    blocks = generator.integers(0, 256, (shape[0], shape[1] // 256, 144), dtype=np.uint8)
-    blocks[..., :4] = np.array([2e-4, 1e-3], np.float16).view(np.uint8)  # the scale of scales, and of minima
-    return blocks.reshape(shape[0], -1)
+def _blocks(weights: npt.NDArray[np.float32], qtype: Q, seed: int) -> npt.NDArray[np.uint8]:
+    """The weights in blocks; random ones of the types that the package reads and does not write."""
+    try:
+        blocks: npt.NDArray[np.uint8] = gguf.quantize(weights, qtype)
+    except NotImplementedError:
+        per_row = weights.shape[1] // gguf.GGML_QUANT_SIZES[qtype][0]
+        blocks = random_blocks(qtype.name.lower(), len(weights), per_row, seed, scale=2e-4)
+    return blocks

@@ -78,7 +78,10 @@ def choices_of(
     rows = weight[::stride].detach().float()
     counts = relative_importance(inputs, width)
     squares = torch.ones(width) if inputs is None else inputs
-    gradients = torch.ones(len(rows)) if outputs is None else outputs[::stride]
+    gradients = torch.ones(height) if outputs is None else outputs
+    # Gradients differ by orders between the rows of a head, their errors hardly: few rows say what the others lose.
+    tried = gradients[::stride] if gradients[::stride].any() else torch.ones(len(rows))
+    scale = float(gradients.sum() / tried.sum())
     found = []
     for of in KINDS.values():
         if width % of.block:
@@ -86,7 +89,7 @@ def choices_of(
         groups = rows.reshape(-1, of.block // of.group, of.group)
         grid = fit_grid(of, groups, counts.expand_as(rows).reshape(groups.shape))
         errors = (grid.values(grid.codes(groups)).view_as(rows) - rows).square_()
-        loss = float(gradients @ errors @ squares) / 2 * height / len(rows)
+        loss = float(tried @ errors @ squares) / 2 * scale
         found.append(Choice(of.name, height * of.row_bytes(width), loss))
     return found
 

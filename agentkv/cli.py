@@ -80,7 +80,7 @@ def export(
     quant: Annotated[
         Quantization | None,
         typer.Option(
-            help="Weights: none; on cpu file (a GGUF file's own blocks, which is its default), 8da8w (int8) or 8da4w"
+            help="Weights: none; file (a GGUF file's own blocks, which is its default); on cpu 8da8w (int8) or 8da4w"
             " (int4), with int8 activations; on mlx affine8 or affine4. Without it a Hugging Face folder's are none."
         ),
     ] = None,

@@ -108,10 +108,10 @@ def export_folder(
     then turns short histories by its long factors, too. With `features` it also returns what EAGLE-3 draft heads read.
     Activations, and weights that are not quantised, become `dtype`.
 
-    `quant` of "file" runs the blocks that a GGUF file has, and is the default of such a file without an adapter. The CPU
-    takes them as they are, with activations in 8 bits for each block of inputs. MLX takes the codes of types that give
-    32 numbers a scale, and has the others in new codes of 8 bits. Else weights are not quantised unless `quant` says it,
-    those of a GGUF file being dequantised first.
+    `quant` of "file" runs the blocks that a GGUF file has, and is the default of such a file without an adapter. The
+    CPU takes them as they are, with activations in 8 bits for each block of inputs. MLX takes the codes of types that
+    give 32 numbers a scale, and gives the others new codes of 8 bits. Else weights are not quantised unless `quant`
+    says it, those of a GGUF file being dequantised first.
 
     `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
     nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits, and

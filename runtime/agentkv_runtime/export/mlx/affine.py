@@ -1,4 +1,4 @@
-"""Weights of 4, 5 or 8 bits, per group of a row: w is about scale * q + bias. Laid out as MLX's quantised products want.
+"""Weights of 4, 5 or 8 bits per group of a row: w is about scale * q + bias. Laid out as MLX's quantised products want.
 
 Integers q lie along the row as one string of bits from the lowest up; scales and biases have one column per group.
 """
@@ -78,7 +78,9 @@ def affine_pack(pieces: Iterable[Grouped], shape: Sequence[int], group: int, bit
 def affine_error(made: AffineWeight, weight: torch.Tensor) -> float:
     """The norm of what it changed of a weight, beside the weight's own."""
     lost = own = 0.0
-    parts = (part.flatten(0, -2).split(ROWS_AT_ONCE) for part in (weight.detach(), made.packed, made.scales, made.biases))
+    parts = (
+        part.flatten(0, -2).split(ROWS_AT_ONCE) for part in (weight.detach(), made.packed, made.scales, made.biases)
+    )
     for rows, packed, scales, biases in zip(*parts, strict=True):
         back = affine_dequantize(packed, scales.float(), biases.float(), made.group, made.bits)
         lost += float((back - rows).double().square().sum())
@@ -99,15 +101,15 @@ def _quantize_rows(rows: torch.Tensor, bits: int, group: int, dtype: torch.dtype
 
 def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Codes `[..., I]` as words `[..., I bits / 32]`: eight of them are `bits` bytes."""
-    eights = codes.unflatten(-1, (-1, 8)).long() << bits * torch.arange(8)
+    eights: torch.Tensor = codes.unflatten(-1, (-1, 8)).long() << bits * torch.arange(8)
     joined = eights.sum(-1, keepdim=True).view(torch.uint8)[..., :bits]
     return joined.flatten(-2).contiguous().view(torch.uint32)
 
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """The codes of `_packed`, int64."""
-    eights = words.view(torch.uint8).unflatten(-1, (-1, bits)).long() << 8 * torch.arange(bits)
-    codes = eights.sum(-1, keepdim=True) >> bits * torch.arange(8) & (1 << bits) - 1
+    eights: torch.Tensor = words.view(torch.uint8).unflatten(-1, (-1, bits)).long() << 8 * torch.arange(bits)
+    codes: torch.Tensor = eights.sum(-1, keepdim=True) >> bits * torch.arange(8) & (1 << bits) - 1
     return codes.flatten(-2)
 
 

@@ -14,7 +14,7 @@ from agentkv_runtime.metadata import Kept, LayerShape
 
 from ._console import bytes_text, print_rows, reporting
 from ._quality import Measurement
-from ._weights import print_weights, size_text
+from ._weights import print_weights, quantization_text, size_text
 
 if TYPE_CHECKING:
     from agentkv_runtime.folder import ModelFolder
@@ -74,7 +74,7 @@ def inspect(
         ("source", facts.source),
         ("architecture", facts.model_type),
         ("backend", facts.backend),
-        ("quantisation", facts.quantization),
+        ("quantisation", quantization_text(facts)),
         ("activations", facts.dtype),
         ("program", size_text(facts)),
         ("layers", _layers_text(facts)),

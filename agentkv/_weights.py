@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,6 +61,16 @@ def size_text(facts: Manifest) -> str:
     count = sum(facts.weight_counts.values())
     bits = f", {8 * facts.model_bytes / count:.1f} bits per weight" if count else ""
     return f"{bytes_text(facts.model_bytes)}{bits}"
+
+
+def quantization_text(facts: Manifest) -> str:
+    """How weights are quantised, with the types that a file's weights have, or had and became; the most frequent first.
+
+    Without types just the quantisation.
+    """
+    counts = Counter(facts.weight_types.values()).most_common()
+    types = ", ".join(f"{count} {kind}" for kind, count in counts)
+    return f"{facts.quantization}: {types}" if types else facts.quantization
 
 
 def loss_text(facts: Manifest) -> str | None:

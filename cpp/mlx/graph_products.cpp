@@ -21,10 +21,10 @@ mx::array linear(const Call& call) {
 void check_affine(const Instruction& instruction, const GraphBlob&) {
   const std::int64_t group = instruction.ints[0], bits = instruction.ints[1];
   if (group != 32 && group != 64 && group != 128) refuse("groups of ", group);
-  if (bits != 4 && bits != 8) refuse(bits, " bits");
+  if (bits != 4 && bits != 5 && bits != 8) refuse(bits, " bits");
 }
 
-// Weights of 4 or 8 bits: packed [..., I * bits / 32] uint32, scales and biases [..., I / group].
+// Weights of 4, 5 or 8 bits: packed [..., I * bits / 32] uint32, scales and biases [..., I / group].
 struct Packed {
   const mx::array &codes, &scales, &biases;
   int group, bits;
@@ -40,9 +40,9 @@ struct Packed {
         scales.shape() != biases.shape() || scales.dtype() != biases.dtype() || rows(scales) != rows(codes)) {
       refuse("packed weights, scales and biases that do not fit each other");
     }
-    const std::int64_t groups = scales.shape(-1);
-    if (std::int64_t{codes.shape(-1)} * (32 / bits) != groups * group) {
-      refuse(std::int64_t{codes.shape(-1)} * (32 / bits), " packed columns for ", groups, " groups of ", group);
+    const std::int64_t groups = scales.shape(-1), words = codes.shape(-1);
+    if (words * 32 != groups * group * bits) {
+      refuse(words, " words of ", bits, "-bit codes for ", groups, " groups of ", group);
     }
   }
 

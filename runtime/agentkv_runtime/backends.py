@@ -120,7 +120,7 @@ BACKENDS = {
             kv_dtypes=("fp32", "fp16", "bf16", "int8", "int8/int4", "int4"),
             load=_load_mlx,
             backend_id="AgentKVMLX",
-            quantizations=("none", "affine8", "affine4"),
+            quantizations=("none", "file", "affine8", "affine4"),
             dtypes=("fp32", "fp16", "bf16"),
             usual=("affine4", "fp16"),
         ),

@@ -99,7 +99,8 @@ class Manifest(BaseModel):
     weight_bytes: dict[str, Bytes] = Field(default_factory=dict)
     """Bytes that each layer's weight takes in the program, scales included."""
     weight_types: dict[str, str] = Field(default_factory=dict)
-    """The block type of each layer's weight that is run in the blocks of a GGUF file, such as `q4_k`."""
+    """The type that each layer's weight has in a GGUF file that is run in its own blocks, such as `q4_k`; where its
+    values are others in the program, also what it became: `q6_k as affine8`."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from agentkv_runtime.folder import read_model_folder
 
-from agentkv._weights import Weight, loss_text, print_weights, size_text
+from agentkv._weights import Weight, loss_text, print_weights, quantization_text, size_text
 from tests.runtime.folders import write_folder
 
 
@@ -113,3 +113,11 @@ def test_sizes_and_loss_in_words(tmp_path: Path) -> None:
     assert f"differ from their own by {100 * lost:.2f}% (relative error, weighted by size)" in str(loss_text(facts))
     older = read_model_folder(write_folder(tmp_path / "older")).manifest
     assert (size_text(older), loss_text(older)) == ("7 B", None)
+
+
+def test_types_of_a_file_are_counted(tmp_path: Path) -> None:
+    types = {"the embedding": "q6_k as affine8", "a.0.up": "q4_k", "a.1.up": "q4_k"}
+    facts = read_model_folder(write_folder(tmp_path / "model", quantization="file", weight_types=types)).manifest
+    assert quantization_text(facts) == "file: 2 q4_k, 1 q6_k as affine8"
+    older = read_model_folder(write_folder(tmp_path / "older", quantization="8da4w")).manifest
+    assert quantization_text(older) == "8da4w"

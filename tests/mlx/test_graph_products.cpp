@@ -43,7 +43,7 @@ void computed_indices_are_checked_too() {
 
 // A matrix of 5 x 64 in groups of 32: packed by MLX, multiplied out by MLX, used by the graph.
 void packed_weights_stand_for_what_they_unpack_to() {
-  for (const int bits : {4, 8}) {
+  for (const int bits : {4, 5, 8}) {
     const int columns = 64 * bits / 32;
     GraphWriter graph;
     const auto x = graph.input(kF32, {-1, 64}), indices = graph.input(kI64, {-1});
@@ -88,7 +88,7 @@ void packed_weights_that_do_not_fit_are_refused() {
         .run({rows(Floats(static_cast<std::size_t>(width)), {1, width})});
   };
   CHECK_EQ(run(16, 2, 64, 5).size(), 5u);
-  CHECK_THROWS(run(16, 3, 64, 5), InvalidTensor, "AFFINE_LINEAR", "64 packed columns for 3 groups of 32");
+  CHECK_THROWS(run(16, 3, 64, 5), InvalidTensor, "AFFINE_LINEAR", "16 words of 8-bit codes for 3 groups of 32");
   CHECK_THROWS(run(16, 2, 32, 5), InvalidTensor, "does not fit its rows");
   CHECK_THROWS(run(16, 2, 64, 1), InvalidTensor, "its bias does not have 5 elements");
 }
@@ -146,7 +146,7 @@ void rows_meet_the_experts_that_they_chose() {
 void packed_experts_stand_for_what_they_unpack_to() {
   const Floats weight = noise(kExperts * kOut * kIn, 2), bias = noise(kExperts * kOut, 3);
   for (const bool per_choice : {false, true}) {
-    for (const int bits : {4, 8}) {
+    for (const int bits : {4, 5, 8}) {
       GraphWriter graph;
       const auto x = graph.input(kF32, Sizes(per_choice ? 3 : 2, -1)), chosen = graph.input(kI64, {-1});
       const auto packed = graph.constant("q", kU32, {kExperts, kOut, kIn * bits / 32});

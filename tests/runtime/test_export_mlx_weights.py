@@ -17,7 +17,7 @@ from agentkv_runtime.export.mlx.affine import (
     group_size,
 )
 from agentkv_runtime.export.mlx.quantize import AffineEmbedding, AffineLinear, quantize_affine
-from agentkv_runtime.export.quantization import QuantizationError
+from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe
 
 from tests.models import tiny_model, tiny_spec
 
@@ -53,7 +53,7 @@ def test_each_weight_is_within_half_a_step(bits: int, columns: int, group: int, 
     assert ((exact - w).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, 5, 8])
 @pytest.mark.parametrize("group", [32, 64])
 def test_the_layout_is_the_one_of_mlx(bits: int, group: int) -> None:
     import mlx.core as mx
@@ -88,19 +88,24 @@ def test_the_largest_group_that_divides() -> None:
 def test_rows_that_no_group_divides_name_the_layer() -> None:
     model = tiny_model(tiny_spec("llama", intermediate=80))
     with pytest.raises(QuantizationError, match=r"affine4 groups .* rows of model\.layers\.0\.mlp\.down_proj have 80"):
-        quantize_affine(model, 4, torch.float32)
+        quantize_affine(model, Recipe("affine4"), torch.float32)
 
 
 def test_a_tied_head_shares_the_bytes_and_a_scaled_embedding_its_factor() -> None:
     model: Any = tiny_model(tiny_spec("gemma3"))
     tokens = torch.arange(6)[None]
     embedded = model.get_input_embeddings()(tokens)
-    quantize_affine(model, 8, torch.float32)
+    recipe = Recipe("affine8")
+    quantize_affine(model, recipe, torch.float32)
     table = model.get_input_embeddings()
     assert isinstance(table, AffineEmbedding)
     assert isinstance(model.lm_head, AffineLinear)
     assert table.packed is model.lm_head.packed
     assert table.scale == 8.0
+    assert recipe.bytes[EMBEDDING] == table.packed.nbytes + table.scales.nbytes + table.biases.nbytes
+    assert "lm_head" not in recipe.bytes
+    assert set(recipe.bits.values()) == {8}
+    assert all(0 < error < 0.01 for error in recipe.errors.values())
     torch.testing.assert_close(table(tokens), embedded, rtol=0.02, atol=0.02)
 
 

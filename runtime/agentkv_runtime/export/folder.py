@@ -110,11 +110,12 @@ def export_folder(
     then turns short histories by its long factors, too. With `features` it also returns what EAGLE-3 draft heads read.
     Activations, and weights that are not quantised, become `dtype`.
 
-    `quant` of "file" runs the blocks that a GGUF file has as they are, with activations in 8 bits for each block of
-    inputs; it is the default of such a file without an adapter, where the backend runs blocks. "q4", "q5", "q6" and
-    "q8" make such blocks of any weights, of the types that lose least of the model in so many bits on average: a text,
-    in the file `calibrate` or else one that ships with Python, is read first to see what an error in each weight costs.
-    "q4" is the default of other models for the CPU, as "affine4" is for MLX. "none" quantises nothing.
+    `quant` of "file" runs the blocks that a GGUF file has, and is the default of such a file without an adapter. The
+    CPU takes them as they are, with activations in 8 bits for each block of inputs. MLX takes the codes of types that
+    give 32 numbers a scale, and gives the others new codes of 8 bits. "q4", "q5", "q6" and "q8" make such blocks of any
+    weights, of the types that lose least of the model in so many bits on average: a text, in the file `calibrate` or
+    else one that ships with Python, is read first to see what an error in each weight costs. "q4" is the default of
+    other models for the CPU, "affine4" of those for MLX; "none" quantises nothing.
 
     `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
     nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits, and

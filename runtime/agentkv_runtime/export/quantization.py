@@ -39,7 +39,8 @@ class Recipe:
     bits: dict[str, int] = field(default_factory=dict)
     """Of each weight that is quantised, by the layer's name; it fills while the model is prepared."""
     kinds: dict[str, str] = field(default_factory=dict)
-    """The block type of each weight that is run in a file's own blocks; it fills while the model is prepared."""
+    """The type of each weight in a file whose own blocks are run, and what it became where its values changed; it fills
+    while the model is prepared."""
     errors: dict[str, float] = field(default_factory=dict)
     """Relative error of each weight by the layer's name; it fills while weights are packed."""
     counts: dict[str, int] = field(default_factory=dict)

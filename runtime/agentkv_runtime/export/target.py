@@ -68,7 +68,7 @@ def usual_quantization(backend: str, own_bits: bool) -> Quantization:
 
 
 def runs_blocks(backend: str) -> bool:
-    """Does the backend run the blocks of GGUF files as they are?"""
+    """Does the backend run GGUF files in their own blocks?"""
     return backend in PROGRAM_BACKENDS and "file" in PROGRAM_BACKENDS[backend].quantizations
 
 

@@ -1,29 +1,35 @@
-"""Weights of 4 or 8 bits, per group of a row: w is about scale * q + bias. Laid out as MLX's quantised products want.
+"""Weights of 4, 5 or 8 bits per group of a row: w is about scale * q + bias. Laid out as MLX's quantised products want.
 
-Integers q lie along the row from the lowest bits up, 8 or 4 of them to a uint32; scales and biases have one column
-per group.
+Integers q lie along the row as one string of bits from the lowest up; scales and biases have one column per group.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 __all__ = [
+    "ROWS_AT_ONCE",
     "AffineWeight",
+    "Grouped",
     "affine_dequantize",
     "affine_embedding",
+    "affine_error",
     "affine_linear",
+    "affine_pack",
     "affine_quantize",
     "check_affine",
     "group_size",
 ]
 
+ROWS_AT_ONCE = 2048
+"""Whose temporaries are in memory together."""
 _GROUP_SIZES = (64, 32)
-_ROWS_AT_ONCE = 8192
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
@@ -38,6 +44,15 @@ class AffineWeight:
     group: int
     bits: int
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes in a program."""
+        return sum(part.nbytes for part in (self.packed, self.scales, self.biases))
+
+
+Grouped: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Codes uint8 `[O, I]`, scales and biases `[O, I / group]`."""
+
 
 def group_size(width: int) -> int | None:
     """How many neighbours of a row share a scale: the largest size that divides rows of that width; None for none."""
@@ -47,17 +62,33 @@ def group_size(width: int) -> int | None:
 def affine_quantize(weight: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> AffineWeight:
     """Quantises weight `[..., I]` float32. Scales and biases are rounded to `dtype` first and q chosen for those."""
     every = weight.detach().flatten(0, -2)
-    pieces = [_quantize_rows(rows, bits, group, dtype) for rows in every.split(_ROWS_AT_ONCE)]
+    pieces = (_quantize_rows(rows, bits, group, dtype) for rows in every.split(ROWS_AT_ONCE))
+    return affine_pack(pieces, weight.shape[:-1], group, bits)
+
+
+def affine_pack(pieces: Iterable[Grouped], shape: Sequence[int], group: int, bits: int) -> AffineWeight:
+    """The weight `[*shape, I]` of pieces of its rows."""
     packed, scales, biases = (
-        nn.Parameter(torch.cat(parts).unflatten(0, weight.shape[:-1]), requires_grad=False)
-        for parts in zip(*pieces, strict=True)
+        nn.Parameter(torch.cat(parts).unflatten(0, tuple(shape)), requires_grad=False)
+        for parts in zip(*((_packed(codes, bits), *others) for codes, *others in pieces), strict=True)
     )
     return AffineWeight(packed, scales, biases, group, bits)
 
 
-def _quantize_rows(
-    rows: torch.Tensor, bits: int, group: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def affine_error(made: AffineWeight, weight: torch.Tensor) -> float:
+    """The norm of what it changed of a weight, beside the weight's own."""
+    lost = own = 0.0
+    parts = (
+        part.flatten(0, -2).split(ROWS_AT_ONCE) for part in (weight.detach(), made.packed, made.scales, made.biases)
+    )
+    for rows, packed, scales, biases in zip(*parts, strict=True):
+        back = affine_dequantize(packed, scales.float(), biases.float(), made.group, made.bits)
+        lost += float((back - rows).double().square().sum())
+        own += float(rows.double().square().sum())
+    return (lost / own) ** 0.5 if own else 0.0
+
+
+def _quantize_rows(rows: torch.Tensor, bits: int, group: int, dtype: torch.dtype) -> Grouped:
     grouped = rows.float().unflatten(-1, (-1, group))
     low, high = grouped.amin(-1), grouped.amax(-1)
     levels = (1 << bits) - 1
@@ -65,20 +96,28 @@ def _quantize_rows(
     scales = ((high - low) / levels).to(dtype)
     scales = torch.where(scales == 0, torch.ones_like(scales), scales)
     q = (grouped - biases.float()[..., None]).div_(scales.float()[..., None])
-    q8 = q.round_().clamp_(0, levels).to(torch.uint8).flatten(-2)
-    if bits == 4:
-        q8 = q8[:, 0::2] | q8[:, 1::2] << 4
-    return q8.contiguous().view(torch.uint32), scales, biases
+    return q.round_().clamp_(0, levels).to(torch.uint8).flatten(-2), scales, biases
+
+
+def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Codes `[..., I]` as words `[..., I bits / 32]`: eight of them are `bits` bytes."""
+    eights: torch.Tensor = codes.unflatten(-1, (-1, 8)).long() << bits * torch.arange(8)
+    joined = eights.sum(-1, keepdim=True).view(torch.uint8)[..., :bits]
+    return joined.flatten(-2).contiguous().view(torch.uint32)
+
+
+def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """The codes of `_packed`, int64."""
+    eights: torch.Tensor = words.view(torch.uint8).unflatten(-1, (-1, bits)).long() << 8 * torch.arange(bits)
+    codes: torch.Tensor = eights.sum(-1, keepdim=True) >> bits * torch.arange(8) & (1 << bits) - 1
+    return codes.flatten(-2)
 
 
 def affine_dequantize(
     packed: torch.Tensor, scales: torch.Tensor, biases: torch.Tensor, group: int, bits: int
 ) -> torch.Tensor:
     """The matrix, or rows of it, `[..., I]` in the dtype of the scales."""
-    q = packed.view(torch.uint8)
-    if bits == 4:
-        q = torch.stack((q & 15, q >> 4), dim=-1).flatten(-2)
-    grouped = q.unflatten(-1, (-1, group)).to(scales.dtype)
+    grouped = _unpacked(packed, bits).unflatten(-1, (-1, group)).to(scales.dtype)
     weight: torch.Tensor = grouped * scales[..., None] + biases[..., None]
     return weight.flatten(-2)
 

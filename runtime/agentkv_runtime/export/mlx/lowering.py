@@ -32,9 +32,7 @@ class _MlxLowering:
         for name in _tied_linears(model):
             recipe.counts.pop(name, None)
             recipe.bytes.pop(name, None)
-        prepare(model, recipe.quant, dtype)
-        if recipe.quant != "none":
-            recipe.bytes.clear()  # nobody counts what groups add
+        prepare(model, recipe, dtype)
 
     def partitioner(self) -> WholeProgramPartitioner:
         return WholeProgramPartitioner()

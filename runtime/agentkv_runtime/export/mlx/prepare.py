@@ -12,12 +12,11 @@ from torch.nn import functional
 from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.mlx.quantize import quantize_affine
 from agentkv_runtime.export.norms import RmsNorm, replace_norms
+from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
-from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.manifest import DType
 
 __all__ = ["LayerNorm", "prepare"]
-
-_BITS = {"affine8": 8, "affine4": 4}
 
 
 class LayerNorm(nn.Module):
@@ -53,10 +52,10 @@ def _cast(model: nn.Module, dtype: torch.dtype) -> None:
                 tensor.data = tensor.data.to(dtype)
 
 
-def prepare(model: Any, quant: Quantization, dtype: DType) -> None:
-    """Rewrites a float32 model in place. Raises QuantizationError naming a layer that does not fit `quant`."""
+def prepare(model: Any, recipe: Recipe, dtype: DType) -> None:
+    """Rewrites a float32 model in place. Raises QuantizationError naming a layer that does not fit the recipe."""
     replace_norms(model, _norms)
     own_expert_layers(model)
-    if quant != "none":
-        quantize_affine(model, _BITS[quant], TORCH_DTYPES[dtype])
+    if recipe.quant != "none":
+        quantize_affine(model, recipe, TORCH_DTYPES[dtype])
     _cast(model, TORCH_DTYPES[dtype])

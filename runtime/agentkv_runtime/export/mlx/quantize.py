@@ -11,14 +11,18 @@ from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.mlx.affine import (
     AffineWeight,
     affine_embedding,
+    affine_error,
     affine_linear,
     affine_quantize,
     group_size,
 )
 from agentkv_runtime.export.mlx.affine_experts import affine_expert_linear
-from agentkv_runtime.export.quantization import QuantizationError, embedding_scale
+from agentkv_runtime.export.mlx.file_weights import file_weight
+from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe, embedding_scale
 
 __all__ = ["AffineEmbedding", "AffineExperts", "AffineLinear", "quantize_affine"]
+
+_BITS = {"affine8": 8, "affine4": 4}
 
 
 class _AffineModule(nn.Module):
@@ -81,33 +85,44 @@ def _is_plain(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
-@torch.no_grad()
-def quantize_affine(model: Any, bits: int, dtype: torch.dtype) -> None:
-    """Replaces every linear layer and the token embedding of a float32 model in place; a tied head shares its bytes.
+def _fewer_bits(weight: torch.Tensor, name: str, recipe: Recipe, dtype: torch.dtype) -> AffineWeight:
+    group = group_size(weight.shape[-1])
+    if group is None:
+        raise QuantizationError(
+            f"{recipe.quant} groups 64 or 32 weights, but the rows of {name} have {weight.shape[-1]}: use none"
+        )
+    made = affine_quantize(weight, _BITS[recipe.quant], group, dtype)
+    recipe.errors[name] = affine_error(made, weight)
+    return made
 
-    Scales and biases are `dtype`. Raises QuantizationError naming a layer whose rows do not divide into groups.
+
+@torch.no_grad()
+def quantize_affine(model: Any, recipe: Recipe, dtype: torch.dtype) -> None:
+    """Replaces linear layers and the token embedding of a float32 model in place; a tied head shares its bytes.
+
+    Those of a GGUF file that are floats there stay as they are. Scales and biases are `dtype`. Raises QuantizationError
+    naming a layer whose rows do not divide into groups.
     """
     # By the weight itself, which tied layers share.
-    quantized: dict[torch.Tensor, AffineWeight] = {}
+    quantized: dict[torch.Tensor, AffineWeight | None] = {}
+    choose = file_weight if recipe.quant == "file" else _fewer_bits
 
-    def weight_of(weight: torch.Tensor, name: str) -> AffineWeight:
+    def weight_of(weight: torch.Tensor, name: str) -> AffineWeight | None:
         if weight not in quantized:
-            width = weight.shape[-1]
-            group = group_size(width)
-            if group is None:
-                raise QuantizationError(
-                    f"affine{bits} groups 64 or 32 weights, but the rows of {name} have {width}: use none"
-                )
-            quantized[weight] = affine_quantize(weight, bits, group, dtype)
+            made = quantized[weight] = choose(weight, name, recipe, dtype)
+            if made is not None:
+                recipe.bits[name], recipe.bytes[name] = made.bits, made.nbytes
         return quantized[weight]
 
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, nn.Embedding):
         raise QuantizationError(f"cannot quantise a token embedding of type {type(embedding).__name__}")
-    table = weight_of(embedding.weight, "the embedding")
-    model.set_input_embeddings(AffineEmbedding(table, embedding_scale(embedding)))
+    if (table := weight_of(embedding.weight, EMBEDDING)) is not None:
+        model.set_input_embeddings(AffineEmbedding(table, embedding_scale(embedding)))
     for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            if _is_plain(child) or isinstance(child, ExpertLinear):
-                kind = AffineExperts if isinstance(child, ExpertLinear) else AffineLinear
-                setattr(parent, name, kind(weight_of(child.weight, f"{path}.{name}".lstrip(".")), child.bias))
+            if not (_is_plain(child) or isinstance(child, ExpertLinear)):
+                continue
+            kind = AffineExperts if isinstance(child, ExpertLinear) else AffineLinear
+            if (made := weight_of(child.weight, f"{path}.{name}".lstrip("."))) is not None:
+                setattr(parent, name, kind(made, child.bias))

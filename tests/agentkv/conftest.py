@@ -110,7 +110,7 @@ def eagle_folder(tiny_hf_folder: Callable[..., Path], export_cache: ExportCache,
         from tests.runtime.draft_heads import head_weights, write_head
 
         source = tiny_hf_folder("llama")
-        export_folder(source, out, max_tokens=64, max_logits=64, features=True)
+        export_folder(source, out, quant="none", max_tokens=64, max_logits=64, features=True)
         head = write_head(tmp_path_factory.mktemp("head"), head_weights(draft_vocab=128))
         export_draft(head, source, out, max_tokens=64, max_logits=64)
 

@@ -86,7 +86,7 @@ def drafted_folder(
         from agentkv_runtime.export import export_draft, export_folder
 
         source = tiny_hf_folder("llama", head_dim=32)
-        export_folder(source, out, backend="mlx", max_tokens=64, max_logits=64, features=True)
+        export_folder(source, out, backend="mlx", quant="none", max_tokens=64, max_logits=64, features=True)
         head = write_head(tmp_path_factory.mktemp("head"), head_weights(draft_vocab=128))
         export_draft(head, source, out, max_tokens=64, max_logits=64)
 

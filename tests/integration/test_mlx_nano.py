@@ -23,7 +23,7 @@ def folders(export_cache: ExportCache) -> dict[str, Path]:
 
     return {
         backend: export_cache.get(
-            f"nano-{backend}", lambda out, backend=backend: export_folder(WEIGHTS, out, backend=backend)
+            f"nano-{backend}", lambda out, backend=backend: export_folder(WEIGHTS, out, backend=backend, quant="none")
         )
         for backend in ("cpu", "mlx")
     }

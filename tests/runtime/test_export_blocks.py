@@ -335,4 +335,4 @@ def test_texts_that_nothing_is_measured_on(tmp_path: Path, content: bytes | None
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(QuantizationError, match=said):
-        calibration_windows(Tokenizer(tiny_tokenizer(384)), path)
+        calibration_windows(Tokenizer(tiny_tokenizer(384)), model(tied=True).config, path)

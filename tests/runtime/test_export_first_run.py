@@ -73,11 +73,11 @@ def test_what_is_not_finite_is_not_written(tiny_hf_folder: FolderFactory, tmp_pa
     norm = "model.norm.weight"
     src = with_weights(tiny_hf_folder("llama", layers=1), tmp_path / "nan", norm, float("nan"))
     with pytest.raises(ExportError, match="not finite in transformers"):
-        export_folder(src, tmp_path / "out", max_tokens=8, max_logits=8)
+        export_folder(src, tmp_path / "out", quant="none", max_tokens=8, max_logits=8)
     # 1e30 is a float32 and no half.
     src = with_weights(tiny_hf_folder("llama", layers=1), tmp_path / "large", norm, 1e30)
     with pytest.raises(ExportError, match="not finite: try another"):
-        export_folder(src, tmp_path / "out", backend="mlx", dtype="fp16", max_tokens=8, max_logits=8)
+        export_folder(src, tmp_path / "out", backend="mlx", quant="none", dtype="fp16", max_tokens=8, max_logits=8)
     weights = head_weights()
     weights["norm.weight"][0] = float("nan")
     with pytest.raises(ExportError, match="not finite"):
@@ -104,6 +104,6 @@ def test_a_tokenizer_that_does_not_work_is_found_before_anything_is_loaded(
         (src / "tokenizer.json").write_text(text)
         said: list[str] = []
         with pytest.raises(ExportError, match=r"tokenizer|decoder"):
-            export_folder(src, tmp_path / "out", progress=said.append)
+            export_folder(src, tmp_path / "out", quant="none", progress=said.append)
         assert said == []
     assert [path.name for path in tmp_path.iterdir()] == ["src"]

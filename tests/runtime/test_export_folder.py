@@ -32,7 +32,7 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     folder.verify()
     manifest = folder.manifest
     assert (manifest.max_tokens, manifest.max_logits, manifest.vocab_size) == (8, 4, config["vocab_size"])
-    assert (manifest.model_type, manifest.quantization, manifest.n_layers) == ("llama", "none", 1)
+    assert (manifest.model_type, manifest.quantization, manifest.n_layers) == ("llama", "q4", 1)
     assert (manifest.backend, manifest.dtype) == ("cpu", "fp32")
     assert (manifest.source, manifest.call_format) == ("older model", "hermes")
     assert manifest.max_positions == config["max_position_embeddings"]
@@ -41,6 +41,7 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     assert folder.tokenizer.eos_ids[:2] == [0, 2]
     assert folder.tokenizer.has_chat_template
     assert said[0] == "loading torch"
+    assert "measuring which weights count" in said
     assert said[-3:] == ["writing the folder", "running it once", "putting it in place"]
     assert shares == sorted(shares)
     assert len(shares) > len(said)  # partitions are counted, too
@@ -71,7 +72,7 @@ def test_a_folder_for_mlx_says_so(tiny_hf_folder: FolderFactory, tmp_path: Path)
 
 def test_what_a_backend_does_not_have_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(
-        ExportError, match="backend cpu has no quantisation 'affine4': choose from none, file, 8da8w, 8da4w"
+        ExportError, match="backend cpu has no quantisation 'affine4': choose from none, file, q4, q5, q6, q8, 8da8w, 8da4w"
     ):
         export_folder(tmp_path / "nowhere", tmp_path / "out", quant="affine4")
 
@@ -80,8 +81,10 @@ def test_what_a_backend_does_not_have_is_refused_before_anything_is_read(tmp_pat
     ("options", "message"),
     [
         ({"quant": "8da8w", "int8": ["lm_head"]}, "only 8da4w keeps some layers at 8 bits"),
-        ({"embedding": 8}, "only 8da8w and 8da4w keep the token embedding at 8 bits, and this is none"),
-        ({"embedding": 4}, "only 8da8w and 8da4w keep the token embedding at 4 bits, and this is none"),
+        ({"embedding": 8}, "only 8da8w and 8da4w keep the token embedding at 8 bits, and this is q4"),
+        ({"embedding": 4}, "only 8da8w and 8da4w keep the token embedding at 4 bits, and this is q4"),
+        ({"quant": "none", "calibrate": "text"}, r"only q4, q5, q6, q8 read a calibration text \(text\), and this is none"),
+        ({"calibrate": "/no/such/text"}, "/no/such/text: no such file. Give a text to calibrate on"),
         ({"quant": "8da4w", "embedding": 2}, "the token embedding has 16, 8 or 4 bits, not 2"),
     ],
 )

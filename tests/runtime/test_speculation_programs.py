@@ -39,7 +39,7 @@ def target(hf: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
     from agentkv_runtime.export import export_draft, export_folder
 
     root = tmp_path_factory.mktemp("target")
-    folder = export_folder(hf, root / "model", max_tokens=64, max_logits=64, features=True)
+    folder = export_folder(hf, root / "model", quant="none", max_tokens=64, max_logits=64, features=True)
     export_draft(write_head(hf, root / "head"), hf, folder.path, max_tokens=64, max_logits=32)
     return read_model_folder(folder.path)
 

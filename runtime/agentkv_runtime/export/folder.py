@@ -251,7 +251,7 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
     with spilling_to(folder):
         with _named(source.weights, "cannot be lowered"):
-            windows = calibration_windows(tokenizer, options.calibrate) if options.quant in OWN_BLOCKS else None
+            windows = calibration_windows(tokenizer, text, options.calibrate) if options.quant in OWN_BLOCKS else None
             lowered = lower_model(model, quant=recipe, **options.lowering(), calibration=windows, progress=tell)
         del model
         tell("writing the folder")

@@ -20,6 +20,7 @@ from agentkv_runtime.tokenizer import Tokenizer
 __all__ = ["Importance", "calibration_text", "calibration_windows", "measure_importance", "windows_of"]
 
 _SKIPPED = 60_000  # characters at the text's beginning, which the measurement of perplexity reads
+_LENGTH = 256  # tokens of a window
 _TOGETHER = 2  # windows whose logits and activations are in memory at once
 
 
@@ -41,16 +42,18 @@ def calibration_text() -> str:
     return default_text()[_SKIPPED:]
 
 
-def calibration_windows(tokenizer: Tokenizer, path: Path | None = None) -> torch.Tensor:
-    """int64 `[W, T]`: windows of the text in a file, or of one that ships with Python.
+def calibration_windows(tokenizer: Tokenizer, config: Any, path: Path | None = None) -> torch.Tensor:
+    """int64 `[W, T]`: windows of the text in a file, or of one that ships with Python, as a model's config allows them.
 
     Raises QuantizationError for a file that cannot be read as UTF-8, is above 16 MiB or has no whole window.
     """
     text = read_text(path, QuantizationError) if path else calibration_text()
-    return windows_of(tokenizer.encode(text, bos=False, parse_special=False), tokenizer.bos_ids)
+    ids = [each for each in tokenizer.encode(text, bos=False, parse_special=False) if each < config.vocab_size]
+    positions = getattr(config, "max_position_embeddings", None) or _LENGTH
+    return windows_of(ids, tokenizer.bos_ids, length=min(_LENGTH, positions))
 
 
-def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 8, length: int = 256) -> torch.Tensor:
+def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 8, length: int = _LENGTH) -> torch.Tensor:
     """int64 `[count, length]`, fewer for a short text: stretches of a text's tokens, taken evenly from all of it.
 
     `first` are the tokens that each window begins with, for models that want a beginning of a sequence. Raises

@@ -239,6 +239,19 @@ class ExpertLinear(Instruction):
 
 
 @dataclass(frozen=True)
+class BlockExpertLinear(Instruction):
+    """As `ExpertLinear`, over blocks."""
+
+    opcode = 19
+    src: View
+    dst: View
+    experts: int
+    chosen: int
+    weight: Blocks
+    bias: int
+
+
+@dataclass(frozen=True)
 class WeightedSum(Instruction):
     """dst = the sum over heads of weights times src."""
 
@@ -323,7 +336,7 @@ class Program:
     @property
     def weights(self) -> list[Weight | Blocks]:
         """Of its linear layers and lookups."""
-        weighted = Linear | ExpertLinear | BlockLinear | BlockLookup
+        weighted = Linear | ExpertLinear | BlockLinear | BlockExpertLinear | BlockLookup
         return [each.weight for each in self.instructions if isinstance(each, weighted)]
 
     def pack(self) -> bytes:

@@ -9,7 +9,7 @@ from torch import nn
 from torchao.quantization import IntxUnpackedToInt8Tensor
 from transformers import PreTrainedModel
 
-from agentkv_runtime.export.cpu.block_layers import BlockEmbedding, BlockLinear, blocks_for
+from agentkv_runtime.export.cpu.block_layers import BlockEmbedding, BlockExperts, BlockLinear, blocks_for
 from agentkv_runtime.export.cpu.codes import GROUP_SIZE, Codes
 from agentkv_runtime.export.cpu.embeddings import CodeEmbedding, PackedEmbedding, TableEmbedding
 from agentkv_runtime.export.cpu.int8_experts import int8_expert_linear
@@ -113,15 +113,13 @@ def _keep_file(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Reci
     """Puts layers in the model's place that run the blocks which its file has."""
     embedding = _embedding(model)
     table = blocks_for(embedding.weight, EMBEDDING, recipe)
-    layers: dict[str, BlockLinear] = {}
+    layers: dict[str, BlockLinear | BlockExperts] = {}
     for name, layer in linears.items():
-        if not isinstance(layer, nn.Linear):
-            raise QuantizationError(f"{name}: experts are not run in a file's own blocks yet. Choose bits with --quant")
         blocks = blocks_for(layer.weight, name, recipe)
         if blocks is table:  # the program has a tied head once
             recipe.counts.pop(name, None)
             recipe.bytes.pop(name)
-        layers[name] = BlockLinear(layer, blocks)
+        layers[name] = BlockLinear(layer, blocks) if isinstance(layer, nn.Linear) else BlockExperts(layer, blocks)
     model.set_input_embeddings(BlockEmbedding(embedding, table, embedding_scale(embedding)))
     for name, block_layer in layers.items():
         owner, _, attribute = name.rpartition(".")

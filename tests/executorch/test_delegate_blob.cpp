@@ -109,6 +109,7 @@ struct Layers {
 struct Experts {
   std::uint32_t experts = 3, chosen = 1, bias = 1, n_bias = 24, dst_place = 2;
   std::int32_t src_heads = 1, weights_dim = 2, sum_dim = 8;
+  bool blocks = false;  // or packed integers
   std::int64_t choices = 2, head_stride = 8, token_stride = 16;
 
   Bytes payload() const {
@@ -122,9 +123,11 @@ struct Experts {
     out.u32(1).u32(n_bias);
     for (std::uint32_t i = 0; i < n_bias; ++i) out.put(0.5f);
     out.u32(2);
-    out.u32(11).view(0, 0, src_heads, 32 / src_heads, 0, 32 / src_heads, 32);
+    out.u32(blocks ? 19 : 11).view(0, 0, src_heads, 32 / src_heads, 0, 32 / src_heads, 32);
     out.view(dst_place, 0, 2, 8, 0, head_stride, token_stride);
-    out.u32(experts).u32(chosen).u32(1).put('w').u32(4).u32(32).u32(bias);
+    out.u32(experts).u32(chosen).u32(1).put('w');
+    blocks ? out.u32(2) : out.u32(4).u32(32);
+    out.u32(bias);
     out.u32(12).view(2, 0, 2, 8, 0, 8, 16).view(0, 2, 1, weights_dim, 0, 0, 2).view(1, 0, 1, sum_dim, 0, 0, 8);
     return out.bytes;
   }
@@ -298,9 +301,11 @@ void refused_layers(const std::function<void(Layers&)>& change, const std::strin
 }
 
 void refused_experts(const std::function<void(Experts&)>& change, const std::string& why) {
-  Experts experts;
-  change(experts);
-  refused(with_header(experts.payload()), why);
+  for (const bool blocks : {false, true}) {
+    Experts experts{.blocks = blocks};
+    change(experts);
+    refused(with_header(experts.payload()), why);
+  }
 }
 
 void refused_mixers(const std::function<void(Mixers&)>& change, const std::string& why) {
@@ -382,6 +387,13 @@ void experts_parse() {
   CHECK_EQ(op.dst.heads, 2);
   CHECK_EQ(op.bias, 1u);
   CHECK_EQ(std::get<WeightedSum>(blob.instructions.at(1)).weights.dim, 2);
+  const Blob in_blocks = parse(with_header(Experts{.blocks = true}.payload()));
+  const auto& of_blocks = std::get<BlockExpertLinear>(in_blocks.instructions.at(0));
+  CHECK_EQ(of_blocks.experts, 3u);
+  CHECK_EQ(of_blocks.chosen, 1u);
+  CHECK(of_blocks.weight.name == "w");
+  CHECK_EQ(of_blocks.weight.type, 2);
+  CHECK_EQ(of_blocks.bias, 1u);
 }
 
 void experts_that_cannot_be_are_refused() {

@@ -38,6 +38,7 @@ OTHER_MODELS: dict[str, tuple[str, str]] = {
     "deepseek3-none": ("deepseek3-latent", "none"),
     "qwen3moe-none": ("qwen3-experts", "none"),
     "qwen3moe-8da4w": ("qwen3-experts", "8da4w"),
+    "qwen3moe-q4": ("qwen3-experts", "q4"),
     "gptoss-8da4w": ("gptoss-sinks-experts-w8", "8da4w"),
     "llama4-8da8w": ("llama4-chunks-experts-w8", "8da8w"),
     "bloom-8da4w": ("bloom-alibi", "8da4w"),

@@ -20,6 +20,7 @@ from agentkv_runtime.export.blocks import (
 from agentkv_runtime.export.blocks.kinds import KINDS
 from agentkv_runtime.export.blocks.making import planned_blocks
 from agentkv_runtime.export.blocks.recipe import BITS, Choice, budget_of, choices_of, choose_kinds
+from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe
 from agentkv_runtime.hf.deferred import loading_as_it_runs
 from agentkv_runtime.hf.load import stream_model
@@ -27,7 +28,7 @@ from agentkv_runtime.tokenizer import Tokenizer
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tests.models import tiny_tokenizer
+from tests.models import tiny_model, tiny_spec, tiny_tokenizer
 
 BITS_OF = {"q4_0": 4, "q4_1": 4, "q5_0": 5, "q5_1": 5, "q8_0": 8, "q4_k": 4, "q5_k": 5, "q6_k": 6}
 
@@ -281,6 +282,37 @@ def test_importance_is_the_mean_square_of_inputs_and_gradients() -> None:
     assert all(torch.equal(values, again.inputs[layer]) for layer, values in importance.inputs.items())
     assert all(parameter.requires_grad and parameter.grad is None for parameter in net.parameters())
     assert not any(layer._forward_hooks for layer in net.modules() if isinstance(layer, nn.Linear))
+
+
+def test_importance_of_experts_is_that_of_the_rows_that_meet_one() -> None:
+    net: Any = tiny_model(tiny_spec("qwen3_moe", vocab=128))
+    windows = tokens()
+    want = measure_importance(net, windows)  # of the model's own code
+    own_expert_layers(net)
+    experts = net.model.layers[1].mlp.experts
+    seen: dict[str, list[torch.Tensor]] = {"rows": [], "gradients": []}
+
+    def keep(_layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        seen["rows"].append(inputs[0].detach().flatten(0, -2))
+        output.register_hook(lambda gradient: seen["gradients"].append(gradient.flatten(0, -2)))
+
+    for layer in (experts.gate_up_proj, experts.down_proj):
+        name = f"model.layers.1.mlp.experts.{'gate_up_proj' if layer is experts.gate_up_proj else 'down_proj'}"
+        hook = layer.register_forward_hook(keep)
+        got = measure_importance(net, windows)
+        hook.remove()
+        rows, gradients = (torch.cat(each) for each in seen.values())
+        assert len(gradients) == windows[:, 1:].numel() * 3  # choices
+        assert torch.allclose(got.inputs[name], rows.square().mean(0), rtol=1e-4)
+        over_all = gradients.square().sum(0) / (windows[:, 1:].numel() * 8)
+        assert torch.allclose(got.outputs[name], over_all, rtol=1e-4)
+        seen = {"rows": [], "gradients": []}
+    assert set(got.inputs) - set(want.inputs) == {
+        f"model.layers.{layer}.mlp.experts.{name}_proj" for layer in (0, 1) for name in ("gate_up", "down")
+    }
+    for kept, expected in ((got.inputs, want.inputs), (got.outputs, want.outputs)):
+        for name, values in expected.items():
+            assert torch.allclose(kept[name], values, rtol=1e-3, atol=1e-7), name
 
 
 def test_importance_predicts_which_layer_is_more_sensitive() -> None:

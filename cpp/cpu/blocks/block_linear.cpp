@@ -3,26 +3,16 @@
 #include <algorithm>
 
 #include "core/errors.h"
-#include "core/isa.h"
 #include "core/message.h"
 #include "cpu/blocks/activation_blocks.h"
-#include "cpu/kernels/block_table.h"
+#include "cpu/blocks/block_panels.h"
 #include "cpu/linear/panels.h"
 #include "cpu/tasks.h"
 
 namespace agentkv::cpu {
-
-AGENTKV_DEFINE_MATRIX_KERNELS(BlockKernelTable, block_kernels)
-
 namespace {
 
 constexpr std::size_t kLookupsPerTask = 16;
-
-auto float_kernel(BlockType type) {
-  const BlockKernelTable& kernels = block_kernels();
-  if (type == BlockType::F32) return kernels.multiply_f32;
-  return type == BlockType::F16 ? kernels.multiply_f16 : kernels.multiply_bf16;
-}
 
 }  // namespace
 
@@ -36,37 +26,14 @@ void block_linear(const float* x, std::size_t x_stride, int rows, const BlockWei
                          shape.inputs, " and ", outputs, " floats, ", x_stride, " and ", y_stride,
                          " apart: they overlap");
   if (rows <= 0) return;
-  const BlockTypeInfo& info = block_type_info(static_cast<std::int32_t>(shape.type));
-  const int panels = (shape.outputs + kPanel - 1) / kPanel;
-  const int per_task = panels_per_task(weight.panel_bytes(), rows);
+  const int panels = panels_of(shape), per_task = panels_per_task(weight.panel_bytes(), rows);
   thread_local ActivationBlocks kept;
   ActivationBlocks& codes = kept;  // the name of a thread_local variable would be another thread's in there
-  if (info.group > 0) codes.assign(x, rows, shape.inputs, x_stride, shape.type, parallel_for);
+  if (meets_codes(shape.type)) codes.assign(x, rows, shape.inputs, x_stride, shape.type, parallel_for);
   run_tasks(static_cast<std::size_t>((panels + per_task - 1) / per_task), parallel_for, [&](std::size_t i) {
-    const int first = static_cast<int>(i) * per_task, end = std::min(panels, first + per_task);
-    const int n = std::min(end * kPanel, shape.outputs) - first * kPanel;
-    const float* own_bias = bias.empty() ? nullptr : bias.data() + first * kPanel;
-    if (info.group == 0) {
-      return float_kernel(shape.type)({.panels = weight.panel(first),
-                                       .inputs = shape.inputs,
-                                       .outputs = n,
-                                       .x = x,
-                                       .x_stride = x_stride,
-                                       .rows = rows,
-                                       .bias = own_bias,
-                                       .y = y + first * kPanel,
-                                       .y_stride = y_stride});
-    }
-    block_kernels().multiply[info.format]({.panels = weight.panel(first),
-                                           .panel_bytes = weight.panel_bytes(),
-                                           .inputs = shape.inputs,
-                                           .outputs = n,
-                                           .x = codes.view(),
-                                           .rows = rows,
-                                           .bias = own_bias,
-                                           .y = y + first * kPanel,
-                                           .y_stride = y_stride,
-                                           .scratch = scratch_of(rows)});
+    const int first = static_cast<int>(i) * per_task;
+    multiply_panels(weight, {first, std::min(per_task, panels - first)}, {x, x_stride, codes.view(), rows}, bias,
+                    y + first * kPanel, y_stride);
   });
 }
 

@@ -3,30 +3,11 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "cpu/heads_view.h"
 #include "cpu/linear/packed_linear.h"
 
 namespace agentkv::cpu {
-
-// Slots of rows (slot t * k + i is choice i of k of row t), by the expert that each chose; in order where they chose
-// the same.
-class Routes {
- public:
-  // experts [slots]. Keeps its memory for the next call. Throws InvalidTensor for one that is not in [0, n_experts).
-  void assign(std::span<const std::int64_t> experts, int n_experts);
-
-  std::span<const std::int32_t> slots() const { return slots_; }
-  std::span<const std::int32_t> of(int expert) const { return slots().subspan(begin(expert), count(expert)); }
-  std::size_t begin(int expert) const { return begin_[static_cast<std::size_t>(expert)]; }
-
- private:
-  std::size_t count(int expert) const { return begin(expert + 1) - begin(expert); }
-
-  std::vector<std::size_t> begin_;
-  std::vector<std::int32_t> slots_;
-};
 
 // y[t, i] = W[chosen[t, i]] x[t, i] + bias[chosen[t, i]], the weights all of one shape [O, I]; rows of x are quantised
 // where the weights are integers.

@@ -12,6 +12,7 @@
 
 #include "core/cache_builders.h"
 #include "core/errors.h"
+#include "cpu/blocks/block_experts.h"
 #include "cpu/blocks/block_linear.h"
 #include "cpu/kv_cache.h"
 #include "cpu/linear/experts.h"
@@ -128,6 +129,10 @@ class Call {
   void operator()(const delegate::ExpertLinear& op) {
     cpu::expert_linear(read(op.src), integers(op.chosen, op.dst.heads), weights_.of(op), constant(op.bias),
                        write(op.dst), parallel_for);
+  }
+  void operator()(const delegate::BlockExpertLinear& op) {
+    cpu::block_expert_linear(read(op.src), integers(op.chosen, op.dst.heads), weights_.of(op), constant(op.bias),
+                             write(op.dst), parallel_for);
   }
   void operator()(const delegate::WeightedSum& op) {
     cpu::weighted_sum(read(op.src), read(op.weights), write(op.dst), parallel_for);

@@ -119,6 +119,9 @@ Instruction read_instruction(BlobReader& in) {
     case 18:
       return read_op(in, &BlockLookup::ids, &BlockLookup::dst, &BlockLookup::weight, &BlockLookup::rows,
                      &BlockLookup::factor);
+    case 19:
+      return read_op(in, &BlockExpertLinear::src, &BlockExpertLinear::dst, &BlockExpertLinear::experts,
+                     &BlockExpertLinear::chosen, &BlockExpertLinear::weight, &BlockExpertLinear::bias);
     default:
       throw ProgramError(std::string(kOwner) + ": instruction " + std::to_string(opcode) +
                          ", which this build does not have; install the agentkv that exported the model, or export it "

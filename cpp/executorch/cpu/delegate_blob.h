@@ -107,6 +107,13 @@ struct BlockLookup {
   std::int32_t rows = 1;
   float factor = 1;
 };
+// As ExpertLinear, W in blocks, each expert's from a panel of its own on.
+struct BlockExpertLinear {
+  View src, dst;
+  std::uint32_t experts = 1, chosen = 0;
+  Blocks weight;
+  std::uint32_t bias = 0;
+};
 // dst = the sum over heads of weights [T, src.heads] times src.
 struct WeightedSum {
   View src, weights, dst;
@@ -145,7 +152,7 @@ struct Gated {
 };
 using Instruction =
     std::variant<Copy, RmsNorm, RopeTable, Rope, UpdateAndAttend, Linear, Add, Activate, Gated, ExpertLinear,
-                 WeightedSum, Convolve, Multiply, LinearAttend, Scan, BlockLinear, BlockLookup>;
+                 WeightedSum, Convolve, Multiply, LinearAttend, Scan, BlockLinear, BlockLookup, BlockExpertLinear>;
 
 struct Value {
   DType dtype = DType::Float32;

@@ -79,18 +79,8 @@ class Checker {
     if (op.dst.heads != 1 || op.rows < 1) damaged("a lookup of heads, or in no rows");
     if (!std::isfinite(op.factor)) damaged("a factor that is no number");
   }
-  void operator()(const ExpertLinear& op) const {
-    inside(op.src);
-    writable(op.dst);
-    if (op.src.heads != 1 && op.src.heads != op.dst.heads) damaged("experts over other choices");
-    if (overlap(op.src, op.dst)) damaged("experts in place");
-    slots(op.src);
-    slots(op.dst);
-    per_row(op.chosen, op.dst.heads, "the choice of experts");
-    if (op.experts < 1 || op.experts > kMaxExperts) damaged(std::to_string(op.experts) + " experts");
-    const std::size_t outputs = std::size_t{op.experts} * static_cast<std::size_t>(op.dst.dim);
-    if (op.bias != 0 && constant(op.bias - 1).size() != outputs) damaged("a bias of another width");
-  }
+  void operator()(const ExpertLinear& op) const { experts(op); }
+  void operator()(const BlockExpertLinear& op) const { experts(op); }
   void operator()(const WeightedSum& op) const {
     inside(op.src);
     inside(op.weights);
@@ -197,6 +187,18 @@ class Checker {
     if (shape.empty() || shape[0].constant != 0 || shape[0].per_token != 1 || rest != width) {
       damaged(what + " has not " + std::to_string(width) + " for each row");
     }
+  }
+  void experts(const auto& op) const {
+    inside(op.src);
+    writable(op.dst);
+    if (op.src.heads != 1 && op.src.heads != op.dst.heads) damaged("experts over other choices");
+    if (overlap(op.src, op.dst)) damaged("experts in place");
+    slots(op.src);
+    slots(op.dst);
+    per_row(op.chosen, op.dst.heads, "the choice of experts");
+    if (op.experts < 1 || op.experts > kMaxExperts) damaged(std::to_string(op.experts) + " experts");
+    const std::size_t outputs = std::size_t{op.experts} * static_cast<std::size_t>(op.dst.dim);
+    if (op.bias != 0 && constant(op.bias - 1).size() != outputs) damaged("a bias of another width");
   }
   // Heads and rows, counted one behind the other, lie at equal distances.
   static void slots(const View& view) {

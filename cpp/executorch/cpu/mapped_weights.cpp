@@ -43,55 +43,42 @@ std::span<const std::byte> span_of(const executorch::runtime::FreeableBuffer& by
 }  // namespace
 
 MappedWeights::MappedWeights(const delegate::Blob& blob, const executorch::runtime::NamedDataMap* data) {
-  const auto shape = [](const auto& op) {
-    return cpu::LinearShape{op.dst.dim, op.src.dim, op.weight.bits, op.weight.group};
+  const auto packed = [&](const auto& op, std::size_t experts) {
+    const cpu::LinearShape shape{op.dst.dim, op.src.dim, op.weight.bits, op.weight.group};
+    find(weights_, op.weight.name, shape, cpu::packed_linear_bytes(shape), experts, data);
+  };
+  const auto blocks = [&](const auto& op, int outputs, int inputs, std::size_t experts) {
+    const cpu::BlockShape shape{outputs, inputs, static_cast<cpu::BlockType>(op.weight.type)};
+    find(blocks_, op.weight.name, shape, cpu::block_panel_bytes(shape), experts, data);
   };
   for (const auto& instruction : blob.instructions) {
-    if (const auto* op = std::get_if<delegate::Linear>(&instruction)) find(op->weight, shape(*op), 1, data);
-    if (const auto* op = std::get_if<delegate::BlockLinear>(&instruction)) {
-      find(op->weight, {op->dst.dim, op->src.dim, static_cast<cpu::BlockType>(op->weight.type)}, data);
-    }
-    if (const auto* op = std::get_if<delegate::BlockLookup>(&instruction)) {
-      find(op->weight, {op->rows, op->dst.dim, static_cast<cpu::BlockType>(op->weight.type)}, data);
-    }
-    if (const auto* op = std::get_if<delegate::ExpertLinear>(&instruction)) {
-      find(op->weight, shape(*op), op->experts, data);
+    if (const auto* op = std::get_if<delegate::Linear>(&instruction)) packed(*op, 1);
+    if (const auto* op = std::get_if<delegate::ExpertLinear>(&instruction)) packed(*op, op->experts);
+    if (const auto* op = std::get_if<delegate::BlockLinear>(&instruction)) blocks(*op, op->dst.dim, op->src.dim, 1);
+    if (const auto* op = std::get_if<delegate::BlockLookup>(&instruction)) blocks(*op, op->rows, op->dst.dim, 1);
+    if (const auto* op = std::get_if<delegate::BlockExpertLinear>(&instruction)) {
+      blocks(*op, op->dst.dim, op->src.dim, op->experts);
     }
   }
 }
 
-void MappedWeights::find(const delegate::Weight& weight, const cpu::LinearShape& shape, std::size_t experts,
-                         const executorch::runtime::NamedDataMap* data) {
-  const std::size_t each = cpu::packed_linear_bytes(shape);
-  require<ProgramError>(each <= std::numeric_limits<std::size_t>::max() / experts, "weight ", weight.name, " of ",
-                        experts, " experts is larger than memory can be; export the model again");
-  const std::size_t wanted = each * experts;
-  if (const auto known = weights_.find(weight.name); known != weights_.end()) {
-    const auto& packed = known->second.packed;
-    require<ProgramError>(packed.size() == experts && packed[0].shape() == shape, "weight ", weight.name,
+template <class Packed, class Shape>
+void MappedWeights::find(ByName<Packed>& known, const std::string& name, const Shape& shape, std::size_t each,
+                         std::size_t experts, const executorch::runtime::NamedDataMap* data) {
+  require<ProgramError>(each <= std::numeric_limits<std::size_t>::max() / experts, "weight ", name, " of ", experts,
+                        " experts is larger than memory can be; export the model again");
+  if (const auto at = known.find(name); at != known.end()) {
+    const auto& packed = at->second.packed;
+    require<ProgramError>(packed.size() == experts && packed[0].shape() == shape, "weight ", name,
                           " is used in two shapes; export the model again");
     return;
   }
-  auto found = find_bytes(weight.name, wanted, data);
+  auto found = find_bytes(name, each * experts, data);
   const std::span bytes = span_of(found);
-  std::vector<cpu::PackedLinear> packed;
+  std::vector<Packed> packed;
   for (std::size_t e = 0; e < experts; ++e) packed.emplace_back(shape, bytes.subspan(e * each, each));
   read_ahead(bytes.data(), bytes.size());
-  weights_.try_emplace(weight.name, Mapped{std::move(found), std::move(packed)});
-}
-
-void MappedWeights::find(const delegate::Blocks& blocks, const cpu::BlockShape& shape,
-                         const executorch::runtime::NamedDataMap* data) {
-  const std::size_t wanted = cpu::block_panel_bytes(shape);
-  if (const auto known = blocks_.find(blocks.name); known != blocks_.end()) {
-    require<ProgramError>(known->second.weight.shape() == shape, "weight ", blocks.name,
-                          " is used in two shapes; export the model again");
-    return;
-  }
-  auto found = find_bytes(blocks.name, wanted, data);
-  const std::span bytes = span_of(found);
-  read_ahead(bytes.data(), bytes.size());
-  blocks_.try_emplace(blocks.name, MappedBlocks{std::move(found), cpu::BlockWeight(shape, bytes)});
+  known.try_emplace(name, Mapped<Packed>{std::move(found), std::move(packed)});
 }
 
 }  // namespace agentkv

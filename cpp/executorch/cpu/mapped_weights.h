@@ -23,29 +23,31 @@ class MappedWeights {
   MappedWeights(const delegate::Blob& blob, const executorch::runtime::NamedDataMap* data);
 
   const cpu::PackedLinear& of(const delegate::Linear& op) const { return weights_.at(op.weight.name).packed[0]; }
-  const cpu::BlockWeight& of(const delegate::BlockLinear& op) const { return blocks_.at(op.weight.name).weight; }
-  const cpu::BlockWeight& of(const delegate::BlockLookup& op) const { return blocks_.at(op.weight.name).weight; }
+  const cpu::BlockWeight& of(const delegate::BlockLinear& op) const { return blocks_.at(op.weight.name).packed[0]; }
+  const cpu::BlockWeight& of(const delegate::BlockLookup& op) const { return blocks_.at(op.weight.name).packed[0]; }
   std::span<const cpu::PackedLinear> of(const delegate::ExpertLinear& op) const {
     return weights_.at(op.weight.name).packed;
   }
+  std::span<const cpu::BlockWeight> of(const delegate::BlockExpertLinear& op) const {
+    return blocks_.at(op.weight.name).packed;
+  }
 
  private:
+  template <class Packed>
   struct Mapped {
     executorch::runtime::FreeableBuffer bytes;
-    std::vector<cpu::PackedLinear> packed;  // of each expert
+    std::vector<Packed> packed;  // of each expert
   };
-  void find(const delegate::Weight& weight, const cpu::LinearShape& shape, std::size_t experts,
-            const executorch::runtime::NamedDataMap* data);
+  template <class Packed>
+  using ByName = std::map<std::string, Mapped<Packed>>;
 
-  struct MappedBlocks {
-    executorch::runtime::FreeableBuffer bytes;
-    cpu::BlockWeight weight;
-  };
-  void find(const delegate::Blocks& blocks, const cpu::BlockShape& shape,
-            const executorch::runtime::NamedDataMap* data);
+  // The weights of `experts` of one shape, each packed into `each` bytes.
+  template <class Packed, class Shape>
+  static void find(ByName<Packed>& known, const std::string& name, const Shape& shape, std::size_t each,
+                   std::size_t experts, const executorch::runtime::NamedDataMap* data);
 
-  std::map<std::string, Mapped> weights_;
-  std::map<std::string, MappedBlocks> blocks_;
+  ByName<cpu::PackedLinear> weights_;
+  ByName<cpu::BlockWeight> blocks_;
 };
 
 }  // namespace agentkv

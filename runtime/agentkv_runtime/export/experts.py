@@ -23,6 +23,7 @@ class ExpertLinear(nn.Module):
         """`[E, O, I]`."""
         self.bias = bias
         """`[E, O]`."""
+        self.experts = int(weight.shape[0])
         self.in_features = int(weight.shape[2])
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -41,14 +42,17 @@ def _upright(weight: nn.Parameter) -> nn.Parameter:
 
 @torch.no_grad()
 def own_expert_layers(model: nn.Module) -> None:
-    """Puts an `ExpertLinear` in the place of each weight of the model's experts, under its name."""
+    """Puts an `ExpertLinear` in the place of each weight of the model's experts, under its name; twice does no harm."""
     route_experts(model)
     for module in list(model.modules()):
         if not is_experts(module):
             continue
         experts: Any = module
         for name in expert_parameters(module):
-            weight = _upright(getattr(experts, name)) if experts.is_transposed else getattr(experts, name)
+            weight = getattr(experts, name)
+            if isinstance(weight, ExpertLinear):
+                continue
+            weight = _upright(weight) if experts.is_transposed else weight
             bias = getattr(experts, f"{name}_bias") if experts.has_bias else None
             delattr(experts, name)
             setattr(experts, name, ExpertLinear(weight, bias))

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.blocks.importance import measure_importance
+from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.linears import replace_transposed_linears
 from agentkv_runtime.export.memory import check_memory
 from agentkv_runtime.export.norms import note_norm_widths
@@ -166,14 +167,16 @@ def lower_model(
     prepare(model)
     replace_transposed_linears(model)
     with _attention_restored(model), ExitStack() as rotated:
-        with loading_as_it_runs(model):
-            with short_windows(model):
-                want = reference_logits(model)
-            if calibration is not None:
-                tell("measuring which weights count")
+        with loading_as_it_runs(model), short_windows(model):
+            want = reference_logits(model)
+        if calibration is not None:
+            tell("measuring which weights count")
+            own_expert_layers(model)
+            with loading_as_it_runs(model):
                 recipe = replace(recipe, importance=measure_importance(model, calibration, _measured))
-            tell("trying the model")
-            reached(Stage.TRYING)
+        tell("trying the model")
+        reached(Stage.TRYING)
+        with loading_as_it_runs(model):
             note_norm_widths(model, lambda: reference_logits(model))
             reached(Stage.TRYING, 0.2)
             rotated.enter_context(own_rotary(model, max_context))

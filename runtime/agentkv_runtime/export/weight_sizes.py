@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import EMBEDDING, Recipe
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
 from agentkv_runtime.hf.own_experts import expert_parameters, is_experts
@@ -26,8 +27,10 @@ def note_sizes(model: Any, recipe: Recipe, dtype: DType) -> None:
 def _shapes(model: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield EMBEDDING, tuple(model.get_input_embeddings().weight.shape)
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear | ExpertLinear):
             yield name, tuple(module.weight.shape)
         elif is_experts(module):
-            for parameter in expert_parameters(module):
-                yield f"{name}.{parameter}", tuple(getattr(module, parameter).shape)
+            weights = {parameter: getattr(module, parameter) for parameter in expert_parameters(module)}
+            for parameter, weight in weights.items():
+                if not isinstance(weight, nn.Module):
+                    yield f"{name}.{parameter}", tuple(weight.shape)

@@ -14,13 +14,13 @@ __all__ = ["Blocks", "blocks_of", "forget_blocks", "keep_blocks"]
 
 @dataclass(frozen=True)
 class Blocks:
-    """A weight `[O, I]` as the blocks of a GGUF file."""
+    """A weight `[O, I]`, or of experts `[E, O, I]`, as the blocks of a GGUF file."""
 
     type: int
     """The id that GGUF has for the type of its blocks."""
     row_bytes: int
     load: Callable[[], torch.Tensor]
-    """Brings the rows, uint8 `[O, row_bytes]`, in the order of the parameter's outputs."""
+    """Brings the rows, uint8 `[O, row_bytes]` or `[E, O, row_bytes]`, in the order of the parameter's outputs."""
 
 
 _BLOCKS: Any = WeakIdKeyDictionary()

@@ -6,7 +6,8 @@ exported program a delegate does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -17,36 +18,43 @@ _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
 
 def check_experts(
-    x: torch.Tensor, chosen: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    x: torch.Tensor, chosen: torch.Tensor, weight: Sequence[int], bias: torch.Tensor | None
 ) -> tuple[int | torch.SymInt, int, int]:
-    """The shape `[T, K, O]` of an expert layer's result; an error for arguments that do not go together."""
+    """The shape `[T, K, O]` of an expert layer's result; an error for arguments that do not go together.
+
+    `weight` is the shape `[E, O, I]` of the weights, however they are stored.
+    """
     torch._check(
         chosen.dim() == 2 and chosen.dtype == torch.int64,
         lambda: f"expert_linear takes the choice of experts [T, K] int64, not {tuple(chosen.shape)} {chosen.dtype}",
     )
     torch._check(chosen.shape[1] > 0, lambda: "each row chooses one expert at least (num_experts_per_tok is 0)")
     torch._check(
-        weight.dim() == 3 and x.dim() in (2, 3) and x.shape[-1] == weight.shape[2] and x.shape[0] == chosen.shape[0],
+        len(weight) == 3 and x.dim() in (2, 3) and x.shape[-1] == weight[2] and x.shape[0] == chosen.shape[0],
         lambda: (
-            f"expert_linear takes x [T, I] or [T, K, I] and weight [E, O, I], not {tuple(x.shape)}"
-            f" and {tuple(weight.shape)}"
+            f"expert_linear takes x [T, I] or [T, K, I] and weight [E, O, I], not {tuple(x.shape)} and {tuple(weight)}"
         ),
     )
     torch._check(
         x.dim() == 2 or x.shape[1] == chosen.shape[1], lambda: f"x has {x.shape[1]} rows of {chosen.shape[1]} choices"
     )
     torch._check(
-        bias is None or bias.shape == weight.shape[:2],
+        bias is None or tuple(bias.shape) == tuple(weight[:2]),
         lambda: f"expert_linear takes bias [E, O], not {None if bias is None else tuple(bias.shape)}",
     )
-    return chosen.shape[0], chosen.shape[1], weight.shape[1]
+    return chosen.shape[0], chosen.shape[1], weight[1]
+
+
+def _slots(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """The row of each choice, `[T, K, I]`."""
+    return x if x.dim() == 3 else x.unsqueeze(1).expand(-1, chosen.shape[1], -1)
 
 
 def by_expert(
     x: torch.Tensor, chosen: torch.Tensor, outputs: int, layer: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> torch.Tensor:
     """Calls `layer(rows [n, I], expert)` -> `[n, O]` for each expert that was chosen; results as `[T, K, O]`."""
-    slots = x if x.dim() == 3 else x.unsqueeze(1).expand(-1, chosen.shape[1], -1)
+    slots = _slots(x, chosen)
     out = x.new_empty((*chosen.shape, outputs))
     for expert in chosen.unique().tolist():
         mine = torch.where(chosen == expert)
@@ -57,7 +65,7 @@ def by_expert(
 def _expert_linear(
     x: torch.Tensor, chosen: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    check_experts(x, chosen, weight, bias)
+    check_experts(x, chosen, weight.shape, bias)
 
     def layer(rows: torch.Tensor, expert: int) -> torch.Tensor:
         return functional.linear(rows, weight[expert], None if bias is None else bias[expert])
@@ -68,7 +76,28 @@ def _expert_linear(
 def _expert_linear_fake(
     x: torch.Tensor, chosen: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    return x.new_empty(check_experts(x, chosen, weight, bias))
+    return x.new_empty(check_experts(x, chosen, weight.shape, bias))
+
+
+def _keep(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    del output
+    ctx.save_for_backward(*inputs)
+
+
+def _expert_linear_backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, chosen, weight, bias = ctx.saved_tensors
+    of_x = of_weight = of_bias = None
+    if ctx.needs_input_grad[0]:
+        of_slots = by_expert(gradient, chosen, weight.shape[2], lambda rows, expert: rows @ weight[expert])
+        of_x = of_slots if x.dim() == 3 else of_slots.sum(1)
+    if ctx.needs_input_grad[2]:
+        slots, of_weight = _slots(x, chosen), torch.zeros_like(weight)
+        for expert in chosen.unique().tolist():
+            mine = torch.where(chosen == expert)
+            of_weight[expert] = gradient[mine].T @ slots[mine]
+    if ctx.needs_input_grad[3]:
+        of_bias = torch.zeros_like(bias).index_add_(0, chosen.flatten(), gradient.flatten(0, 1))
+    return of_x, None, of_weight, of_bias
 
 
 def _check_sum(x: torch.Tensor, weights: torch.Tensor) -> None:
@@ -88,12 +117,20 @@ def _weighted_sum_fake(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return x.new_empty((x.shape[0], x.shape[2]))
 
 
+def _weighted_sum_backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x, weights = ctx.saved_tensors
+    each = gradient.unsqueeze(1)
+    return (each * weights.unsqueeze(-1)).to(x.dtype), (each * x).sum(-1).to(weights.dtype)
+
+
 _LIBRARY.define("expert_linear(Tensor x, Tensor chosen, Tensor weight, Tensor? bias) -> Tensor")
 _LIBRARY.impl("expert_linear", _expert_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("agentkv::expert_linear", _expert_linear_fake, lib=_LIBRARY)
+torch.library.register_autograd("agentkv::expert_linear", _expert_linear_backward, setup_context=_keep, lib=_LIBRARY)
 _LIBRARY.define("weighted_sum(Tensor x, Tensor weights) -> Tensor")
 _LIBRARY.impl("weighted_sum", _weighted_sum, "CompositeExplicitAutograd")
 torch.library.register_fake("agentkv::weighted_sum", _weighted_sum_fake, lib=_LIBRARY)
+torch.library.register_autograd("agentkv::weighted_sum", _weighted_sum_backward, setup_context=_keep, lib=_LIBRARY)
 
 # x [T, I], one row for all choices, or [T, K, I]; chosen [T, K] int64; weight [E, O, I]; bias [E, O] -> [T, K, O].
 expert_linear = torch.ops.agentkv.expert_linear.default

@@ -12,6 +12,7 @@
 #include "cpp/check.h"
 #include "cpu/linear/experts.h"
 #include "cpu/linear/linear.h"
+#include "linear/routing.h"
 #include "linear/weights.h"
 #include "thread_pool.h"
 
@@ -20,14 +21,6 @@ using namespace agentkv::cpu;
 using namespace agentkv::cpu::testing;
 
 namespace {
-
-std::vector<float> random_floats(std::size_t n, unsigned seed) {
-  std::minstd_rand rng(seed);
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<float> x(n);
-  for (float& value : x) value = normal(rng);
-  return x;
-}
 
 // Experts of one shape, packed one behind the other as a program has them.
 struct Experts {
@@ -84,39 +77,13 @@ struct Experts {
   }
 };
 
-struct Routing {
-  int rows, choices;
-  std::vector<std::int64_t> chosen;
-
-  Routing(int rows, int choices, int n_experts, unsigned seed) : rows(rows), choices(choices) {
-    std::minstd_rand rng(seed);
-    for (int slot = 0; slot < rows * choices; ++slot) chosen.push_back(static_cast<std::int64_t>(rng()) % n_experts);
-    // An expert that many rows meet, whatever else there is.
-    for (int row = 0; row < rows; row += 2) chosen[Experts::size(row * choices)] = 1 % n_experts;
-  }
-};
-
-// y of all slots; slots of x and of y lie further apart than they are wide.
+// y of all slots.
 std::vector<float> run(const Experts& experts, const Routing& routing, std::span<const float> x, bool per_slot,
                        const ParallelFor& parallel_for) {
-  const int inputs = experts.shape.inputs, outputs = experts.shape.outputs, wide_x = inputs + 8, wide_y = outputs + 5;
-  const int slots = routing.rows * routing.choices, x_rows = per_slot ? slots : routing.rows;
-  std::vector<float> apart(Experts::size(x_rows) * Experts::size(wide_x), NAN);
-  for (int r = 0; r < x_rows; ++r) {
-    std::memcpy(apart.data() + r * wide_x, x.data() + r * inputs, Experts::size(inputs) * sizeof(float));
-  }
-  std::vector<float> wide(Experts::size(slots) * Experts::size(wide_y), -7.0f), y;
-  const int x_heads = per_slot ? routing.choices : 1;
-  expert_linear({apart.data(), x_heads, routing.rows, inputs, wide_x, std::int64_t{wide_x} * x_heads}, routing.chosen,
-                experts.packed, experts.bias,
-                {wide.data(), routing.choices, routing.rows, outputs, wide_y, std::int64_t{wide_y} * routing.choices},
-                parallel_for);
-  for (int slot = 0; slot < slots; ++slot) {
-    const float* at = wide.data() + slot * wide_y;
-    y.insert(y.end(), at, at + outputs);
-    for (int i = outputs; i < wide_y; ++i) CHECK_EQ(at[i], -7.0f);
-  }
-  return y;
+  return run_experts(routing, experts.shape.inputs, experts.shape.outputs, x, per_slot,
+                     [&](const HeadsView& from, const MutableHeadsView& to) {
+                       expert_linear(from, routing.chosen, experts.packed, experts.bias, to, parallel_for);
+                     });
 }
 
 void check_shape(const LinearShape& shape, int n_experts, const ParallelFor& two) {

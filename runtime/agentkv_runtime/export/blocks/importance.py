@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError
 from agentkv_runtime.quality import default_text
 from agentkv_runtime.small_files import read_text
@@ -26,15 +27,16 @@ _TOGETHER = 2  # windows whose logits and activations are in memory at once
 
 @dataclass
 class Importance:
-    """By the names of linear layers and of the token embedding. An error `E` of a weight `[O, I]` raises the loss by
-    about half of `outputs @ E**2 @ inputs`: the Fisher information, its factors and their diagonals alone, as in
-    https://arxiv.org/abs/1503.05671.
+    """By the names of linear layers, those of experts too, and of the token embedding. An error `E` of a weight
+    `[O, I]` raises the loss by about half of `outputs @ E**2 @ inputs`, one of a weight `[E, O, I]` by the sum of that
+    over experts: the Fisher information, its factors and their diagonals alone, as in https://arxiv.org/abs/1503.05671.
     """
 
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    """float32 `[I]`: the mean square of each input."""
+    """float32 `[I]`: the mean square of each input, for experts of the rows that meet one."""
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    """float32 `[O]`: the mean square of the loss's gradient at each output."""
+    """float32 `[O]`: the mean square of the loss's gradient at each output, for experts over all of them: it is 0 at
+    those that a token did not choose."""
 
 
 def calibration_text() -> str:
@@ -72,12 +74,13 @@ def measure_importance(
 ) -> Importance:
     """The importance of a causal model's linear layers and of its token embedding for windows `[W, T]` of tokens.
 
-    The model is one of transformers, in float32, and may be loading as it runs. Its parameters get no gradients, and
+    The model is one of transformers, in float32, and may be loading as it runs; experts are seen where
+    `own_expert_layers` made layers of them. Its parameters get no gradients, and
     decoder layers compute twice, so that the activations of one are in memory and not those of all. Equal windows give
     equal numbers. `done` is told the share that is over, and may raise to stop.
     """
     importance = Importance()
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear | ExpertLinear)}
     layers[EMBEDDING] = model.get_input_embeddings()
     with _without_gradients(model), _computing_twice(model):
         for number, some in enumerate(windows.split(_TOGETHER)):
@@ -144,15 +147,20 @@ def _loss(model: Any, windows: torch.Tensor) -> torch.Tensor:
 
 
 def _summing(importance: Importance, name: str) -> Any:
-    def add(sums: dict[str, torch.Tensor], rows: torch.Tensor) -> None:
-        squares = rows.detach().flatten(0, -2).square().sum(0)
+    def add(sums: dict[str, torch.Tensor], rows: torch.Tensor, per_token: int = 1) -> None:
+        squares = rows.detach().flatten(0, -2).square().sum(0) / per_token
         sums[name] = sums[name] + squares if name in sums else squares
 
-    def hook(layer: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
-        if isinstance(layer, nn.Linear):
+    def hook(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        experts = 1
+        if isinstance(layer, ExpertLinear):
+            rows, chosen = inputs
+            experts = layer.experts
+            add(importance.inputs, rows, chosen.shape[1] if rows.dim() == 3 else 1)
+        elif isinstance(layer, nn.Linear):
             add(importance.inputs, inputs[0])
         elif not output.requires_grad:
             output.requires_grad_()  # the first that a gradient reaches: no parameter wants one
-        output.register_hook(lambda gradient: add(importance.outputs, gradient))
+        output.register_hook(lambda gradient: add(importance.outputs, gradient, experts))
 
     return hook

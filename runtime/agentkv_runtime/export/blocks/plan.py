@@ -59,13 +59,12 @@ def _factors(measured: Importance, names: list[str], height: int) -> tuple[torch
     """What errors in a weight's channels and in its rows count.
 
     Of a tied weight it is the head that counts: it reads every row for every token. An embedding alone has its
-    gradients along the channels, and its rows are read one at a time. Of experts each is met by its share of the rows.
+    gradients along the channels, and its rows are read one at a time. Rows of experts count the same in all.
     """
     for name in names:
         if name in measured.inputs:
             of_rows = measured.outputs[name]
-            experts = height // len(of_rows)
-            return measured.inputs[name], of_rows.repeat(experts) / experts
+            return measured.inputs[name], of_rows.repeat(height // len(of_rows))
     if names[0] not in measured.outputs:
         return None, None
     return measured.outputs[names[0]], torch.full((height,), 1 / height)

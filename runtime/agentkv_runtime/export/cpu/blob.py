@@ -165,21 +165,16 @@ class Linear(Instruction):
     opcode = 6
     src: View
     dst: View
-    weight: Weight
+    weight: Weight | Blocks
     bias: int
     """One more than the index of a constant, or 0."""
 
 
 @dataclass(frozen=True)
-class BlockLinear(Instruction):
-    """dst = src times the weight's transpose, plus a bias."""
+class BlockLinear(Linear):
+    """As `Linear`, over blocks."""
 
     opcode = 17
-    src: View
-    dst: View
-    weight: Blocks
-    bias: int
-    """One more than the index of a constant, or 0."""
 
 
 @dataclass(frozen=True)
@@ -234,8 +229,15 @@ class ExpertLinear(Instruction):
     dst: View
     experts: int
     chosen: int
-    weight: Weight
+    weight: Weight | Blocks
     bias: int
+
+
+@dataclass(frozen=True)
+class BlockExpertLinear(ExpertLinear):
+    """As `ExpertLinear`, over blocks."""
+
+    opcode = 19
 
 
 @dataclass(frozen=True)
@@ -323,7 +325,7 @@ class Program:
     @property
     def weights(self) -> list[Weight | Blocks]:
         """Of its linear layers and lookups."""
-        weighted = Linear | ExpertLinear | BlockLinear | BlockLookup
+        weighted = Linear | ExpertLinear | BlockLookup  # and what derives from them
         return [each.weight for each in self.instructions if isinstance(each, weighted)]
 
     def pack(self) -> bytes:

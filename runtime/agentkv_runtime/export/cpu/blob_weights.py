@@ -35,7 +35,8 @@ class Blocks:
     type: int
     """GGUF's id of the type of blocks."""
     parts: list[torch.Tensor]
-    """Rows `[O, bytes]` uint8 of each layer; deferred ones are still to be loaded."""
+    """Rows `[O, bytes]` uint8 of each layer, or `[E, O, bytes]` of one with experts; deferred ones are still to be
+    loaded."""
     name: str = ""
     """Known once it is packed."""
 

@@ -6,18 +6,19 @@ import torch
 from torch import nn
 
 from agentkv_runtime._core import block_types
-from agentkv_runtime.export.cpu.block_ops import block_linear, block_lookup
+from agentkv_runtime.export.cpu.block_ops import block_expert_linear, block_linear, block_lookup
+from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import QuantizationError, Recipe
 from agentkv_runtime.hf.blocks import Blocks
 from agentkv_runtime.hf.deferred import defer
 
-__all__ = ["BlockEmbedding", "BlockLinear", "check_blocks"]
+__all__ = ["BlockEmbedding", "BlockExperts", "BlockLinear", "check_blocks"]
 
 _KINDS = {kind: (name, inputs, size) for kind, name, inputs, size in block_types()}
 
 
 def check_blocks(blocks: Blocks | None, weight: torch.Tensor, name: str, recipe: Recipe) -> Blocks:
-    """The blocks of a layer's weight `[O, I]`; the recipe notes their type and bits.
+    """The blocks of a layer's weight `[O, I]` or `[E, O, I]`; the recipe notes their type, bits and bytes.
 
     Raises QuantizationError where there are none, or of a type that kernels do not read.
     """
@@ -35,12 +36,12 @@ def check_blocks(blocks: Blocks | None, weight: torch.Tensor, name: str, recipe:
     kind, inputs, size = _KINDS[blocks.type]
     recipe.kinds[name] = kind
     recipe.bits[name] = round(8 * size / inputs)
-    recipe.bytes[name] = weight.shape[0] * blocks.row_bytes
+    recipe.bytes[name] = weight.shape[:-1].numel() * blocks.row_bytes
     return blocks
 
 
-def _rows(blocks: Blocks, outputs: int) -> nn.Parameter:
-    return defer((outputs, blocks.row_bytes), torch.uint8, blocks.load)
+def _rows(blocks: Blocks, *outputs: int) -> nn.Parameter:
+    return defer((*outputs, blocks.row_bytes), torch.uint8, blocks.load)
 
 
 class BlockLinear(nn.Module):
@@ -60,6 +61,21 @@ class BlockLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x `[..., I]` -> `[..., O]`."""
         out: torch.Tensor = block_linear(x, self.rows, self.bias, self.kind)
+        return out
+
+
+class BlockExperts(nn.Module):
+    """Linear layer of all experts over a weight in blocks."""
+
+    def __init__(self, experts: ExpertLinear, blocks: Blocks) -> None:
+        super().__init__()
+        self.kind = blocks.type
+        self.rows = _rows(blocks, *experts.weight.shape[:2])
+        self.bias = experts.bias
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """x `[T, I]` or `[T, K, I]`, chosen `[T, K]` int64 -> `[T, K, O]`."""
+        out: torch.Tensor = block_expert_linear(x, chosen, self.rows, self.bias, self.kind)
         return out
 
 

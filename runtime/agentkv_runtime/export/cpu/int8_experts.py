@@ -21,7 +21,7 @@ def _eager(
     bias: torch.Tensor | None,
     bits: int,
 ) -> torch.Tensor:
-    check_experts(x, chosen, codes, bias)
+    check_experts(x, chosen, codes.shape, bias)
     zeros = torch.zeros(scales.shape[1:], dtype=torch.int8)
 
     def layer(rows: torch.Tensor, expert: int) -> torch.Tensor:
@@ -40,7 +40,7 @@ def _fake(
     bits: int,
 ) -> torch.Tensor:
     del scales, bits
-    return x.new_empty(check_experts(x, chosen, codes, bias))
+    return x.new_empty(check_experts(x, chosen, codes.shape, bias))
 
 
 _LIBRARY.define(

@@ -19,6 +19,7 @@ from agentkv_runtime.hf import selective_scan as _selective_scan  # noqa: F401
 __all__ = [
     "ADD",
     "ATTEND",
+    "BLOCK_EXPERTS",
     "BLOCK_LINEAR",
     "BLOCK_LOOKUP",
     "CONVOLVE",
@@ -60,8 +61,9 @@ BLOCK_LOOKUP = edge.edge.agentkv.block_lookup.default
 LINEARS = frozenset({LINEAR, BLOCK_LINEAR})
 FLOAT_EXPERTS = edge.edge.agentkv.expert_linear.default
 INT8_EXPERTS = edge.edge.agentkv.int8_expert_linear.default
+BLOCK_EXPERTS = edge.edge.agentkv.block_expert_linear.default
 WEIGHTED_SUM = edge.edge.agentkv.weighted_sum.default
-EXPERTS = frozenset({FLOAT_EXPERTS, INT8_EXPERTS, WEIGHTED_SUM})
+EXPERTS = frozenset({FLOAT_EXPERTS, INT8_EXPERTS, BLOCK_EXPERTS, WEIGHTED_SUM})
 GATE = edge.edge.agentkv.gate.default
 ADD = edge.edge.aten.add.Tensor
 MULTIPLY = edge.edge.aten.mul.Tensor

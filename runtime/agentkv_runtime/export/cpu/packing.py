@@ -39,7 +39,10 @@ def copied(program: ExportedProgram) -> ExportedProgram:
 
 def _packed(weight: Weight | Blocks) -> bytes:
     if isinstance(weight, Blocks):
-        return pack_blocks(torch.cat([taken(part).detach() for part in weight.parts]).numpy(), weight.type)
+        rows = torch.cat([taken(part).detach() for part in weight.parts]).numpy()
+        if rows.ndim == 2:
+            return pack_blocks(rows, weight.type)
+        return b"".join(pack_blocks(expert, weight.type) for expert in rows)
     parts = [torch.cat([taken(tensor).detach() for tensor in tensors]) for tensors in zip(*weight.parts, strict=True)]
     if weight.bits == 32:
         return b"".join(pack_floats(expert.float().numpy()) for expert in parts[0])

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from agentkv_runtime.export.blocks.making import planned_blocks
 from agentkv_runtime.export.blocks.recipe import BITS
-from agentkv_runtime.export.cpu.block_layers import BlockEmbedding, BlockLinear, check_blocks
+from agentkv_runtime.export.cpu.block_layers import BlockEmbedding, BlockExperts, BlockLinear, check_blocks
 from agentkv_runtime.export.cpu.codes import GROUP_SIZE, Codes
 from agentkv_runtime.export.cpu.embeddings import CodeEmbedding, PackedEmbedding, TableEmbedding
 from agentkv_runtime.export.cpu.int8_experts import int8_expert_linear
@@ -115,15 +115,13 @@ def _run_blocks(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Rec
     layers_of_model = {EMBEDDING: embedding, **linears}
     find = blocks_of if recipe.quant == "file" else planned_blocks(model, layers_of_model, recipe).get
     table = check_blocks(find(embedding.weight), embedding.weight, EMBEDDING, recipe)
-    layers: dict[str, BlockLinear] = {}
+    layers: dict[str, BlockLinear | BlockExperts] = {}
     for name, layer in linears.items():
-        if not isinstance(layer, nn.Linear):
-            raise QuantizationError(f"{name}: experts are not run in a file's own blocks yet. Choose bits with --quant")
         blocks = check_blocks(find(layer.weight), layer.weight, name, recipe)
         if blocks is table:  # the program has a tied head once
             recipe.counts.pop(name, None)
             recipe.bytes.pop(name)
-        layers[name] = BlockLinear(layer, blocks)
+        layers[name] = BlockLinear(layer, blocks) if isinstance(layer, nn.Linear) else BlockExperts(layer, blocks)
     model.set_input_embeddings(BlockEmbedding(embedding, table, embedding_scale(embedding)))
     for name, block_layer in layers.items():
         owner, _, attribute = name.rpartition(".")

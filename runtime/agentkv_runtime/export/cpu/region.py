@@ -29,6 +29,7 @@ from agentkv_runtime.export.cpu.compiler import Compiler
 from agentkv_runtime.export.cpu.nodes import (
     ADD,
     ATTEND,
+    BLOCK_EXPERTS,
     BLOCK_LINEAR,
     BLOCK_LOOKUP,
     CONVOLVE,
@@ -46,7 +47,14 @@ from agentkv_runtime.export.cpu.nodes import (
     gate_of,
     name_of,
 )
-from agentkv_runtime.export.cpu.region_linears import block_linear, block_lookup, float_experts, int8_experts, linear
+from agentkv_runtime.export.cpu.region_linears import (
+    block_experts,
+    block_linear,
+    block_lookup,
+    float_experts,
+    int8_experts,
+    linear,
+)
 from agentkv_runtime.export.cpu.strided import RegionError, Value, rows_of, symbols_of
 from agentkv_runtime.export.cpu.view_ops import VIEWS
 from agentkv_runtime.hf.convolution import conv_shape
@@ -244,6 +252,7 @@ _OPS: dict[object, Callable[..., Value | None]] = {
     SCAN: _scan,
     FLOAT_EXPERTS: float_experts,
     INT8_EXPERTS: int8_experts,
+    BLOCK_EXPERTS: block_experts,
     WEIGHTED_SUM: _weighted_sum,
 }
 

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from agentkv_runtime.export.cpu.blob import BlockLinear, BlockLookup, ExpertLinear, Linear
+from agentkv_runtime.export.cpu.blob import BlockExpertLinear, BlockLinear, BlockLookup, ExpertLinear, Linear
 from agentkv_runtime.export.cpu.blob_weights import Blocks, Weight
 from agentkv_runtime.export.cpu.compiler import Compiler
 from agentkv_runtime.export.cpu.nodes import BLOCK_LINEAR, LINEAR, group_size
 from agentkv_runtime.export.cpu.strided import Value, rows_of
 
-__all__ = ["block_linear", "block_lookup", "float_experts", "int8_experts", "linear"]
+__all__ = ["block_experts", "block_linear", "block_lookup", "float_experts", "int8_experts", "linear"]
 
 
 def _layer_key(layer: fx.Node) -> object:
@@ -68,13 +68,16 @@ def block_lookup(
     return result
 
 
-def _experts(c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: Weight, bias: fx.Node | None) -> Value:
+def _experts(
+    c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, weight: Weight | Blocks, bias: fx.Node | None
+) -> Value:
     result = c.new(node)
+    kind: Any = BlockExpertLinear if isinstance(weight, Blocks) else ExpertLinear
     c.emit(
-        ExpertLinear(
+        kind(
             src=c.rows(x),
             dst=rows_of(result),
-            experts=int(weight.parts[0][0].shape[0]),
+            experts=int(node.args[2].meta["val"].shape[0]),  # type: ignore[union-attr]
             chosen=c.integers(chosen),
             weight=weight,
             bias=0 if bias is None else 1 + c.constant_index([bias]),
@@ -103,6 +106,13 @@ def int8_experts(
 ) -> Value:
     """Layers of experts whose weights are codes."""
     return _experts(c, node, x, chosen, Weight(bits, group_size(node), [c.tensors(codes, scales)]), bias)
+
+
+def block_experts(
+    c: Compiler, node: fx.Node, x: fx.Node, chosen: fx.Node, rows: fx.Node, bias: fx.Node | None, kind: int
+) -> Value:
+    """Layers of experts whose weights are in blocks."""
+    return _experts(c, node, x, chosen, Blocks(int(kind), [c.tensor(rows)]), bias)
 
 
 def _bias(c: Compiler, biases: list[fx.Node | None], widths: list[int]) -> int:

@@ -24,7 +24,7 @@ def _check(
     bits: int,
 ) -> tuple[int | torch.SymInt, int, int]:
     width = check_affine(packed, scales, biases, group, bits)
-    return check_experts(x, chosen, torch.empty((*packed.shape[:-1], width), device="meta"), bias)
+    return check_experts(x, chosen, (*packed.shape[:-1], width), bias)
 
 
 def _eager(

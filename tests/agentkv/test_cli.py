@@ -81,7 +81,7 @@ def test_inspect_finds_damage_unless_told_not_to_look(tmp_path: Path) -> None:
 
 
 def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
-    assert run("export", tmp_path, tmp_path / "out", "--quant", "q4").exit_code == 2
+    assert run("export", tmp_path, tmp_path / "out", "--quant", "q3").exit_code == 2
     assert run("export", tmp_path, tmp_path / "out", "--max-tokens", "1").exit_code == 2
     assert run("export", tmp_path, tmp_path / "out", "--max-context", "0").exit_code == 2
     assert run("export", tmp_path, tmp_path / "out", "--backend", "metal").exit_code == 2

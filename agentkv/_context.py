@@ -102,8 +102,8 @@ class Context(Storing, Connecting):
                 quantised stays so, after a rollback, too: `model_info.bit_exact` is False with it. CPU backend alone.
             overflow: what a branch does that does not fit any more, into the cache or into the positions that the
                 model has: a policy of `kv.overflow`, or your own; None for `kv.overflow.Stop()`.
-            quant: of the weights: "none", "file" (a GGUF file's own), "8da8w", "8da4w" (cpu), "affine8", "affine4"
-                (mlx). A model that is exported here gets it, by default "file" where it is a GGUF file and else "8da4w"
+            quant: of the weights: "none", "file" (a GGUF file's own), "q4" to "q8" (cpu), "affine8", "affine4"
+                (mlx). A model that is exported here gets it, by default "file" where it is a GGUF file and else "q4"
                 or "affine4"; one that was exported must have it.
 
         Raises:

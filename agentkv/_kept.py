@@ -36,7 +36,7 @@ def pull(
     quant: Annotated[
         Quantization | None,
         typer.Option(
-            help="Weights, as of export; without it a GGUF file's own blocks and else 8da4w on cpu, affine4 on mlx."
+            help="Weights, as of export; without it a GGUF file's own blocks and else q4 on cpu, affine4 on mlx."
         ),
     ] = None,
     dtype: Annotated[

@@ -80,8 +80,8 @@ def export(
     quant: Annotated[
         Quantization | None,
         typer.Option(
-            help="Weights: none; file (a GGUF file's own blocks, its default); on cpu q4 (the default of others), q5, q6"
-            " or q8 (blocks of so many bits), 8da8w, 8da4w (deprecated: q4 keeps more); on mlx affine8, affine4 (default)."
+            help="Weights: none; file (a GGUF file's own blocks, its default); on cpu q4 (the default of others), q5,"
+            " q6 or q8 (blocks of so many bits), 8da8w, 8da4w (deprecated: q4 keeps more); on mlx affine8 or affine4."
         ),
     ] = None,
     calibrate: Annotated[

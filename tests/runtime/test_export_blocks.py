@@ -274,7 +274,8 @@ def test_importance_is_the_mean_square_of_inputs_and_gradients() -> None:
     importance = measure_importance(net, windows)
     hook.remove()
     name = "model.layers.1.mlp.down_proj"
-    assert torch.allclose(importance.inputs[name], torch.cat([rows.flatten(0, 1) for rows in seen]).square().mean(0), rtol=1e-4)
+    rows = torch.cat([each.flatten(0, 1) for each in seen])
+    assert torch.allclose(importance.inputs[name], rows.square().mean(0), rtol=1e-4)
     for each in importance.outputs.values():
         assert (each >= 0).all()
         assert each.any()

@@ -25,6 +25,8 @@ from tests.runtime.sources.gguf_files import write_gguf
 
 SHAPE: dict[str, Any] = {"hidden": 256, "intermediate": 256, "head_dim": 64, "layers": 2}
 TOKENS = [(7 * i) % 29 + 3 for i in range(40)]
+
+
 @pytest.mark.parametrize("name", TYPES)
 def test_panels_keep_what_a_file_says_to_the_bit(name: str) -> None:
     rows = random_blocks(name, outputs=67, blocks=3 if TYPES[name][1] > 1 else 30)

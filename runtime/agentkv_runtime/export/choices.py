@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.manifest import Quantization
+from agentkv_runtime.notes import note
 from agentkv_runtime.sources.source import is_gguf
 
 __all__ = ["OWN_BLOCKS", "check_quantization"]
@@ -22,7 +23,10 @@ def check_quantization(
     embedding: int,
     calibrate: str | Path | None,
 ) -> None:
-    """Raises ExportError for bits that a source does not have, or choices that do not go with the quantisation."""
+    """Raises ExportError for bits that a source does not have, or choices that do not go with the quantisation.
+
+    A deprecated quantisation is said to be one.
+    """
     if quant == "file" and not is_gguf(src):
         raise ExportError(f"{src}: quant is 'file', but only a GGUF file has blocks of its own. Choose bits")
     if quant == "file" and adapter is not None:
@@ -34,6 +38,8 @@ def check_quantization(
         raise ExportError(f"only {', '.join(OWN_BLOCKS)} read a calibration text ({calibrate}), and this is {quant}")
     if calibrate is not None and not Path(calibrate).is_file():
         raise ExportError(f"{calibrate}: no such file. Give a text to calibrate on, or leave it out")
+    if quant == "8da4w":
+        note("8da4w is deprecated: q4 takes as many bytes and loses less of the model.")
     if int8 and quant != "8da4w":
         raise ExportError(f"only 8da4w keeps some layers at 8 bits (int8={list(int8)}), and this is {quant}")
     if embedding not in (4, 8, 16):

@@ -148,7 +148,8 @@ def lower_model(
     `max_positions` of the result; `max_context` lowers that, and lets long-rope models go beyond their original context
     (see `position_limit`). With `features` a forward also returns the residual stream after low, middle and high
     layers, `[T, F]`, which EAGLE-3 draft heads read. Weights and activations become `dtype`; logits and features stay
-    float32. `calibration` is windows `[W, T]` of tokens on which is measured what an error in each weight costs. Before anything is lowered the model is run on a few tokens, by itself and through a cache.
+    float32. On `calibration`, windows `[W, T]` of tokens, is measured what an error in each weight costs. Before
+    anything is lowered the model is run on a few tokens, by itself and through a cache.
 
     Raises UnsupportedModelError, saying what it is about the model; QuantizationError; or, for bounds below 2 or so
     large that one value takes more than 4 GiB, and for choices that the backend does not have, ExportError.

@@ -69,9 +69,7 @@ def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 8, le
     return torch.tensor([[*first, *ids[at * width : (at + 1) * width]] for at in taken])
 
 
-def measure_importance(
-    model: Any, windows: torch.Tensor, done: Callable[[float], None] = lambda _: None
-) -> Importance:
+def measure_importance(model: Any, windows: torch.Tensor, done: Callable[[float], None] = lambda _: None) -> Importance:
     """The importance of a causal model's linear layers and of its token embedding for windows `[W, T]` of tokens.
 
     The model is one of transformers, in float32, and may be loading as it runs; experts are seen where

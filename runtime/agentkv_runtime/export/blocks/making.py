@@ -42,7 +42,8 @@ def _blocks(
         numbers = stored(weight).flatten(0, -2)
         rows = _halves(numbers) if kind == FITS_ALL else quantize_rows(numbers, kind, inputs)
         recipe.errors[name] = _lost(rows, numbers, of_type)
-        return rows.unflatten(0, weight.shape[:-1])
+        shaped: torch.Tensor = rows.unflatten(0, weight.shape[:-1])
+        return shaped
 
     of_type, bytes_each = _TYPES[kind]
     return Blocks(of_type, round(weight.shape[-1] * bytes_each), cache(make) if tied else make)

@@ -19,13 +19,15 @@ void ActivationBlocks::make_room(int rows, int inputs, int block, int group) {
   const auto kept = static_cast<std::size_t>(rows + kRowBlock);  // kernels read a block of rows past the last one, too
   // A line more: rows a power of two apart would share the same few lines of a cache.
   view_.stride = static_cast<std::size_t>(inputs) + 64;
-  view_.sum_stride = static_cast<std::size_t>(inputs / group);
+  view_.sum_stride = static_cast<std::size_t>(inputs / group + inputs / group % 2);
   view_.scale_stride = static_cast<std::size_t>(inputs / block);
   std::int8_t* codes = room(codes_, kept * view_.stride + 64);
   view_.codes = codes + (64 - reinterpret_cast<std::uintptr_t>(codes) % 64) % 64;
   view_.sums = room(sums_, kept * view_.sum_stride);
   view_.scales = room(scales_, 2 * kept * view_.scale_stride);
   view_.offsets = view_.scales + kept * view_.scale_stride;
+  view_.rows = rows;
+  view_.together = block_kernels().rows_together(rows);
 }
 
 void ActivationBlocks::assign(const float* x, int rows, int inputs, std::size_t stride, BlockType type,

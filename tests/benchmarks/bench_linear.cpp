@@ -1,7 +1,8 @@
 // Linear layers of the shapes of Qwen3-0.6B, over as many matrices as it has layers, so that weights come from memory:
 // bytes read a second at one row beside what the machine reads at all, few rows beside one, and many. Everything in
 // turns. A pass is many calls; "best" adds up the best of each call over the rounds, which a busy machine disturbs
-// little, and "median" is that of whole passes. Run by hand: bench_linear [rounds]; AGENTKV_CPU_ISA picks the kernels.
+// little, and "median" is that of whole passes. Run by hand: bench_linear [rounds [block type...]], where weights are
+// codes of 4 and of 8 bits unless types of blocks are named; AGENTKV_CPU_ISA picks the kernels.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "core/isa.h"
+#include "cpu/blocks/block_linear.h"
 #include "cpu/linear/linear.h"
 #include "linear/weights.h"
 #include "thread_pool.h"
@@ -29,45 +31,103 @@ constexpr int kLayers = 28;
 constexpr int kManyRows = 512;
 constexpr std::size_t kRead = (2 << 20) / sizeof(std::uint64_t);  // a call reads 2 MiB
 
-struct Linear {
-  AlignedBytes bytes;
-  PackedLinear packed;
-
-  explicit Linear(const Weights& weights) : bytes(weights.packed()), packed(weights.shape, bytes.span()) {}
+// y of `rows` rows of x.
+struct Layer {
+  int outputs = 0, inputs = 0;
+  std::size_t bytes = 0;
+  virtual ~Layer() = default;
+  virtual void run(const float* x, int rows, float* y, const ParallelFor& parallel_for) const = 0;
 };
 
+struct CodesLayer : Layer {
+  AlignedBytes packed;
+  PackedLinear weight;
+
+  explicit CodesLayer(const Weights& weights) : packed(weights.packed()), weight(weights.shape, packed.span()) {
+    bytes = packed.span().size();
+  }
+  void run(const float* x, int rows, float* y, const ParallelFor& parallel_for) const override {
+    static QuantizedRows codes;
+    codes.assign(x, rows, inputs, static_cast<std::size_t>(inputs), parallel_for);
+    linear(codes, weight, {}, y, static_cast<std::size_t>(outputs), parallel_for);
+  }
+};
+
+struct BlocksLayer : Layer {
+  AlignedBytes packed;
+  BlockWeight weight;
+
+  BlocksLayer(const BlockShape& shape, std::span<const std::byte> rows)
+      : packed(filled(shape, rows)), weight(shape, packed.span()) {
+    bytes = packed.span().size();
+  }
+  static AlignedBytes filled(const BlockShape& shape, std::span<const std::byte> rows) {
+    AlignedBytes out(block_panel_bytes(shape));
+    pack_blocks(shape, rows, out.span());
+    return out;
+  }
+  void run(const float* x, int rows, float* y, const ParallelFor& parallel_for) const override {
+    block_linear(x, static_cast<std::size_t>(inputs), rows, weight, {}, y, static_cast<std::size_t>(outputs),
+                 parallel_for);
+  }
+};
+
+// Makes a layer's copies.
+using MakeLayer = std::function<std::unique_ptr<Layer>()>;
+
+MakeLayer codes_of(int outputs, int inputs, int bits) {
+  const auto weights = std::make_shared<Weights>(LinearShape{outputs, inputs, bits, bits == 4 ? 32 : inputs}, 1);
+  return [=] { return std::make_unique<CodesLayer>(*weights); };
+}
+
+MakeLayer blocks_of(int outputs, int inputs, const BlockTypeInfo& type) {
+  const BlockShape shape{outputs, inputs, type.type};
+  std::vector<std::byte> rows(static_cast<std::size_t>(outputs) * block_row_bytes(shape));
+  // Bytes that are scales of an ordinary size wherever a type has them.
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::byte>((i * 2654435761u >> 7) & 0x37);
+  return [=] { return std::make_unique<BlocksLayer>(shape, rows); };
+}
+
 struct Model {
-  std::vector<std::unique_ptr<Linear>> linears;
+  std::string name;
+  std::vector<std::unique_ptr<Layer>> layers;  // one after another, as a forward has them
   std::size_t bytes = 0;
   double products = 0;  // of one row
 
-  explicit Model(int bits) {
+  Model(std::string name, const std::function<MakeLayer(int outputs, int inputs)>& make) : name(std::move(name)) {
     constexpr int kShapes[][2] = {{2048, 1024}, {1024, 1024}, {1024, 1024}, {1024, 2048},
                                   {3072, 1024}, {3072, 1024}, {1024, 3072}};
-    for (const auto& [outputs, inputs] : kShapes) {
-      const Weights weights({outputs, inputs, bits, bits == 4 ? 32 : inputs}, 1);
-      for (int layer = 0; layer < kLayers; ++layer) {
-        linears.push_back(std::make_unique<Linear>(weights));
-        bytes += linears.back()->bytes.span().size();
+    constexpr std::size_t kEach = std::size(kShapes);
+    layers.resize(kLayers * kEach);
+    for (std::size_t shape = 0; shape < kEach; ++shape) {
+      const auto& [outputs, inputs] = kShapes[shape];
+      const MakeLayer copy = make(outputs, inputs);
+      for (std::size_t i = shape; i < layers.size(); i += kEach) {
+        layers[i] = copy();
+        layers[i]->outputs = outputs, layers[i]->inputs = inputs;
+        bytes += layers[i]->bytes;
         products += double{1} * outputs * inputs;
       }
     }
-    // One layer after another, as a forward has them.
-    std::vector<std::unique_ptr<Linear>> ordered(linears.size());
-    const std::size_t shapes = linears.size() / kLayers;
-    for (std::size_t i = 0; i < linears.size(); ++i)
-      ordered[i % kLayers * shapes + i / kLayers] = std::move(linears[i]);
-    linears = std::move(ordered);
-  }
-
-  void run(std::size_t i, const std::vector<float>& x, int rows, std::vector<float>& y,
-           const ParallelFor& parallel_for) const {
-    static QuantizedRows codes;
-    const LinearShape& shape = linears[i]->packed.shape();
-    codes.assign(x.data(), rows, shape.inputs, static_cast<std::size_t>(shape.inputs), parallel_for);
-    linear(codes, linears[i]->packed, {}, y.data(), static_cast<std::size_t>(shape.outputs), parallel_for);
   }
 };
+
+std::vector<std::unique_ptr<Model>> models_of(std::span<char*> types) {
+  std::vector<std::unique_ptr<Model>> models;
+  for (const int bits : {4, 8}) {
+    if (!types.empty()) break;
+    models.push_back(std::make_unique<Model>(std::to_string(bits) + " bits",
+                                             [=](int outputs, int inputs) { return codes_of(outputs, inputs, bits); }));
+  }
+  for (const std::string_view name : types) {
+    for (const BlockTypeInfo& type : block_types()) {
+      if (type.name != name) continue;
+      models.push_back(std::make_unique<Model>(
+          std::string(name), [&](int outputs, int inputs) { return blocks_of(outputs, inputs, type); }));
+    }
+  }
+  return models;
+}
 
 // A sum of 64 KiB pieces, drawn by threads as the tasks of a linear layer are.
 std::uint64_t read_all(std::span<const std::uint64_t> memory, const ParallelFor& parallel_for) {
@@ -138,13 +198,14 @@ int main(int argc, char** argv) {
          [&, threads](std::size_t i) { sink = read_all(std::span(memory).subspan(i * kRead, kRead), *threads); },
          gigabytes, "GB/s"});
   }
-  const Model models[] = {Model(4), Model(8)};
-  for (const Model& model : models) {
-    const std::string bits = &model == models ? "4 bits, " : "8 bits, ";
+  const auto models =
+      models_of(std::span(argv, static_cast<std::size_t>(argc)).subspan(argc > 2 ? 2 : static_cast<std::size_t>(argc)));
+  for (const auto& each : models) {
+    const Model& model = *each;
     const auto add = [&](int rows, const ParallelFor& threads, const std::string& on) {
       const bool many = rows > 16;
-      all.push_back({bits + std::to_string(rows) + " rows, " + on, model.linears.size(),
-                     [&, rows](std::size_t i) { model.run(i, x, rows, y, threads); },
+      all.push_back({model.name + ", " + std::to_string(rows) + " rows, " + on, model.layers.size(),
+                     [&, rows](std::size_t i) { model.layers[i]->run(x.data(), rows, y.data(), threads); },
                      many ? 2e-9 * model.products * rows : static_cast<double>(model.bytes) * 1e-9,
                      many ? "GOP/s" : "GB/s"});
     };

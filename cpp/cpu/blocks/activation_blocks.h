@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "cpu/blocks/block_weight.h"
@@ -21,14 +20,11 @@ class ActivationBlocks {
   void assign(const float* x, int rows, int inputs, std::size_t stride, BlockType type,
               const ParallelFor& parallel_for);
 
-  // Rows of another, of which each may come never or several times.
-  void pick(const ActivationBlocks& from, std::span<const std::int32_t> rows);
-
   // As kernels read them.
   const ActivationCodes& view() const { return view_; }
 
  private:
-  void make_room(int rows, std::size_t stride, std::size_t sum_stride, std::size_t scale_stride);
+  void make_room(int rows, int inputs, int block, int group);
 
   ActivationCodes view_{};
   std::vector<std::int8_t> codes_;

@@ -15,40 +15,40 @@
 namespace agentkv::cpu {
 namespace {
 
-// Rows of x by expert, as the experts' weights meet them.
+// Rows of x by expert, as the experts' weights meet them: those of one expert begin where kernels may begin.
 class RowsByExpert {
  public:
-  void assign(const HeadsView& x, const ExpertRows& rows, BlockType type, const ParallelFor& parallel_for) {
-    if (meets_codes(type)) {
-      all_.assign(x.data, x.heads * x.tokens, x.dim, rows.x_stride(), type, parallel_for);
-      codes_.pick(all_, rows.of_x());
-      rows_ = {.codes = codes_.view()};
-      return;
-    }
-    const auto inputs = static_cast<std::size_t>(x.dim);
-    floats_.resize(std::max(floats_.size(), rows.of_x().size() * inputs));
-    rows_ = {.x = floats_.data(), .stride = inputs};
+  void assign(const HeadsView& x, const ExpertRows& rows, std::span<const ExpertTask> tasks, BlockType type,
+              const ParallelFor& parallel_for) {
+    inputs_ = static_cast<std::size_t>(x.dim);
+    floats_.resize(std::max(floats_.size(), rows.of_x().size() * inputs_));
     for (float* at = floats_.data(); const std::int32_t row : rows.of_x()) {
-      std::memcpy(at, x.data + static_cast<std::size_t>(row) * rows.x_stride(), inputs * sizeof(float));
-      at += inputs;
+      std::memcpy(at, x.data + static_cast<std::size_t>(row) * rows.x_stride(), inputs_ * sizeof(float));
+      at += inputs_;
+    }
+    coded_ = meets_codes(type);
+    if (!coded_) return;
+    for (const ExpertTask& task : tasks) {
+      if (task.panels.first != 0) continue;  // another task has the same rows
+      const auto expert = static_cast<std::size_t>(task.expert);
+      codes_.resize(std::max(codes_.size(), expert + 1));
+      codes_[expert].assign(first_of(task), static_cast<int>(task.slots.size()), x.dim, inputs_, type, parallel_for);
     }
   }
 
-  BlockRows part(std::size_t first, std::size_t count) const {
-    BlockRows part = rows_;
-    part.x += first * part.stride;
-    part.codes.codes += first * part.codes.stride;
-    part.codes.sums += first * part.codes.sum_stride;
-    part.codes.scales += first * part.codes.scale_stride;
-    part.codes.offsets += first * part.codes.scale_stride;
-    part.count = static_cast<int>(count);
-    return part;
+  BlockRows of(const ExpertTask& task) const {
+    const auto count = static_cast<int>(task.slots.size());
+    if (coded_) return {.codes = codes_[static_cast<std::size_t>(task.expert)].view(), .count = count};
+    return {.x = first_of(task), .stride = inputs_, .count = count};
   }
 
  private:
-  BlockRows rows_;
+  const float* first_of(const ExpertTask& task) const { return floats_.data() + task.first * inputs_; }
+
+  std::size_t inputs_ = 0;
+  bool coded_ = false;
   std::vector<float> floats_;
-  ActivationBlocks all_, codes_;
+  std::vector<ActivationBlocks> codes_;  // of each expert
 };
 
 // Kernels write rows one behind the other: these go to their slots through memory of this thread.
@@ -77,15 +77,13 @@ void block_expert_linear(const HeadsView& x, std::span<const std::int64_t> chose
   } kept;
   auto& [rows, by_expert] = kept;
   rows.assign(x, chosen, {static_cast<int>(experts.size()), shape.outputs, shape.inputs}, bias, y);
-  by_expert.assign(x, rows, shape.type, parallel_for);
-
   const std::vector<ExpertTask> tasks = rows.tasks(experts[0].panel_bytes());
+  by_expert.assign(x, rows, tasks, shape.type, parallel_for);
   // The names of thread_local variables would be another thread's in there.
   run_tasks(tasks.size(), parallel_for, [&, &rows = rows, &by_expert = by_expert](std::size_t i) {
     const ExpertTask& task = tasks[i];
-    multiply_into_slots(experts[static_cast<std::size_t>(task.expert)], task,
-                        by_expert.part(task.first, task.slots.size()), rows.bias_of(task.expert, bias), y.data,
-                        rows.y_stride());
+    multiply_into_slots(experts[static_cast<std::size_t>(task.expert)], task, by_expert.of(task),
+                        rows.bias_of(task.expert, bias), y.data, rows.y_stride());
   });
 }
 

@@ -149,13 +149,20 @@ AGENTKV_INLINE IVec pair_minima(const std::byte* at) {
   return (IVec) __builtin_convertvector(load_as<Bytes2>(at), Shorts2);
 }
 
-// J of a row with kWidth outputs: `minima` at the first of them, `sums` of the block's groups.
-template <class F>
+// Sums of the groups of block b, of kRows rows that lie together: of each row beside those of its neighbours.
+template <class F, int kRows>
+AGENTKV_INLINE const std::int16_t* sums_of(const std::int16_t* sums, int b) {
+  constexpr int kGroups = PanelLayout<F>::kGroups;
+  return kGroups > 1 ? sums + b * kGroups * kRows : sums + b / 2 * 2 * kRows + b % 2;
+}
+
+// J of a row with kWidth outputs: `minima` at the first of them, `sums` of the block's groups; kRows lie together.
+template <class F, int kRows>
 AGENTKV_INLINE IVec minimum_products(const std::byte* minima, const std::int16_t* sums) {
   IVec total = {};
 #pragma GCC unroll 8
   for (int pair = 0; pair < PanelLayout<F>::kGroups / 2; ++pair) {
-    const IVec both = splat_int(load_as<std::int32_t>(sums + 2 * pair));
+    const IVec both = splat_int(load_as<std::int32_t>(sums + 2 * kRows * pair));
     total = dot_shorts(total, pair_minima(minima + pair * 2 * kPanel), both);
   }
   return total;

@@ -7,27 +7,24 @@
 namespace agentkv::cpu {
 namespace {
 
-// Adds quads [kQuad, kEnd) of a chunk. x: the chunk's codes of the first row.
+// Adds quads [kQuad, kEnd) of a chunk. x: the chunk's codes of rows that lie together.
 template <class F, int kQuad, int kEnd, int N>
-AGENTKV_INLINE void add_quads(const std::byte* chunk, const std::int8_t* x, std::size_t stride, IVec (&acc)[N]) {
+AGENTKV_INLINE void add_quads(const std::byte* chunk, const std::int8_t* x, IVec (&acc)[N]) {
   const IVec w = quad_bytes<F, kQuad>(chunk);
 #pragma GCC unroll 8
-  for (int r = 0; r < N; ++r) {
-    acc[r] = dot_quads<F>(acc[r], w, codes_at(x + static_cast<std::size_t>(r) * stride + 4 * kQuad));
-  }
-  if constexpr (kQuad + 1 < kEnd) add_quads<F, kQuad + 1, kEnd, N>(chunk, x, stride, acc);
+  for (int r = 0; r < N; ++r) acc[r] = dot_quads<F>(acc[r], w, codes_at(x + 4 * (kQuad * N + r)));
+  if constexpr (kQuad + 1 < kEnd) add_quads<F, kQuad + 1, kEnd, N>(chunk, x, acc);
 }
 
-// A group's products, the offset of its bytes taken off.
+// A group's products, the offset of its bytes taken off. sums: of the group, of rows that lie together.
 template <class F, int kFirst, int N>
-AGENTKV_INLINE void group_of_chunk(const std::byte* chunk, const std::int8_t* x, std::size_t stride,
-                                   const std::int16_t* sums, std::size_t sum_stride, IVec (&acc)[N]) {
+AGENTKV_INLINE void group_of_chunk(const std::byte* chunk, const std::int8_t* x, const std::int16_t* sums,
+                                   IVec (&acc)[N]) {
 #pragma GCC unroll 8
   for (int r = 0; r < N; ++r) {
-    acc[r] = Bytes<F>::kOffset == 0 ? IVec{}
-                                    : splat_int(-Bytes<F>::kOffset * sums[static_cast<std::size_t>(r) * sum_stride]);
+    acc[r] = Bytes<F>::kOffset == 0 ? IVec{} : splat_int(-Bytes<F>::kOffset * sums[2 * r]);
   }
-  add_quads<F, kFirst, kFirst + F::kGroup / 4, N>(chunk, x, stride, acc);
+  add_quads<F, kFirst, kFirst + F::kGroup / 4, N>(chunk, x, acc);
 }
 
 template <class F, int N>
@@ -37,64 +34,64 @@ AGENTKV_INLINE void add_group(const std::byte* scales, const IVec (&acc)[N], IVe
   for (int r = 0; r < N; ++r) total[r] += acc[r] * scale;
 }
 
-// I of N rows with kWidth outputs of a block.
+// I of N rows with kWidth outputs of a block that has groups.
 template <class F, int N>
 AGENTKV_INLINE void block_products(const std::byte* scales, const std::byte* chunk, const std::int8_t* x,
-                                   std::size_t stride, const std::int16_t* sums, std::size_t sum_stride,
-                                   IVec (&total)[N]) {
+                                   const std::int16_t* sums, IVec (&total)[N]) {
   using Layout = PanelLayout<F>;
-  if constexpr (!Layout::kHasGroups) {
-    group_of_chunk<F, 0, N>(chunk, x, stride, sums, sum_stride, total);
-  } else {
 #pragma GCC unroll 8
-    for (int r = 0; r < N; ++r) total[r] = IVec{};
-    for (int k = 0; k < F::kInputs; k += kChunkInputs, chunk += Layout::kChunkBytes, x += kChunkInputs) {
-      prefetch_ahead<Layout::kChunkBytes>(chunk);
-      IVec acc[N];
-      group_of_chunk<F, 0, N>(chunk, x, stride, sums++, sum_stride, acc);
+  for (int r = 0; r < N; ++r) total[r] = IVec{};
+  for (int k = 0; k < F::kInputs; k += kChunkInputs, chunk += Layout::kChunkBytes, x += kChunkInputs * N) {
+    prefetch_ahead<Layout::kChunkBytes>(chunk);
+    IVec acc[N];
+    group_of_chunk<F, 0, N>(chunk, x, sums, acc);
+    add_group<F, N>(scales, acc, total);
+    scales += kPanel;
+    if constexpr (F::kGroup == 16) {
+      group_of_chunk<F, 4, N>(chunk, x, sums + 1, acc);
       add_group<F, N>(scales, acc, total);
       scales += kPanel;
-      if constexpr (F::kGroup == 16) {
-        group_of_chunk<F, 4, N>(chunk, x, stride, sums++, sum_stride, acc);
-        add_group<F, N>(scales, acc, total);
-        scales += kPanel;
-      }
+      sums += 2 * N;
+    } else {
+      sums += k / kChunkInputs % 2 == 0 ? 1 : 2 * N - 1;
     }
   }
 }
 
-// Outputs [first, first + n) of rows [row, row + N).
+// Outputs [first, first + n) of rows [row, row + N), which lie together.
 template <class F, int N>
 void stream_block_rows(const BlockLinearArgs& a, const std::byte* at, int row, int first, int n, const float* bias) {
   using Layout = PanelLayout<F>;
   const auto r0 = static_cast<std::size_t>(row);
   const std::int8_t* x = a.x.codes + r0 * a.x.stride;
-  const std::int16_t* sums = a.x.sums + r0 * a.x.sum_stride;
+  const std::int16_t* all_sums = a.x.sums + r0 * a.x.sum_stride;
   const float *scales = a.x.scales + r0 * a.x.scale_stride, *offsets = a.x.offsets + r0 * a.x.scale_stride;
   Vec sum[kVecs][N] = {};
-  for (int b = 0; b < a.inputs / F::kInputs; ++b, at += Layout::kBlockBytes, sums += Layout::kGroups) {
+  for (int b = 0; b < a.inputs / F::kInputs; ++b, at += Layout::kBlockBytes, x += F::kInputs * N) {
     if constexpr (!Layout::kHasGroups) prefetch_ahead<Layout::kBlockBytes>(at);
+    const std::int16_t* sums = sums_of<F, N>(all_sums, b);
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       const int n0 = v * kWidth;
       const std::byte* chunk = at + Layout::chunk_at(0, n0) + Layout::lane(0, n0);
       IVec total[N];
-      block_products<F, N>(at + Layout::kScalesAt + n0, chunk, x + b * F::kInputs, a.x.stride, sums, a.x.sum_stride,
-                           total);
+      if constexpr (Layout::kHasGroups) {
+        block_products<F, N>(at + Layout::kScalesAt + n0, chunk, x, sums, total);
+      } else {
+        group_of_chunk<F, 0, N>(chunk, x, sums, total);
+      }
       const Vec scale = block_scales<F>(at + 2 * n0);
 #pragma GCC unroll 8
       for (int r = 0; r < N; ++r) {
-        const auto in_row = static_cast<std::size_t>(r) * a.x.scale_stride + static_cast<std::size_t>(b);
-        const Vec s = splat(scales[in_row]);
+        const Vec s = splat(scales[b * N + r]);
         sum[v][r] = fused(__builtin_convertvector(total[r], Vec) * s, scale, sum[v][r]);
         if constexpr (F::kHasMinimum) {
           const Vec minimum = Fp16Row::load(at + Layout::kMinimumAt + 2 * n0, 0);
           if constexpr (Layout::kHasGroups) {
-            const IVec products = minimum_products<F>(at + Layout::kMinimaAt + 2 * n0,
-                                                      sums + static_cast<std::size_t>(r) * a.x.sum_stride);
+            const IVec products = minimum_products<F, N>(at + Layout::kMinimaAt + 2 * n0, sums + 2 * r);
             sum[v][r] = fused(-(__builtin_convertvector(products, Vec) * s), minimum, sum[v][r]);
           } else {
-            sum[v][r] = fused(-splat(offsets[in_row]), minimum, sum[v][r]);
+            sum[v][r] = fused(-splat(offsets[b * N + r]), minimum, sum[v][r]);
           }
         }
       }

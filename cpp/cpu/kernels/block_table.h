@@ -25,15 +25,32 @@
 
 namespace agentkv::cpu {
 
-// Rows as kernels read them; what lies between the last row and a multiple of kRowBlock is never used.
+// Rows as kernels read them. Some of them lie together, so that what they have of the same input is side by side: all
+// groups of rows but the last, which has the rest, are of `together` rows. Sums are in pairs of neighbouring groups of
+// inputs, an odd one with room beside it.
 struct ActivationCodes {
-  std::int8_t* codes;  // [rows][stride]
-  std::size_t stride;  // bytes
-  std::int16_t* sums;  // [rows][sum_stride]: of the codes of each group
+  std::int8_t* codes;  // of each group of rows [inputs / 4][its rows][4]
+  std::size_t stride;  // bytes of a row
+  std::int16_t* sums;  // of each group of rows [groups of inputs / 2][its rows][2]: of the codes
   std::size_t sum_stride;
-  float* scales;   // [rows][scale_stride]: of each block; NaN where it has a value that is not finite
-  float* offsets;  // [rows][scale_stride]: the sum of a block's codes, times its scale
+  float* scales;   // of each group of rows [blocks][its rows]; NaN where a block has a value that is not finite
+  float* offsets;  // the same of the sum of a block's codes, times its scale
   std::size_t scale_stride;
+  int rows, together;
+};
+
+// Where a row lies.
+struct RowPlace {
+  std::size_t before;  // rows in the groups before
+  std::size_t rows;    // of the group
+  std::size_t row;     // in the group
+
+  RowPlace(const ActivationCodes& x, int r) {
+    const int first = r - r % x.together;
+    before = static_cast<std::size_t>(first);
+    rows = static_cast<std::size_t>(x.rows - first < x.together ? x.rows - first : x.together);
+    row = static_cast<std::size_t>(r - first);
+  }
 };
 
 // Some panels, and all rows.
@@ -64,6 +81,8 @@ struct FloatBlockArgs {
 };
 
 struct BlockKernelTable {
+  // How many rows lie together where there are `rows` of them.
+  int (*rows_together)(int rows);
   // x [inputs] into row `row` of `out`, in blocks of `block` inputs and sums over `group` of them.
   void (*quantize_row)(const float* x, int inputs, int block, int group, const ActivationCodes& out, int row);
   void (*multiply[kBlockFormats])(const BlockLinearArgs&);

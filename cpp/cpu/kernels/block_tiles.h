@@ -3,6 +3,7 @@
 // whole block is two sums of integers.
 #pragma once
 
+#include "cpu/kernels/block_pieces.h"
 #include "cpu/kernels/block_stream.h"
 #include "cpu/kernels/tile_shapes.h"
 
@@ -11,7 +12,6 @@ namespace {
 
 // Fewer rows are not worth the tiles.
 constexpr int kBlockTileRows = kStreamRows + 1;
-constexpr int kBlockPieceInputs = 512;
 
 template <class F>
 struct alignas(64) BlockPiece {
@@ -84,19 +84,6 @@ void expand_blocks(const std::byte* at, int blocks, BlockPiece<F>& piece) {
   }
 }
 
-// Where a block of rows begins, at a block of inputs.
-struct RowsAt {
-  const std::int8_t* codes;
-  const std::int16_t* sums;
-  const float *scales, *offsets;
-};
-AGENTKV_INLINE RowsAt rows_at(const ActivationCodes& x, int row, int inputs_before, int groups_before,
-                              int blocks_before) {
-  const auto r = static_cast<std::size_t>(row);
-  return {x.codes + r * x.stride + inputs_before, x.sums + r * x.sum_stride + groups_before,
-          x.scales + r * x.scale_stride + blocks_before, x.offsets + r * x.scale_stride + blocks_before};
-}
-
 // The products of a block of rows with one block of half a panel: into out[part] [rows][16].
 template <class F, int kTile>
 AGENTKV_INLINE void block_tiles(const std::int8_t* x, std::size_t stride, const BlockPiece<F>& piece, int b, int half,
@@ -152,7 +139,7 @@ AGENTKV_INLINE void add_block(Vec (&sum)[kRows], const std::int32_t (*products)[
       sum[r] = fused(-splat(at.offsets[in_row]), minimum, sum[r]);
     }
     if constexpr (F::kHasMinimum && PanelLayout<F>::kHasGroups) {
-      const std::int16_t* sums = at.sums + static_cast<std::size_t>(r) * x.sum_stride + b * PanelLayout<F>::kGroups;
+      const std::int16_t* sums = sums_of<F, 1>(at.sums + static_cast<std::size_t>(r) * x.sum_stride, b);
       IVec offset = {};
 #pragma GCC unroll 8
       for (int pair = 0; pair < BlockPiece<F>::kPairs; ++pair) {
@@ -201,7 +188,7 @@ void tile_block_panel(const BlockLinearArgs& a, const std::byte* panel, int begi
       const int rows = tile_rows(end - row);
       shapes.set(rows);
       const auto add = rows == 16 ? add_blocks<F, 16> : rows == 8 ? add_blocks<F, 8> : add_blocks<F, 4>;
-      const RowsAt at = rows_at(a.x, row, b * F::kInputs, b * Layout::kGroups, b);
+      const RowsAt at = rows_at<F, 1>(a.x, row, b);
       float* sums = a.scratch + (row - begin) * kPanel;
       for (int half = 0; half < 2; ++half) add(a.x, at, piece, blocks, half, b == 0, sums);
     }
@@ -219,11 +206,7 @@ void tile_block_panels(const BlockLinearArgs& a) {
     for (int begin = 0; begin < a.rows; begin += kScratchRows) {
       const int end = a.rows - begin < kScratchRows ? a.rows : begin + kScratchRows;
       tile_block_panel<F>(a, panel, begin, end, shapes);
-      for (int row = begin; row < end; ++row) {
-        const float* sums = a.scratch + (row - begin) * kPanel;
-        float* y = a.y + static_cast<std::size_t>(row) * a.y_stride + first;
-        for (int j = 0; j < n; j += kWidth) write_outputs(load(sums + j) + load(bias + j), y + j, n - j);
-      }
+      write_sums(a, first, n, bias, begin, end, a.scratch);
     }
   }
 }

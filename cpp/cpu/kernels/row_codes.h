@@ -25,9 +25,23 @@ AGENTKV_INLINE IVec write_codes(Vec x, Vec inverse, IVec zero, std::int8_t* out)
 }
 
 AGENTKV_INLINE std::int32_t total_of(IVec v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)v);
+#else
   std::int32_t total = 0;
   for (int i = 0; i < kWidth; ++i) total += v[i];
   return total;
+#endif
+}
+
+AGENTKV_INLINE std::int32_t most_of(IVec v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_epi32((__m512i)v);
+#else
+  std::int32_t most = v[0];
+  for (int i = 1; i < kWidth; ++i) most = v[i] > most ? v[i] : most;
+  return most;
+#endif
 }
 
 }  // namespace

@@ -49,23 +49,30 @@ std::vector<float> activations(int rows, int inputs) {
   return x;
 }
 
+float scale_of(const ActivationCodes& x, int row, int block) {
+  const RowPlace place(x, row);
+  return x.scales[place.before * x.scale_stride + size(block) * place.rows + place.row];
+}
+
 // One output of a row, as prescribed.
 template <class F>
 float expected(const std::byte* blocks, int inputs, const ActivationCodes& x, int row, float bias) {
   constexpr int kGroups = F::kInputs / F::kGroup;
-  const std::int8_t* codes = x.codes + size(row) * x.stride;
+  const RowPlace place(x, row);
+  const std::int8_t* codes = x.codes + place.before * x.stride + 4 * place.row;
   float sum = 0;
   for (int b = 0; b < inputs / F::kInputs; ++b) {
     Block block;
     F::unpack(reinterpret_cast<const std::uint8_t*>(blocks) + b * F::kBytes, block);
     std::int64_t products = 0, offsets = 0;
     for (int k = 0; k < F::kInputs; ++k) {
-      const int g = k / F::kGroup, code = codes[b * F::kInputs + k];
+      const int g = k / F::kGroup, quad = (b * F::kInputs + k) / 4,
+                code = codes[4 * size(quad) * place.rows + size(k % 4)];
       const int value = F::kValues == nullptr ? block.codes[k] - F::kOffset : F::kValues[block.codes[k]];
       products += std::int64_t{kGroups > 1 ? block.scales[g] : 1} * value * code;
       offsets += std::int64_t{kGroups > 1 ? block.minima[g] : 1} * code;
     }
-    const float s = x.scales[size(row) * x.scale_stride + size(b)];
+    const float s = scale_of(x, row, b);
     sum = std::fma(static_cast<float>(products) * s, float_of(F::kScaleKind, block.scale), sum);
     if (F::kHasMinimum) {
       sum = std::fma(-(static_cast<float>(offsets) * s), float_of(ScaleKind::Binary16, block.minimum), sum);
@@ -127,7 +134,7 @@ struct Case {
         for (int k = 0; k < shape.inputs; ++k) {
           const double value = x[size(r) * size(shape.inputs) + size(k)];
           exact += value * weights[size(k)];
-          const double step = codes.view().scales[size(r) * codes.view().scale_stride + size(k / F::kInputs)];
+          const double step = scale_of(codes.view(), r, k / F::kInputs);
           allowed += 0.51 * step * std::abs(double{weights[size(k)]});
         }
         CHECK(std::abs(y.back() - exact) <= allowed + 1e-4 * std::abs(exact) + 1e-4);

@@ -165,7 +165,7 @@ def export_folder(
             source = _Source(src, folder, Path(adapter) if adapter else None, name or "")
             with ExitStack() as shared:
                 if done is not None:
-                    shared.enter_context(sharing(done, *model_size(src, folder)))
+                    shared.enter_context(sharing(done, *model_size(src, folder), measures=quant in OWN_BLOCKS))
                 _write(source, staging, tokenizer, options, tell)
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *TOKENIZER_FILES), MANIFEST_NAME)

@@ -50,9 +50,12 @@ def model_size(src: Path, described: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def sharing(done: Done, layers: int, nbytes: int) -> Iterator[None]:
-    """In the block, `done` hears of what an export has `reached`: of a model of so many layers, in so many bytes."""
-    stages = list(Stage)
+def sharing(done: Done, layers: int, nbytes: int, *, measures: bool) -> Iterator[None]:
+    """In the block, `done` hears of what an export has `reached`: of a model of so many layers, in so many bytes.
+
+    `measures`: whether it has the stage MEASURING.
+    """
+    stages = [stage for stage in Stage if measures or stage is not Stage.MEASURING]
     seconds = [each.value[0] + each.value[1] * layers + each.value[2] * nbytes / 1e9 for each in stages]
 
     def tell(stage: Stage, share: float) -> None:

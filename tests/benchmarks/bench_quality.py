@@ -1,8 +1,8 @@
 """Perplexity of GGUF files as agentkv exports them, and as llama.cpp runs them: one text, the same windows.
 
 Run by hand: `python tests/benchmarks/bench_quality.py FOLDER_OF_GGUF_FILES LLAMA_CPP_BUILD_BIN`. llama.cpp's other
-types are made anew with `llama-quantize`, from a float32 file of the same weights. Modes that this agentkv does not
-offer, and what a model's shapes do not allow, are named and left out. What is made goes to --work, where it is found
+types are made anew with `llama-quantize`, from a float32 file of the same weights, Q4_K_M also by `llama-imatrix` over
+the text that ours are calibrated on. What a model's shapes do not allow is named and left out. What is made goes to --work, where it is found
 again; it is large.
 """
 
@@ -14,14 +14,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.blocks import calibration_text
 from agentkv_runtime.export.folder import export_folder
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.folder import is_model_folder, read_model_folder
-from agentkv_runtime.manifest import Quantization
 from agentkv_runtime.programs import set_threads
 from agentkv_runtime.quality import WINDOW, SessionModel, default_text, measure_quality, text_windows
 from agentkv_runtime.sessions import make_decode_session
@@ -57,9 +57,6 @@ class Bench:
     def rows(self, gguf: Path) -> Iterator[Row]:
         """Of one model: ours, then llama.cpp's."""
         for quant in OURS:
-            if quant not in get_args(Quantization):
-                print(f"{gguf.stem}: left out {quant}, which this agentkv does not offer", flush=True)
-                continue
             try:
                 yield self._ours(gguf, quant)
             except ExportError as error:
@@ -67,6 +64,9 @@ class Bench:
         yield self._theirs(gguf, "the file itself", gguf)
         for kind in THEIRS:
             yield self._theirs(gguf, f"{kind}, made anew", self._made(gguf, kind))
+        yield self._theirs(
+            gguf, "Q4_K_M, made anew with importance", self._made(gguf, "Q4_K_M", self._importance(gguf))
+        )
 
     def _ours(self, gguf: Path, quant: str) -> Row:
         out = self.work / f"{gguf.stem}-{quant}"
@@ -89,14 +89,28 @@ class Bench:
             raise RuntimeError(f"llama-perplexity printed no estimate for {file}")
         return Row(gguf.stem, f"llama.cpp {what}", file.stat().st_size, float(said[1]), float(said[2]))
 
-    def _made(self, gguf: Path, kind: str) -> Path:
-        """The file in another type, by way of float32."""
+    def _wide(self, gguf: Path) -> Path:
+        """The file in float32."""
         wide = self.work / f"{gguf.stem}-F32.gguf"
         if not wide.exists():
             self._run("llama-quantize", "--allow-requantize", gguf, wide, "F32", self.threads)
-        out = self.work / f"{gguf.stem}-{kind}.gguf"
+        return wide
+
+    def _importance(self, gguf: Path) -> Path:
+        """What its weights meet in the text that our own quantisations are calibrated on."""
+        out, text = self.work / f"{gguf.stem}.imatrix", self.work / "calibration.txt"
         if not out.exists():
-            self._run("llama-quantize", wide, out, kind, self.threads)
+            text.write_text(calibration_text(), encoding="utf-8")
+            options = ["-m", self._wide(gguf), "-f", text, "-o", out, "-c", WINDOW, "--chunks", 100, "-t", self.threads]
+            self._run("llama-imatrix", *options)
+        return out
+
+    def _made(self, gguf: Path, kind: str, importance: Path | None = None) -> Path:
+        """The file in another type, by way of float32."""
+        out = self.work / f"{gguf.stem}-{kind}{'-importance' if importance else ''}.gguf"
+        if not out.exists():
+            more = ["--imatrix", importance] if importance else []
+            self._run("llama-quantize", *more, self._wide(gguf), out, kind, self.threads)
         return out
 
     def _run(self, tool: str, *arguments: object) -> str:

@@ -2,8 +2,8 @@
 
 Run by hand: `python tests/benchmarks/bench_quality.py FOLDER_OF_GGUF_FILES LLAMA_CPP_BUILD_BIN`. llama.cpp's other
 types are made anew with `llama-quantize`, from a float32 file of the same weights, Q4_K_M also by `llama-imatrix` over
-the text that ours are calibrated on. What a model's shapes do not allow is named and left out. What is made goes to --work, where it is found
-again; it is large.
+the text that ours are calibrated on. What a model's shapes do not allow is named and left out. What is made goes to
+--work, where it is found again; it is large.
 """
 
 from __future__ import annotations

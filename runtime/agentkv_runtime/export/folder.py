@@ -19,6 +19,7 @@ from agentkv_runtime.export.choices import OWN_BLOCKS, check_quantization
 from agentkv_runtime.export.progress import Done, Progress, Stage, model_size, reached, sharing
 from agentkv_runtime.export.staging import holds_nothing, install, staged
 from agentkv_runtime.export.target import choose_target, usual_quantization
+from agentkv_runtime.export.waiting import wait_asleep
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.formats import format_name
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, Scales, write_manifest
@@ -230,6 +231,7 @@ def _needs(missing: object) -> str:
 
 def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Options, tell: Progress) -> None:
     tell("loading torch")
+    wait_asleep()
     reached(Stage.TORCH)
     try:
         from agentkv_runtime.export.blocks.importance import calibration_windows

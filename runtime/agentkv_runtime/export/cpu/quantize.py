@@ -122,7 +122,9 @@ def _run_blocks(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Rec
             recipe.counts.pop(name, None)
             recipe.bytes.pop(name)
         layers[name] = BlockLinear(layer, blocks) if isinstance(layer, nn.Linear) else BlockExperts(layer, blocks)
-    model.set_input_embeddings(BlockEmbedding(embedding, table, embedding_scale(embedding)))
+    with present(embedding):
+        scale = embedding_scale(embedding)
+    model.set_input_embeddings(BlockEmbedding(embedding, table, scale))
     for name, block_layer in layers.items():
         owner, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(owner), attribute, block_layer)

@@ -8,7 +8,12 @@ from transformers.pytorch_utils import Conv1D
 
 from agentkv_runtime.hf.deferred import defer, stored
 
-__all__ = ["replace_transposed_linears"]
+__all__ = ["is_plain_linear", "replace_transposed_linears"]
+
+
+def is_plain_linear(module: nn.Module) -> bool:
+    """Is the module a linear layer and nothing more? A router may return more than its product."""
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 
 def _plain(layer: Conv1D) -> nn.Linear:

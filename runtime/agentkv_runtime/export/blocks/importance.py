@@ -13,6 +13,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentkv_runtime.export.experts import ExpertLinear
+from agentkv_runtime.export.linears import is_plain_linear
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError
 from agentkv_runtime.quality import default_text
 from agentkv_runtime.small_files import read_text
@@ -78,7 +79,11 @@ def measure_importance(model: Any, windows: torch.Tensor, done: Callable[[float]
     equal numbers. `done` is told the share that is over, and may raise to stop.
     """
     importance = Importance()
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear | ExpertLinear)}
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, ExpertLinear) or is_plain_linear(layer)
+    }
     layers[EMBEDDING] = model.get_input_embeddings()
     with _without_gradients(model), _computing_twice(model):
         for number, some in enumerate(windows.split(_TOGETHER)):

@@ -19,6 +19,7 @@ from agentkv_runtime.export.cpu.int8_linear import int8_linear, int8_weight
 from agentkv_runtime.export.cpu.sensitive import Layers, layers_at_8_bits
 from agentkv_runtime.export.draft_head import DraftHead
 from agentkv_runtime.export.experts import ExpertLinear
+from agentkv_runtime.export.linears import is_plain_linear
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe, embedding_scale
 from agentkv_runtime.hf.blocks import blocks_of
 from agentkv_runtime.hf.deferred import defer, present, stored
@@ -130,10 +131,6 @@ def _run_blocks(model: PreTrainedModel | DraftHead, linears: Layers, recipe: Rec
         setattr(model.get_submodule(owner), attribute, block_layer)
 
 
-def _is_plain(module: nn.Linear) -> bool:
-    return type(module).forward is nn.Linear.forward
-
-
 @torch.no_grad()
 def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
     """Quantises every linear layer, also of experts, and the embedding in place; "none" changes nothing.
@@ -142,10 +139,7 @@ def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
     """
     modules = model.named_modules(remove_duplicate=False)
     linears: Layers = {
-        name: module
-        for name, module in modules
-        # A router may return more than its product.
-        if isinstance(module, ExpertLinear) or (isinstance(module, nn.Linear) and _is_plain(module))
+        name: module for name, module in modules if isinstance(module, ExpertLinear) or is_plain_linear(module)
     }
     if recipe.quant == "file" or recipe.quant in BITS:
         _run_blocks(model, linears, recipe)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from agentkv_runtime.export.experts import ExpertLinear
+from agentkv_runtime.export.linears import is_plain_linear
 from agentkv_runtime.export.mlx.affine import (
     AffineWeight,
     affine_embedding,
@@ -80,11 +81,6 @@ class AffineEmbedding(_AffineModule):
         return rows if self.scale == 1.0 else rows * self.scale
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """Is it a linear layer with nothing but its product? A router may return more."""
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
-
-
 def _fewer_bits(weight: torch.Tensor, name: str, recipe: Recipe, dtype: torch.dtype) -> AffineWeight:
     group = group_size(weight.shape[-1])
     if group is None:
@@ -121,7 +117,7 @@ def quantize_affine(model: Any, recipe: Recipe, dtype: torch.dtype) -> None:
         model.set_input_embeddings(AffineEmbedding(table, embedding_scale(embedding)))
     for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            if not (_is_plain(child) or isinstance(child, ExpertLinear)):
+            if not (is_plain_linear(child) or isinstance(child, ExpertLinear)):
                 continue
             kind = AffineExperts if isinstance(child, ExpertLinear) else AffineLinear
             if (made := weight_of(child.weight, f"{path}.{name}".lstrip("."))) is not None:

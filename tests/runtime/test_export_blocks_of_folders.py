@@ -1,0 +1,61 @@
+"""Folders whose weights become blocks of their own: programs beside the float32 model, whatever its layers are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agentkv_runtime.export import export_folder
+from agentkv_runtime.hf.load import load_model
+from agentkv_runtime.programs import load_program
+
+from tests.conftest import FolderFactory
+from tests.driver import native_driver
+from tests.models import KINDS
+
+TOKENS = [(7 * i) % 29 + 3 for i in range(40)]
+
+
+def logits_of(path: Path) -> Any:
+    return native_driver(load_program(path / "model.pte"), capacity=64).feed(0, TOKENS, (5, 1, 20))
+
+
+def lost(got: Any, want: Any) -> float:
+    return float(np.sqrt(np.mean((got - want) ** 2)) / want.std())
+
+
+@pytest.mark.parametrize("kind", ["qwen2", *(kind for kind in KINDS if kind not in ("llama", "qwen2", "smollm"))])
+def test_every_kind_of_model_comes_out_as_it_was(kind: str, tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    source = tiny_hf_folder(kind)
+    with torch.no_grad():
+        want = load_model(source)(torch.tensor(TOKENS)[None], use_cache=False).logits[0].numpy()
+    folder = export_folder(source, tmp_path / "out", quant="q8", max_tokens=64, max_logits=64)
+    assert folder.manifest.quantization == "q8"
+    assert set(folder.manifest.weight_types.values()) <= {"q8_0", "f16"}
+    assert folder.manifest.weight_errors.keys() >= folder.manifest.weight_types.keys() - {"lm_head"}
+    assert lost(logits_of(folder.path), want) < 0.2  # recurrent layers carry what rounds otherwise
+
+
+def test_fewer_bits_take_fewer_bytes_and_lose_more(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    source = tiny_hf_folder("llama", hidden=256, intermediate=512)
+    with torch.no_grad():
+        want = load_model(source)(torch.tensor(TOKENS)[None], use_cache=False).logits[0].numpy()
+    sizes, losses = [], []
+    for quant in ("q4", "q5", "q6", "q8"):
+        folder = export_folder(source, tmp_path / quant, quant=quant, max_tokens=64, max_logits=64)  # type: ignore[arg-type]
+        sizes.append(sum(folder.manifest.weight_bytes.values()))
+        losses.append(lost(logits_of(folder.path), want))
+    assert sizes == sorted(sizes)
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_text_of_ones_own_is_what_is_calibrated_on(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
+    source, text = tiny_hf_folder("llama", hidden=256, intermediate=512), tmp_path / "text"
+    text.write_text("the quick brown fox " * 400)
+    own = export_folder(source, tmp_path / "own", quant="q4", calibrate=text, max_tokens=64, max_logits=64)
+    usual = export_folder(source, tmp_path / "usual", quant="q4", max_tokens=64, max_logits=64)
+    again = export_folder(source, tmp_path / "again", quant="q4", max_tokens=64, max_logits=64)
+    assert own.manifest.fingerprint != usual.manifest.fingerprint == again.manifest.fingerprint

@@ -218,15 +218,46 @@ def test_a_plan_keeps_to_its_budget(tied: bool, quant: str) -> None:
         assert set(plan.kinds.values()) == {"q8_0"}
 
 
-def test_rows_that_no_blocks_divide_become_halves() -> None:
+def test_rows_that_no_blocks_divide_become_bfloat16() -> None:
     net = LlamaForCausalLM(LlamaConfig(**SMALL | {"hidden_size": 48, "intermediate_size": 96})).eval()
     layers = layers_of(net)
     plan = plan_blocks(net, layers, "q4")
-    assert plan.kinds["model.layers.0.self_attn.q_proj"] == "f16"
+    assert plan.kinds["model.layers.0.self_attn.q_proj"] == "bf16"
     assert plan.kinds["model.layers.0.mlp.down_proj"] in KINDS
     weight = layers["model.layers.0.self_attn.q_proj"].weight
     rows = planned_blocks(net, layers, Recipe("q4"))[weight].load()
-    assert torch.equal(rows.view(torch.float16), weight.detach().half())
+    assert torch.equal(rows.view(torch.bfloat16), weight.detach().bfloat16())
+
+
+@pytest.mark.parametrize(("scale", "kind"), [(1e-8, "bf16"), (1e20, "bf16"), (1.0, "blocks"), (0.0, "blocks")])
+def test_numbers_far_from_one_become_bfloat16(scale: float, kind: str) -> None:
+    net = model(tied=False)
+    layers, recipe = layers_of(net), Recipe("q4")
+    name = "model.layers.1.mlp.up_proj"
+    with torch.no_grad():
+        layers[name].weight *= scale
+    assert (plan_blocks(net, layers, "q4").kinds[name] == "bf16") is (kind == "bf16")
+    planned_blocks(net, layers, recipe)[layers[name].weight].load()
+    assert recipe.errors[name] < 0.2
+
+
+def test_layers_that_were_not_measured_count_as_the_middle_one() -> None:
+    net = model(tied=False)
+    layers, importance = layers_of(net), measure_importance(net, tokens())
+    whole = plan_blocks(net, layers, "q4", importance).kinds
+    del importance.inputs["model.layers.1.mlp.up_proj"], importance.outputs["model.layers.1.mlp.up_proj"]
+    part = plan_blocks(net, layers, "q4", importance).kinds
+    assert sum(part[name] != kind for name, kind in whole.items()) < len(whole) / 2
+
+
+def test_what_no_gradient_reaches_or_is_no_number_is_not_trusted(caplog: pytest.LogCaptureFixture) -> None:
+    net = model(tied=False)
+    mlp = net.model.layers[1].mlp
+    mlp.register_forward_hook(lambda _layer, _inputs, output: output.detach())
+    importance = measure_importance(net, tokens())
+    assert not {name for name in importance.outputs if "layers.1.mlp" in name}
+    assert "model.layers.1.self_attn.q_proj" in importance.outputs
+    assert "3 of 16 layers could not be measured" in caplog.text
 
 
 @pytest.mark.parametrize("tied", [True, False])

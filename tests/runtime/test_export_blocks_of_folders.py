@@ -34,7 +34,7 @@ def test_every_kind_of_model_comes_out_as_it_was(kind: str, tiny_hf_folder: Fold
         want = load_model(source)(torch.tensor(TOKENS)[None], use_cache=False).logits[0].numpy()
     folder = export_folder(source, tmp_path / "out", quant="q8", max_tokens=64, max_logits=64)
     assert folder.manifest.quantization == "q8"
-    assert set(folder.manifest.weight_types.values()) <= {"q8_0", "f16"}
+    assert set(folder.manifest.weight_types.values()) <= {"q8_0", "bf16"}
     assert folder.manifest.weight_errors.keys() >= folder.manifest.weight_types.keys() - {"lm_head"}
     assert lost(logits_of(folder.path), want) < 0.2  # recurrent layers carry what rounds otherwise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
@@ -36,7 +37,7 @@ def check_quantization(
         )
     if calibrate is not None and quant not in OWN_BLOCKS:
         raise ExportError(f"only {', '.join(OWN_BLOCKS)} read a calibration text ({calibrate}), and this is {quant}")
-    if calibrate is not None and not Path(calibrate).is_file():
+    if calibrate is not None and not os.path.isfile(calibrate):  # Path's raises for names that no system takes
         raise ExportError(f"{calibrate}: no such file. Give a text to calibrate on, or leave it out")
     if quant == "8da4w":
         note("8da4w is deprecated: q4 takes as many bytes and loses less of the model.")

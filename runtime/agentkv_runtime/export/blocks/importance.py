@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.linears import is_plain_linear
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError
+from agentkv_runtime.notes import note
 from agentkv_runtime.quality import default_text
 from agentkv_runtime.small_files import read_text
 from agentkv_runtime.tokenizer import Tokenizer
@@ -38,6 +40,11 @@ class Importance:
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
     """float32 `[O]`: the mean square of the loss's gradient at each output, for experts over all of them: it is 0 at
     those that a token did not choose."""
+
+    def usual(self) -> float:
+        """The middle layer's product of both: what is taken for one that was not measured. 1 where none was."""
+        products = [float(self.outputs[name].mean() * inputs.mean()) for name, inputs in self.inputs.items()]
+        return median(products) if products else 1.0
 
 
 def calibration_text() -> str:
@@ -95,7 +102,23 @@ def measure_importance(model: Any, windows: torch.Tensor, done: Callable[[float]
     for sums in (importance.inputs, importance.outputs):
         for total in sums.values():
             total /= tokens
-    return importance
+    return _trusted(importance, layers)
+
+
+def _trusted(importance: Importance, layers: Mapping[str, nn.Module]) -> Importance:
+    """What is finite, and reached by a gradient at all: random models and some kinds of layers are not."""
+    trusted = Importance()
+    for name, outputs in importance.outputs.items():
+        inputs = importance.inputs.get(name, outputs)
+        if outputs.isfinite().all() and outputs.any() and inputs.isfinite().all():
+            trusted.outputs[name] = outputs
+            if name in importance.inputs:
+                trusted.inputs[name] = inputs
+    if missing := len(layers) - len(trusted.outputs):
+        note(
+            f"{missing} of {len(layers)} layers could not be measured on the text: their bits follow from errors alone."
+        )
+    return trusted
 
 
 @contextmanager
@@ -164,6 +187,7 @@ def _summing(importance: Importance, name: str) -> Any:
             add(importance.inputs, inputs[0])
         elif not output.requires_grad:
             output.requires_grad_()  # the first that a gradient reaches: no parameter wants one
-        output.register_hook(lambda gradient: add(importance.outputs, gradient, experts))
+        if output.requires_grad:  # some layers choose only, as an indexer does
+            output.register_hook(lambda gradient: add(importance.outputs, gradient, experts))
 
     return hook

@@ -10,8 +10,8 @@ import torch
 
 from agentkv_runtime._core import block_types, unpack_blocks
 from agentkv_runtime.export.blocks.plan import FITS_ALL, plan_blocks
-from agentkv_runtime.export.blocks.rows import quantize_rows
-from agentkv_runtime.export.quantization import QuantizationError, Recipe
+from agentkv_runtime.export.blocks.rows import check_finite, quantize_rows
+from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.hf.blocks import Blocks
 from agentkv_runtime.hf.deferred import stored
 
@@ -40,7 +40,7 @@ def _blocks(
 ) -> Blocks:
     def make() -> torch.Tensor:
         numbers = stored(weight).flatten(0, -2)
-        rows = _halves(numbers) if kind == FITS_ALL else quantize_rows(numbers, kind, inputs)
+        rows = _rounded(numbers) if kind == FITS_ALL else quantize_rows(numbers, kind, inputs)
         recipe.errors[name] = _lost(rows, numbers, of_type)
         shaped: torch.Tensor = rows.unflatten(0, weight.shape[:-1])
         return shaped
@@ -49,18 +49,17 @@ def _blocks(
     return Blocks(of_type, round(weight.shape[-1] * bytes_each), cache(make) if tied else make)
 
 
-def _halves(numbers: torch.Tensor) -> torch.Tensor:
-    halves = numbers.half()
-    if not halves.isfinite().all():
-        raise QuantizationError("the weight holds numbers that half precision does not: choose 8da8w or none")
-    return halves.contiguous().view(torch.uint8)
+def _rounded(numbers: torch.Tensor) -> torch.Tensor:
+    """The bytes of bfloat16."""
+    check_finite(numbers)
+    return numbers.bfloat16().contiguous().view(torch.uint8)
 
 
 def _lost(rows: torch.Tensor, numbers: torch.Tensor, of_type: int) -> float:
     """The norm of what rounding took, as a part of the weight's."""
     lost = whole = 0.0
     for some, packed in zip(numbers.split(1024), rows.split(1024), strict=True):
-        wide = some.float()
+        wide = some.double()
         lost += float((torch.from_numpy(unpack_blocks(packed.numpy(), of_type)) - wide).square().sum())
         whole += float(wide.square().sum())
     return (lost / whole) ** 0.5 if whole else 0.0

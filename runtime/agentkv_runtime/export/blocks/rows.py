@@ -10,7 +10,7 @@ from agentkv_runtime.export.blocks.packing import pack_blocks
 from agentkv_runtime.export.quantization import QuantizationError
 from agentkv_runtime.export.threads import one_thread
 
-__all__ = ["quantize_rows", "relative_importance"]
+__all__ = ["check_finite", "quantize_rows", "relative_importance"]
 
 _BLOCK = 1 << 17  # numbers that are worked on at a time: temporaries stay in the processor's caches
 _LEAST = 0.01  # of the mean: what a channel counts that the calibration text never used
@@ -40,12 +40,17 @@ def quantize_rows(weight: torch.Tensor, kind: str, importance: torch.Tensor | No
     height = max(1, _BLOCK // inputs)
     for start in range(0, outputs, height):
         rows = weight[start : start + height].detach().float()
-        if not rows.isfinite().all():
-            raise QuantizationError("the weight holds infinities or NaN: its file is broken. Download it again")
+        check_finite(rows)
         groups = rows.reshape(-1, of.block // of.group, of.group)
         grid = fit_grid(of, groups, counts.expand_as(rows).reshape(groups.shape))
         packed[start : start + height] = pack_blocks(grid, grid.codes(groups)).view(len(rows), -1)
     return packed
+
+
+def check_finite(rows: torch.Tensor) -> None:
+    """Raises QuantizationError for numbers that are not finite."""
+    if not rows.isfinite().all():
+        raise QuantizationError("the weight holds infinities or NaN: its file is broken. Download it again")
 
 
 def _fitting(weight: torch.Tensor, kind: str) -> Kind:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_draft, export_folder
-from agentkv_runtime.export.first_run import model_logits, probe_tokens, run_model
+from agentkv_runtime.export.first_run import _agreement, model_logits, probe_tokens, run_model
 from agentkv_runtime.folder import ModelFolder, read_model_folder
 from agentkv_runtime.hf.load import load_model
 from safetensors.torch import load_file, save_file
@@ -83,6 +83,21 @@ def test_what_is_not_finite_is_not_written(tiny_hf_folder: FolderFactory, tmp_pa
     with pytest.raises(ExportError, match="not finite"):
         export_draft(write_head(tmp_path / "head", weights), tiny_hf_folder("llama"), tmp_path / "out", max_tokens=8)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["head", "large", "nan"]
+
+
+@pytest.mark.parametrize(
+    ("row", "other", "agreement"),
+    [
+        ([1.0, 2.0, 4.0], [2.0, 4.0, 8.0], 1.0),
+        ([4.0, 2.0, 1.0], [2.0, 4.0, 8.0], -0.9),
+        ([1.0, 1.0, 1.0], [2.0, 4.0, 8.0], 0.0),  # a dead program
+        ([1.0, 2.0, 4.0], [3.0, 3.0, 3.0], 1.0),  # a model that says nothing
+    ],
+)
+def test_a_dead_program_agrees_with_nothing(row: list[float], other: list[float], agreement: float) -> None:
+    alive = [1.0, 2.0, 3.0]
+    for rows, others in (([row, alive], [other, alive]), ([alive, row], [alive, other])):
+        assert _agreement(np.array(rows, np.float32), np.array(others, np.float32)) == pytest.approx(agreement, abs=0.1)
 
 
 def test_without_its_backend_a_program_is_not_run(

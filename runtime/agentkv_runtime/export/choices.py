@@ -8,6 +8,7 @@ from pathlib import Path
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.manifest import Quantization
 from agentkv_runtime.notes import note
+from agentkv_runtime.small_files import MOST_BYTES
 from agentkv_runtime.sources.source import is_gguf
 
 __all__ = ["OWN_BLOCKS", "check_quantization"]
@@ -38,7 +39,9 @@ def check_quantization(
     if calibrate is not None and quant not in OWN_BLOCKS:
         raise ExportError(f"only {', '.join(OWN_BLOCKS)} read a calibration text ({calibrate}), and this is {quant}")
     if calibrate is not None and not os.path.isfile(calibrate):  # Path's raises for names that no system takes
-        raise ExportError(f"{calibrate}: no such file. Give a text to calibrate on, or leave it out")
+        raise ExportError(f"{calibrate}: no file of text. Give one to calibrate on, or leave it out")
+    if calibrate is not None and os.path.getsize(calibrate) > MOST_BYTES:
+        raise ExportError(f"{calibrate}: longer than {MOST_BYTES} bytes. Give a part of the text: a few pages are read")
     if quant == "8da4w":
         note("8da4w is deprecated: q4 takes as many bytes and loses less of the model.")
     if int8 and quant != "8da4w":

@@ -107,9 +107,15 @@ def _run(folder: ModelFolder, tokens: list[int]) -> Rows:
 
 
 def _agreement(logits: Rows, expected: Rows) -> float:
-    """The least correlation of two rows of logits; NaN where a model gives all tokens the same."""
-    with np.errstate(invalid="ignore"):
-        return min(float(np.corrcoef(row, other)[0, 1]) for row, other in zip(logits, expected, strict=True))
+    """The least correlation of two rows of logits.
+
+    Rows in which the model gives all tokens the same do not count; those in which only the program does agree with
+    nothing.
+    """
+    told = [(row, other) for row, other in zip(logits, expected, strict=True) if np.ptp(other) > 0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = [float(np.corrcoef(row, other)[0, 1]) if np.ptp(row) > 0 else 0.0 for row, other in told]
+    return min(found, default=1.0)
 
 
 def run_head(program: Path, manifest: DraftManifest) -> None:

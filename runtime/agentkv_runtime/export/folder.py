@@ -248,12 +248,12 @@ def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Option
     reached(Stage.LOADING)
     text = read_config(source.described).get_text_config()
     tokens = probe_tokens(tokenizer, text.vocab_size)
+    windows = calibration_windows(tokenizer, text, options.calibrate) if options.quant in OWN_BLOCKS else None
     with _named(source.weights, "cannot be loaded"):
         model, expected = open_model(source.weights, source.described, source.adapter, tokens)
     recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
     with spilling_to(folder):
         with _named(source.weights, "cannot be lowered"):
-            windows = calibration_windows(tokenizer, text, options.calibrate) if options.quant in OWN_BLOCKS else None
             lowered = lower_model(model, quant=recipe, **options.lowering(), calibration=windows, progress=tell)
         del model
         tell("writing the folder")

@@ -60,7 +60,10 @@ def calibration_windows(tokenizer: Tokenizer, config: Any, path: Path | None = N
     text = read_text(path, QuantizationError) if path else calibration_text()
     ids = [each for each in tokenizer.encode(text, bos=False, parse_special=False) if each < config.vocab_size]
     positions = getattr(config, "max_position_embeddings", None) or _LENGTH
-    return windows_of(ids, tokenizer.bos_ids, length=min(_LENGTH, positions))
+    try:
+        return windows_of(ids, tokenizer.bos_ids, length=min(_LENGTH, positions))
+    except QuantizationError as error:
+        raise QuantizationError(f"{path or 'the text that ships with Python'}: {error}") from error
 
 
 def windows_of(ids: Sequence[int], first: Sequence[int] = (), count: int = 8, length: int = _LENGTH) -> torch.Tensor:
@@ -177,7 +180,7 @@ def _summing(importance: Importance, name: str) -> Any:
         squares = rows.detach().flatten(0, -2).square().sum(0) / per_token
         sums[name] = sums[name] + squares if name in sums else squares
 
-    def hook(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    def hook(layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         experts = 1
         if isinstance(layer, ExpertLinear):
             rows, chosen = inputs
@@ -185,9 +188,11 @@ def _summing(importance: Importance, name: str) -> Any:
             add(importance.inputs, rows, chosen.shape[1] if rows.dim() == 3 else 1)
         elif isinstance(layer, nn.Linear):
             add(importance.inputs, inputs[0])
-        elif not output.requires_grad:
-            output.requires_grad_()  # the first that a gradient reaches: no parameter wants one
+        elif output.is_leaf:
+            # The first that a gradient reaches: no parameter wants one. Models may change it in place, but no leaf.
+            output = output.requires_grad_().clone()
         if output.requires_grad:  # some layers choose only, as an indexer does
             output.register_hook(lambda gradient: add(importance.outputs, gradient, experts))
+        return output
 
     return hook

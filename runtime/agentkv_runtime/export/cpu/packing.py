@@ -51,12 +51,19 @@ def _packed(weight: Weight | Blocks) -> bytes:
     return packed[0] if len(packed) == 1 else b"".join(packed)
 
 
+def _digest(weight: Weight | Blocks, data: bytes) -> str:
+    digest = hashlib.sha256(data)
+    if isinstance(weight, Blocks):  # those of zeros are equal bytes in whatever shape
+        digest.update(str((weight.type, [tuple(part.shape) for part in weight.parts])).encode())
+    return digest.hexdigest()
+
+
 def pack_weights(weights: list[Weight | Blocks]) -> NamedDataStoreOutput:
     """Packs the weights of linear layers, one after another, and names them after their bytes."""
     store = NamedDataStore()
     for weight in weights:
         data = _packed(weight)
-        weight.name = f"linear_{hashlib.sha256(data).hexdigest()}"
+        weight.name = f"linear_{_digest(weight, data)}"
         store.add_named_data(weight.name, spilled(data), alignment=_PAGE)
     return store.get_named_data_store_output()
 

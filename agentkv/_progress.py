@@ -45,8 +45,9 @@ class _Remaining(ProgressColumn):
         ends = task.fields.get("ends")
         if ends is None:
             return Text(str(timedelta(seconds=round(task.elapsed or 0.0))), style="progress.elapsed")
-        seconds = max(0, round(ends - task.get_time()))
-        return Text(f"about {timedelta(seconds=seconds)} left" if seconds else "soon done", style="progress.remaining")
+        seconds = round(ends - task.get_time())
+        words = f"about {timedelta(seconds=seconds)} left" if seconds > 0 else "longer than it seemed"
+        return Text(words, style="progress.remaining")
 
 
 class Display:

@@ -81,7 +81,8 @@ def export(
         Quantization | None,
         typer.Option(
             help="Weights: none; file (a GGUF file's own blocks, its default); on cpu q4 (the default of others), q5,"
-            " q6 or q8 (blocks of so many bits), 8da8w, 8da4w (deprecated: q4 keeps more); on mlx affine8 or affine4."
+            " q6, q8 (blocks of about 5, 6, 7 and 8.5 bits), 8da8w, 8da4w (deprecated: q4 keeps more); on mlx affine8,"
+            " affine4."
         ),
     ] = None,
     calibrate: Annotated[
@@ -93,7 +94,7 @@ def export(
     ] = None,
     scales: Annotated[
         Scales,
-        typer.Option(help="Scales of 4-bit weights: search for the least error, or largest (round to nearest)."),
+        typer.Option(help="With 8da4w: scales; search for the least error, or largest (round to nearest)."),
     ] = "search",
     int8: Annotated[
         list[str] | None,

@@ -46,7 +46,7 @@ def test_the_time_that_remains_follows_from_the_share_that_is_over(monkeypatch: 
         terminal.now += 20  # and nothing new
         assert terminal.line().endswith("about 0:00:10 left")
         terminal.now += 30
-        assert terminal.line().endswith("soon done")
+        assert terminal.line().endswith("longer than it seemed")
         terminal.display.done(0.5)  # it took 60 seconds
         assert terminal.line().endswith("about 0:01:00 left")
     finally:

@@ -82,6 +82,7 @@ def test_what_a_backend_does_not_have_is_refused_before_anything_is_read(tmp_pat
         ({"embedding": 8}, "only 8da8w and 8da4w keep the token embedding at 8 bits, and this is q4"),
         ({"embedding": 4}, "only 8da8w and 8da4w keep the token embedding at 4 bits, and this is q4"),
         ({"quant": "none", "calibrate": "text"}, r"only q4, q5, q6, q8 read a calibration text \(text\)"),
+        ({"scales": "largest"}, r"only 8da4w has scales to choose \(largest\), and this is q4"),
         ({"calibrate": "x" * 300}, "no file of text. Give one"),
         ({"calibrate": "/no/such/text"}, "/no/such/text: no file of text. Give one to calibrate on"),
         ({"quant": "8da4w", "embedding": 2}, "the token embedding has 16, 8 or 4 bits, not 2"),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import Quantization
+from agentkv_runtime.manifest import Quantization, Scales
 from agentkv_runtime.notes import note
 from agentkv_runtime.small_files import MOST_BYTES
 from agentkv_runtime.sources.source import is_gguf
@@ -23,6 +23,7 @@ def check_quantization(
     adapter: str | Path | None,
     int8: tuple[str, ...],
     embedding: int,
+    scales: Scales,
     calibrate: str | Path | None,
 ) -> None:
     """Raises ExportError for bits that a source does not have, or choices that do not go with the quantisation.
@@ -37,13 +38,18 @@ def check_quantization(
             "bits, or leave the adapter out"
         )
     if calibrate is not None and quant not in OWN_BLOCKS:
-        raise ExportError(f"only {', '.join(OWN_BLOCKS)} read a calibration text ({calibrate}), and this is {quant}")
+        raise ExportError(
+            f"only {', '.join(OWN_BLOCKS)} read a calibration text ({calibrate}), and this is {quant}. Leave it out or"
+            " choose one of those"
+        )
+    if scales != "search" and quant != "8da4w":
+        raise ExportError(f"only 8da4w has scales to choose ({scales}), and this is {quant}. Leave them out")
     if calibrate is not None and not os.path.isfile(calibrate):  # Path's raises for names that no system takes
         raise ExportError(f"{calibrate}: no file of text. Give one to calibrate on, or leave it out")
     if calibrate is not None and os.path.getsize(calibrate) > MOST_BYTES:
         raise ExportError(f"{calibrate}: longer than {MOST_BYTES} bytes. Give a part of the text: a few pages are read")
     if quant == "8da4w":
-        note("8da4w is deprecated: q4 takes as many bytes and loses less of the model.")
+        note("8da4w is deprecated: q4 takes fewer bytes and loses less of the model.")
     if int8 and quant != "8da4w":
         raise ExportError(f"only 8da4w keeps some layers at 8 bits (int8={list(int8)}), and this is {quant}")
     if embedding not in (4, 8, 16):

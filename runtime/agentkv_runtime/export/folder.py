@@ -137,7 +137,7 @@ def export_folder(
     tell = progress or (lambda _: None)
     quant = quant or usual_quantization(backend, own_bits=adapter is None and is_gguf(src))
     choose_target(backend, quant, dtype)
-    check_quantization(quant, src, adapter, tuple(int8), embedding, calibrate)
+    check_quantization(quant, src, adapter, tuple(int8), embedding, scales, calibrate)
     check_rows(max_tokens, max_logits)
     if adapter is not None:
         read_adapter_config(Path(adapter))  # before anything takes long

@@ -58,9 +58,13 @@ def sharing(done: Done, layers: int, nbytes: int, *, measures: bool) -> Iterator
     stages = [stage for stage in Stage if measures or stage is not Stage.MEASURING]
     seconds = [each.value[0] + each.value[1] * layers + each.value[2] * nbytes / 1e9 for each in stages]
 
+    most = 0.0  # parts of a stage may be done in another order
+
     def tell(stage: Stage, share: float) -> None:
+        nonlocal most
         index = stages.index(stage)
-        done((sum(seconds[:index]) + share * seconds[index]) / sum(seconds))
+        most = max(most, (sum(seconds[:index]) + share * seconds[index]) / sum(seconds))
+        done(most)
 
     token = _reached.set(tell)
     try:

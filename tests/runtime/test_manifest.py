@@ -63,7 +63,7 @@ def test_another_format_is_refused_before_its_fields_are_read(tmp_path: Path) ->
         ({"vocab_size": ...}, "vocab_size"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"fingerprint": "sha256:12"}, "fingerprint"),
-        ({"quantization": "q4"}, "quantization"),
+        ({"quantization": "q3"}, "quantization"),
         ({"dtype": "fp8"}, "dtype"),
         ({"windows": "all"}, "windows"),
         ({"format_version": ...}, "format_version"),

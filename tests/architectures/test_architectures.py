@@ -95,7 +95,9 @@ def test_a_long_rope_folder_ends_where_its_factors_do(options: list[str], positi
     model = random_model(tiny_config("phi3-long-rope"))
     model.save_pretrained(source)
     write_tokenizer(source)
-    done = CliRunner().invoke(app, ["export", str(source), str(target), "--quant", "none", "--max-tokens", "96", *options])
+    done = CliRunner().invoke(
+        app, ["export", str(source), str(target), "--quant", "none", "--max-tokens", "96", *options]
+    )
     assert done.exit_code == 0, done.output
     folder = read_model_folder(target)
     assert folder.manifest.max_positions == positions

@@ -79,6 +79,11 @@ class Driver:
         del self.logs[seq]
 
 
+def lost(got: Logits, want: Logits) -> float:
+    """How far logits are off, beside how they differ among each other."""
+    return float(np.sqrt(np.mean((got - want) ** 2)) / want.std())
+
+
 def oracle_driver(folder: Path, *, capacity: int = 256, kv_dtype: str = "fp32", min_chunk: int = 8) -> Driver:
     """The oracle over the plain bookkeeping; nothing native takes part. `driver.program.cache` is its byte layer."""
     from agentkv_runtime.torch_backend.cache import TorchCache

@@ -378,22 +378,22 @@ void linear_layers_and_gates_that_cannot_be() {
   refused_layers([](Layers& l) { l.alone = 4; }, "an unknown gate");
 }
 
-void experts_parse() {
-  const Blob blob = parse(with_header(Experts{}.payload()));
-  const auto& op = std::get<ExpertLinear>(blob.instructions.at(0));
+template <class Op>
+Op parsed_experts(const Experts& given) {
+  const Blob blob = parse(with_header(given.payload()));
+  const auto& op = std::get<Op>(blob.instructions.at(0));
   CHECK_EQ(op.experts, 3u);
   CHECK_EQ(op.chosen, 1u);
   CHECK(op.weight.name == "w");
   CHECK_EQ(op.dst.heads, 2);
   CHECK_EQ(op.bias, 1u);
   CHECK_EQ(std::get<WeightedSum>(blob.instructions.at(1)).weights.dim, 2);
-  const Blob in_blocks = parse(with_header(Experts{.blocks = true}.payload()));
-  const auto& of_blocks = std::get<BlockExpertLinear>(in_blocks.instructions.at(0));
-  CHECK_EQ(of_blocks.experts, 3u);
-  CHECK_EQ(of_blocks.chosen, 1u);
-  CHECK(of_blocks.weight.name == "w");
-  CHECK_EQ(of_blocks.weight.type, 2);
-  CHECK_EQ(of_blocks.bias, 1u);
+  return op;
+}
+
+void experts_parse() {
+  parsed_experts<ExpertLinear>({});
+  CHECK_EQ(parsed_experts<BlockExpertLinear>({.blocks = true}).weight.type, 2);
 }
 
 void experts_that_cannot_be_are_refused() {

@@ -20,6 +20,7 @@ from agentkv_runtime.export.blocks import (
 from agentkv_runtime.export.blocks.kinds import KINDS
 from agentkv_runtime.export.blocks.making import planned_blocks
 from agentkv_runtime.export.blocks.recipe import BITS, Choice, budget_of, choices_of, choose_kinds
+from agentkv_runtime.export.choices import OWN_BLOCKS
 from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError, Recipe
 from agentkv_runtime.hf.deferred import loading_as_it_runs
@@ -201,6 +202,10 @@ def weight_of(net: nn.Module, name: str) -> torch.Tensor:
 
 def tokens() -> torch.Tensor:
     return torch.randint(0, 128, (3, 32), generator=torch.Generator().manual_seed(2))
+
+
+def test_what_may_be_chosen_has_its_bits() -> None:
+    assert tuple(BITS) == OWN_BLOCKS
 
 
 @pytest.mark.parametrize("tied", [True, False])

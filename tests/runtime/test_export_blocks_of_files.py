@@ -8,23 +8,18 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-import torch
 from agentkv_runtime._core import InvalidTensor, pack_blocks, unpack_blocks
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export import export_folder
 from agentkv_runtime.folder import ModelFolder
 from agentkv_runtime.programs import load_program
-from agentkv_runtime.sources.gguf import GGUFWeights, load_gguf
-from agentkv_runtime.sources.source import described
+from agentkv_runtime.sources.gguf import GGUFWeights
 from gguf import GGMLQuantizationType as Q
 
 from tests.blocks import SCALES, TYPES, dequantized, random_blocks
-from tests.driver import native_driver
+from tests.driver import lost, native_driver
 from tests.models import tiny_model, tiny_spec
-from tests.runtime.sources.gguf_files import write_gguf
-
-SHAPE: dict[str, Any] = {"hidden": 256, "intermediate": 256, "head_dim": 64, "layers": 2}
-TOKENS = [(7 * i) % 29 + 3 for i in range(40)]
+from tests.runtime.sources.gguf_files import FILES, SHAPE, TOKENS, tiny_file, write_gguf
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -77,27 +72,11 @@ def test_rows_come_in_the_order_of_the_parameter(tmp_path: Path, kind: str) -> N
 
 def exported(tmp_path: Path, kind: str, qtype: Q, tied: bool = True) -> tuple[ModelFolder, Any]:
     """A tiny model's file as a model folder, and the logits of its dequantised weights."""
-    path = tmp_path / "model.gguf"
-    write_gguf(path, tiny_model(tiny_spec(kind, tied=tied, **SHAPE)), kind, qtype)
-    with described(path) as folder, torch.no_grad():
-        want = load_gguf(path, folder)(torch.tensor(TOKENS)[None]).logits[0].numpy()
+    path, want = tiny_file(tmp_path, kind, qtype, tied)
     return export_folder(path, tmp_path / "out", max_tokens=64, max_logits=64), want
 
 
-@pytest.mark.parametrize(
-    ("kind", "qtype", "tied"),
-    [
-        ("llama", Q.Q4_0, True),
-        ("llama", Q.F16, False),
-        ("qwen2", Q.Q5_1, True),
-        ("qwen3", Q.Q8_0, False),
-        ("gemma3", Q.Q4_K, True),
-        ("gemma3", Q.BF16, True),
-        ("qwen2", Q.Q5_0, False),
-        ("llama", Q.Q4_1, True),
-        ("qwen3", Q.F32, True),
-    ],
-)
+@pytest.mark.parametrize(("kind", "qtype", "tied"), FILES)
 def test_a_file_is_run_in_its_own_blocks(tmp_path: Path, kind: str, qtype: Q, tied: bool) -> None:
     folder, want = exported(tmp_path, kind, qtype, tied)
     manifest = folder.manifest
@@ -108,8 +87,7 @@ def test_a_file_is_run_in_its_own_blocks(tmp_path: Path, kind: str, qtype: Q, ti
     for chunks in ((1, 2, 3, 5, 8), (20,), (1,) * 39):
         assert np.array_equal(native_driver(program, capacity=64).feed(0, TOKENS, chunks), whole)
     # Activations have 8 bits where weights are codes; in a float32 file nothing is rounded but sums.
-    lost = np.sqrt(np.mean((whole - want) ** 2)) / want.std()
-    assert lost < (1e-4 if qtype in (Q.F16, Q.BF16, Q.F32) else 0.05)
+    assert lost(whole, want) < (1e-4 if qtype in (Q.F16, Q.BF16, Q.F32) else 0.05)
 
 
 def test_a_tied_head_shares_the_bytes_of_the_embedding(tmp_path: Path) -> None:

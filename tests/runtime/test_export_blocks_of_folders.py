@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from agentkv_runtime.export import export_folder
@@ -18,18 +17,13 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.conftest import FolderFactory
-from tests.driver import native_driver
+from tests.driver import lost, native_driver
 from tests.models import KINDS
-
-TOKENS = [(7 * i) % 29 + 3 for i in range(40)]
+from tests.runtime.sources.gguf_files import TOKENS
 
 
 def logits_of(path: Path) -> Any:
     return native_driver(load_program(path / "model.pte"), capacity=64).feed(0, TOKENS, (5, 1, 20))
-
-
-def lost(got: Any, want: Any) -> float:
-    return float(np.sqrt(np.mean((got - want) ** 2)) / want.std())
 
 
 @pytest.mark.parametrize("kind", ["qwen2", *(kind for kind in KINDS if kind not in ("llama", "qwen2", "smollm"))])

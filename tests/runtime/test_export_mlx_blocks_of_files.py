@@ -18,13 +18,12 @@ from agentkv_runtime.folder import ModelFolder
 from agentkv_runtime.hf.blocks import Blocks, keep_blocks
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
 from agentkv_runtime.programs import open_session
-from agentkv_runtime.sources.gguf import load_gguf
-from agentkv_runtime.sources.source import described
 from gguf import GGMLQuantizationType as Q
 
+from tests.blocks import TYPES, dequantized, random_blocks
+from tests.driver import lost
 from tests.models import tiny_model, tiny_spec
-from tests.runtime.sources.gguf_files import write_gguf
-from tests.runtime.test_export_blocks_of_files import SHAPE, TOKENS, TYPES, dequantized, random_blocks
+from tests.runtime.sources.gguf_files import FILES, SHAPE, TOKENS, tiny_file
 
 load_backend("mlx")
 
@@ -138,32 +137,9 @@ def logits_of(folder: ModelFolder) -> Any:
     return logits
 
 
-def written(tmp_path: Path, kind: str, qtype: Q, tied: bool = True) -> tuple[Path, Any]:
-    """A tiny model's file, and the logits of its dequantised weights."""
-    path = tmp_path / "model.gguf"
-    write_gguf(path, tiny_model(tiny_spec(kind, tied=tied, **SHAPE)), kind, qtype)
-    with described(path) as folder, torch.no_grad():
-        return path, load_gguf(path, folder)(torch.tensor(TOKENS)[None]).logits[0].numpy()
-
-
-def lost(got: Any, want: Any) -> float:
-    return float(np.sqrt(np.mean((got - want) ** 2)) / want.std())
-
-
-@pytest.mark.parametrize(
-    ("kind", "qtype", "tied"),
-    [
-        ("llama", Q.Q4_0, True),
-        ("llama", Q.F16, False),
-        ("qwen2", Q.Q5_1, True),
-        ("qwen3", Q.Q8_0, False),
-        ("gemma3", Q.Q4_K, True),
-        ("gemma3", Q.BF16, True),
-        ("llama", Q.Q4_1, True),
-    ],
-)
+@pytest.mark.parametrize(("kind", "qtype", "tied"), FILES)
 def test_a_program_computes_with_the_values_of_its_file(tmp_path: Path, kind: str, qtype: Q, tied: bool) -> None:
-    path, want = written(tmp_path, kind, qtype, tied)
+    path, want = tiny_file(tmp_path, kind, qtype, tied)
     folder = export_folder(path, tmp_path / "out", backend="mlx", max_tokens=64, max_logits=64)
     manifest = folder.manifest
     assert manifest.quantization == "file"
@@ -173,7 +149,7 @@ def test_a_program_computes_with_the_values_of_its_file(tmp_path: Path, kind: st
 
 
 def test_half_precision_stays_near(tmp_path: Path) -> None:
-    path, want = written(tmp_path, "gemma3", Q.Q4_K)
+    path, want = tiny_file(tmp_path, "gemma3", Q.Q4_K)
     folder = export_folder(path, tmp_path / "out", backend="mlx", dtype="fp16", max_tokens=64, max_logits=64)
     assert set(folder.manifest.weight_types.values()) == {"q4_k as affine4"}
     assert lost(logits_of(folder), want) < 0.01  # MLX's CPU device sums products of packed weights in half precision
@@ -184,7 +160,7 @@ def test_a_tied_head_shares_the_bytes_of_the_embedding(tmp_path: Path) -> None:
     for tied in (True, False):
         place = tmp_path / str(tied)
         place.mkdir()
-        path, _ = written(place, "llama", Q.Q8_0, tied)
+        path, _ = tiny_file(place, "llama", Q.Q8_0, tied)
         folders.append(export_folder(path, place / "out", backend="mlx", max_tokens=64, max_logits=64))
     tied_to, apart = (folder.manifest for folder in folders)
     table = apart.vocab_size * 256 * (8 + 2 * 32 / 32) / 8

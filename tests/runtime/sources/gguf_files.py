@@ -11,12 +11,29 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 import torch
+from agentkv_runtime.sources.gguf import load_gguf
+from agentkv_runtime.sources.source import described
 from gguf import GGMLQuantizationType as Q
 from transformers import PreTrainedModel
 
 from tests.blocks import random_blocks
-from tests.models import CHAT_TEMPLATE, TURN_END, tiny_tokenizer
+from tests.models import CHAT_TEMPLATE, TURN_END, tiny_model, tiny_spec, tiny_tokenizer
 
+SHAPE: dict[str, Any] = {"hidden": 256, "intermediate": 256, "head_dim": 64, "layers": 2}
+"""Of models whose rows are whole blocks, whatever their type."""
+TOKENS = [(7 * i) % 29 + 3 for i in range(40)]
+FILES = [
+    ("llama", Q.Q4_0, True),
+    ("llama", Q.F16, False),
+    ("qwen2", Q.Q5_1, True),
+    ("qwen3", Q.Q8_0, False),
+    ("gemma3", Q.Q4_K, True),
+    ("gemma3", Q.BF16, True),
+    ("qwen2", Q.Q5_0, False),
+    ("llama", Q.Q4_1, True),
+    ("qwen3", Q.F32, True),
+]
+"""What `tiny_file` is asked for where a file is run: the model, the type of its blocks, whether its head is tied."""
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 
 
@@ -56,6 +73,14 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return kept
+
+
+def tiny_file(place: Path, kind: str, qtype: Q, tied: bool = True) -> tuple[Path, npt.NDArray[np.float32]]:
+    """A tiny model's file of SHAPE, and the logits of its dequantised weights after TOKENS."""
+    path = place / "model.gguf"
+    write_gguf(path, tiny_model(tiny_spec(kind, tied=tied, **SHAPE)), kind, qtype)
+    with described(path) as folder, torch.no_grad():
+        return path, load_gguf(path, folder)(torch.tensor(TOKENS)[None]).logits[0].numpy()
 
 
 def name_in_file(names: gguf.TensorNameMap, name: str) -> str:

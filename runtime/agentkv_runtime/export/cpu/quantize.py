@@ -10,7 +10,7 @@ from torchao.quantization import IntxUnpackedToInt8Tensor
 from transformers import PreTrainedModel
 
 from agentkv_runtime.export.blocks.making import planned_blocks
-from agentkv_runtime.export.blocks.recipe import BITS
+from agentkv_runtime.export.choices import OWN_BLOCKS
 from agentkv_runtime.export.cpu.block_layers import BlockEmbedding, BlockExperts, BlockLinear, check_blocks
 from agentkv_runtime.export.cpu.codes import GROUP_SIZE, Codes
 from agentkv_runtime.export.cpu.embeddings import CodeEmbedding, PackedEmbedding, TableEmbedding
@@ -141,7 +141,7 @@ def quantize(model: PreTrainedModel | DraftHead, recipe: Recipe) -> None:
     linears: Layers = {
         name: module for name, module in modules if isinstance(module, ExpertLinear) or is_plain_linear(module)
     }
-    if recipe.quant == "file" or recipe.quant in BITS:
+    if recipe.quant in ("file", *OWN_BLOCKS):
         _run_blocks(model, linears, recipe)
         return
     untie(model)

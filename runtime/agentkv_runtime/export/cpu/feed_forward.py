@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.norms import RmsNorm
-from agentkv_runtime.export.row_ops import Gate, gate
+from agentkv_runtime.export.gates import Gate
+from agentkv_runtime.export.row_ops import gate
 from agentkv_runtime.hf.deferred import defer, present, stored
 
 __all__ = ["RowGate", "SplitMlp", "TanhGelu", "replace_feed_forward", "replace_gates"]

@@ -1,12 +1,11 @@
 """GGUF files as other makers write them: how they scale positions, what they are called, and what was done to them.
 
-One more case is a row of `SCALINGS` (keys of a file's metadata, and what positions are divided by or why the file is
-refused), of `NAMES` (what a file is called), of `BROKEN` (what became of a file) or of `TEMPLATES`.
+One more case is a row of `LINEAR` (keys of a file's metadata, and what positions are divided by), of `NAMES` (what a
+file is called), of `BROKEN` (what became of a file) or of `TEMPLATES`. All scalings: `tests/runtime/gguf/test_rope.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export import export_folder
-from agentkv_runtime.sources.gguf_rope import position_divisor
 from agentkv_runtime.sources.source import described, is_gguf
 from agentkv_runtime.tokenizer import Tokenizer
 
@@ -25,45 +23,6 @@ from tests.runtime.sources.test_gguf import SHAPE, difference, tiny
 
 gguf = pytest.importorskip("gguf")
 F32 = gguf.GGMLQuantizationType.F32
-
-SCALINGS: list[tuple[dict[str, Any], float | type[ExportError], str]] = [
-    ({}, 1, ""),
-    ({"rope.freq_base": 10000.0}, 1, ""),
-    ({"rope.scaling.type": "none"}, 1, ""),
-    ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, 1, ""),
-    ({"rope.scaling.type": "linear"}, 1, ""),
-    ({"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}, 8, ""),
-    ({"rope.scaling.factor": 4.0}, 4, ""),
-    ({"rope.scale_linear": 2.0}, 2, ""),
-    ({"rope.scale_linear": 2}, 2, ""),
-    ({"rope.scaling.factor": 4.0, "rope.scale_linear": 2.0}, 4, ""),
-    ({"rope.scaling.factor": 0.0}, 1, ""),
-    ({"rope.scale_linear": 1.0}, 1, ""),
-    ({"rope.scaling.attn_factor": 1.0}, 1, ""),
-    ({"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, UnsupportedModelError, "'yarn'"),
-    ({"rope.scaling.type": "longrope"}, UnsupportedModelError, "'longrope'"),
-    ({"rope.scaling.type": "su"}, UnsupportedModelError, "'su'"),
-    ({"rope.scaling.attn_factor": 1.2}, UnsupportedModelError, r"attn_factor is 1\.2"),
-    ({"rope.scaling.factor": -2.0}, ExportError, r"-2\.0, which is no factor"),
-    ({"rope.scaling.factor": math.nan}, ExportError, "nan, which is no factor"),
-    ({"rope.scale_linear": math.inf}, ExportError, "inf, which is no factor"),
-    ({"rope.scale_linear": "2"}, ExportError, "'2', which is no factor"),
-    ({"rope.scale_linear": True}, ExportError, "True, which is no factor"),
-]
-
-
-@pytest.mark.parametrize(("keys", "expected", "why"), SCALINGS, ids=lambda value: str(value)[:60])
-def test_positions_are_scaled_as_the_file_says_or_it_is_refused(
-    keys: dict[str, Any], expected: float | type[ExportError], why: str
-) -> None:
-    metadata = {"general.architecture": "llama", "qwen2.rope.scaling.type": "yarn"}
-    metadata |= {f"llama.{key}": value for key, value in keys.items()}
-    if isinstance(expected, type):
-        with pytest.raises(expected, match=f"model: .*{why}"):
-            position_divisor(Path("model"), metadata)
-    else:
-        assert position_divisor(Path("model"), metadata) == expected
-
 
 LINEAR = [
     ("llama", {".rope.scale_linear": 4.0}, 4.0),

@@ -372,10 +372,12 @@ def test_an_id_that_comes_out_otherwise_is_an_error(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_export_says_which_file_it_is_about(tmp_path: Path) -> None:
-    from agentkv_runtime.sources.gguf_description import write_description
+    from agentkv_runtime.gguf.description import write_description
 
-    path = GPT2.but(pre="invented").write(tmp_path / "odd.gguf")
-    with pytest.raises(ExportError, match=r"odd\.gguf: tokenizer\.ggml\.pre is 'invented'"):
+    path = tmp_path / "odd.gguf"
+    write_gguf(path, tiny_model(tiny_spec("llama", layers=1)), "llama", GGMLQuantizationType.F32)
+    path.write_bytes(path.read_bytes().replace(b"gpt-2", b"gpt-?"))
+    with pytest.raises(ExportError, match=r"odd\.gguf: tokenizer\.ggml\.pre is 'gpt-\?'"):
         write_description(path, tmp_path)
 
 

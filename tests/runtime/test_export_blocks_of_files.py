@@ -59,7 +59,7 @@ def test_rows_come_in_the_order_of_the_parameter(tmp_path: Path, kind: str) -> N
     path = tmp_path / "model.gguf"
     model = tiny_model(tiny_spec(kind, **SHAPE))
     write_gguf(path, model, kind, Q.Q8_0)
-    weights, n = GGUFWeights(path, model), 0
+    weights, n = GGUFWeights(path), 0
     for name in weights.names():
         blocks = weights.blocks(name)
         if blocks is None:

@@ -1,1 +1,1 @@
-"""What a GGUF file says beside its weights. Needs neither torch nor the package gguf."""
+"""GGUF files: what they say, their tokenizers, and their weights by transformers' names. Needs no torch."""

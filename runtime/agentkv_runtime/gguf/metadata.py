@@ -5,95 +5,152 @@ The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
-import os
-import struct
+import mmap
 from pathlib import Path
-from typing import Any, BinaryIO
+from struct import Struct
+from typing import Any
 
 from agentkv_runtime.errors import GGUFError
 
-__all__ = ["read_metadata"]
+__all__ = ["Cursor", "map_file", "read_metadata", "read_pairs"]
 
 _VERSIONS = (2, 3)
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))  # types of values, as `struct`
 _STRING, _ARRAY = 8, 9
+_U32, _U64 = Struct("<I"), Struct("<Q")
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Keys and values: numbers, bools, strings, and lists of one of those. Raises GGUFError."""
+    return read_pairs(Cursor(path, map_file(path)))[0]
+
+
+def map_file(path: Path) -> mmap.mmap | bytes:
+    """The bytes of a file, read-only, each page read when it is looked at. Raises GGUFError."""
     try:
         with path.open("rb") as file:
-            return _Reader(path, file).metadata()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError:  # of an empty file, which cannot be mapped
+        return b""
     except OSError as error:
         raise _unreadable(path, f"{error.strerror or error}") from error
 
 
-class _Reader:
-    """Reads from the start of a file to the end of its key/value pairs."""
+def read_pairs(cursor: Cursor) -> tuple[dict[str, Any], int]:
+    """The key/value pairs of a file and how many tensors it lists; the cursor then stands before those."""
+    _check_header(cursor)
+    tensors, pairs = cursor.u64(), cursor.u64()
+    metadata: dict[str, Any] = {}
+    for i in range(pairs):
+        cursor.place = f"key {i + 1} of {pairs}"
+        key = cursor.string()
+        cursor.place = key
+        if key in metadata:
+            raise cursor.damaged("is there twice")
+        metadata[key] = _value(cursor)
+    return metadata, tensors
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path = path
-        self._file = file
-        self._left = os.fstat(file.fileno()).st_size
-        self._place = "its header"
 
-    def metadata(self) -> dict[str, Any]:
-        self._check_header()
-        _tensors, pairs = self._number("Q"), self._number("Q")
-        metadata: dict[str, Any] = {}
-        for i in range(pairs):
-            self._place = f"key {i + 1} of {pairs}"
-            key = self._string()
-            self._place = key
-            if key in metadata:
-                raise self._damaged("is there twice")
-            metadata[key] = self._value()
-        return metadata
+class Cursor:
+    """Reads a file's bytes from its beginning on. Everything here raises GGUFError for what is not there."""
 
-    def _check_header(self) -> None:
-        magic = self._take(4)
-        if magic != b"GGUF":
-            raise _unreadable(self._path, f"it begins with {magic!r} instead of b'GGUF'")
-        version: int = self._number("I")
-        if version not in _VERSIONS:
-            swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-            why = "is written for big-endian machines" if swapped in _VERSIONS else f"is of GGUF version {version}"
-            raise _unreadable(self._path, f"it {why}, not 2 or 3 and little-endian. Convert the model again")
+    def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
+        self.path = path
+        self.data = data
+        self.at = 0
+        """The byte that is read next."""
+        self.place = "its header"
+        """What is being read, for messages."""
 
-    def _value(self) -> Any:
-        kind: int = self._number("I")
-        if kind != _ARRAY:
-            return self._string() if kind == _STRING else self._number(self._format(kind))
-        kind, count = self._number("I"), self._number("Q")
-        if kind == _STRING:
-            return [self._string() for _ in range(count)]
-        number = self._format(kind)
-        return list(struct.unpack(f"<{count}{number}", self._take(count * struct.calcsize(number))))
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        begin = self._advance(count)
+        return self.data[begin : self.at]
 
-    def _format(self, kind: int) -> str:
-        if kind not in _NUMBERS:
-            raise self._damaged(f"has a value of type {kind}, which GGUF does not define there")
-        return _NUMBERS[kind]
+    def u32(self) -> int:
+        """The next number of 4 bytes."""
+        number: int = _U32.unpack_from(self.data, self._advance(4))[0]
+        return number
 
-    def _number(self, kind: str) -> Any:
-        return struct.unpack(f"<{kind}", self._take(struct.calcsize(kind)))[0]
+    def u64(self) -> int:
+        """The next number of 8 bytes."""
+        number: int = _U64.unpack_from(self.data, self._advance(8))[0]
+        return number
 
-    def _string(self) -> str:
-        data = self._take(self._number("Q"))
+    def numbers(self, kind: str, count: int) -> tuple[Any, ...]:
+        """The next numbers of a kind, as `struct` calls it."""
+        size = Struct(f"<{kind}").size
+        begin = self._advance(count * size)  # before anything as large is made
+        return Struct(f"<{count}{kind}").unpack_from(self.data, begin)
+
+    def string(self) -> str:
+        """The next string."""
+        return self._decoded(self.take(self.u64()))
+
+    def strings(self, count: int) -> list[str]:
+        """The next strings: a vocabulary has 100,000 and more, so this loop calls nothing of ours."""
+        data, at, end, length_at = self.data, self.at, len(self.data), _U64.unpack_from
+        raw: list[bytes] = []
+        if count > (end - at) // 8:  # each has its length before it
+            raise self.damaged(f"lists {count} strings, and {end - at} bytes are left")
+        for _ in range(count):
+            begin = at + 8
+            at = begin + length_at(data, at)[0] if begin <= end else begin
+            if at > end:
+                raise self.damaged(f"needs {at - end} more bytes than there are")
+            raw.append(data[begin:at])
+        self.at = at
         try:
-            return data.decode()
+            return [text.decode() for text in raw]
+        except UnicodeDecodeError:
+            return [self._decoded(text) for text in raw]
+
+    def _advance(self, count: int) -> int:
+        """Goes on by that many bytes; returns where they begin."""
+        begin, left = self.at, len(self.data) - self.at
+        if count > left:
+            raise self.damaged(f"needs {count} more bytes, and {left} are left")
+        self.at += count
+        return begin
+
+    def _decoded(self, text: bytes) -> str:
+        try:
+            return text.decode()
         except UnicodeDecodeError as error:
-            raise self._damaged(f"holds a string that is no UTF-8 ({data[:20]!r})") from error
+            raise self.damaged(f"holds a string that is no UTF-8 ({text[:20]!r})") from error
 
-    def _take(self, count: int) -> bytes:
-        data = self._file.read(count) if count <= self._left else b""
-        if len(data) < count:
-            raise self._damaged(f"needs {count} more bytes, and {self._left} are left")
-        self._left -= count
-        return data
+    def damaged(self, why: str) -> GGUFError:
+        """The error for what is being read."""
+        return _unreadable(self.path, f"cut or damaged: {self.place} {why}. Download it again")
 
-    def _damaged(self, why: str) -> GGUFError:
-        return _unreadable(self._path, f"cut or damaged: {self._place} {why}. Download it again")
+
+def _check_header(cursor: Cursor) -> None:
+    magic = cursor.take(4)
+    if magic != b"GGUF":
+        raise _unreadable(cursor.path, f"it begins with {magic!r} instead of b'GGUF'")
+    version = cursor.u32()
+    if version not in _VERSIONS:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        why = "is written for big-endian machines" if swapped in _VERSIONS else f"is of GGUF version {version}"
+        raise _unreadable(cursor.path, f"it {why}, not 2 or 3 and little-endian. Convert the model again")
+
+
+def _value(cursor: Cursor) -> Any:
+    kind = cursor.u32()
+    if kind == _STRING:
+        return cursor.string()
+    if kind != _ARRAY:
+        return cursor.numbers(_format(cursor, kind), 1)[0]
+    kind, count = cursor.u32(), cursor.u64()
+    if kind == _STRING:
+        return cursor.strings(count)
+    return list(cursor.numbers(_format(cursor, kind), count))
+
+
+def _format(cursor: Cursor, kind: int) -> str:
+    if kind not in _NUMBERS:
+        raise cursor.damaged(f"has a value of type {kind}, which GGUF does not define there")
+    return _NUMBERS[kind]
 
 
 def _unreadable(path: Path, why: str) -> GGUFError:

@@ -51,7 +51,7 @@ def _write_description(src: Path, folder: Path) -> bool:
     """Whether the model is another one than `src` describes: that of a GGUF file, or a language model within."""
     try:
         if is_gguf(src):
-            from agentkv_runtime.sources.gguf_description import write_description
+            from agentkv_runtime.gguf.description import write_description
 
             write_description(src, folder)
             return True

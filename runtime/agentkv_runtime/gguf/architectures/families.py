@@ -1,0 +1,108 @@
+"""The names of families, and what their writers did to tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from agentkv_runtime.gguf.architectures.layout import Layout, Names, Sizes, Source
+from agentkv_runtime.gguf.weights import Order
+
+__all__ = [
+    "ATTENTION",
+    "BIASED_ATTENTION",
+    "GATED",
+    "HEAD_NORMS",
+    "NORMS",
+    "OUTER",
+    "PERMUTED_ATTENTION",
+    "POST_NORMS",
+    "SANDWICH_NORMS",
+    "biased",
+    "experts_of",
+    "llama",
+    "maybe_biased",
+    "shifted",
+]
+
+
+def maybe_biased(*parts: str, order: Callable[[Sizes], Order] | None = None) -> Source:
+    """A weight that has a bias where the file has it."""
+    return Source(parts, bias=None, order=order)
+
+
+def biased(*parts: str) -> Source:
+    """A weight with a bias."""
+    return Source(parts, bias=True)
+
+
+def shifted(names: Names, by: float = -1.0) -> Names:
+    """Norms of models that scale by one more than their weights; writers have added it."""
+    return {name: Source((part,), added=by) if isinstance(part, str) else part for name, part in names.items()}
+
+
+def _halves(heads: Callable[[Sizes], int]) -> Callable[[Sizes], Order]:
+    """Of Llama and its kin: files have the two numbers of a rotation side by side, transformers half a head apart."""
+
+    def order(sizes: Sizes) -> Order:
+        rows = np.arange(heads(sizes) * sizes.head_dim).reshape(-1, sizes.head_dim // 2, 2)
+        return rows.swapaxes(1, 2).reshape(-1)
+
+    return order
+
+
+def _alternating(sizes: Sizes) -> Order:
+    """Of gpt-oss: the gate's rows and the others by turns."""
+    return np.arange(2 * sizes.expert_intermediate).reshape(2, -1).swapaxes(0, 1).reshape(-1)
+
+
+OUTER: Names = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": Source(("output",), weight=None),
+}
+NORMS: Names = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+POST_NORMS: Names = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+SANDWICH_NORMS: Names = {**POST_NORMS, "input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm"}
+HEAD_NORMS: Names = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+ATTENTION: Names = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+}
+BIASED_ATTENTION: Names = {
+    "self_attn.q_proj": maybe_biased("attn_q"),
+    "self_attn.k_proj": maybe_biased("attn_k"),
+    "self_attn.v_proj": maybe_biased("attn_v"),
+    "self_attn.o_proj": maybe_biased("attn_output"),
+}
+PERMUTED_ATTENTION: Names = {
+    **BIASED_ATTENTION,
+    "self_attn.q_proj": maybe_biased("attn_q", order=_halves(lambda sizes: sizes.heads)),
+    "self_attn.k_proj": maybe_biased("attn_k", order=_halves(lambda sizes: sizes.kv_heads)),
+}
+GATED: Names = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+_MAYBE_BIASED_GATED: Names = {
+    "mlp.gate_proj": maybe_biased("ffn_gate"),
+    "mlp.up_proj": maybe_biased("ffn_up"),
+    "mlp.down_proj": maybe_biased("ffn_down"),
+}
+
+
+def llama(attention: Names = PERMUTED_ATTENTION, feed_forward: Names = _MAYBE_BIASED_GATED) -> Layout:
+    """Llama's names."""
+    return Layout({**NORMS, **attention, **feed_forward}, OUTER)
+
+
+def experts_of(place: str = "mlp", router: str = "gate") -> Names:
+    """Experts as transformers stacks them, and what chooses among them."""
+    return {
+        f"{place}.{router}": "ffn_gate_inp",
+        f"{place}.experts.gate_up_proj": Source(("ffn_gate_exps", "ffn_up_exps"), bare=True),
+        f"{place}.experts.down_proj": Source(("ffn_down_exps",), bare=True),
+    }

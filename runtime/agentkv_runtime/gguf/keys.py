@@ -1,0 +1,89 @@
+"""What a GGUF file says of its architecture, each value checked, and each key that was read remembered."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+from agentkv_runtime.errors import GGUFError, UnsupportedModelError
+from agentkv_runtime.gguf.file import GGUFFile
+
+__all__ = ["Keys"]
+
+_HARMLESS = {"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "pooling_type", "attention.causal"}
+"""What changes no number, or what says how a file was made."""
+
+
+class Keys:
+    """The keys below the architecture's name. Everything here raises GGUFError for a value of the wrong kind."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.file = file
+        self.architecture = file.metadata.get("general.architecture")
+        self._read: set[str] = set()
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """What the file says, whatever it is."""
+        self._read.add(key)
+        return self.file.metadata.get(f"{self.architecture}.{key}", default)
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number, at least 0. A list of numbers that are all the same counts as that number."""
+        value = self.value(key, default)
+        if value is None:
+            raise GGUFError(f"{self.file.path}: has no {self.architecture}.{key}. Convert the model again")
+        if isinstance(value, list) and value:
+            if any(each != value[0] for each in value):
+                self.unsupported(f"{key} differs from layer to layer")
+            value = value[0]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            self._wrong(key, value, "a whole number")
+        return int(value)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self.value(key, default)
+        if value is None:
+            raise GGUFError(f"{self.file.path}: has no {self.architecture}.{key}. Convert the model again")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            self._wrong(key, value, "a number")
+        return float(value)
+
+    def numbers(self, key: str, count: int) -> list[float]:
+        """A number for each of `count`, or one for all."""
+        value = self.value(key)
+        values = value if isinstance(value, list) else [value] * count
+        if len(values) != count or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
+            self._wrong(key, value, f"{count} numbers")
+        return [float(each) for each in values]
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.value(key, default)
+        if not isinstance(value, bool):
+            self._wrong(key, value, "true or false")
+        return value
+
+    def has(self, tensor: str) -> bool:
+        """Does the file have a tensor?"""
+        return tensor in self.file.tensors
+
+    def check_all_read(self) -> None:
+        """Raises UnsupportedModelError for a key that says something and was not read: it might change numbers."""
+        prefix = f"{self.architecture}."
+        for key, value in self.file.metadata.items():
+            name = key.removeprefix(prefix)
+            if key.startswith(prefix) and name not in self._read | _HARMLESS and value:
+                self.unsupported(f"{key} is {value!r:.40}, which is not known of this architecture")
+
+    def unsupported(self, why: str) -> NoReturn:
+        """Raises UnsupportedModelError."""
+        raise UnsupportedModelError(
+            f"{self.file.path}: GGUF files of {self.architecture} are not read where {why}. Export the Hugging Face "
+            "folder that it was made from"
+        )
+
+    def _wrong(self, key: str, value: object, must_be: str) -> NoReturn:
+        raise GGUFError(
+            f"{self.file.path}: {self.architecture}.{key} is {value!r:.40}, and must be {must_be}. Convert it again"
+        )

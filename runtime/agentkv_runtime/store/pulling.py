@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from agentkv_runtime.export.folder import check_torch
+from agentkv_runtime.export.checks import check_torch
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, named

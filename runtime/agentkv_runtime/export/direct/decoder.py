@@ -23,9 +23,9 @@ from agentkv_runtime.export.gates import Gate
 from agentkv_runtime.gguf.weights import RowBlocks
 from agentkv_runtime.metadata import KvCacheMetadata, LayerShape
 
-__all__ = ["FAMILIES", "Decoder", "Weights"]
+__all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Weights"]
 
-_EMBEDDING, _HEAD = "model.embed_tokens", "lm_head"
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 _GATES = {"silu": Gate.SILU, "gelu_pytorch_tanh": Gate.TANH_GELU}
 
 
@@ -56,6 +56,8 @@ class Family:
     """Queries, keys and values are all computed before they are normalised."""
     fused: bool = False
     """One layer gives queries, keys and values, and one gate and up."""
+    gate: Gate = Gate.SILU
+    """Of feed-forward layers, where the config names none."""
     scaled_embedding: bool = False
     """Rows of the embedding are multiplied by the square root of their width."""
 
@@ -69,7 +71,12 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3": Family(head_norms=True),
     "phi3": Family(fused=True),
     "gemma3_text": Family(
-        norm_offset=1.0, head_norms=True, norms_after=True, all_at_once=True, scaled_embedding=True
+        norm_offset=1.0,
+        head_norms=True,
+        norms_after=True,
+        all_at_once=True,
+        gate=Gate.TANH_GELU,
+        scaled_embedding=True,
     ),
 }
 """By transformers' `model_type`."""
@@ -80,7 +87,7 @@ class Decoder:
 
     def __init__(self, config: Mapping[str, Any], weights: Weights, long: bool = False) -> None:
         """`long`: long-rope models take their long factors. Raises UnsupportedModelError for what no family has."""
-        self._config, self._weights = config, weights
+        self.config, self._weights = config, weights
         family = FAMILIES.get(config["model_type"])
         if family is None:
             raise UnsupportedModelError(f"{config['model_type']} is of no family that is written without torch")
@@ -96,9 +103,9 @@ class Decoder:
         self._check()
 
     def _check(self) -> None:
-        config = self._config
+        config = self.config
         asked = {
-            "hidden_act": config.get("hidden_activation", config.get("hidden_act", "silu")) in _GATES,
+            "hidden_act": self._gate is not None,
             "attn_logit_softcapping": not config.get("attn_logit_softcapping"),
             "final_logit_softcapping": not config.get("final_logit_softcapping"),
             "rope_parameters": all(each is not None for each in self._tables.values()),
@@ -116,16 +123,16 @@ class Decoder:
     @cached_property
     def tied(self) -> bool:
         """Whether the head is the embedding."""
-        return f"{_HEAD}.weight" not in self._weights.names()
+        return f"{HEAD}.weight" not in self._weights.names()
 
     @cached_property
     def layers(self) -> dict[str, RowBlocks]:
         """Every weight in blocks, by the name of its layer, in the order of the model's modules."""
-        names = [_EMBEDDING]
+        names = [EMBEDDING]
         for i in range(self.n_layers):
             names += [f"model.layers.{i}.{each}" for each in (*self._attention_names(), *self._mlp_names())]
         found = {name: self._blocks(name) for name in names}
-        found[_HEAD] = found[_EMBEDDING] if self.tied else self._blocks(_HEAD)
+        found[HEAD] = found[EMBEDDING] if self.tied else self._blocks(HEAD)
         return found
 
     def body(self) -> Program:
@@ -133,7 +140,7 @@ class Decoder:
         region = Region()
         tokens, position = region.integers(), region.integers()
         factor = round(float(np.float32(self.hidden_size**0.5)), 5) if self._family.scaled_embedding else 1.0
-        hidden = region.lookup(tokens, self.layers[_EMBEDDING], self.hidden_size, factor)
+        hidden = region.lookup(tokens, self.layers[EMBEDDING], self.hidden_size, factor)
         tables = {name: region.rope_table(position, each) for name, each in self._tables.items() if each is not None}
         for i in range(self.n_layers):
             hidden = self._layer(region, i, hidden, position, tables)
@@ -142,7 +149,7 @@ class Decoder:
     def head(self) -> Program:
         """From rows `[1, N, H]` to logits `[N, V]`."""
         region = Region()
-        return region.finish(region.linear(region.floats(self.hidden_size), self._linear(_HEAD)))
+        return region.finish(region.linear(region.floats(self.hidden_size), self._linear(HEAD)))
 
     def _layer(self, region: Region, i: int, hidden: View, position: int, tables: Mapping[str, View]) -> View:
         name, after = f"model.layers.{i}", self._family.norms_after
@@ -194,8 +201,8 @@ class Decoder:
             gate, up = columns(whole, 0, width), columns(whole, width, width)
         else:
             gate, up = (part() for part in region.linears(rows, [self._linear(f"{name}.{x}_proj") for x in _GATED]))
-        kind = _GATES[self._config.get("hidden_activation", self._config.get("hidden_act", "silu"))]
-        return region.linear(region.gated(gate, up, kind), self._linear(f"{name}.down_proj"))
+        assert self._gate is not None
+        return region.linear(region.gated(gate, up, self._gate), self._linear(f"{name}.down_proj"))
 
     def _norm(self, region: Region, name: str, x: View, *, in_place: bool = False) -> View:
         return region.norm(x, partial(self._norm_weight, f"{name}.weight"), self._eps, in_place=in_place)
@@ -222,32 +229,43 @@ class Decoder:
         parts = ["gate_up"] if self._family.fused else _GATED
         return [f"mlp.{each}_proj" for each in (*parts, "down")]
 
+    @cached_property
+    def _gate(self) -> Gate | None:
+        """Of feed-forward layers; None for one that kernels do not have."""
+        named = self.config.get("hidden_activation") or self.config.get("hidden_act")
+        return self._family.gate if named is None else _GATES.get(named)
+
+    @property
+    def widest(self) -> int:
+        """Numbers of the widest row that a layer of it gives."""
+        return max(2 * max(each.shape[-1] for each in self.layers.values()), self.hidden_size)
+
     @property
     def _scale(self) -> float:
-        return float((self._config.get("query_pre_attn_scalar") or self._head_dim) ** -0.5)
+        return float((self.config.get("query_pre_attn_scalar") or self._head_dim) ** -0.5)
 
     def _layer_type(self, i: int) -> str:
-        types = self._config.get("layer_types")
+        types = self.config.get("layer_types")
         return types[i] if types else "full_attention"
 
     def _window(self, i: int) -> int:
-        if self._config.get("layer_types") is None or self._layer_type(i) == "sliding_attention":
-            return self._config.get("sliding_window") or 0
+        if self.config.get("layer_types") is None or self._layer_type(i) == "sliding_attention":
+            return self.config.get("sliding_window") or 0
         return 0
 
     @cached_property
     def _tables(self) -> dict[str, Frequencies | None]:
         """Frequencies by what their layers are called, or "" where all have the same."""
-        parameters: dict[str, Any] = self._config["rope_parameters"]
+        parameters: dict[str, Any] = self.config["rope_parameters"]
         named = {name: each for name, each in parameters.items() if isinstance(each, dict)} or {"": parameters}
-        limit = self._config["max_position_embeddings"]
+        limit = self.config["max_position_embeddings"]
         return {
             name: rotary_frequencies(each, self._head_dim, limit, long=self._long) for name, each in named.items()
         }
 
     def _table_of(self, i: int) -> str | None:
         """The name of the layer's frequencies; None where it turns nothing."""
-        turned = self._config.get("no_rope_layers")
+        turned = self.config.get("no_rope_layers")
         if turned and not turned[i]:
             return None
         return self._layer_type(i) if self._layer_type(i) in self._tables else ""

@@ -149,10 +149,10 @@ def pack_program(program: Program, base: int = 0) -> bytes:
     root = tables.table(
         None,  # version 0
         tables.tables(plans),
-        tables.tables([tables.table(_none(tables, np.uint8))]),
+        tables.tables([]),
         tables.tables([]),
         tables.tables(segments),
-        tables.table(None, _none(tables, np.uint64)),
+        tables.table(None, tables.numbers((0,), np.uint64)),  # the place of the one that stands for no constant
         None,
         tables.tables(named),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def _entry(cursor: Cursor, name: str) -> _Entry:
 
 def _check_overlaps(path: Path, listed: list[_Entry]) -> None:
     ordered = sorted(listed, key=lambda entry: entry.offset)
-    for one, after in zip(ordered, ordered[1:], strict=False):
+    for one, after in pairwise(ordered):
         if one.offset + one.nbytes > after.offset:
             raise GGUFError(
                 f"{path}: cannot be read as a GGUF file: cut or damaged: {one.name} and {after.name} lie in the same "

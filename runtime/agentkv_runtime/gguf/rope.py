@@ -22,7 +22,8 @@ OF_ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.
 
 _FACTORS = ("rope.scaling.factor", "rope.scale_linear")
 """Of which the first that is there counts. The second is the older spelling."""
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LOW, _HIGH, _ORIGINAL = 1.0, 4.0, 8192
+"""Of Llama 3: turns within the original context up to which frequencies are slow, and from which they are fast."""
 _THETA = 10000.0
 
 
@@ -94,7 +95,7 @@ def _yarn(keys: Keys, factor: float, magnitude: float) -> dict[str, Any]:
     if stated is not None:
         rules["attention_factor"] = keys.number("rope.scaling.yarn_attn_factor") * magnitude
     elif magnitude != 1:
-        rules["attention_factor"] = magnitude * _length(factor, 1.0) / (_length(factor, multiplier) if multiplier else 1)
+        rules["attention_factor"] = magnitude * _length(factor, 1.0) / _length(factor, multiplier)
     elif multiplier:
         rules |= {"mscale": 1.0, "mscale_all_dim": multiplier}
     return rules
@@ -110,40 +111,43 @@ def _llama3(keys: Keys, turned: int) -> dict[str, Any]:
     factors = _factors(keys, "rope_freqs.weight", turned)
     if np.all(factors == 1):
         return {"rope_type": "default"}
-    theta = keys.number("rope.freq_base", _THETA)
-    rules = {"rope_type": "llama3", "factor": float(factors.max()), **_LLAMA3}
-    if not np.allclose(_llama3_factors(theta, turned, **rules), factors, rtol=1e-4, atol=0):
+    theta, factor = keys.number("rope.freq_base", _THETA), float(factors.max())
+    if not np.allclose(_llama3_factors(theta, turned, factor), factors, rtol=1e-4, atol=0):
         keys.unsupported("rotary frequencies are divided by another rule than Llama 3's")
-    return rules
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": _LOW,
+        "high_freq_factor": _HIGH,
+        "original_max_position_embeddings": _ORIGINAL,
+    }
 
 
-def _llama3_factors(
-    theta: float,
-    turned: int,
-    factor: float,
-    low_freq_factor: float,
-    high_freq_factor: float,
-    original_max_position_embeddings: int,
-    **_: object,
-) -> Floats:
+def _llama3_factors(theta: float, turned: int, factor: float) -> Floats:
     """Slow frequencies are divided by the factor, fast ones are kept, those between by something between."""
     frequencies = theta ** -(np.arange(0, turned, 2) / turned)
-    turns = original_max_position_embeddings * frequencies / (2 * math.pi)
-    kept = np.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0, 1)
+    kept = np.clip((_ORIGINAL * frequencies / (2 * math.pi) - _LOW) / (_HIGH - _LOW), 0, 1)
     return np.asarray(1 / ((1 - kept) / factor + kept), np.float32)
 
 
 def _longrope(keys: Keys, turned: int, magnitude: float) -> dict[str, Any]:
     """Phi's: factors for texts within the original context, and others for longer ones."""
     long, short = (_factors(keys, f"rope_factors_{length}.weight", turned) for length in ("long", "short"))
-    keys.value("rope.scaling.type")
+    original = keys.whole("rope.scaling.original_context_length")
     rules = {
         "rope_type": "longrope",
         "long_factor": long.tolist(),
         "short_factor": short.tolist(),
-        "original_max_position_embeddings": keys.whole("rope.scaling.original_context_length"),
+        "original_max_position_embeddings": original,
     }
-    return rules | ({"attention_factor": magnitude} if magnitude != 1 else {})
+    ratio = keys.whole("context_length") / max(original, 2)
+    usual = math.sqrt(1 + math.log(ratio) / math.log(max(original, 2))) if ratio > 1 else 1.0
+    stated = keys.value("rope.scaling.attn_factor")
+    return (
+        rules
+        if stated is None or math.isclose(magnitude, usual, rel_tol=1e-6)
+        else rules | {"attention_factor": magnitude}
+    )
 
 
 def _factors(keys: Keys, name: str, turned: int) -> Floats:

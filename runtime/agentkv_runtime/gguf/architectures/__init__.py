@@ -5,12 +5,14 @@ from __future__ import annotations
 from agentkv_runtime.errors import GGUFError, UnsupportedModelError
 from agentkv_runtime.gguf.architectures.architecture import Description
 from agentkv_runtime.gguf.architectures.dense import DENSE
+from agentkv_runtime.gguf.architectures.mixtures import MIXTURES
+from agentkv_runtime.gguf.architectures.older import OLDER
 from agentkv_runtime.gguf.file import GGUFFile
 from agentkv_runtime.gguf.keys import Keys
 
 __all__ = ["ARCHITECTURES", "Description", "describe"]
 
-ARCHITECTURES = {**DENSE}
+ARCHITECTURES = {**DENSE, **OLDER, **MIXTURES}
 """By llama.cpp's names."""
 
 

@@ -47,8 +47,8 @@ class Architecture:
     layout: Layout
     settings: Callable[[Keys, Sizes], Config] = _nothing
     """What its config has beside the common ones, or instead of them."""
-    norm: str = "rms_norm_eps"
-    """What its config calls the small number of its norms."""
+    norm: str | None = "rms_norm_eps"
+    """What its config calls the small number of its norms; None where it does not name it."""
     partial: bool = False
     """May a part of each head be turned?"""
     rotary: bool = True
@@ -77,8 +77,9 @@ class Architecture:
             "max_position_embeddings": keys.whole("context_length"),
             "tie_word_embeddings": not keys.has("output.weight"),
             "pad_token_id": None,  # nothing is padded, and files name ids that they do not have
-            self.norm: keys.number(_EPSILONS[self.norm.startswith("rms")]),
         }
+        if self.norm is not None:
+            config[self.norm] = keys.number(_EPSILONS[self.norm.startswith("rms")])
         if self.rotary:
             config["rope_parameters"] = rope_parameters(keys, sizes.head_dim, self.partial)
         for token in ("bos", "eos"):

@@ -1,4 +1,4 @@
-"""The names of families, and what their writers did to tensors."""
+"""What families share: names, and what their writers did to tensors."""
 
 from __future__ import annotations
 
@@ -6,24 +6,35 @@ from collections.abc import Callable
 
 import numpy as np
 
+from agentkv_runtime.gguf.architectures.architecture import Architecture
 from agentkv_runtime.gguf.architectures.layout import Layout, Names, Sizes, Source
+from agentkv_runtime.gguf.keys import Keys
 from agentkv_runtime.gguf.weights import Order
+
+Choice = Callable[[Keys], Architecture]
+"""Which architecture a file is of, where its name alone does not say."""
 
 __all__ = [
     "ATTENTION",
-    "BIASED_ATTENTION",
     "GATED",
     "HEAD_NORMS",
+    "MAYBE_BIASED_ATTENTION",
+    "MAYBE_BIASED_GATED",
     "NORMS",
     "OUTER",
     "PERMUTED_ATTENTION",
     "POST_NORMS",
     "SANDWICH_NORMS",
+    "Choice",
+    "always",
     "biased",
+    "biases",
     "experts_of",
     "llama",
     "maybe_biased",
     "shifted",
+    "with_biases",
+    "with_maybe_biases",
 ]
 
 
@@ -35,6 +46,29 @@ def maybe_biased(*parts: str, order: Callable[[Sizes], Order] | None = None) -> 
 def biased(*parts: str) -> Source:
     """A weight with a bias."""
     return Source(parts, bias=True)
+
+
+def with_maybe_biases(names: Names) -> Names:
+    """Weights that have biases where the file has them."""
+    return {name: maybe_biased(part) if isinstance(part, str) else part for name, part in names.items()}
+
+
+def with_biases(names: Names) -> Names:
+    """Weights that have biases."""
+    return {name: biased(part) if isinstance(part, str) else part for name, part in names.items()}
+
+
+def always(architecture: Architecture) -> Choice:
+    """For names that stand for one architecture."""
+    return lambda _keys: architecture
+
+
+def biases(keys: Keys, *names: str) -> bool:
+    """Do these weights have biases? Raises UnsupportedModelError where only some of them do."""
+    there = [name for name in names if keys.has(f"blk.0.{name}.bias")]
+    if there and len(there) < len(names):
+        keys.unsupported(f"{there[0]} has a bias and {next(name for name in names if name not in there)} has none")
+    return bool(there)
 
 
 def shifted(names: Names, by: float = -1.0) -> Names:
@@ -50,11 +84,6 @@ def _halves(heads: Callable[[Sizes], int]) -> Callable[[Sizes], Order]:
         return rows.swapaxes(1, 2).reshape(-1)
 
     return order
-
-
-def _alternating(sizes: Sizes) -> Order:
-    """Of gpt-oss: the gate's rows and the others by turns."""
-    return np.arange(2 * sizes.expert_intermediate).reshape(2, -1).swapaxes(0, 1).reshape(-1)
 
 
 OUTER: Names = {
@@ -75,28 +104,19 @@ ATTENTION: Names = {
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
 }
-BIASED_ATTENTION: Names = {
-    "self_attn.q_proj": maybe_biased("attn_q"),
-    "self_attn.k_proj": maybe_biased("attn_k"),
-    "self_attn.v_proj": maybe_biased("attn_v"),
-    "self_attn.o_proj": maybe_biased("attn_output"),
-}
+MAYBE_BIASED_ATTENTION = with_maybe_biases(ATTENTION)
 PERMUTED_ATTENTION: Names = {
-    **BIASED_ATTENTION,
+    **MAYBE_BIASED_ATTENTION,
     "self_attn.q_proj": maybe_biased("attn_q", order=_halves(lambda sizes: sizes.heads)),
     "self_attn.k_proj": maybe_biased("attn_k", order=_halves(lambda sizes: sizes.kv_heads)),
 }
 GATED: Names = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
-_MAYBE_BIASED_GATED: Names = {
-    "mlp.gate_proj": maybe_biased("ffn_gate"),
-    "mlp.up_proj": maybe_biased("ffn_up"),
-    "mlp.down_proj": maybe_biased("ffn_down"),
-}
+MAYBE_BIASED_GATED = with_maybe_biases(GATED)
 
 
-def llama(attention: Names = PERMUTED_ATTENTION, feed_forward: Names = _MAYBE_BIASED_GATED) -> Layout:
+def llama(attention: Names = PERMUTED_ATTENTION, feed_forward: Names = GATED, norms: Names = NORMS) -> Layout:
     """Llama's names."""
-    return Layout({**NORMS, **attention, **feed_forward}, OUTER)
+    return Layout({**norms, **attention, **feed_forward}, OUTER)
 
 
 def experts_of(place: str = "mlp", router: str = "gate") -> Names:

@@ -101,7 +101,7 @@ def parameters_of(file: GGUFFile, layout: Layout, sizes: Sizes, more: Mapping[st
 
 
 def _found(file: GGUFFile, sizes: Sizes, name: str, place: str, source: str | Source) -> dict[str, Parameter]:
-    source = source if isinstance(source, Source) else Source((source,))
+    source = _source(source)
     found = {}
     for end, stored, must in source.ends():
         parts = [f"{place}{part}{stored}" for part in source.parts]
@@ -112,6 +112,10 @@ def _found(file: GGUFFile, sizes: Sizes, name: str, place: str, source: str | So
             raise GGUFError(f"{file.path}: {missing} is missing. Download the whole model, or convert it again")
         found[name + end] = _parameter(source, sizes, tuple(file.tensors[part] for part in parts), stored == ".bias")
     return found
+
+
+def _source(named: str | Source) -> Source:
+    return named if isinstance(named, Source) else Source((named,))
 
 
 def _parameter(source: Source, sizes: Sizes, parts: tuple[Tensor, ...], is_bias: bool) -> Parameter:
@@ -127,8 +131,8 @@ def _parameter(source: Source, sizes: Sizes, parts: tuple[Tensor, ...], is_bias:
 
 def _check_alike(file: GGUFFile, layout: Layout, sizes: Sizes) -> None:
     """Raises GGUFError where a tensor that may be missing is in some layers and not in others."""
-    for source in layout.layer.values():
-        for _, stored, must in source.ends() if isinstance(source, Source) else ():
+    for source in map(_source, layout.layer.values()):
+        for _, stored, must in source.ends():
             names = [f"blk.{i}.{part}{stored}" for i in range(sizes.layers) for part in source.parts]
             there = [name for name in names if name in file.tensors]
             if must is None and there and len(there) < len(names):

@@ -26,6 +26,7 @@ from agentkv_runtime.metadata import KvCacheMetadata, LayerShape
 __all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Weights"]
 
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+_GATED = ["gate", "up"]
 _GATES = {"silu": Gate.SILU, "gelu_pytorch_tanh": Gate.TANH_GELU}
 
 
@@ -70,6 +71,7 @@ FAMILIES: Mapping[str, Family] = {
     "smollm3": Family(),
     "qwen3": Family(head_norms=True),
     "phi3": Family(fused=True),
+    "gemma": Family(norm_offset=1.0, gate=Gate.TANH_GELU, scaled_embedding=True),
     "gemma3_text": Family(
         norm_offset=1.0,
         head_norms=True,
@@ -169,8 +171,7 @@ class Decoder:
         q, k, v = self._queries(region, name, rows)
         table = tables.get(self._table_of(i))
         if table is not None:
-            region.rope(q, table)
-            region.rope(k, table)
+            q, k = (region.rope(each, table, in_place=not self._family.fused) for each in (q, k))
         attention = Attention(i, self._scale, self._window(i))
         return region.linear(region.attend(attention, position, q, k, v), self._linear(f"{name}.o_proj"))
 
@@ -196,11 +197,10 @@ class Decoder:
 
     def _feed_forward(self, region: Region, name: str, rows: View) -> View:
         if self._family.fused:
-            whole = region.linear(rows, self._linear(f"{name}.gate_up_proj"))
-            width = whole.dim // 2
-            gate, up = columns(whole, 0, width), columns(whole, width, width)
+            layers = _halves(self._linear(f"{name}.gate_up_proj"))
         else:
-            gate, up = (part() for part in region.linears(rows, [self._linear(f"{name}.{x}_proj") for x in _GATED]))
+            layers = [self._linear(f"{name}.{each}_proj") for each in _GATED]
+        gate, up = (part() for part in region.linears(rows, layers))
         assert self._gate is not None
         return region.linear(region.gated(gate, up, self._gate), self._linear(f"{name}.down_proj"))
 
@@ -271,4 +271,18 @@ class Decoder:
         return self._layer_type(i) if self._layer_type(i) in self._tables else ""
 
 
-_GATED = ["gate", "up"]
+
+
+def _halves(layer: Layer) -> list[Layer]:
+    """The layers that one of twice the outputs has, one above the other."""
+    outputs, inputs = layer.outputs // 2, layer.blocks.shape[1]
+    found = []
+    for half in (slice(0, outputs), slice(outputs, 2 * outputs)):
+        rows = partial(_part, layer.blocks.rows, half)
+        bias = None if layer.bias is None else partial(_part, layer.bias, half)
+        found.append(Layer(RowBlocks(layer.blocks.type, (outputs, inputs), rows), bias))
+    return found
+
+
+def _part(load: Callable[[], npt.NDArray[Any]], part: slice) -> npt.NDArray[Any]:
+    return load()[part]

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime.export.cpu.blob import (
-    Activate,
     Add,
     BlockLinear,
     BlockLookup,
@@ -34,7 +33,7 @@ from agentkv_runtime.export.frequencies import Frequencies
 from agentkv_runtime.export.gates import Gate
 from agentkv_runtime.gguf.weights import RowBlocks
 
-__all__ = ["Attention", "Layer", "Region"]
+__all__ = ["Attention", "Layer", "Region", "columns", "heads"]
 
 _NOTHING = Extent(0, 0)
 _TOKENS = Extent(0, 1)
@@ -97,9 +96,11 @@ class Region:
         self._emit(RmsNorm(x, out, self._constant(weight), eps))
         return out
 
-    def rope(self, x: View, table: View, *, interleaved: bool = False) -> None:
-        """Turns rows where they lie."""
-        self._emit(Rope(x, x, table, interleaved))
+    def rope(self, x: View, table: View, *, in_place: bool) -> View:
+        """Rows of each head, turned."""
+        out = x if in_place else self._new(x.heads * x.dim, x.heads)
+        self._emit(Rope(x, out, table, False))
+        return out
 
     def attend(self, attention: Attention, position: int, q: View, k: View, v: View) -> View:
         """What attention makes of queries; keys and values go into the cache."""
@@ -152,11 +153,6 @@ class Region:
         """gate(x) times up, where the first lies."""
         self._emit(Gated(gate, up, gate, int(kind)))
         return gate
-
-    def activate(self, x: View, kind: Gate) -> View:
-        """gate(x), where x lies."""
-        self._emit(Activate(x, x, int(kind)))
-        return x
 
     def finish(self, out: View, *sizes: int) -> Program:
         """Has `out` be the region's output, `[*sizes, T, width]`."""

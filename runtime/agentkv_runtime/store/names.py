@@ -1,4 +1,4 @@
-"""What a name of a model means: the one place for short names, names on the hub, and names in other programs' stores."""
+"""What a name of a model means, be it a short one, one of the hub, or one in another program's store."""
 
 from __future__ import annotations
 

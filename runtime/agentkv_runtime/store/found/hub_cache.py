@@ -1,7 +1,7 @@
 """The cache of the Hugging Face hub, which `agentkv pull` and many other programs fill.
 
-    models--<owner>--<model>/refs/<revision>            a commit
-    models--<owner>--<model>/snapshots/<commit>/<file>  a link to blobs/<digest>, once it is whole
+models--<owner>--<model>/refs/<revision>            a commit
+models--<owner>--<model>/snapshots/<commit>/<file>  a link to blobs/<digest>, once it is whole
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ class LMStudio:
     def models(self) -> Iterator[Found | Unusable]:
         """One for each GGUF file, parts being one."""
         home = home_folder()
-        for folder in _FOLDERS if home else ():
-            yield from _below(home / folder, ())
+        if home is not None:
+            for folder in _FOLDERS:
+                yield from _below(home / folder, ())
 
 
 def _below(folder: Path, above: tuple[str, ...]) -> Iterator[Found | Unusable]:

@@ -1,7 +1,7 @@
 """Ollama's models: a manifest for each name, and the files under their digests.
 
-    manifests/<registry>/<namespace>/<model>/<tag>   JSON: layers, of which one is the model
-    blobs/sha256-<digest>                            what a layer is
+manifests/<registry>/<namespace>/<model>/<tag>   JSON: layers, of which one is the model
+blobs/sha256-<digest>                            what a layer is
 """
 
 from __future__ import annotations

@@ -44,6 +44,5 @@ def find_stored(name: str) -> Path:
     near = [f"{prefix}:{printable(one)}" for one in get_close_matches(wanted, others)]
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     raise StoreError(
-        f"{printable(name)}: {store.program} has no such model here. {hint}See what there is with: "
-        "agentkv list --found"
+        f"{printable(name)}: {store.program} has no such model here. {hint}See what there is with: agentkv list --found"
     )

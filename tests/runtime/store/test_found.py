@@ -35,16 +35,16 @@ def complaint(store: ModelStore) -> str:
     return f"{model.name}: {model.why}"
 
 
-def test_nothing_is_there_at_first(home: Path) -> None:
+def test_nothing_is_there_at_first(user_home: Path) -> None:
     assert [list(store.models()) for store in STORES.values()] == [[], [], [], []]
 
 
-def test_ollama_calls_models_as_its_own_commands_do(home: Path) -> None:
-    blob = ollama_model(home, "qwen3:0.6b")
-    ollama_model(home, "gemma3:latest")
-    ollama_model(home, "mine:v1", registry="registry.ollama.ai/someone")
-    ollama_model(home, "model-GGUF:Q4_K_M", registry="hf.co/owner")
-    write(home / ".ollama/models/manifests/.DS_Store")
+def test_ollama_calls_models_as_its_own_commands_do(user_home: Path) -> None:
+    blob = ollama_model(user_home, "qwen3:0.6b")
+    ollama_model(user_home, "gemma3:latest")
+    ollama_model(user_home, "mine:v1", registry="registry.ollama.ai/someone")
+    ollama_model(user_home, "model-GGUF:Q4_K_M", registry="hf.co/owner")
+    write(user_home / ".ollama/models/manifests/.DS_Store")
     assert names(Ollama()) == [
         "hf.co/owner/model-GGUF:Q4_K_M",
         "gemma3:latest",
@@ -53,12 +53,12 @@ def test_ollama_calls_models_as_its_own_commands_do(home: Path) -> None:
     ]
     assert find_stored("ollama:qwen3:0.6b") == blob
     assert find_stored("ollama:gemma3") == find_stored("ollama:gemma3:latest") == blob
-    assert [model for model in Ollama().models() if isinstance(model, Found)][0].size == len(GGUF)
+    assert next(model for model in Ollama().models() if isinstance(model, Found)).size == len(GGUF)
 
 
-def test_ollamas_store_may_be_elsewhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ollama_model(home / "elsewhere", "qwen3:0.6b")
-    monkeypatch.setenv("OLLAMA_MODELS", str(home / "elsewhere/.ollama/models"))
+def test_ollamas_store_may_be_elsewhere(user_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ollama_model(user_home / "elsewhere", "qwen3:0.6b")
+    monkeypatch.setenv("OLLAMA_MODELS", str(user_home / "elsewhere/.ollama/models"))
     assert names(Ollama()) == ["qwen3:0.6b"]
 
 
@@ -77,8 +77,8 @@ def test_ollamas_store_may_be_elsewhere(home: Path, monkeypatch: pytest.MonkeyPa
     ],
     ids=["cut", "list", "bytes", "deep", "number", "no-digest", "path", "two", "no-blob"],
 )
-def test_damaged_manifests_are_a_line_each(home: Path, manifest: object, why: str) -> None:
-    ollama_manifest(home, "bad:1", manifest)
+def test_damaged_manifests_are_a_line_each(user_home: Path, manifest: object, why: str) -> None:
+    ollama_manifest(user_home, "bad:1", manifest)
     said = complaint(Ollama())
     assert said.startswith("bad:1: ")
     assert why in said
@@ -86,36 +86,36 @@ def test_damaged_manifests_are_a_line_each(home: Path, manifest: object, why: st
         find_stored("ollama:bad:1")
 
 
-def test_a_blob_that_is_no_gguf_file_says_so(home: Path) -> None:
-    ollama_model(home, "old:1", b"ggml" + bytes(60))
+def test_a_blob_that_is_no_gguf_file_says_so(user_home: Path) -> None:
+    ollama_model(user_home, "old:1", b"ggml" + bytes(60))
     assert complaint(Ollama()) == "old:1: it does not begin as a GGUF file"
 
 
-def test_lm_studio_has_a_folder_for_each_publisher_and_repository(home: Path) -> None:
-    file = write(home / ".lmstudio/models/publisher/repo/model-Q4.gguf")
-    write(home / ".lmstudio/models/publisher/repo/mmproj-model.gguf")
-    write(home / ".lmstudio/models/publisher/repo/notes.txt")
-    write(home / ".lmstudio/models/astray.gguf")
-    write(home / ".cache/lm-studio/models/older/repo/model.GGUF")
+def test_lm_studio_has_a_folder_for_each_publisher_and_repository(user_home: Path) -> None:
+    file = write(user_home / ".lmstudio/models/publisher/repo/model-Q4.gguf")
+    write(user_home / ".lmstudio/models/publisher/repo/mmproj-model.gguf")
+    write(user_home / ".lmstudio/models/publisher/repo/notes.txt")
+    write(user_home / ".lmstudio/models/astray.gguf")
+    write(user_home / ".cache/lm-studio/models/older/repo/model.GGUF")
     assert names(LMStudio()) == ["publisher/repo/model-Q4.gguf", "older/repo/model.GGUF"]
     assert find_stored("lmstudio:publisher/repo/model-Q4.gguf") == file
 
 
-def test_llama_cpp_has_one_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_cpp_has_one_folder(user_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
-    write(home / ".cache/llama.cpp/owner_repo_model.gguf")
-    write(home / ".cache/llama.cpp/owner_repo_model.gguf.json", b"{}")
+    write(user_home / ".cache/llama.cpp/owner_repo_model.gguf")
+    write(user_home / ".cache/llama.cpp/owner_repo_model.gguf.json", b"{}")
     assert names(LlamaCpp()) == ["owner_repo_model.gguf"]
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "caches"))
-    write(home / "caches/llama.cpp/other.gguf")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(user_home / "caches"))
+    write(user_home / "caches/llama.cpp/other.gguf")
     assert names(LlamaCpp()) == ["other.gguf"]
-    monkeypatch.setenv("LLAMA_CACHE", str(home / "chosen"))
-    write(home / "chosen/third.gguf")
-    assert find_stored("llama.cpp:third.gguf") == home / "chosen/third.gguf"
+    monkeypatch.setenv("LLAMA_CACHE", str(user_home / "chosen"))
+    write(user_home / "chosen/third.gguf")
+    assert find_stored("llama.cpp:third.gguf") == user_home / "chosen/third.gguf"
 
 
-def test_parts_are_one_model(home: Path) -> None:
-    folder = home / ".lmstudio/models/a/b"
+def test_parts_are_one_model(user_home: Path) -> None:
+    folder = user_home / ".lmstudio/models/a/b"
     first, *_ = [write(folder / f"big-{n:05}-of-00003.gguf") for n in (1, 2, 3)]
     [model] = LMStudio().models()
     assert model == Found("a/b/big-00001-of-00003.gguf", first, 3 * len(GGUF))
@@ -125,13 +125,13 @@ def test_parts_are_one_model(home: Path) -> None:
     assert complaint(LMStudio()) == "a/b/big-00001-of-00003.gguf: 2 of its 3 parts are missing"
 
 
-def test_the_hubs_cache_has_files_and_folders(home: Path) -> None:
-    link = hub_file(home, "owner/model-GGUF", "Q4/model.gguf")
-    hub_file(home, "owner/talks", "config.json", json.dumps({"architectures": ["LlamaForCausalLM"]}).encode())
-    weights = hub_file(home, "owner/talks", "model.safetensors", b"12345")
-    hub_file(home, "owner/sees", "config.json", json.dumps({"architectures": ["ViTModel"]}).encode())
-    write(home / ".cache/huggingface/hub/datasets--owner--data/refs/main")
-    (home / ".cache/huggingface/hub/models--owner--begun/blobs").mkdir(parents=True)
+def test_the_hubs_cache_has_files_and_folders(user_home: Path) -> None:
+    link = hub_file(user_home, "owner/model-GGUF", "Q4/model.gguf")
+    hub_file(user_home, "owner/talks", "config.json", json.dumps({"architectures": ["LlamaForCausalLM"]}).encode())
+    weights = hub_file(user_home, "owner/talks", "model.safetensors", b"12345")
+    hub_file(user_home, "owner/sees", "config.json", json.dumps({"architectures": ["ViTModel"]}).encode())
+    write(user_home / ".cache/huggingface/hub/datasets--owner--data/refs/main")
+    (user_home / ".cache/huggingface/hub/models--owner--begun/blobs").mkdir(parents=True)
     assert list(HubCache().models()) == [
         Found("owner/model-GGUF/Q4/model.gguf", link, len(GGUF)),
         Found("owner/talks", weights.parent, 5),
@@ -140,23 +140,23 @@ def test_the_hubs_cache_has_files_and_folders(home: Path) -> None:
     assert complaint(HubCache()) == "owner/talks: its weights are not all here"
 
 
-def test_a_revision_is_found_by_its_name_and_by_its_commit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = hub_file(home, "owner/model", "model.gguf")
+def test_a_revision_is_found_by_its_name_and_by_its_commit(user_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = hub_file(user_home, "owner/model", "model.gguf")
     for revision in (None, "main", "c" * 40):
         assert cached_file(Name("owner/model", "model.gguf", revision)) == link
     for missing in (Name("owner/model", "model.gguf", "v2"), Name("owner/model", "other.gguf"), Name("owner/model")):
         assert cached_file(missing) is None
-    monkeypatch.setenv("HF_HUB_CACHE", str(home / "nowhere"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(user_home / "nowhere"))
     assert cached_file(Name("owner/model", "model.gguf")) is None
     monkeypatch.delenv("HF_HUB_CACHE")
-    monkeypatch.setenv("HF_HOME", str(home / ".cache/huggingface"))
+    monkeypatch.setenv("HF_HOME", str(user_home / ".cache/huggingface"))
     assert cached_file(Name("owner/model", "model.gguf")) == link
 
 
-def test_what_is_removed_from_the_hubs_cache_is_gone_under_every_commit(home: Path) -> None:
-    first = hub_file(home, "owner/model", "model.gguf", commit="a" * 40)
-    second = hub_file(home, "owner/model", "model.gguf", commit="b" * 40)
-    other = hub_file(home, "owner/model", "other.gguf", GGUF + b"other")
+def test_what_is_removed_from_the_hubs_cache_is_gone_under_every_commit(user_home: Path) -> None:
+    first = hub_file(user_home, "owner/model", "model.gguf", commit="a" * 40)
+    second = hub_file(user_home, "owner/model", "model.gguf", commit="b" * 40)
+    other = hub_file(user_home, "owner/model", "other.gguf", GGUF + b"other")
     blob = Path(os.path.realpath(first))
     remove_cached(second)
     assert not any(os.path.lexists(path) for path in (first, second, blob))
@@ -176,8 +176,8 @@ def link_to_its_folder(path: Path) -> None:
     "where",
     [".ollama/models/manifests/x", ".lmstudio/models/x", ".lmstudio/models/a/x", ".cache/huggingface/hub/models--x"],
 )
-def test_circles_of_links_end(home: Path, where: str, circle: Callable[[Path], None]) -> None:
-    path = home / where
+def test_circles_of_links_end(user_home: Path, where: str, circle: Callable[[Path], None]) -> None:
+    path = user_home / where
     path.parent.mkdir(parents=True)
     circle(path)
     for store in STORES.values():
@@ -185,30 +185,30 @@ def test_circles_of_links_end(home: Path, where: str, circle: Callable[[Path], N
 
 
 @pytest.mark.parametrize("folder", [".ollama/models/manifests", ".lmstudio/models", ".cache/llama.cpp"])
-def test_what_is_no_folder_is_a_line(home: Path, folder: str) -> None:
-    write(home / folder)
+def test_what_is_no_folder_is_a_line(user_home: Path, folder: str) -> None:
+    write(user_home / folder)
     said = [model for store in STORES.values() for model in store.models()]
     assert [type(model) for model in said] == [Unusable]
     assert said[0].why == "Not a directory"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_folder_that_may_not_be_read_is_a_line(home: Path) -> None:
-    folder = home / ".lmstudio/models/private"
+def test_a_folder_that_may_not_be_read_is_a_line(user_home: Path) -> None:
+    folder = user_home / ".lmstudio/models/private"
     folder.mkdir(parents=True)
     folder.chmod(0)
     assert complaint(LMStudio()) == f"{folder}: Permission denied"
 
 
-def test_a_pipe_is_not_waited_for(home: Path) -> None:
-    folder = home / ".lmstudio/models/a/b"
+def test_a_pipe_is_not_waited_for(user_home: Path) -> None:
+    folder = user_home / ".lmstudio/models/a/b"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "model.gguf")
     assert complaint(LMStudio()).endswith("not a regular file")
 
 
-def test_a_name_that_a_store_does_not_have_is_refused_with_the_nearest(home: Path) -> None:
-    ollama_model(home, "qwen3:0.6b")
+def test_a_name_that_a_store_does_not_have_is_refused_with_the_nearest(user_home: Path) -> None:
+    ollama_model(user_home, "qwen3:0.6b")
     with pytest.raises(StoreError, match=r"Ollama has no such model here\. Did you mean ollama:qwen3:0\.6b\?.*--found"):
         find_stored("ollama:qwen3:0.6")
     with pytest.raises(StoreError) as refused:

@@ -51,19 +51,19 @@ def test_what_cannot_be_pulled_is_refused(asked: str, revision: str | None, why:
         named_on_hub(asked, revision)
 
 
-def test_whoever_downloaded_a_file_its_names_open_it(home: Path) -> None:
+def test_whoever_downloaded_a_file_its_names_open_it(user_home: Path) -> None:
     assert file_called("qwen3:0.6b") is None
-    link = hub_file(home, QWEN.repo, str(QWEN.file))
+    link = hub_file(user_home, QWEN.repo, str(QWEN.file))
     assert file_called("qwen3:0.6b") == file_called(str(QWEN)) == file_called(f"hf:{QWEN}") == link
     assert file_called("owner/model/model.gguf") is file_called("/no/where") is file_called("qwen3:4b") is None
-    other = hub_file(home, "owner/model", "model.gguf")
+    other = hub_file(user_home, "owner/model", "model.gguf")
     assert [(name, model.path) for name, model in cached_models()] == [
         ("qwen3:0.6b", link),
         ("owner/model/model.gguf", other),
     ]
 
 
-def test_the_same_name_in_another_store_is_another_model(home: Path) -> None:
-    blob = ollama_model(home, "qwen3:0.6b")
+def test_the_same_name_in_another_store_is_another_model(user_home: Path) -> None:
+    blob = ollama_model(user_home, "qwen3:0.6b")
     assert file_called("ollama:qwen3:0.6b") == blob
     assert file_called("qwen3:0.6b") is None

@@ -75,7 +75,7 @@ def measured(name: str, parts: list[Path]) -> Found | Unusable:
                     return Unusable(name, "it does not begin as a GGUF file")
                 size += os.fstat(file.fileno()).st_size
         except StoreError as error:
-            return Unusable(name, str(error).removeprefix(f"{path}: "))
+            return Unusable(name, "its file " + str(error).removeprefix(f"{path}: "))
     return Found(name, parts[0], size)
 
 

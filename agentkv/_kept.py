@@ -107,9 +107,10 @@ def rm(
     from agentkv_runtime.store.entries import named, remove
     from agentkv_runtime.store.found.hub_cache import remove_cached
     from agentkv_runtime.store.found.stores import is_stored
-    from agentkv_runtime.store.names import file_called
+    from agentkv_runtime.store.names import canonical, file_called
 
     with reporting():
+        name = canonical(name)
         if not named(name) and os.path.lexists(name):
             name = str(Path(name).resolve())  # exports of folders go by their whole path
         found = named(name)

@@ -31,7 +31,7 @@ def offer(model: str) -> None:
     from agentkv_runtime.store.names import file_called
 
     known = listed(model)
-    if known is None or named(model) or file_called(model) is not None:
+    if known is None or named(known.name) or file_called(model) is not None:
         return
     question = f"{known.name} is not here. Download {bytes_text(known.size)} ({escaped(known.licence)})?"
     if not typer.confirm(question, err=True):

@@ -19,11 +19,11 @@ def folder_called(path: Path, *, backend: str | None = None, quant: str | None =
     none, StoreError for a model that was pulled with other options or that another program does not have.
     """
     from agentkv_runtime.store.entries import find
-    from agentkv_runtime.store.names import file_called
+    from agentkv_runtime.store.names import canonical, file_called
 
     if path.exists():
         return path
-    name = str(path)
+    name = canonical(str(path))
     entry = find(name, backend=backend, quant=quant)
     if entry is not None:
         entry.touch()

@@ -78,7 +78,8 @@ def test_two_pulls_of_a_model_are_one_and_it_opens_by_its_name(
         shown = on_a_terminal(pull, {**env, "HF_HUB_OFFLINE": "1"})
         assert shown.rstrip().endswith(said[0].rstrip())
 
-    monkeypatch.setenv("AGENTKV_HOME", env["AGENTKV_HOME"])
+    for variable in ("AGENTKV_HOME", "HF_HOME"):
+        monkeypatch.setenv(variable, env[variable])
 
     async def ask(quant: str | None = None) -> str:
         async with kv.Context.open(REPO, capacity=64, quant=quant) as ctx:
@@ -189,7 +190,7 @@ def test_a_chat_on_a_terminal_offers_the_download(tmp_path: Path) -> None:
 
 def test_files_in_parts_come_together(tmp_path: Path) -> None:
     for number in (1, 2):
-        write(tmp_path / "repo" / f"big-{number:05}-of-00002.gguf")
+        write(tmp_path / "repo" / f"big-{number:05}-of-00002.gguf", b"GGUF part %d" % number)
     write(tmp_path / "repo" / "big-00001-of-00003.gguf")
     with HubServer(REPO, tmp_path / "repo") as hub:
         pull = [*COMMAND, "pull", f"{REPO}/big-00001-of-00002.gguf"]

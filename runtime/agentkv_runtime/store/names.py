@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from agentkv_runtime.store.found.model import Found
 from agentkv_runtime.store.found.stores import find_stored, is_stored
 from agentkv_runtime.store.hub import Name, parse_name
 
-__all__ = ["cached_models", "did_you_mean", "file_called", "named_on_hub"]
+__all__ = ["cached_models", "canonical", "did_you_mean", "file_called", "named_on_hub"]
 
 
 def named_on_hub(text: str, revision: str | None = None) -> tuple[Name, str]:
@@ -32,6 +33,14 @@ def named_on_hub(text: str, revision: str | None = None) -> tuple[Name, str]:
         raise PullError(f"{printable(text)} is no short name. {did_you_mean(text)}")
     name = parse_name(text, revision)
     return name, str(name)
+
+
+def canonical(text: str) -> str:
+    """A short name as what is pulled under it is called, `qwen3:4b` of `qwen3`; all others as they are."""
+    if listed(text.partition("@")[0]) is not None:
+        with suppress(PullError):
+            return named_on_hub(text)[1]
+    return text
 
 
 def file_called(text: str) -> Path | None:

@@ -8,7 +8,7 @@ import pytest
 from agentkv_runtime.errors import PullError
 from agentkv_runtime.store.catalogue import listed
 from agentkv_runtime.store.hub import Name
-from agentkv_runtime.store.names import cached_models, file_called, named_on_hub
+from agentkv_runtime.store.names import cached_models, canonical, file_called, named_on_hub
 
 from tests.runtime.store.stores import hub_file, ollama_model
 
@@ -34,6 +34,10 @@ def test_a_family_is_called_as_its_usual_size() -> None:
     usual = listed("qwen3")
     assert usual is not None
     assert named_on_hub("qwen3") == (usual.source, usual.name)
+    assert canonical("QWEN3") == usual.name
+    assert canonical("qwen3@v1") == f"{usual.name}@v1"
+    for other in ("qwen3:9b", "qwen3@", "owner/model", "/no/where", "ollama:qwen3"):
+        assert canonical(other) == other
 
 
 @pytest.mark.parametrize(

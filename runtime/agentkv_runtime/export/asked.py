@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.manifest import DType, Quantization, Scales
+
+if TYPE_CHECKING:
+    from agentkv_runtime.gguf.architectures import Description
 
 __all__ = ["Options", "Source"]
 
@@ -43,5 +46,7 @@ class Source:
     """A Hugging Face folder, or a GGUF file."""
     described: Path
     """Where its config and its tokenizer are."""
+    gguf: Description | None
+    """What a GGUF file says of it."""
     adapter: Path | None
     name: str

@@ -101,10 +101,10 @@ def export_folder(
     if adapter is not None:
         read_adapter_config(Path(adapter))  # before anything takes long
     place = Path(os.path.realpath(out))  # what a link leads to
-    with disk_errors(out), described(src) as folder:
+    with disk_errors(out), described(src) as words:
         check_source(src)
         try:
-            tokenizer = read_tokenizer(folder)
+            tokenizer = read_tokenizer(words.folder)
         except TokenizerError as error:
             raise ExportError(str(error)) from error
         check_target(place)
@@ -122,7 +122,7 @@ def export_folder(
                 features=features,
                 calibrate=Path(calibrate) if calibrate else None,
             )
-            source = Source(src, folder, Path(adapter) if adapter else None, name or "")
+            source = Source(src, words.folder, words.gguf, Path(adapter) if adapter else None, name or "")
             _write(source, staging, tokenizer, options, tell, done)
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *TOKENIZER_FILES), MANIFEST_NAME)

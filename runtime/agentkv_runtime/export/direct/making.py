@@ -6,18 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from agentkv_runtime._core import InvalidTensor, block_types
-from agentkv_runtime.errors import ExportError, GGUFError, UnsupportedModelError
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.asked import Options, Source
 from agentkv_runtime.export.direct.decoder import EMBEDDING, HEAD, Decoder
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.made import Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.folder import MODEL_NAME
-from agentkv_runtime.gguf.architectures import describe
-from agentkv_runtime.gguf.file import open_file
 from agentkv_runtime.gguf.weights import RowBlocks
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
-from agentkv_runtime.sources.source import is_gguf
 
 __all__ = ["find_decoder", "write_directly"]
 
@@ -28,20 +25,14 @@ _EMBEDDING_TITLE = "the embedding"
 
 
 def find_decoder(source: Source, options: Options) -> Decoder | None:
-    """The decoder of a GGUF file that is run on the CPU in its own blocks; None for what torch has to trace.
-
-    Raises ExportError for a file that cannot be read.
-    """
-    if options.quant != "file" or options.backend != "cpu" or options.features or not is_gguf(source.weights):
+    """The decoder of a GGUF file that is run on the CPU in its own blocks; None for what torch has to trace."""
+    said = source.gguf
+    if said is None or options.quant != "file" or options.backend != "cpu" or options.features:
         return None
     try:
-        description = describe(open_file(source.weights))
-        long = long_factors(SimpleNamespace(**description.config), options.max_context)
-        return Decoder(description.config, description.weights(), long)
+        return Decoder(said.config, said.weights(), long_factors(SimpleNamespace(**said.config), options.max_context))
     except UnsupportedModelError:
         return None
-    except GGUFError as error:
-        raise ExportError(str(error)) from error
 
 
 def write_directly(decoder: Decoder, source: Source, folder: Path, options: Options, tell: Progress) -> Made:

@@ -55,6 +55,7 @@ def check_source(src: Path) -> None:
 
 
 def check_target(out: Path) -> None:
+    """Raises ExportError for a place that holds something else than a model folder."""
     if out.exists() and not (out.is_dir() and ((out / MANIFEST_NAME).is_file() or holds_nothing(out))):
         raise ExportError(f"{out}: exists and is no model folder of agentkv; it is left as it is. Give another folder")
 
@@ -67,6 +68,7 @@ def check_torch() -> None:
 
 
 def needs(missing: object) -> str:
+    """What to install, for messages."""
     return (
         f"export needs torch and executorch, and {missing} is not installed: "
         "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"

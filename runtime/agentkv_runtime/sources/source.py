@@ -13,8 +13,9 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.small_files import read_object
 
 if TYPE_CHECKING:
-    from agentkv_runtime.gguf.architectures import Description
     from transformers import PreTrainedModel
+
+    from agentkv_runtime.gguf.architectures import Description
 
 __all__ = ["Described", "described", "is_gguf", "load_source"]
 

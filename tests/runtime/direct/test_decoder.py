@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as Q
 from tests.runtime.direct.traced import MAX_LOGITS, MAX_TOKENS, Parts, traced_parts
 from tests.runtime.gguf import tiny_files
 
+
 def mixed(name: str) -> Q:
     """As files of mixed types have them: layers over the same rows of one or of two."""
     return Q.Q8_0 if any(part in name for part in ("attn_v", "blk.1.attn_k", "blk.0.ffn_up", "output")) else Q.Q4_0

@@ -16,8 +16,8 @@ class Weight:
     bits: int
     group: int
     parts: list[tuple[Any, ...]]
-    """Tensors: codes `[O, I]` int8 and scales `[O, I / group]` float32 of each layer, or `[E, O, I]` and `[E, O, I / group]` of
-    one with experts; at 32 bits one tensor of float32. Deferred ones are still to be loaded."""
+    """Tensors of each layer, perhaps still to be loaded: codes `[O, I]` int8 and scales `[O, I / group]` float32, or
+    `[E, O, I]` and `[E, O, I / group]` of one with experts; at 32 bits one of float32."""
     name: str = ""
     """Known once it is packed."""
 

@@ -6,7 +6,6 @@ what tracing the same model gives, byte for byte.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime.errors import UnsupportedModelError
-from agentkv_runtime.export.cpu.blob import Numbers, Program, View
+from agentkv_runtime.export.cpu.blob import Program, View
 from agentkv_runtime.export.direct.region import Attention, Layer, Region, columns, heads
 from agentkv_runtime.export.frequencies import Frequencies, rotary_frequencies
 from agentkv_runtime.export.gates import Gate
@@ -27,6 +26,7 @@ __all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Weights"]
 
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 _GATED = ["gate", "up"]
+_ALL, _NONE = "all layers", "no layer"  # that frequencies are of
 _GATES = {"silu": Gate.SILU, "gelu_pytorch_tanh": Gate.TANH_GELU}
 
 
@@ -255,22 +255,18 @@ class Decoder:
 
     @cached_property
     def _tables(self) -> dict[str, Frequencies | None]:
-        """Frequencies by what their layers are called, or "" where all have the same."""
+        """Frequencies by what their layers are called, all alike where they have the same."""
         parameters: dict[str, Any] = self.config["rope_parameters"]
-        named = {name: each for name, each in parameters.items() if isinstance(each, dict)} or {"": parameters}
+        named = {name: each for name, each in parameters.items() if isinstance(each, dict)} or {_ALL: parameters}
         limit = self.config["max_position_embeddings"]
-        return {
-            name: rotary_frequencies(each, self._head_dim, limit, long=self._long) for name, each in named.items()
-        }
+        return {name: rotary_frequencies(each, self._head_dim, limit, long=self._long) for name, each in named.items()}
 
-    def _table_of(self, i: int) -> str | None:
-        """The name of the layer's frequencies; None where it turns nothing."""
+    def _table_of(self, i: int) -> str:
+        """The name of the layer's frequencies; of none where it turns nothing."""
         turned = self.config.get("no_rope_layers")
         if turned and not turned[i]:
-            return None
-        return self._layer_type(i) if self._layer_type(i) in self._tables else ""
-
-
+            return _NONE
+        return self._layer_type(i) if self._layer_type(i) in self._tables else _ALL
 
 
 def _halves(layer: Layer) -> list[Layer]:

@@ -126,7 +126,7 @@ class _Tables:
         return int(self.builder.CreateString(text))
 
     def table(self, *fields: tuple[str, int] | int | None) -> int:
-        """A table of its fields in order: an offset, a scalar with the name of its type, or None for what is left out."""
+        """A table of its fields in order: an offset, a scalar with its type's name, or None for what is left out."""
         self.builder.StartObject(len(fields))
         for slot, value in enumerate(fields):
             if isinstance(value, int):
@@ -181,9 +181,7 @@ def _forward(tables: _Tables, program: Program) -> int:
     operators = list(dict.fromkeys((each.name, each.overload) for each in program.calls if isinstance(each, Kernel)))
     delegates = [each for each in program.calls if isinstance(each, Delegate)]
     calls = [_call(tables, each, operators, delegates) for each in program.calls]
-    chain = tables.table(
-        _none(tables, np.int32), _none(tables, np.int32), tables.tables(calls)
-    )
+    chain = tables.table(_none(tables, np.int32), _none(tables, np.int32), tables.tables(calls))
     return tables.table(
         tables.text("forward"),
         _no_container(tables),
@@ -234,15 +232,15 @@ def _tensor(tables: _Tables, tensor: Tensor) -> int:
         tables.numbers(range(len(tensor.sizes)), np.uint8),
         None,
         None,
-        None if place is None else tables.table(("Uint32", 1), ("Uint32", place.offset & 0xFFFFFFFF), ("Uint32", place.offset >> 32)),
+        None
+        if place is None
+        else tables.table(("Uint32", 1), ("Uint32", place.offset & 0xFFFFFFFF), ("Uint32", place.offset >> 32)),
         None,
         ("Int8", _DYNAMIC_BOUND),
     )
 
 
-def _call(
-    tables: _Tables, call: Kernel | Delegate, operators: list[tuple[str, str]], delegates: list[Delegate]
-) -> int:
+def _call(tables: _Tables, call: Kernel | Delegate, operators: list[tuple[str, str]], delegates: list[Delegate]) -> int:
     args = tables.numbers(call.args, np.int32)
     if isinstance(call, Kernel):
         made = tables.table(("Int32", operators.index((call.name, call.overload))), args)

@@ -138,9 +138,7 @@ class _Layout:
         return pte.pack_program(program, self.base if hasattr(self, "base") else 0)
 
 
-def _append(
-    file: BinaryIO, weight: Blocks, packing: ThreadPoolExecutor, named: dict[str, Segment], base: int
-) -> str:
+def _append(file: BinaryIO, weight: Blocks, packing: ThreadPoolExecutor, named: dict[str, Segment], base: int) -> str:
     """Puts a weight behind what is there, unless its bytes are there already; returns its name."""
     start = _aligned(file.tell(), _PAGE)
     file.seek(start)

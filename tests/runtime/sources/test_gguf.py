@@ -119,7 +119,9 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     other.write_header_to_file()
     other.write_kv_data_to_file()
     other.close()
-    with pytest.raises(UnsupportedModelError, match=r"GGUF files of perceiver are not read, only those of .*gemma3, .*llama"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"GGUF files of perceiver are not read, only those of .*gemma3, .*llama"
+    ):
         export_folder(tmp_path / "other.gguf", tmp_path / "out")
     whole = tmp_path / "whole.gguf"
     write_gguf(whole, tiny_model(tiny_spec("llama", layers=1, **SHAPE)), "llama", Q.F32)

@@ -53,6 +53,8 @@ class Architecture:
     """May a part of each head be turned?"""
     rotary: bool = True
     """Are positions turned at all?"""
+    without: tuple[str, ...] = ()
+    """Common settings that its config cannot have."""
     more: Callable[[Keys, Sizes], Mapping[str, Parameter]] = _no_more
     """Parameters that are no tensors of the file one by one."""
 
@@ -84,7 +86,8 @@ class Architecture:
             config["rope_parameters"] = rope_parameters(keys, sizes.head_dim, self.partial)
         for token in ("bos", "eos"):
             config |= _token(keys, token, sizes.vocabulary)
-        return config | self.settings(keys, sizes)
+        config |= self.settings(keys, sizes)
+        return {name: value for name, value in config.items() if name not in self.without}
 
 
 def _token(keys: Keys, name: str, vocabulary: int) -> Config:

@@ -256,7 +256,8 @@ def _falcon_settings(keys: Keys, sizes: Sizes) -> Config:
 def _of_falcon(keys: Keys) -> Architecture:
     two = keys.has("blk.0.attn_norm_2.weight")
     norms = {"ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"} if two else {"input_layernorm": "attn_norm"}
-    return Architecture("falcon", _falcon(norms), _falcon_settings, norm="layer_norm_epsilon")
+    layout = _falcon(norms)
+    return Architecture("falcon", layout, _falcon_settings, norm="layer_norm_epsilon", without=("head_dim",))
 
 
 OLDER: dict[str, Choice] = {

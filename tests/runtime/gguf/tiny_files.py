@@ -168,6 +168,7 @@ def windows(config: Any) -> list[bool]:
 
 LAYER_NORM = {"attention.layer_norm_rms_epsilon": None}
 PARTIAL = {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}
+OLD_PARTIAL = {"rope_parameters": {**OLD_ROPE, "partial_rotary_factor": 0.5}}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 20000.0,
@@ -309,8 +310,11 @@ ARCHITECTURES: dict[str, Written] = {
     "phi3": Written(
         "phi3",
         {"model_type": "phi3", "sliding_window": 8, "rope_parameters": {**ROPE, "partial_rotary_factor": 1.0}},
-        keys={"attention.sliding_window": named("sliding_window"), "rope.dimension_count": turned},
-        unsaid={"original_max_position_embeddings": 128},
+        keys={
+            "attention.sliding_window": named("sliding_window"),
+            "rope.dimension_count": turned,
+            "rope.scaling.original_context_length": named("original_max_position_embeddings"),
+        },
     ),
     "phi3-long": Written(
         "phi3",
@@ -348,14 +352,24 @@ ARCHITECTURES: dict[str, Written] = {
     ),
     "stablelm": Written(
         "stablelm",
-        {"model_type": "stablelm", **PARTIAL, "use_qkv_bias": True},
-        keys={**LAYER_NORM, "rope.dimension_count": turned, "use_parallel_residual": named("use_parallel_residual")},
+        {"model_type": "stablelm", **OLD_PARTIAL, "use_qkv_bias": True},
+        keys={
+            **LAYER_NORM,
+            "rope.dimension_count": turned,
+            "rope.freq_base": None,
+            "use_parallel_residual": named("use_parallel_residual"),
+        },
         head_dim=False,
     ),
     "stablelm-12b": Written(
         "stablelm",
-        {"model_type": "stablelm", **PARTIAL, "qk_layernorm": True, "use_parallel_residual": True},
-        keys={**LAYER_NORM, "rope.dimension_count": turned, "use_parallel_residual": named("use_parallel_residual")},
+        {"model_type": "stablelm", **OLD_PARTIAL, "qk_layernorm": True, "use_parallel_residual": True},
+        keys={
+            **LAYER_NORM,
+            "rope.dimension_count": turned,
+            "rope.freq_base": None,
+            "use_parallel_residual": named("use_parallel_residual"),
+        },
         head_dim=False,
     ),
     "starcoder2": Written("starcoder2", {"model_type": "starcoder2"}, keys=LAYER_NORM, head_dim=False),
@@ -363,12 +377,12 @@ ARCHITECTURES: dict[str, Written] = {
         "nemotron",
         {"model_type": "nemotron", **PARTIAL},
         plus_one,
-        {**LAYER_NORM, "rope.dimension_count": turned, "rope.scaling.type": "none"},
+        {"attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": turned, "rope.scaling.type": "none"},
     ),
     "phi2": Written(
         "phi2",
-        {"model_type": "phi", **PARTIAL, "intermediate_size": 256, "num_key_value_heads": 4},
-        keys={**LAYER_NORM, "rope.dimension_count": turned},
+        {"model_type": "phi", **OLD_PARTIAL, "intermediate_size": 256, "num_key_value_heads": 4},
+        keys={**LAYER_NORM, "rope.dimension_count": turned, "rope.freq_base": None},
         head_dim=False,
     ),
     "gpt2": Written(

@@ -110,6 +110,7 @@ def _sizes(keys: Keys) -> Sizes:
     if embedding is None or len(embedding.shape) != 2:
         raise GGUFError(f"{keys.file.path}: token_embd.weight is missing or no matrix. Download the whole model")
     for key, wrong in {
+        "attention.head_count": heads == 0,
         "attention.head_count_kv": kv_heads == 0 or heads % kv_heads != 0,
         "attention.value_length": keys.whole("attention.value_length", head_dim) != head_dim,
         "attention.key_length": head_dim == 0 or head_dim % 2 != 0,

@@ -17,6 +17,9 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.models import VOCAB_SIZE
+from tests.runtime.sources.gguf_files import write_tokenizer
+
 Floats = npt.NDArray[np.float32]
 Tensors = Iterator[tuple[str, Floats]]
 Transform = Callable[[Any, str, Floats], Tensors]
@@ -494,9 +497,9 @@ ARCHITECTURES: dict[str, Written] = {
 """By what tests call them."""
 
 
-def tiny_model(row: Written, seed: int = 0) -> PreTrainedModel:
-    """Random everywhere, norms and biases too, so that none can be taken for another."""
-    settings = {**SHAPE, "rope_parameters": ROPE, **row.config}
+def tiny_model(row: Written, seed: int = 0, **more: Any) -> PreTrainedModel:
+    """Random everywhere, norms and biases too, so that none can be taken for another. `more` are settings."""
+    settings = {**SHAPE, "rope_parameters": ROPE, **row.config, **more}
     if not row.head_dim:
         settings.pop("head_dim")
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), attn_implementation="eager")
@@ -551,13 +554,15 @@ def _first(config: Any, *names: str) -> Any:
 
 
 def write_file(path: Path, row: Written, model: PreTrainedModel, qtype: Any = None) -> None:
-    """Matrices become blocks of `qtype` where their rows are whole blocks of it."""
+    """Matrices become blocks of `qtype` where their rows are whole blocks of it. A model of VOCAB_SIZE has a tokenizer."""
     config: Any = model.config
     writer = gguf.GGUFWriter(path, row.name)
     keys = common_keys(config, row.head_dim) | {key: _value(value, config) for key, value in row.keys.items()}
     for key, value in keys.items():
         if value is not None:
             add_key(writer, f"{row.name}.{key}", value)
+    if config.vocab_size == VOCAB_SIZE:
+        write_tokenizer(writer, VOCAB_SIZE)
     for key, value in activations(model).items():
         writer.add_array(key, value)
     for token in ("bos", "eos"):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from agentkv_runtime.hf.blocks import as_outputs
 from agentkv_runtime.hf.deferred import defer, is_deferred, stored
 from agentkv_runtime.hf.expert_op import expert_linear
 from agentkv_runtime.hf.own_experts import expert_parameters, is_experts, route_experts
@@ -52,7 +53,7 @@ def own_expert_layers(model: nn.Module) -> None:
             weight = getattr(experts, name)
             if isinstance(weight, ExpertLinear):
                 continue
-            weight = _upright(weight) if experts.is_transposed else weight
+            weight = as_outputs(weight, _upright(weight)) if experts.is_transposed else weight
             bias = getattr(experts, f"{name}_bias") if experts.has_bias else None
             delattr(experts, name)
             setattr(experts, name, ExpertLinear(weight, bias))

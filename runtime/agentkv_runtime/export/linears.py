@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from agentkv_runtime.hf.blocks import as_outputs
 from agentkv_runtime.hf.deferred import defer, stored
 
 __all__ = ["is_plain_linear", "replace_transposed_linears"]
@@ -20,7 +21,7 @@ def _plain(layer: Conv1D) -> nn.Linear:
     inputs, outputs = layer.weight.shape
     weight = layer.weight
     linear = nn.Linear(inputs, outputs, device="meta")
-    linear.weight = defer((outputs, inputs), weight.dtype, lambda: stored(weight).t())
+    linear.weight = as_outputs(weight, defer((outputs, inputs), weight.dtype, lambda: stored(weight).t()))
     linear.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
     return linear
 

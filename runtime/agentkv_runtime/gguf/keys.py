@@ -10,7 +10,16 @@ from agentkv_runtime.gguf.file import GGUFFile
 
 __all__ = ["Keys"]
 
-_HARMLESS = {"vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "pooling_type", "attention.causal"}
+_HARMLESS = {
+    "vocab_size",
+    "tensor_data_layout",
+    "rope.scaling.finetuned",
+    "pooling_type",
+    "attention.causal",
+    # An architecture has one of the two; converters write both for some.
+    "attention.layer_norm_epsilon",
+    "attention.layer_norm_rms_epsilon",
+}
 """What changes no number, or what says how a file was made."""
 
 

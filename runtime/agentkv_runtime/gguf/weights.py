@@ -58,6 +58,8 @@ class Parameter:
     def blocks(self) -> RowBlocks | None:
         """None for what is no matrix, or of several types."""
         first = self.parts[0]
+        if self.shape is not None and self.shape == (1, *first.shape):  # a vector that is a matrix of one row
+            return RowBlocks(first.type, self.shape, lambda: first.data[None])
         if self.axis != -2 or self.shape is not None or self.added:
             return None
         if {part.type for part in self.parts} != {first.type}:
@@ -73,7 +75,8 @@ class Parameter:
             value = value + np.float32(self.added)
         if self.transposed:
             value = value.swapaxes(-1, -2)
-        return np.ascontiguousarray(value if self.shape is None else value.reshape(self.shape))
+        value = np.ascontiguousarray(value)
+        return value if self.shape is None else value.reshape(self.shape)
 
     def _joined(self, parts: list[npt.NDArray[_T]]) -> npt.NDArray[_T]:
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts, self.axis)

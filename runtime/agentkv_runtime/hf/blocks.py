@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-__all__ = ["Blocks", "blocks_of", "forget_blocks", "keep_blocks"]
+__all__ = ["Blocks", "as_outputs", "blocks_of", "forget_blocks", "keep_blocks"]
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A weight `[O, I]`, or of experts `[E, O, I]`, as the blocks of a GGUF file."""
+    """A weight `[O, I]`, or of experts `[E, O, I]`, as the blocks of a GGUF file. Rows are outputs in any case, also of
+    a parameter that is kept `[I, O]`."""
 
     type: int
     """The id that GGUF has for the type of its blocks."""
@@ -34,6 +36,13 @@ def keep_blocks(parameter: torch.Tensor, blocks: Blocks) -> None:
 def forget_blocks(parameter: torch.Tensor) -> None:
     """Notes that a parameter has another value than its blocks had."""
     _BLOCKS.pop(parameter, None)
+
+
+def as_outputs(transposed: torch.Tensor, upright: nn.Parameter) -> nn.Parameter:
+    """The parameter whose rows are outputs, with the blocks of the one that it was made from, whose columns are."""
+    if (blocks := blocks_of(transposed)) is not None:
+        keep_blocks(upright, blocks)
+    return upright
 
 
 def blocks_of(parameter: torch.Tensor) -> Blocks | None:

@@ -17,6 +17,9 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.models import VOCAB_SIZE
+from tests.runtime.sources.gguf_files import write_tokenizer
+
 Floats = npt.NDArray[np.float32]
 Tensors = Iterator[tuple[str, Floats]]
 Transform = Callable[[Any, str, Floats], Tensors]
@@ -35,8 +38,10 @@ SHAPE = {
     "eos_token_id": 2,
     "pad_token_id": None,
 }
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
+LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 ROPE = {"rope_type": "default", "rope_theta": 20000.0}
+OLD_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
 # Transforms.
@@ -128,11 +133,6 @@ def shared_gate_is_a_vector(config: Any, name: str, value: Floats) -> Tensors:
     yield from stacked(config, name, value[0] if name.endswith("shared_expert_gate.weight") else value)
 
 
-def heads_norms_together(_: Any, name: str, value: Floats) -> Tensors:
-    """StableLM's: the norms of all heads are one tensor; here it is written with the last one."""
-    yield name, value
-
-
 # Rows.
 
 
@@ -171,6 +171,7 @@ def windows(config: Any) -> list[bool]:
 
 LAYER_NORM = {"attention.layer_norm_rms_epsilon": None}
 PARTIAL = {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}
+OLD_PARTIAL = {"rope_parameters": {**OLD_ROPE, "partial_rotary_factor": 0.5}}
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 20000.0,
@@ -267,8 +268,7 @@ ARCHITECTURES: dict[str, Written] = {
         {"attention.sliding_window": named("sliding_window"), "attention.sliding_window_pattern": windows},
     ),
     "exaone4": Written(
-        "exaone4",
-        {"model_type": "exaone4", "sliding_window": None, "sliding_window_pattern": None},
+        "exaone4", {"model_type": "exaone4", "sliding_window": None, "layer_types": ["full_attention"] * 2}
     ),
     "exaone4-windows": Written(
         "exaone4",
@@ -279,10 +279,16 @@ ARCHITECTURES: dict[str, Written] = {
     "glm4": Written(
         "glm4", {"model_type": "glm4", **PARTIAL, "attention_bias": True}, keys={"rope.dimension_count": turned}
     ),
-    "gemma": Written("gemma", {"model_type": "gemma"}, plus_one, {"rope.freq_base": None}),
+    "gemma": Written("gemma", {"model_type": "gemma", "rope_parameters": OLD_ROPE}, plus_one, {"rope.freq_base": None}),
     "gemma2": Written(
         "gemma2",
-        {"model_type": "gemma2", "query_pre_attn_scalar": 16, "sliding_window": 8, "attn_logit_softcapping": 2.0},
+        {
+            "model_type": "gemma2",
+            "query_pre_attn_scalar": 16,
+            "sliding_window": 8,
+            "attn_logit_softcapping": 2.0,
+            "rope_parameters": OLD_ROPE,
+        },
         plus_one,
         {
             "attention.sliding_window": named("sliding_window"),
@@ -307,8 +313,11 @@ ARCHITECTURES: dict[str, Written] = {
     "phi3": Written(
         "phi3",
         {"model_type": "phi3", "sliding_window": 8, "rope_parameters": {**ROPE, "partial_rotary_factor": 1.0}},
-        keys={"attention.sliding_window": named("sliding_window"), "rope.dimension_count": turned},
-        unsaid={"original_max_position_embeddings": 128},
+        keys={
+            "attention.sliding_window": named("sliding_window"),
+            "rope.dimension_count": turned,
+            "rope.scaling.original_context_length": named("original_max_position_embeddings"),
+        },
     ),
     "phi3-long": Written(
         "phi3",
@@ -319,6 +328,7 @@ ARCHITECTURES: dict[str, Written] = {
             "rope.scaling.attn_factor": float(np.sqrt(1 + np.log(4) / np.log(32))),
         },
     ),
+    "apertus": Written("apertus", {"model_type": "apertus", "rope_parameters": LLAMA3}),
     "seed_oss": Written("seed_oss", {"model_type": "seed_oss"}),
     "ernie4_5": Written("ernie4_5", {"model_type": "ernie4_5", "use_bias": False}),
     "hunyuan-dense": Written("hunyuan-dense", {"model_type": "hunyuan_v1_dense", "rope_parameters": ROPE}),
@@ -345,14 +355,24 @@ ARCHITECTURES: dict[str, Written] = {
     ),
     "stablelm": Written(
         "stablelm",
-        {"model_type": "stablelm", **PARTIAL, "use_qkv_bias": True},
-        keys={**LAYER_NORM, "rope.dimension_count": turned, "use_parallel_residual": named("use_parallel_residual")},
+        {"model_type": "stablelm", **OLD_PARTIAL, "use_qkv_bias": True},
+        keys={
+            **LAYER_NORM,
+            "rope.dimension_count": turned,
+            "rope.freq_base": None,
+            "use_parallel_residual": named("use_parallel_residual"),
+        },
         head_dim=False,
     ),
     "stablelm-12b": Written(
         "stablelm",
-        {"model_type": "stablelm", **PARTIAL, "qk_layernorm": True, "use_parallel_residual": True},
-        keys={**LAYER_NORM, "rope.dimension_count": turned, "use_parallel_residual": named("use_parallel_residual")},
+        {"model_type": "stablelm", **OLD_PARTIAL, "qk_layernorm": True, "use_parallel_residual": True},
+        keys={
+            **LAYER_NORM,
+            "rope.dimension_count": turned,
+            "rope.freq_base": None,
+            "use_parallel_residual": named("use_parallel_residual"),
+        },
         head_dim=False,
     ),
     "starcoder2": Written("starcoder2", {"model_type": "starcoder2"}, keys=LAYER_NORM, head_dim=False),
@@ -360,24 +380,37 @@ ARCHITECTURES: dict[str, Written] = {
         "nemotron",
         {"model_type": "nemotron", **PARTIAL},
         plus_one,
-        {**LAYER_NORM, "rope.dimension_count": turned, "rope.scaling.type": "none"},
+        {"attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": turned, "rope.scaling.type": "none"},
     ),
     "phi2": Written(
         "phi2",
-        {"model_type": "phi", **PARTIAL, "intermediate_size": 256, "num_key_value_heads": 4},
-        keys={**LAYER_NORM, "rope.dimension_count": turned},
+        {"model_type": "phi", **OLD_PARTIAL, "intermediate_size": 256, "num_key_value_heads": 4},
+        keys={**LAYER_NORM, "rope.dimension_count": turned, "rope.freq_base": None},
         head_dim=False,
     ),
     "gpt2": Written(
         "gpt2",
-        {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128},
+        {
+            "model_type": "gpt2",
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 128,
+            "rope_parameters": None,
+            "num_key_value_heads": 4,
+            "intermediate_size": 256,
+        },
         across,
-        {"feed_forward_length": 256, "context_length": named("n_positions"), "attention.head_count_kv": None},
+        {"context_length": named("n_positions"), "attention.head_count_kv": None},
         head_dim=False,
     ),
     "gptneox": Written(
         "gptneox",
-        {"model_type": "gpt_neox", "rope_parameters": {**ROPE, "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+        {
+            "model_type": "gpt_neox",
+            "num_key_value_heads": 4,
+            "rope_parameters": {**OLD_ROPE, "partial_rotary_factor": 0.5},
+        },
         queries_keys_values,
         {
             "rope.dimension_count": turned,
@@ -389,10 +422,17 @@ ARCHITECTURES: dict[str, Written] = {
     ),
     "falcon": Written(
         "falcon",
-        {"model_type": "falcon", "num_kv_heads": 1, "rope_parameters": {**ROPE, "rope_theta": 10000.0}},
+        {
+            "model_type": "falcon",
+            "num_kv_heads": 1,
+            "num_key_value_heads": 1,
+            "intermediate_size": 256,
+            "rope_parameters": OLD_ROPE,
+        },
         falcon_groups,
-        {"attention.head_count_kv": 1, "feed_forward_length": 256, "rope.freq_base": None, "context_length": 2048},
+        {"attention.head_count_kv": 1, "rope.freq_base": None, "context_length": 2048},
         head_dim=False,
+        unsaid={"max_position_embeddings": 2048},
     ),
     "falcon-40b": Written(
         "falcon",
@@ -400,13 +440,16 @@ ARCHITECTURES: dict[str, Written] = {
             "model_type": "falcon",
             "new_decoder_architecture": True,
             "num_kv_heads": 2,
-            "rope_parameters": {**ROPE, "rope_theta": 10000.0},
+            "num_ln_in_parallel_attn": 2,
+            "intermediate_size": 256,
+            "rope_parameters": OLD_ROPE,
         },
         falcon_groups,
-        {"attention.head_count_kv": 2, "feed_forward_length": 256, "rope.freq_base": None, "context_length": 2048},
+        {"attention.head_count_kv": 2, "rope.freq_base": None, "context_length": 2048},
         head_dim=False,
+        unsaid={"max_position_embeddings": 2048},
     ),
-    "mixtral": Written("llama", {"model_type": "mixtral", **EXPERTS}, partial(stacked, then=permuted)),
+    "mixtral": Written("llama", {"model_type": "mixtral", **LOCAL_EXPERTS}, partial(stacked, then=permuted)),
     "qwen3moe": Written(
         "qwen3moe",
         {"model_type": "qwen3_moe", **EXPERTS, "moe_intermediate_size": 32, "norm_topk_prob": True},
@@ -430,13 +473,17 @@ ARCHITECTURES: dict[str, Written] = {
     ),
     "olmoe": Written("olmoe", {"model_type": "olmoe", **EXPERTS}, stacked, head_dim=False),
     "granitemoe": Written(
-        "granitemoe", {"model_type": "granitemoe", **EXPERTS, **GRANITE}, granite_experts, GRANITE_KEYS, head_dim=False
+        "granitemoe",
+        {"model_type": "granitemoe", **LOCAL_EXPERTS, **GRANITE},
+        granite_experts,
+        GRANITE_KEYS,
+        head_dim=False,
     ),
     "gpt-oss": Written(
         "gpt-oss",
         {
             "model_type": "gpt_oss",
-            **EXPERTS,
+            **LOCAL_EXPERTS,
             "sliding_window": 8,
             "rope_parameters": {**YARN, "truncate": False},
         },
@@ -450,9 +497,9 @@ ARCHITECTURES: dict[str, Written] = {
 """By what tests call them."""
 
 
-def tiny_model(row: Written, seed: int = 0) -> PreTrainedModel:
-    """Random everywhere, norms and biases too, so that none can be taken for another."""
-    settings = {**SHAPE, "rope_parameters": ROPE, **row.config}
+def tiny_model(row: Written, seed: int = 0, **more: Any) -> PreTrainedModel:
+    """Random everywhere, norms and biases too, so that none can be taken for another. `more` are settings."""
+    settings = {**SHAPE, "rope_parameters": ROPE, **row.config, **more}
     if not row.head_dim:
         settings.pop("head_dim")
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings), attn_implementation="eager")
@@ -507,13 +554,18 @@ def _first(config: Any, *names: str) -> Any:
 
 
 def write_file(path: Path, row: Written, model: PreTrainedModel, qtype: Any = None) -> None:
-    """Matrices become blocks of `qtype`, or what it makes of a name, where their rows are whole blocks of it."""
+    """Matrices become blocks of `qtype`, or what it makes of a name, where their rows are whole blocks of it. A model of
+    VOCAB_SIZE has a tokenizer."""
     config: Any = model.config
     writer = gguf.GGUFWriter(path, row.name)
     keys = common_keys(config, row.head_dim) | {key: _value(value, config) for key, value in row.keys.items()}
     for key, value in keys.items():
         if value is not None:
             add_key(writer, f"{row.name}.{key}", value)
+    if config.vocab_size == VOCAB_SIZE:
+        write_tokenizer(writer, VOCAB_SIZE)
+    for key, value in activations(model).items():
+        writer.add_array(key, value)
     for token in ("bos", "eos"):
         writer.add_uint32(f"tokenizer.ggml.{token}_token_id", getattr(config, f"{token}_token_id"))
     for name, value in written_tensors(row, model):
@@ -527,6 +579,15 @@ def write_file(path: Path, row: Written, model: PreTrainedModel, qtype: Any = No
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def activations(model: PreTrainedModel) -> dict[str, list[float]]:
+    """Apertus', of each layer."""
+    found: dict[str, list[float]] = {}
+    for name, value in model.state_dict().items():
+        if ".act_fn." in name:
+            found.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(float(value))
+    return found
 
 
 def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
@@ -543,6 +604,8 @@ def written_tensors(row: Written, model: PreTrainedModel) -> Tensors:
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     norms: dict[str, list[Floats]] = {}
     for parameter, tensor in model.named_parameters():
+        if ".act_fn." in parameter:  # keys of the file
+            continue
         if ".norms." in parameter:  # StableLM's, one for each head
             norms.setdefault(parameter.partition(".norms.")[0] + ".weight", []).append(tensor.detach().numpy())
             continue

@@ -107,15 +107,20 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, kind: str) -> None:
         writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
     else:
         writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    tokenizer = tiny_tokenizer(config.vocab_size)
-    tokens = [tokenizer.id_to_token(i) for i in range(config.vocab_size)]
+    write_tokenizer(writer, config.vocab_size)
+    writer.add_eos_token_id(tiny_tokenizer(config.vocab_size).token_to_id(TURN_END))
+
+
+def write_tokenizer(writer: gguf.GGUFWriter, size: int) -> None:
+    """That of the tiny models, with its chat template."""
+    tokenizer = tiny_tokenizer(size)
+    tokens = [tokenizer.id_to_token(i) for i in range(size)]
     merges = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token.startswith("<|") else 1 for token in tokens])
     writer.add_token_merges(merges)
-    writer.add_eos_token_id(tokenizer.token_to_id(TURN_END))
     writer.add_chat_template(CHAT_TEMPLATE)
 
 

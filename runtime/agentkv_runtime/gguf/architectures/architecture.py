@@ -53,6 +53,8 @@ class Architecture:
     """May a part of each head be turned?"""
     rotary: bool = True
     """Are positions turned at all?"""
+    without: tuple[str, ...] = ()
+    """Common settings that its config cannot have."""
     more: Callable[[Keys, Sizes], Mapping[str, Parameter]] = _no_more
     """Parameters that are no tensors of the file one by one."""
 
@@ -84,7 +86,8 @@ class Architecture:
             config["rope_parameters"] = rope_parameters(keys, sizes.head_dim, self.partial)
         for token in ("bos", "eos"):
             config |= _token(keys, token, sizes.vocabulary)
-        return config | self.settings(keys, sizes)
+        config |= self.settings(keys, sizes)
+        return {name: value for name, value in config.items() if name not in self.without}
 
 
 def _token(keys: Keys, name: str, vocabulary: int) -> Config:
@@ -107,6 +110,7 @@ def _sizes(keys: Keys) -> Sizes:
     if embedding is None or len(embedding.shape) != 2:
         raise GGUFError(f"{keys.file.path}: token_embd.weight is missing or no matrix. Download the whole model")
     for key, wrong in {
+        "attention.head_count": heads == 0,
         "attention.head_count_kv": kv_heads == 0 or heads % kv_heads != 0,
         "attention.value_length": keys.whole("attention.value_length", head_dim) != head_dim,
         "attention.key_length": head_dim == 0 or head_dim % 2 != 0,

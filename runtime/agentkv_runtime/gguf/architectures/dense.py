@@ -26,6 +26,7 @@ from agentkv_runtime.gguf.architectures.families import (
 )
 from agentkv_runtime.gguf.architectures.layout import Layout, Names, Sizes
 from agentkv_runtime.gguf.architectures.windows import FULL, SLIDING, layer_types
+from agentkv_runtime.gguf.architectures.xielu import activations
 from agentkv_runtime.gguf.keys import Keys
 from agentkv_runtime.gguf.rope import rope_parameters
 
@@ -121,7 +122,8 @@ def _olmo_settings(keys: Keys, sizes: Sizes) -> Config:
     return attention_bias(keys, sizes) | {"clip_qkv": keys.number("attention.clamp_kqv", 0.0) or None}
 
 
-_OLMO = Architecture("olmo", llama(norms={}), _olmo_settings, norm=None)
+_NO_NORM: Names = {name: source for name, source in OUTER.items() if name != "model.norm"}
+_OLMO = Architecture("olmo", Layout({**PERMUTED_ATTENTION, **GATED}, _NO_NORM), _olmo_settings, norm=None)
 _OLMO2_LAYOUT = Layout({**POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED}, OUTER, head_norms="joint")
 _OLMO2 = Architecture("olmo2", _OLMO2_LAYOUT, attention_bias)
 
@@ -149,7 +151,7 @@ def _exaone4_settings(keys: Keys, sizes: Sizes) -> Config:
         keys.unsupported("attention.sliding_window is there, and not in which layers")
     return {
         "sliding_window": window or None,
-        "sliding_window_pattern": 4 if window else None,
+        "sliding_window_pattern": 4 if window else 0,
         "layer_types": layer_types(keys, sizes.layers, 4) if window else [FULL] * sizes.layers,
     }
 
@@ -253,6 +255,21 @@ def _ernie_settings(keys: Keys, _: Sizes) -> Config:
     return {"use_bias": biases(keys, *names)}
 
 
+_APERTUS = Architecture(
+    "apertus",
+    Layout(
+        {
+            "attention_layernorm": "attn_norm",
+            "feedforward_layernorm": "ffn_norm",
+            **MAYBE_BIASED_ATTENTION,
+            **HEAD_NORMS,
+            **_UNGATED,
+        },
+        OUTER,
+    ),
+    attention_bias,
+    more=activations,
+)
 _HUNYUAN_NORMS: Names = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
 
 DENSE: dict[str, Choice] = {
@@ -263,6 +280,7 @@ DENSE: dict[str, Choice] = {
     "smollm3": always(Architecture("smollm3", llama(PERMUTED_ATTENTION, MAYBE_BIASED_GATED), _smollm3_settings)),
     "granite": always(Architecture("granite", llama(PERMUTED_ATTENTION, MAYBE_BIASED_GATED), _dense_granite_settings)),
     "arcee": always(Architecture("arcee", llama(PERMUTED_ATTENTION, with_maybe_biases(_UNGATED)), _ungated_biases)),
+    "apertus": always(_APERTUS),
     "olmo": always(_OLMO),
     "olmo2": _of_olmo2,
     "exaone4": always(Architecture("exaone4", llama({**ATTENTION, **HEAD_NORMS}, norms=POST_NORMS), _exaone4_settings)),

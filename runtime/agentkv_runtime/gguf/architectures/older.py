@@ -78,7 +78,9 @@ def _stablelm_norms(keys: Keys, sizes: Sizes) -> dict[str, Parameter]:
     for name, heads in (("q", sizes.heads), ("k", sizes.kv_heads)):
         for i in range(sizes.layers):
             tensor = keys.file.tensors.get(f"blk.{i}.attn_{name}_norm.weight")
-            for head in range(heads if tensor is not None and len(tensor.shape) == 2 else 0):
+            if tensor is None or tensor.shape != (heads, sizes.head_dim):
+                continue
+            for head in range(heads):
                 row = Parameter((tensor,), order=np.array([head]), shape=(sizes.head_dim,))
                 norms[f"model.layers.{i}.self_attn.{name}_layernorm.norms.{head}.weight"] = row
     return norms
@@ -256,7 +258,8 @@ def _falcon_settings(keys: Keys, sizes: Sizes) -> Config:
 def _of_falcon(keys: Keys) -> Architecture:
     two = keys.has("blk.0.attn_norm_2.weight")
     norms = {"ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"} if two else {"input_layernorm": "attn_norm"}
-    return Architecture("falcon", _falcon(norms), _falcon_settings, norm="layer_norm_epsilon")
+    layout = _falcon(norms)
+    return Architecture("falcon", layout, _falcon_settings, norm="layer_norm_epsilon", without=("head_dim",))
 
 
 OLDER: dict[str, Choice] = {

@@ -103,8 +103,9 @@ class TokenBytes:
 
 def checked_size(vocabulary: Mapping[str, int]) -> int:
     """One past the highest id. Raises TokenizerError where ids are too far apart for tables."""
-    token, highest = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
+    highest = max(vocabulary.values(), default=-1)
     if highest >= MOST_IDS:
+        token = next(token for token, i in vocabulary.items() if i == highest)
         raise TokenizerError(
             f"token {token[:40]!r} has the id {highest}, but ids must be below {MOST_IDS}; give the tokens of "
             "tokenizer.json ids without large gaps"

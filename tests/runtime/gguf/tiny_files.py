@@ -554,8 +554,8 @@ def _first(config: Any, *names: str) -> Any:
 
 
 def write_file(path: Path, row: Written, model: PreTrainedModel, qtype: Any = None) -> None:
-    """Matrices become blocks of `qtype`, or what it makes of a name, where their rows are whole blocks of it. A model of
-    VOCAB_SIZE has a tokenizer."""
+    """Matrices become blocks of `qtype`, or what it makes of a name, where their rows are whole blocks of it. A model
+    of VOCAB_SIZE has a tokenizer."""
     config: Any = model.config
     writer = gguf.GGUFWriter(path, row.name)
     keys = common_keys(config, row.head_dim) | {key: _value(value, config) for key, value in row.keys.items()}

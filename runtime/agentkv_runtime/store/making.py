@@ -12,7 +12,6 @@ from pathlib import Path
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_source, disk_errors
-from agentkv_runtime.export.folder import export_folder
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target, usual_quantization
@@ -96,6 +95,8 @@ def _made(
     progress: Progress,
     done: Done | None,
 ) -> Entry:
+    from agentkv_runtime.export.folder import export_folder  # who finds an export needs nothing of it
+
     title = name.rstrip("/").rpartition("/")[2] or "model"
     entry = Entry(
         key=key,

@@ -12,6 +12,7 @@ from torch.nn import functional
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.norms import RmsNorm
 from agentkv_runtime.export.row_ops import Gate, gate
+from agentkv_runtime.hf.blocks import as_rows
 from agentkv_runtime.hf.deferred import defer, present, stored
 
 __all__ = ["RowGate", "SplitMlp", "TanhGelu", "replace_feed_forward", "replace_gates"]
@@ -39,7 +40,8 @@ class RowGate(nn.Module):
 
 
 def _rows(weight: torch.Tensor, rows: slice) -> nn.Parameter:
-    return defer((rows.stop - rows.start, weight.shape[1]), weight.dtype, lambda: stored(weight)[rows])
+    part = defer((rows.stop - rows.start, weight.shape[1]), weight.dtype, lambda: stored(weight)[rows])
+    return as_rows(weight, rows, part)
 
 
 class SplitMlp(nn.Module):

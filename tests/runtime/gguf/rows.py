@@ -5,10 +5,7 @@ One more is a row of `ARCHITECTURES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +27,6 @@ from tests.runtime.gguf.settings import (
     YARN,
 )
 from tests.runtime.gguf.transforms import (
-    Transform,
     across,
     as_it_is,
     by_turns,
@@ -42,36 +38,7 @@ from tests.runtime.gguf.transforms import (
     shared_gate_is_a_vector,
     stacked,
 )
-
-
-@dataclass(frozen=True)
-class Written:
-    """An architecture: which model, and what becomes of it."""
-
-    name: str
-    """llama.cpp's."""
-    config: Mapping[str, Any]
-    """Beside SHAPE."""
-    transform: Transform = as_it_is
-    keys: Mapping[str, Any | Callable[[Any], Any]] = field(default_factory=dict)
-    """Beside the common ones, below the architecture's name; functions are of the config, None takes one away."""
-    head_dim: bool = True
-    """Does the config say how long heads are?"""
-    unsaid: Mapping[str, Any] = field(default_factory=dict)
-    """What the file does not say, and what the description says instead."""
-
-
-def named(name: str) -> Callable[[Any], Any]:
-    return lambda config: getattr(config, name)
-
-
-def turned(config: Any) -> int:
-    return int(config.rope_parameters["partial_rotary_factor"] * 16)
-
-
-def windows(config: Any) -> list[bool]:
-    return [kind == "sliding_attention" for kind in config.layer_types]
-
+from tests.runtime.gguf.written import Written, named, turned, windows
 
 GRANITE_KEYS = {
     "embedding_scale": named("embedding_multiplier"),

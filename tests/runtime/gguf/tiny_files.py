@@ -13,9 +13,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.models import VOCAB_SIZE
-from tests.runtime.gguf.rows import Written
 from tests.runtime.gguf.settings import ROPE
 from tests.runtime.gguf.transforms import Floats, Tensors
+from tests.runtime.gguf.written import Written
 from tests.runtime.sources.gguf_files import write_tokenizer
 
 SHAPE = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-__all__ = ["Blocks", "as_outputs", "blocks_of", "forget_blocks", "keep_blocks"]
+__all__ = ["Blocks", "as_outputs", "as_rows", "blocks_of", "forget_blocks", "keep_blocks"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,14 @@ def as_outputs(transposed: torch.Tensor, upright: nn.Parameter) -> nn.Parameter:
     if (blocks := blocks_of(transposed)) is not None:
         keep_blocks(upright, blocks)
     return upright
+
+
+def as_rows(whole: torch.Tensor, rows: slice, part: nn.Parameter) -> nn.Parameter:
+    """The parameter that is some rows of another one, with the blocks of those."""
+    if (blocks := blocks_of(whole)) is not None:
+        load = blocks.load
+        keep_blocks(part, replace(blocks, load=lambda: load()[rows].contiguous()))
+    return part
 
 
 def blocks_of(parameter: torch.Tensor) -> Blocks | None:

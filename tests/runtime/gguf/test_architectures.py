@@ -16,7 +16,7 @@ from agentkv_runtime.gguf.architectures import ARCHITECTURES, describe
 from agentkv_runtime.gguf.file import open_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.runtime.gguf import tiny_files
+from tests.runtime.gguf.rows import ARCHITECTURES as ROWS
 from tests.runtime.gguf.tiny_files import tiny_model, write_file
 
 TOKENS = (torch.arange(40) * 7).remainder(97)[None] + 3
@@ -35,12 +35,12 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_every_architecture_is_tried() -> None:
-    assert {row.name for row in tiny_files.ARCHITECTURES.values()} == ARCHITECTURES.keys()
+    assert {row.name for row in ROWS.values()} == ARCHITECTURES.keys()
 
 
-@pytest.mark.parametrize("name", tiny_files.ARCHITECTURES)
+@pytest.mark.parametrize("name", ROWS)
 def test_a_file_gives_back_the_model_that_was_written(name: str, tmp_path: Path) -> None:
-    row = tiny_files.ARCHITECTURES[name]
+    row = ROWS[name]
     model = tiny_model(row)
     write_file(tmp_path / "model.gguf", row, model)
     description = describe(open_file(tmp_path / "model.gguf"))

@@ -14,7 +14,8 @@ from agentkv_runtime.gguf.architectures import describe
 from agentkv_runtime.gguf.file import open_file
 from agentkv_runtime.gguf.metadata import Cursor, read_pairs
 
-from tests.runtime.gguf.tiny_files import ARCHITECTURES, tiny_model, write_file
+from tests.runtime.gguf.rows import ARCHITECTURES
+from tests.runtime.gguf.tiny_files import tiny_model, write_file
 
 KINDS = ("llama-llama3", "gemma3", "phi3-long", "gpt-oss", "falcon-40b", "stablelm-12b", "apertus")
 NUMBERS = (0, 1, 2, 3, 31, 255, 2**16, 2**31, 2**32 - 1, 2**60, 2**63, 2**64 - 1)

@@ -13,7 +13,8 @@ from agentkv_runtime.errors import GGUFError, UnsupportedModelError
 from agentkv_runtime.gguf.architectures import describe
 from agentkv_runtime.gguf.file import GGUFFile, Tensor, open_file
 
-from tests.runtime.gguf.tiny_files import ARCHITECTURES, tiny_model, write_file
+from tests.runtime.gguf.rows import ARCHITECTURES
+from tests.runtime.gguf.tiny_files import tiny_model, write_file
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from agentkv_runtime.gguf.file import Tensor, open_file
 from agentkv_runtime.gguf.weights import Parameter, numbers_of
 from gguf import GGMLQuantizationType as Q
 
-from tests.runtime.gguf.tiny_files import ARCHITECTURES, tiny_model, write_file
+from tests.runtime.gguf.rows import ARCHITECTURES
+from tests.runtime.gguf.tiny_files import tiny_model, write_file
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

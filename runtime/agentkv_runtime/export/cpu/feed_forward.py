@@ -13,7 +13,7 @@ from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.gates import Gate
 from agentkv_runtime.export.norms import RmsNorm
 from agentkv_runtime.export.row_ops import gate
-from agentkv_runtime.hf.blocks import Blocks, blocks_of, keep_blocks
+from agentkv_runtime.hf.blocks import as_rows
 from agentkv_runtime.hf.deferred import defer, present, stored
 
 __all__ = ["RowGate", "SplitMlp", "TanhGelu", "replace_feed_forward", "replace_gates"]
@@ -42,10 +42,7 @@ class RowGate(nn.Module):
 
 def _rows(weight: torch.Tensor, rows: slice) -> nn.Parameter:
     part = defer((rows.stop - rows.start, weight.shape[1]), weight.dtype, lambda: stored(weight)[rows])
-    blocks = blocks_of(weight)
-    if blocks is not None:
-        keep_blocks(part, Blocks(blocks.type, blocks.row_bytes, lambda: blocks.load()[rows]))
-    return part
+    return as_rows(weight, rows, part)
 
 
 class SplitMlp(nn.Module):

@@ -104,7 +104,7 @@ def export_folder(
     with disk_errors(out), described(src) as words:
         check_source(src)
         try:
-            tokenizer = read_tokenizer(words.folder)
+            tokenizer = read_tokenizer(words.folder, words.library)
         except TokenizerError as error:
             raise ExportError(str(error)) from error
         check_target(place)

@@ -13,6 +13,7 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.small_files import read_object
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedModel
 
     from agentkv_runtime.gguf.architectures import Description
@@ -40,6 +41,8 @@ class Described:
     folder: Path
     gguf: Description | None = None
     """Of a GGUF file."""
+    library: Tokenizer | None = None
+    """What its tokenizer was written from."""
 
 
 @contextmanager
@@ -61,7 +64,7 @@ def _write_description(src: Path, folder: Path) -> Described:
     if is_gguf(src):
         from agentkv_runtime.gguf.description import write_description
 
-        return Described(folder, write_description(src, folder))
+        return Described(folder, *write_description(src, folder))
     try:
         from agentkv_runtime.sources.text_tower import write_tower_description
     except ImportError as error:

@@ -134,7 +134,10 @@ def read_model_folder(path: str | Path) -> ModelFolder:
 
 def _read_model_folder(path: Path) -> ModelFolder:
     if not path.exists():
-        raise ModelFolderError(f"{path}: no such folder. Give the folder that `agentkv export` wrote")
+        raise ModelFolderError(
+            f"{path}: no such folder or file. Give the folder that `agentkv export` wrote, a GGUF file, or a name of "
+            "`agentkv list`"
+        )
     if not path.is_dir():
         raise ModelFolderError(f"{path}: a file, not a model folder. Give the folder that holds it")
     if is_hf_folder(path):

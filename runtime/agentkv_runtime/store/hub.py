@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import PullError
+from agentkv_runtime.gguf.parts import parts_pattern
 from agentkv_runtime.store.content import file_digest
 from agentkv_runtime.tokenizer import TOKENIZER_FILES
 
@@ -81,7 +82,7 @@ def download(name: Name, received: Received) -> Snapshot:
             "pulling needs huggingface_hub, which is not installed: pip install torch==2.13.0, then "
             "pip install 'agentkv-sdk[export]'"
         ) from error
-    wanted = [name.file] if name.file else [*_SMALL, *_WEIGHTS]
+    wanted = [parts_pattern(name.file)] if name.file else [*_SMALL, *_WEIGHTS]
     try:
         folder = Path(_fetched(snapshot_download, name, wanted, received))
         if not name.file and not any(folder.glob("*.safetensors")):

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentkv_runtime.errors import FormatError
-from agentkv_runtime.formats import FAMILIES, Family, Format
-from agentkv_runtime.formats.template import load_template
 
 from ._errors import InvalidInput
 from ._shown import shown
 
+if TYPE_CHECKING:
+    from agentkv_runtime.formats import Family, Format
+
 __all__ = ["CallFormat", "checked_format"]
 
-CallFormat = str | Mapping[str, Any] | Family | Format
+CallFormat: TypeAlias = "str | Mapping[str, Any] | Family | Format"
 """The name of a known format, a response template, or a format of the user's own."""
 
 
 def checked_format(given: object) -> CallFormat | None:
     """Raises InvalidInput for a name that is not known, or a malformed response template."""
-    if given is None or isinstance(given, Format):
+    if given is None:
+        return None
+    from agentkv_runtime.formats import FAMILIES, Family, Format
+    from agentkv_runtime.formats.template import load_template
+
+    if isinstance(given, Format):
         return given
     if isinstance(given, Family | Mapping):
         try:

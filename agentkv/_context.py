@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyio import to_thread
+
 from ._branch import Branch
 from ._call_format import CallFormat, checked_format
 from ._commands import CellCall
@@ -20,7 +22,7 @@ from ._home import Home
 from ._inputs import Prompt, checked_count, checked_path
 from ._log import log
 from ._loop import StepLoop
-from ._model import EngineHost, OpenModel, open_model
+from ._model import EngineHost, OpenModel, located, open_model
 from ._model_info import ModelInfo
 from ._opening import opening, sync_of
 from ._options import MOST_POSITIONS, Options
@@ -77,7 +79,8 @@ class Context(Storing, Connecting):
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
         Args:
-            model: path of a model folder; name of a model that was pulled (`agentkv pull OWNER/MODEL`), or "nano";
+            model: path of a model folder; name of a model that was pulled (`agentkv pull NAME`), or "nano"; name in
+                another program's store ("ollama:qwen3:0.6b", see `agentkv list --found`);
                 path of a Hugging Face folder or a GGUF file, which is exported once and found again from then on.
             capacity: cells of the cache: tokens that all branches together may hold, shared ones counted once.
             kv_dtype: of keys and values: "fp32", "fp16", "bf16", or codes of half or a quarter of the bytes of fp16:
@@ -128,6 +131,7 @@ class Context(Storing, Connecting):
             quant=quant,
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
+        options = await to_thread.run_sync(located, options)
         if needs_export(options):
             options = replace(options, path=await exported(options), quant=None)
         async with cls._running(lambda _: open_model(options), policy) as context:

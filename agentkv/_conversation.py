@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.formats.calls import CUT_OFF
+from agentkv_runtime.formats.parsed import CUT_OFF
 
 from ._message import Message, call_id, message_of
 

@@ -1,20 +1,19 @@
-"""The commands about models that are kept on this machine: pull one, list them, remove one."""
+"""The commands about models that are kept on this machine: pull one, remove one."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Quantization, read_manifest
-from rich.table import Table
 
 from ._console import bytes_text, escaped, fail, reporting, stdout
 from ._progress import displayed
+from ._pulling import STOPPED, pull_file
 from ._weights import loss_text, size_text
 
 if TYPE_CHECKING:
@@ -28,7 +27,8 @@ def pull(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A model on the Hugging Face hub: OWNER/MODEL, or OWNER/MODEL/FILE.gguf for a GGUF file.",
+            help="A short name, as qwen3:0.6b (`agentkv list`), or a model on the Hugging Face hub: OWNER/MODEL, or"
+            " OWNER/MODEL/FILE.gguf for a GGUF file.",
         ),
     ],
     revision: Annotated[str | None, typer.Option(help="A branch, a tag or a commit; also as NAME@REVISION.")] = None,
@@ -49,19 +49,26 @@ def pull(
         Path | None, typer.Option(metavar="FOLDER", help="Folder of a LoRA adapter (peft), merged into the weights.")
     ] = None,
 ) -> None:
-    """Download a model from the Hugging Face hub and export it, so that `Context.open(NAME)` opens it. Needs torch.
+    """Download a model from the Hugging Face hub, so that `Context.open(NAME)` opens it.
 
-    The token for private models is HF_TOKEN, or that of `hf auth login`. What was downloaded before is not downloaded
-    again, and works offline. The download stays in the hub's own cache (HF_HOME), the export in AGENTKV_HOME.
+    A GGUF file is opened as it is; other models, and GGUF files with options, are exported, which needs torch. The
+    token for private models is HF_TOKEN, or that of `hf auth login`. What was downloaded before is not downloaded
+    again, and works offline. The download stays in the hub's own cache (HF_HOME), an export in AGENTKV_HOME.
     """
-    from agentkv_runtime.store.hub import parse_name
     from agentkv_runtime.store.making import options_for
+    from agentkv_runtime.store.names import named_on_hub
     from agentkv_runtime.store.pulling import pull
 
-    with displayed("stopped; whole files stay for the next pull, and nothing else was written") as display:
-        asked = parse_name(name, revision)
+    with reporting():
+        asked, called = named_on_hub(name, revision)
+    as_it_is = quant in (None, "file") and backend == "cpu" and (dtype, max_context, adapter) == (None, None, None)
+    if asked.file is not None and as_it_is:
+        _tell_of_file(called, pull_file(asked))
+        return
+    with displayed(STOPPED) as display:
         entry = pull(
             asked,
+            called,
             options_for(backend, quant, dtype, max_context, own_bits=adapter is None and asked.file is not None),
             adapter,
             received=display.received,
@@ -82,42 +89,35 @@ def pull(
         stdout.print(f"{loss} Measure what that means: agentkv inspect {shown} --quality", soft_wrap=True)
 
 
-def list_models() -> None:
-    """List the models that were pulled, or exported when they were first opened."""
-    from agentkv_runtime.store.entries import entries
-    from agentkv_runtime.store.home import home
-
-    with reporting():
-        found = [(entry, entry.size, entry.used) for entry in entries()]
-    if not found:
-        stdout.print(f"No models in {escaped(home())} yet. Get one with: agentkv pull OWNER/MODEL", soft_wrap=True)
-        return
-    table = Table(box=None, header_style="bold")
-    for title in ("name", "size", "options", "commit", "used"):
-        table.add_column(title, overflow="fold", justify="right" if title == "size" else "left")
-    for entry, size, used in found:
-        for name in entry.names:
-            table.add_row(
-                escaped(name), bytes_text(size), escaped(entry.options), escaped(entry.commit[:8]), _ago(used)
-            )
-    stdout.print(table)
+def _tell_of_file(called: str, path: Path) -> None:
+    shown = escaped(shlex.quote(called))
+    stdout.print(
+        f"Pulled {escaped(called)} ({bytes_text(path.stat().st_size)}). Talk to it with: agentkv chat {shown}",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def rm(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `agentkv list` shows it.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
 ) -> None:
-    """Remove every export of a model. What was downloaded for it stays in the hub's own cache."""
+    """Remove every export of a model, and its GGUF file. What else was downloaded stays in the hub's own cache."""
     from agentkv_runtime.errors import StoreError
     from agentkv_runtime.store.entries import named, remove
+    from agentkv_runtime.store.found.hub_cache import remove_cached
+    from agentkv_runtime.store.found.stores import is_stored
+    from agentkv_runtime.store.names import canonical, file_called
 
     with reporting():
+        name = canonical(name)
         if not named(name) and os.path.lexists(name):
             name = str(Path(name).resolve())  # exports of folders go by their whole path
         found = named(name)
-        if not found:
+        file = None if is_stored(name) else file_called(name)
+        if not found and file is None:
             raise StoreError(f"no model is called {name}. See what there is with: agentkv list")
-        size = sum(entry.size for entry in found if len(entry.names) == 1)
+        size = sum(entry.size for entry in found if len(entry.names) == 1) + (file.stat().st_size if file else 0)
         others = sorted({other for entry in found for other in entry.names} - {name})
         try:
             if not yes and not typer.confirm(f"Remove {escaped(name)} ({bytes_text(size)})?", err=True):
@@ -125,14 +125,7 @@ def rm(
         except typer.Abort:
             fail(f"nobody answered, so nothing was removed. Without a question: agentkv rm {shlex.quote(name)} --yes")
         remove(name)
+        if file is not None:
+            remove_cached(file)
     stays = f" What it shares with {', '.join(map(escaped, others))} stays." if others else ""
     stdout.print(f"Removed {escaped(name)} ({bytes_text(size)}).{stays}", soft_wrap=True, highlight=False)
-
-
-def _ago(then: float) -> str:
-    seconds = max(0.0, time.time() - then)
-    for length, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= length:
-            count = int(seconds // length)
-            return f"{count} {unit}{'s' if count > 1 else ''} ago"
-    return "just now"

@@ -92,15 +92,23 @@ class OpenEngine:
         self.speculation.close()
 
 
+def located(options: Options) -> Options:
+    """The same with the path of what its name means. Raises ModelError."""
+    if options.backend == "torch":
+        return options
+    try:
+        path = folder_called(options.path, backend=options.backend, quant=options.quant)
+    except Exception as error:
+        raise opening_error(error, options.path) from error
+    return replace(options, path=path)
+
+
 def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     """Loads the model and makes the engine over it, on the calling thread. Raises ModelError."""
     from agentkv_runtime import folder
     from agentkv_runtime.engine import Engine
 
     try:
-        if options.backend != "torch":
-            named = folder_called(options.path, backend=options.backend, quant=options.quant)
-            options = replace(options, path=named)
         if options.backend == "torch" or folder.is_hf_folder(options.path):
             session, info, tokenizer, window = _open_torch(options)
             source, fingerprint = None, session.model.fingerprint

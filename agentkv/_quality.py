@@ -34,7 +34,7 @@ class Measurement:
         Raises QualityError for a text that cannot be read or is too short, and for a model that takes no whole window;
         TokenizerError; ExportError for a source that is none, or where torch is missing.
         """
-        from agentkv_runtime.export.folder import check_source, check_torch
+        from agentkv_runtime.export.checks import check_source, check_torch
         from agentkv_runtime.quality import check_positions, default_text, read_text_file, text_windows
 
         check_positions(model)

@@ -18,7 +18,7 @@ Speculation = Literal["none", "prompt", "eagle", "draft"]
 
 def serve(
     model: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Model folder, or the name of a model that was pulled, or nano.")
+        Path, typer.Argument(metavar="FOLDER", help="Model folder or GGUF file, or a name, as qwen3:0.6b or nano.")
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine's own need a key.")

@@ -15,7 +15,8 @@ from agentkv._bench.command import bench
 from agentkv._console import bytes_text, escaped, stdout
 from agentkv._doctor import doctor
 from agentkv._inspecting import inspect
-from agentkv._kept import list_models, pull, rm
+from agentkv._kept import pull, rm
+from agentkv._listing import list_models
 from agentkv._progress import displayed
 from agentkv._serving import serve
 from agentkv._weights import loss_text, size_text

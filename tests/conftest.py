@@ -108,3 +108,13 @@ def failing_caches() -> Iterator[None]:
 def soak_count() -> int:
     """How many random cases a soak test runs; AGENTKV_SOAK sets it."""
     return int(os.environ.get("AGENTKV_SOAK", "10000"))
+
+
+@pytest.fixture
+def user_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a user who has nothing in it yet: no models of ours, of the hub or of other programs."""
+    for variable in [name for name in os.environ if name.startswith(("HF_", "HUGGING", "OLLAMA", "LLAMA", "XDG_"))]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "agentkv"))
+    return tmp_path

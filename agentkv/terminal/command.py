@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from agentkv_runtime.printable import printable
 
 from .._console import escaped, fail, reporting, stdout
 from .._errors import ContextFull, LimitReached
@@ -15,7 +16,7 @@ from .._errors import ContextFull, LimitReached
 def chat(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[FOLDER]", help="Model folder, or the name of a model that was pulled; without: nano."),
+        typer.Argument(metavar="[FOLDER]", help="Model folder or GGUF file, or a name, as qwen3:0.6b; without: nano."),
     ] = None,
     system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     tools: Annotated[
@@ -42,14 +43,19 @@ def chat(
         import anyio
 
         from .. import models
+        from .._pulling import offer
         from ..models._called import folder_called
         from .chat import told
         from .opening import How, talking
 
+        if model is not None and sys.stdin.isatty() and not model.exists():
+            offer(str(model))
         folder = models.nano() if model is None else folder_called(model.expanduser())
         is_nano = folder == models.nano()
+        called = folder.resolve().name if model is None or model.exists() else printable(model)
         how = How(
             model=folder,
+            called=called,
             system=system if system is not None else "You are Nano, a desk agent." if is_nano else "",
             tools=tools,
             calculator=is_nano,
@@ -63,7 +69,7 @@ def chat(
             call_format=call_format,
         )
         if sys.stdin.isatty():
-            stdout.print(f"[dim]opening {escaped(folder)} ...[/]", soft_wrap=True)
+            stdout.print(f"[dim]opening {escaped(model or folder)} ...[/]", soft_wrap=True)
         try:
             anyio.run(talking, how)
         except (ContextFull, LimitReached) as error:

@@ -25,6 +25,7 @@ class How:
     """What `agentkv chat` was asked for; its options say what each is."""
 
     model: Path
+    called: str
     system: str
     tools: Path | None
     calculator: bool
@@ -60,7 +61,7 @@ async def talking(how: How) -> None:
         else:
             show(await loaded(talk, how.load), stdout)
         if sys.stdin.isatty():
-            stdout.print(Text(f"{context.model_info.path.name} is here. {HOW_TO_LEAVE}.", "dim"))
+            stdout.print(Text(f"{how.called} is here. {HOW_TO_LEAVE}.", "dim"))
             await chat(talk, stdout)
         else:
             await chat_of_lines(talk, stdout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tokenizers import decoders
 
@@ -26,6 +26,9 @@ def _byte_of_character() -> dict[str, int]:
 
 
 _BYTES = _byte_of_character()
+_BYTE_TABLE = {ord(character): byte for character, byte in _BYTES.items()}
+_BORDER = "\uffff"  # no character, and none that a byte stands for
+_ONE_SWEEP = {*_BYTES, _BORDER}
 
 
 # Decoders that spell a token by itself, given what stands beside it.
@@ -70,9 +73,19 @@ class TokenBytes:
         """The bytes of every id from 0 to the highest; ids that no token has are empty. Raises TokenizerError."""
         size = checked_size(vocabulary)
         table = [b""] * size
-        for token, i in vocabulary.items():
-            table[i] = token.encode() if i in self._added else self._of_token(token)
+        for i, spelled in zip(vocabulary.values(), self._of_tokens(list(vocabulary)), strict=True):
+            table[i] = spelled
+        for token, i in vocabulary.items() if self._added else ():
+            if i in self._added:
+                table[i] = token.encode()
         return table
+
+    def _of_tokens(self, tokens: list[str]) -> Iterable[bytes]:
+        """Of all tokens, in one sweep where each of their characters stands for a byte."""
+        text = _BORDER.join(tokens)
+        if self._byte_level and self._beside is None and set(text) <= _ONE_SWEEP:
+            return [token.encode("latin-1") for token in text.translate(_BYTE_TABLE).split(_BORDER)]
+        return map(self._of_token, tokens)
 
     def _of_token(self, token: str) -> bytes:
         if self._beside is not None and self._decoder is not None:
@@ -90,8 +103,9 @@ class TokenBytes:
 
 def checked_size(vocabulary: Mapping[str, int]) -> int:
     """One past the highest id. Raises TokenizerError where ids are too far apart for tables."""
-    token, highest = max(vocabulary.items(), key=lambda item: item[1], default=("", -1))
+    highest = max(vocabulary.values(), default=-1)
     if highest >= MOST_IDS:
+        token = next(token for token, i in vocabulary.items() if i == highest)
         raise TokenizerError(
             f"token {token[:40]!r} has the id {highest}, but ids must be below {MOST_IDS}; give the tokens of "
             "tokenizer.json ids without large gaps"

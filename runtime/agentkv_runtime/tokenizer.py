@@ -44,7 +44,8 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._config = dict(config or {})
         self._generation_config = dict(generation_config or {})
-        self._vocabulary_size = checked_size(tokenizer.get_vocab(with_added_tokens=True))
+        self._vocabulary = tokenizer.get_vocab(with_added_tokens=True)  # until the table is made: it takes 0.1 s
+        self._vocabulary_size = checked_size(self._vocabulary)
         self._added = AddedTokens(tokenizer)
         sources = {DEFAULT: chat_template} if isinstance(chat_template, str) else chat_template or {}
         specials = self._named_specials()
@@ -252,7 +253,9 @@ class Tokenizer:
 
     @cached_property
     def _bytes(self) -> list[bytes]:
-        return self._token_bytes.table(self._tokenizer.get_vocab(with_added_tokens=True))
+        table = self._token_bytes.table(self._vocabulary)
+        self._vocabulary = {}
+        return table
 
     def _named_specials(self) -> dict[str, str]:
         named: dict[str, str] = {}

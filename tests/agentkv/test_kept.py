@@ -10,14 +10,17 @@ import sys
 from pathlib import Path
 
 import anyio
+import pexpect
 import pytest
+from agentkv_runtime.store.catalogue import listed
 from agentkv_runtime.store.entries import entries
 from typer.testing import CliRunner, Result
 
 import agentkv as kv
 from agentkv.cli import app
 from tests.conftest import FolderFactory
-from tests.runtime.store.hub_server import COMMIT, HubServer
+from tests.runtime.store.hub_server import COMMIT, LARGE, HubServer
+from tests.runtime.store.stores import ollama_manifest, ollama_model, write
 from tests.runtime.store.test_hub import REPO, WEIGHTS, environment
 
 COMMAND = [sys.executable, "-m", "agentkv.cli"]
@@ -45,6 +48,12 @@ def on_a_terminal(command: list[str], env: dict[str, str]) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
+def without_torch(folder: Path) -> dict[str, str]:
+    """What makes a program of its own believe that torch is not installed."""
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    return {"PYTHONPATH": str(folder)}
+
+
 def test_two_pulls_of_a_model_are_one_and_it_opens_by_its_name(
     tiny_hf_folder: FolderFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +78,8 @@ def test_two_pulls_of_a_model_are_one_and_it_opens_by_its_name(
         shown = on_a_terminal(pull, {**env, "HF_HUB_OFFLINE": "1"})
         assert shown.rstrip().endswith(said[0].rstrip())
 
-    monkeypatch.setenv("AGENTKV_HOME", env["AGENTKV_HOME"])
+    for variable in ("AGENTKV_HOME", "HF_HOME"):
+        monkeypatch.setenv(variable, env[variable])
 
     async def ask(quant: str | None = None) -> str:
         async with kv.Context.open(REPO, capacity=64, quant=quant) as ctx:
@@ -105,10 +115,9 @@ def test_what_is_not_there_is_not_removed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_pull_without_torch_says_what_to_install_before_it_downloads(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
     env = {
         **os.environ,
-        "PYTHONPATH": str(tmp_path),
+        **without_torch(tmp_path),
         "AGENTKV_HOME": str(tmp_path),
         "HF_ENDPOINT": "http://127.0.0.1:9",
     }
@@ -122,6 +131,7 @@ def test_a_pull_without_torch_says_what_to_install_before_it_downloads(tmp_path:
     [
         (["a b"], "is no name of a model on the hub"),
         (["owner/model@v1", "--revision", "v2"], "is no name of a model on the hub"),
+        (["qwen3:9b"], "Did you mean"),
         (["owner/model", "--quant", "affine4"], "backend cpu has no quantisation 'affine4'"),
     ],
 )
@@ -130,3 +140,74 @@ def test_what_cannot_be_pulled_is_an_error_without_a_traceback(arguments: list[s
     assert done.exit_code == 1
     assert says in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_short_name_is_pulled_opened_listed_and_removed_without_torch(tmp_path: Path) -> None:
+    model = listed("qwen3:0.6b")
+    assert model is not None
+    write(tmp_path / "repo" / str(model.source.file), b"GGUF" + bytes(LARGE))
+    write(tmp_path / "repo" / "another.gguf")
+    with HubServer(model.source.repo, tmp_path / "repo") as hub:
+        env = {**environment(hub, tmp_path), **without_torch(tmp_path), "HOME": str(tmp_path), "COLUMNS": "80"}
+
+        def ran(*arguments: str) -> tuple[int, str]:
+            done = subprocess.run(
+                [*COMMAND, *arguments], env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            )
+            return done.returncode, done.stdout + done.stderr
+
+        missing = f"error: {model.name} is not here yet: agentkv pull {model.name} (609.8 MiB, licence: Apache 2.0)\n"
+        assert ran("chat", model.name) == (1, missing)
+        assert ran("serve", model.name) == (1, f"opening {model.name} ...\n{missing}")
+        assert hub.asked == []
+        for _ in range(2):  # the second finds it there
+            status, said = ran("pull", model.name)
+            assert (status, said) == (
+                0,
+                f"Pulled {model.name} (19.5 KiB). Talk to it with: agentkv chat {model.name}\n",
+            )
+        assert hub.sent(str(model.source.file)) == [""]
+        assert not hub.sent("another.gguf")
+        lines = ran("list")[1].splitlines()
+        assert any(line.startswith(f" {model.name} ") and COMMIT[:8] in line for line in lines[:3])
+        assert not any(line.startswith(f" {model.name} ") for line in lines[3:])
+        assert max(map(len, lines)) <= 80
+        assert "is not here" not in ran("chat", model.name)[1]  # it is opened, and holds nothing
+        assert ran("rm", model.name, "--yes") == (0, f"Removed {model.name} (19.5 KiB).\n")
+        assert ran("chat", model.name) == (1, missing)
+
+
+def test_a_chat_on_a_terminal_offers_the_download(tmp_path: Path) -> None:
+    command = [*COMMAND, "chat", "smollm2:135m"]
+    env = {**os.environ, "HOME": str(tmp_path), "AGENTKV_HOME": str(tmp_path), "HF_HOME": str(tmp_path)}
+    person = pexpect.spawn(command[0], command[1:], env={**env, "HF_ENDPOINT": "http://127.0.0.1:9"}, timeout=120)
+    person.expect_exact("smollm2:135m is not here. Download 100.6 MiB (Apache 2.0)? [y/N]: ")
+    person.sendline("")
+    person.expect(pexpect.EOF)
+    person.close()
+    assert person.exitstatus == 1
+
+
+def test_files_in_parts_come_together(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write(tmp_path / "repo" / f"big-{number:05}-of-00002.gguf", b"GGUF part %d" % number)
+    write(tmp_path / "repo" / "big-00001-of-00003.gguf")
+    with HubServer(REPO, tmp_path / "repo") as hub:
+        pull = [*COMMAND, "pull", f"{REPO}/big-00001-of-00002.gguf"]
+        done = subprocess.run(pull, env=environment(hub, tmp_path), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert hub.sent("big-00002-of-00002.gguf") == [""]
+        assert not hub.sent("big-00001-of-00003.gguf")
+
+
+def test_what_other_programs_have_is_listed(user_home: Path) -> None:
+    assert "No models of other programs were found." in run("list", "--found").output
+    ollama_model(user_home, "qwen3:0.6b")
+    ollama_manifest(user_home, "bad\x1b[31m:1", b"{")
+    write(user_home / ".lmstudio/models/a/b/[bold]model.gguf")
+    said = run("list", "--found").output
+    for expected in ("ollama:qwen3:0.6b", "lmstudio:a/b/[bold]model.gguf", r"not usable: ollama:bad\x1b[31m:1: its"):
+        assert expected in said
+    assert "\x1b" not in said
+    assert "agentkv pull" not in said
+    assert "qwen3:4b (usual)" in run("list", "--available").output

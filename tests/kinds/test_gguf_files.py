@@ -69,8 +69,8 @@ def test_a_file_is_known_by_how_it_begins_whatever_it_is_called(tmp_path: Path, 
     path = tmp_path / name
     path.write_bytes(whole)
     assert is_gguf(path)
-    with described(path) as folder:
-        assert Tokenizer.from_folder(folder).encode("a branch")
+    with described(path) as words:
+        assert Tokenizer.from_folder(words.folder).encode("a branch")
 
 
 def data_of(whole: bytes) -> int:
@@ -146,8 +146,8 @@ def test_named_templates_and_ends_of_turn(
     write_gguf(path, model, "llama", F32, keys)
     users, tools = [{"role": "user", "content": "."}], [{"type": "function", "function": {"name": "f"}}]
     assert "tools" not in CHAT_TEMPLATE
-    with described(path) as folder:
-        tokenizer = Tokenizer.from_folder(folder)
+    with described(path) as words:
+        tokenizer = Tokenizer.from_folder(words.folder)
     made = [tokenizer.render_chat(users, given, add_generation_prompt=False) for given in (None, tools)]
     assert made == [plain, with_tools]
 
@@ -163,7 +163,7 @@ def test_a_file_whose_end_is_that_of_texts_ends_turns_too(tmp_path: Path, whole:
     if not template:
         data = data.replace(b"tokenizer.chat_template", b"tokenizer.chat_tomplate")
     path.write_bytes(data)
-    with described(path) as folder:
-        tokenizer = Tokenizer.from_folder(folder)
+    with described(path) as words:
+        tokenizer = Tokenizer.from_folder(words.folder)
     assert tokenizer.has_chat_template == template
     assert tokenizer.eos_ids == [tokenizer.added_ids[END_OF_TEXT], tokenizer.added_ids[TURN_END]]

@@ -384,8 +384,8 @@ def test_an_export_says_which_file_it_is_about(tmp_path: Path) -> None:
 def test_a_padding_token_that_the_file_does_not_have_is_nobodys_trouble(tmp_path: Path) -> None:
     path, model = tmp_path / "padded.gguf", tiny_model(tiny_spec("llama", layers=1))
     write_gguf(path, model, "llama", GGMLQuantizationType.F32, {"tokenizer.ggml.padding_token_id": 99999})
-    with described(path) as folder:
-        assert load_gguf(path, folder).config.pad_token_id is None
+    with described(path) as words:
+        assert load_gguf(path, words.folder).config.pad_token_id is None
 
 
 def number(format: str, value: float) -> bytes:

@@ -61,6 +61,11 @@ inline std::uint16_t load_u16(const std::uint8_t* at) {
   return value;
 }
 
+// A few bits of 32 bytes, from bit `from` on, as bits of 32 codes from `to` on.
+inline void take_bits(const std::uint8_t* bytes, int from, int mask, int to, std::uint8_t* codes) {
+  for (int j = 0; j < 32; ++j) codes[j] |= static_cast<std::uint8_t>((bytes[j] >> from & mask) << to);
+}
+
 // Codes of 4 bits in 16 bytes: inputs 0 to 15 in the low halves, 16 to 31 in the high ones.
 inline void take_nibbles(const std::uint8_t* bytes, std::uint8_t* codes) {
   for (int j = 0; j < 16; ++j) {

@@ -1,6 +1,5 @@
 """Ahead of time: Hugging Face models in, ExecuTorch programs out. Needs torch; the rest of the package does not."""
 
-from agentkv_runtime.export.draft_folder import export_draft
-from agentkv_runtime.export.folder import export_folder
+import lazy_loader
 
-__all__ = ["export_draft", "export_folder"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.folder import check_rows, check_source, disk_errors, tool_versions
+from agentkv_runtime.export.checks import check_rows, check_source, disk_errors
+from agentkv_runtime.export.folder import tool_versions
 from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target
+from agentkv_runtime.export.traced import TOOLS
 from agentkv_runtime.folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
 from agentkv_runtime.manifest import Quantization, write_manifest
 from agentkv_runtime.small_files import read_object
@@ -135,7 +137,7 @@ def _write(head: Path, sides: list[_Target], folder: Path, options: _Options, te
         n_kv_heads=lowered.metadata.n_kv_heads,
         head_dim=lowered.metadata.head_dim,
         tokenizer_fingerprint=sides[0].tokenizer,
-        exported_with=tool_versions(),
+        exported_with=tool_versions(TOOLS),
     )
     write_manifest(described, folder / DRAFT_MANIFEST_NAME)
     tell("running it once")

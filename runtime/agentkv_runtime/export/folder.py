@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.metadata
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from importlib.util import find_spec
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentkv_runtime.errors import ExportError, TokenizerError
+from agentkv_runtime.export.asked import Options, Source
+from agentkv_runtime.export.checks import check_rows, check_source, check_target, disk_errors
 from agentkv_runtime.export.choices import OWN_BLOCKS, check_quantization
-from agentkv_runtime.export.progress import Done, Progress, Stage, model_size, reached, sharing
-from agentkv_runtime.export.staging import holds_nothing, install, staged
+from agentkv_runtime.export.direct.making import find_decoder, write_directly
+from agentkv_runtime.export.first_run import probe_tokens, run_model
+from agentkv_runtime.export.made import Made
+from agentkv_runtime.export.progress import DIRECT, MEASURED, TRACED, Done, Progress, model_size, sharing
+from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target, usual_quantization
-from agentkv_runtime.export.waiting import wait_asleep
+from agentkv_runtime.export.traced import trace_program
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.formats import format_name
 from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, Scales, write_manifest
@@ -28,50 +30,7 @@ from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
 from agentkv_runtime.tokenizer import TOKENIZER_FILES, Tokenizer
 
-if TYPE_CHECKING:
-    from agentkv_runtime.export.quantization import Recipe
-
-__all__ = ["check_rows", "check_source", "check_torch", "disk_errors", "export_folder", "tool_versions"]
-
-_MOST_ROWS = 8192
-_LARGE = 64 << 20  # bytes
-_TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
-
-
-@dataclass(frozen=True)
-class _Options:
-    """How a model is exported."""
-
-    quant: Quantization
-    scales: Scales
-    int8: tuple[str, ...]
-    embedding: int
-    backend: str
-    dtype: DType
-    max_tokens: int
-    max_logits: int
-    max_context: int | None
-    features: bool
-    calibrate: Path | None
-
-    def lowering(self) -> dict[str, Any]:
-        """What `lower_model` takes of it, under its names."""
-        taken = asdict(self)
-        for name in ("quant", "scales", "int8", "embedding", "calibrate"):
-            del taken[name]
-        return taken
-
-
-@dataclass(frozen=True)
-class _Source:
-    """What is exported."""
-
-    weights: Path
-    """A Hugging Face folder, or a GGUF file."""
-    described: Path
-    """Where its config and its tokenizer are."""
-    adapter: Path | None
-    name: str
+__all__ = ["export_folder", "tool_versions"]
 
 
 def export_folder(
@@ -142,15 +101,15 @@ def export_folder(
     if adapter is not None:
         read_adapter_config(Path(adapter))  # before anything takes long
     place = Path(os.path.realpath(out))  # what a link leads to
-    with disk_errors(out), described(src) as folder:
+    with disk_errors(out), described(src) as words:
         check_source(src)
         try:
-            tokenizer = read_tokenizer(folder)
+            tokenizer = read_tokenizer(words.folder)
         except TokenizerError as error:
             raise ExportError(str(error)) from error
-        _check_target(place)
+        check_target(place)
         with staged(place) as staging:
-            options = _Options(
+            options = Options(
                 quant=quant,
                 scales=scales,
                 int8=tuple(int8),
@@ -163,134 +122,47 @@ def export_folder(
                 features=features,
                 calibrate=Path(calibrate) if calibrate else None,
             )
-            source = _Source(src, folder, Path(adapter) if adapter else None, name or "")
-            with ExitStack() as shared:
-                if done is not None:
-                    shared.enter_context(sharing(done, *model_size(src, folder), measures=quant in OWN_BLOCKS))
-                _write(source, staging, tokenizer, options, tell)
+            source = Source(src, words.folder, words.gguf, Path(adapter) if adapter else None, name or "")
+            _write(source, staging, tokenizer, options, tell, done)
             tell("putting it in place")
             install(staging, place, (MODEL_NAME, *TOKENIZER_FILES), MANIFEST_NAME)
     return read_model_folder(out)
 
 
-@contextmanager
-def disk_errors(out: Path) -> Iterator[None]:
-    """Turns what the operating system has against a path into ExportError."""
-    try:
-        yield
-    except OSError as error:
-        raise ExportError(f"{error.filename or out}: {error.strerror or error}. Nothing was exported") from error
-
-
-def check_rows(max_tokens: int, max_logits: int) -> None:
-    """Raises ExportError for bounds of a forward that no program should have."""
-    for name, value in {"max_tokens": max_tokens, "max_logits": max_logits}.items():
-        if not 2 <= value <= _MOST_ROWS:
-            raise ExportError(
-                f"{name} is {value}, but it must be 2 to {_MOST_ROWS}: memory for so many rows is reserved when the "
-                "program is loaded, and longer prompts take several forwards anyway"
-            )
-
-
-def check_source(src: Path) -> None:
-    """Raises ExportError unless `src` is a Hugging Face folder with weights and a tokenizer, or a GGUF file."""
-    if is_gguf(src):
-        return
-    if not src.is_dir():
-        kind = "file" if src.suffix.lower() == ".gguf" else "folder"
-        what = "a file, but no GGUF file" if src.is_file() else f"no such {kind}"
-        raise ExportError(f"{src}: {what}. Give the folder of a Hugging Face model, or a GGUF file")
-    if (src / MANIFEST_NAME).is_file():
-        raise ExportError(f"{src}: already an exported model folder. Give the Hugging Face folder it came from")
-    if not (src / "config.json").is_file():
-        raise ExportError(f"{src}: not a Hugging Face folder: it has no config.json")
-    if not any(src.glob("*.safetensors")) and not any(src.glob("pytorch_model*.bin")):
-        raise ExportError(f"{src}: holds no weights (*.safetensors). Download the whole model")
-    if not (src / "tokenizer.json").is_file():
-        raise ExportError(f"{src}: has no tokenizer.json, which running the model needs")
-
-
-def _check_target(out: Path) -> None:
-    if out.exists() and not (out.is_dir() and ((out / MANIFEST_NAME).is_file() or holds_nothing(out))):
-        raise ExportError(f"{out}: exists and is no model folder of agentkv; it is left as it is. Give another folder")
-
-
-def check_torch() -> None:
-    """Raises ExportError, saying what to install, where something that exporting needs is missing. Imports nothing."""
-    for name in ("torch", "executorch", "transformers"):
-        if find_spec(name) is None:
-            raise ExportError(_needs(name))
-
-
-def _needs(missing: object) -> str:
-    return (
-        f"export needs torch and executorch, and {missing} is not installed: "
-        "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"
-    )
-
-
-def _write(source: _Source, folder: Path, tokenizer: Tokenizer, options: _Options, tell: Progress) -> None:
-    tell("loading torch")
-    wait_asleep()
-    reached(Stage.TORCH)
-    try:
-        from agentkv_runtime.export.blocks.importance import calibration_windows
-        from agentkv_runtime.export.first_run import probe_tokens, run_model
-        from agentkv_runtime.export.lower import lower_model
-        from agentkv_runtime.export.opening import open_model
-        from agentkv_runtime.export.quantization import Recipe
-        from agentkv_runtime.export.spill import spilling_to
-        from agentkv_runtime.hf.load import read_config
-        from agentkv_runtime.hf.positions import long_factors
-    except ImportError as error:
-        raise ExportError(_needs(error.name or error)) from error
-    tell("loading the model")
-    reached(Stage.LOADING)
-    text = read_config(source.described).get_text_config()
-    tokens = probe_tokens(tokenizer, text.vocab_size)
-    windows = calibration_windows(tokenizer, text, options.calibrate) if options.quant in OWN_BLOCKS else None
-    with _named(source.weights, "cannot be loaded"):
-        model, expected = open_model(source.weights, source.described, source.adapter, tokens)
-    recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
-    with spilling_to(folder):
-        with _named(source.weights, "cannot be lowered"):
-            lowered = lower_model(model, quant=recipe, **options.lowering(), calibration=windows, progress=tell)
-        del model
-        tell("writing the folder")
-        reached(Stage.WRITING)
-        lowered.write(folder / MODEL_NAME)
+def _write(
+    source: Source, folder: Path, tokenizer: Tokenizer, options: Options, tell: Progress, done: Done | None
+) -> None:
+    config = read_object(source.described / "config.json", ExportError)
+    tokens = probe_tokens(tokenizer, _vocab_size(config))
+    decoder = find_decoder(source, options)
+    with ExitStack() as shared:
+        if done is not None:
+            stages = DIRECT if decoder is not None else MEASURED if options.quant in OWN_BLOCKS else TRACED
+            shared.enter_context(sharing(done, *model_size(source.weights, source.described), stages))
+        if decoder is None:
+            made, expected = trace_program(source, folder, tokenizer, options, tokens, tell)
+        else:
+            made, expected = write_directly(decoder, source, folder, options, tell), None
     for name in TOKENIZER_FILES:
         if (source.described / name).is_file():
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source.described / name, folder / name)
-    config = read_object(source.described / "config.json", ExportError)
     _keep_ends(folder / "generation_config.json", config)
     try:
-        manifest = _manifest(source, folder, config, lowered, options, recipe, format_name(tokenizer))
+        manifest = _manifest(source, folder, config, made, options, format_name(tokenizer))
     except ValueError as error:  # a number that no manifest can hold
         raise ExportError(
             f"{source.weights}: its config describes a model that agentkv cannot hold: {error}"
         ) from error
     write_manifest(manifest, folder / MANIFEST_NAME)
-    del lowered
-    if manifest.model_bytes > _LARGE:
-        gc.collect()  # lowering leaves the weights behind in cycles, and opening the program takes as much again
     tell("running it once")
-    # Long-rope models run with their long factors where transformers takes the short ones for few tokens.
-    run_model(read_model_folder(folder), tokens, None if long_factors(text, options.max_context) else expected, tell)
+    run_model(read_model_folder(folder), tokens, expected, tell)
 
 
-@contextmanager
-def _named(src: Path, what: str) -> Iterator[None]:
-    """ExportError, naming the source, for whatever way torch, executorch and the model's own code fail in."""
-    try:
-        yield
-    except (ExportError, OSError):
-        raise
-    except ValueError as error:  # what the model or the quantisation does not allow
-        raise ExportError(f"{src}: {error}") from error
-    except Exception as error:
-        raise ExportError(f"{src}: {what}: {type(error).__name__}: {error}") from error
+def _vocab_size(config: dict[str, Any]) -> int:
+    text = config.get("text_config")
+    size = (text if isinstance(text, dict) else config).get("vocab_size")
+    return size if isinstance(size, int) else 1
 
 
 def _keep_ends(path: Path, config: dict[str, Any]) -> None:
@@ -301,15 +173,14 @@ def _keep_ends(path: Path, config: dict[str, Any]) -> None:
 
 
 def _manifest(
-    source: _Source,
+    source: Source,
     folder: Path,
     config: dict[str, Any],
-    lowered: Any,
-    options: _Options,
-    recipe: Recipe,
+    made: Made,
+    options: Options,
     call_format: str,
 ) -> Manifest:
-    metadata = lowered.metadata
+    metadata = made.metadata
     return Manifest(
         backend=options.backend,
         quantization=options.quant,
@@ -318,31 +189,31 @@ def _manifest(
         model_type=str(config.get("model_type", "unknown")),
         fingerprint=file_fingerprint(folder / MODEL_NAME),
         model_bytes=(folder / MODEL_NAME).stat().st_size,
-        vocab_size=lowered.vocab_size,
+        vocab_size=made.vocab_size,
         max_tokens=options.max_tokens,
         max_logits=options.max_logits,
-        max_positions=lowered.max_positions,
-        trained_positions=lowered.trained_positions,
+        max_positions=made.max_positions,
+        trained_positions=made.trained_positions,
         n_layers=metadata.n_layers,
         n_kv_heads=metadata.n_kv_heads,
         head_dim=metadata.head_dim,
         windows=metadata.windows,
         shapes=metadata.shapes,
-        features=lowered.features,
+        features=made.features,
         call_format=call_format,
-        weight_errors={name: float(f"{error:.3g}") for name, error in recipe.errors.items()},
-        weight_bits=recipe.bits,
-        weight_counts=recipe.counts,
-        weight_bytes=recipe.bytes,
-        weight_types=recipe.kinds,
-        exported_with=tool_versions(),
+        weight_errors={name: float(f"{error:.3g}") for name, error in made.weights.errors.items()},
+        weight_bits=made.weights.bits,
+        weight_counts=made.weights.counts,
+        weight_bytes=made.weights.bytes,
+        weight_types=made.weights.types,
+        exported_with=tool_versions(made.made_with),
     )
 
 
-def tool_versions() -> dict[str, str]:
-    """Versions of the packages that make a program."""
+def tool_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of those that are installed."""
     found: dict[str, str] = {}
-    for name in _TOOLS:
+    for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

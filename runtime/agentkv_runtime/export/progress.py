@@ -12,7 +12,7 @@ from typing import TypeAlias
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.small_files import read_object
 
-__all__ = ["Done", "Progress", "Stage", "model_size", "reached", "sharing"]
+__all__ = ["DIRECT", "MEASURED", "TRACED", "Done", "Progress", "Stage", "model_size", "reached", "sharing"]
 
 Progress: TypeAlias = Callable[[str], None]
 """Told in a few words what begins now."""
@@ -33,7 +33,15 @@ class Stage(Enum):
     LOWERING = (1.0, 2.3, 30.0)
     PLANNING = (0.3, 0.05, 0.1)
     WRITING = (0.1, 0.0, 3.0)
+    LAYING_OUT = (0.0, 0.0, 5.0)
 
+
+DIRECT = (Stage.LAYING_OUT,)
+"""Of programs that are written without torch."""
+MEASURED = tuple(stage for stage in Stage if stage not in DIRECT)
+"""Of programs that are traced, whose weights are measured first."""
+TRACED = tuple(stage for stage in MEASURED if stage is not Stage.MEASURING)
+"""Of other programs that are traced."""
 
 _USUAL_LAYERS = 24
 
@@ -50,12 +58,9 @@ def model_size(src: Path, described: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def sharing(done: Done, layers: int, nbytes: int, *, measures: bool) -> Iterator[None]:
-    """In the block, `done` hears of what an export has `reached`: of a model of so many layers, in so many bytes.
-
-    `measures`: whether it has the stage MEASURING.
-    """
-    stages = [stage for stage in Stage if measures or stage is not Stage.MEASURING]
+def sharing(done: Done, layers: int, nbytes: int, stages: tuple[Stage, ...]) -> Iterator[None]:
+    """In the block, `done` hears of what an export of these stages has `reached`: of a model of so many layers, in so
+    many bytes."""
     seconds = [each.value[0] + each.value[1] * layers + each.value[2] * nbytes / 1e9 for each in stages]
 
     most = 0.0  # parts of a stage may be done in another order

@@ -17,6 +17,7 @@ from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.export.frequencies import rotary_frequencies
 from agentkv_runtime.export.row_ops import rope, rope_table
 from agentkv_runtime.hf.attention import current_position, feeding
 from agentkv_runtime.hf.positions import long_factors, position_limit, rope_parameters
@@ -233,6 +234,26 @@ def _same_logits(model: Any, rotation: _Rotation) -> bool:
     return bool((got - want).abs().max() <= 1e-4 * want.abs().max().clamp(min=1.0))
 
 
+def _rounded_once(stand_in: _StandIn, long: bool) -> _StandIn:
+    """The same with frequencies that are equal on every machine, where these are of a kind that `frequencies` has."""
+    config: Any = getattr(stand_in.original, "config", None)
+    tables = dict(stand_in.tables)
+    for layer_type, table in stand_in.tables.items():
+        parameters = getattr(config, "rope_parameters", None) or {}
+        parameters = parameters if layer_type is None else parameters.get(layer_type, {})
+        try:
+            head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+            own = rotary_frequencies(parameters, head_dim, config.max_position_embeddings, long=long)
+        except (AttributeError, KeyError, TypeError):  # a config of another form
+            continue
+        inv_freq = None if own is None else torch.from_numpy(own.inv_freq)
+        if own is None or inv_freq is None or inv_freq.shape != table.inv_freq.shape:
+            continue
+        if torch.allclose(inv_freq, table.inv_freq, rtol=1e-5, atol=0):
+            tables[layer_type] = _Table(inv_freq, table.scaling)
+    return replace(stand_in, tables=tables)
+
+
 def _long_tables(stand_in: _StandIn) -> _StandIn:
     """The same with the frequencies of long-rope's long factors."""
     config: Any = stand_in.original.config
@@ -266,7 +287,8 @@ def own_rotary(model: Any, max_context: int | None = None) -> Iterator[bool]:
             )
         yield False
         return
-    if long_factors(config, max_context):
-        rotation = replace(rotation, stand_ins=[_long_tables(each) for each in rotation.stand_ins])
+    long = long_factors(config, max_context)
+    found = [_long_tables(each) for each in rotation.stand_ins] if long else rotation.stand_ins
+    rotation = replace(rotation, stand_ins=[_rounded_once(each, long) for each in found])
     with _installed(model, rotation):
         yield True

@@ -7,13 +7,14 @@ that they feed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from functools import partial
 
 import torch
 from torch.nn import functional
 
-__all__ = ["Gate", "gate", "rms_norm", "rope", "rope_table"]
+from agentkv_runtime.export.gates import Gate
+
+__all__ = ["gate", "rms_norm", "rope", "rope_table"]
 
 _LIBRARY = torch.library.Library("agentkv", "FRAGMENT")
 
@@ -87,15 +88,6 @@ def _rope(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tens
 def _rope_fake(x: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
     _check_rope(x, table)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-
-class Gate(IntEnum):
-    """What a layer passes its rows through."""
-
-    SILU = 0
-    TANH_GELU = 1
-    SIGMOID = 2
-    SOFTPLUS = 3
 
 
 _GATES: dict[Gate, Callable[[torch.Tensor], torch.Tensor]] = {

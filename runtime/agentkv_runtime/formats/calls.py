@@ -10,14 +10,12 @@ from typing import Any
 from agentkv_runtime.formats.call_body import Arguments, Body, JsonCalls, Name, PythonCalls, WholeCall, Written
 from agentkv_runtime.formats.casts import Schemas, cast_arguments
 from agentkv_runtime.formats.content import parse_content, transformed
-from agentkv_runtime.formats.parsed import ArgumentsDelta, CallClosed, CallOpened, Delta, ParsedCall
+from agentkv_runtime.formats.parsed import CUT_OFF, ArgumentsDelta, CallClosed, CallOpened, Delta, ParsedCall
 from agentkv_runtime.formats.regions import Region
 from agentkv_runtime.formats.template import Field
 
-__all__ = ["CUT_OFF", "CallReader", "region_value"]
+__all__ = ["CallReader", "region_value"]
 
-CUT_OFF = "the call is cut off"
-"""The error of a call that the message ends within."""
 _NO_CALL = "what is written there is no call"
 _DEEPEST = 48  # levels of arguments: messages hold somewhat more, and have some of their own
 

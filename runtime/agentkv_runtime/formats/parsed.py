@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
+    "CUT_OFF",
     "ArgumentsDelta",
     "CallClosed",
     "CallOpened",
@@ -16,6 +17,9 @@ __all__ = [
     "ReasoningDelta",
     "TextDelta",
 ]
+
+CUT_OFF = "the call is cut off"
+"""The error of a call that the message ends within."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from agentkv_runtime.added_tokens import AddedTokens
 from agentkv_runtime.chat_templates import DEFAULT, write_templates
 from agentkv_runtime.ends_of_turn import usual_ends
 from agentkv_runtime.errors import ExportError, GGUFError, TokenizerError
-from agentkv_runtime.folder import read_tokenizer
 from agentkv_runtime.gguf.architectures import Description, describe
 from agentkv_runtime.gguf.file import open_file
 from agentkv_runtime.gguf.tokenizer import write_tokenizer
@@ -28,14 +28,14 @@ def write_description(path: Path, folder: Path) -> Description:
     try:
         file = open_file(path)
         description = describe(file)
-        write_tokenizer(file.metadata, folder)
+        tokenizer = write_tokenizer(file.metadata, folder)
     except GGUFError as error:
         raise ExportError(str(error)) from error
     except TokenizerError as error:
         raise ExportError(f"{path}: {error}") from error
     (folder / "config.json").write_text(json.dumps(description.config, indent=2) + "\n", encoding="utf-8")
     write_templates(folder, _templates(path, file.metadata))
-    _write_ends(file.metadata, folder)
+    _write_ends(file.metadata, AddedTokens(tokenizer).ids, folder)
     return description
 
 
@@ -48,8 +48,8 @@ def _templates(path: Path, metadata: dict[str, Any]) -> dict[str, str]:
     return {DEFAULT if name == _TEMPLATE else name: template for name, template in named.items()}
 
 
-def _write_ends(metadata: dict[str, Any], folder: Path) -> None:
+def _write_ends(metadata: dict[str, Any], added: dict[str, int], folder: Path) -> None:
     """Writes what ends a generation: what the file says, and what ends a turn wherever it is a token of its own."""
     stated = [metadata[key] for end in _ENDS if (key := f"tokenizer.ggml.{end}_token_id") in metadata]
-    ends = dict.fromkeys([*stated, *usual_ends(read_tokenizer(folder).added_ids)])
+    ends = dict.fromkeys([*stated, *usual_ends(added)])
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(ends)}) + "\n", encoding="utf-8")

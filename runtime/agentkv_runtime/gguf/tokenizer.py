@@ -24,11 +24,13 @@ _TURNS = ("bos", "eos", "eot", "eom")
 _CONFIG = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown"}
 
 
-def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json`. Raises TokenizerError."""
-    make_tokenizer(metadata).save(str(folder / "tokenizer.json"))
+def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> Tokenizer:
+    """Writes `tokenizer.json` and `tokenizer_config.json`; returns the tokenizer. Raises TokenizerError."""
+    tokenizer = make_tokenizer(metadata)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     config = json.dumps(tokenizer_config(metadata), indent=2, ensure_ascii=False)
     (folder / "tokenizer_config.json").write_text(config + "\n", encoding="utf-8")
+    return tokenizer
 
 
 def make_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:

@@ -40,7 +40,19 @@ class Vocabulary:
             again = next(i for i, token in enumerate(self.tokens) if self.ids[token] != i)
             token = self.tokens[again]
             raise TokenizerError(f"ids {again} and {self.ids[token]} are the same token, {token[:40]!r}. {_AGAIN}")
-        self.types = [self._type(i, kind) for i, kind in enumerate(self._each("token_type", int))]
+
+    @cached_property
+    def types(self) -> list[TokenType]:
+        """The type of each token."""
+        kinds = self._each("token_type", int)
+        known = {int(kind): kind for kind in TokenType}
+        wrong = next((i for i, kind in enumerate(kinds) if kind not in known), None)
+        if wrong is not None:
+            raise TokenizerError(
+                f"tokenizer.ggml.token_type of id {wrong} is {kinds[wrong]}, and must be from 0 to {max(TokenType)}. "
+                f"{_AGAIN}"
+            )
+        return [known[kind] for kind in kinds]
 
     def flag(self, name: str) -> bool | None:
         """A setting that is true or false; None where the file does not have it."""
@@ -80,14 +92,6 @@ class Vocabulary:
                 )
             pairs.setdefault((one, other))
         return list(pairs)
-
-    def _type(self, i: int, kind: int) -> TokenType:
-        try:
-            return TokenType(kind)
-        except ValueError:
-            raise TokenizerError(
-                f"tokenizer.ggml.token_type of id {i} is {kind}, and must be from 0 to {max(TokenType)}. {_AGAIN}"
-            ) from None
 
     def _list(self, name: str, *kinds: type[_T]) -> list[_T]:
         key = f"tokenizer.ggml.{name}"

@@ -22,8 +22,8 @@ class SourceModel:
 
     def __init__(self, path: Path) -> None:
         """Loads the whole model in float32. Raises ExportError for what export would not take either."""
-        with described(path) as folder:
-            self._model: Any = load_source(path, folder, None)
+        with described(path) as words:
+            self._model: Any = load_source(path, words.folder, None)
             load_all(self._model)
         self.vocab_size: int = self._model.config.get_text_config().vocab_size
 

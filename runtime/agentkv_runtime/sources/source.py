@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,7 +15,9 @@ from agentkv_runtime.small_files import read_object
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["described", "is_gguf", "load_source"]
+    from agentkv_runtime.gguf.architectures import Description
+
+__all__ = ["Described", "described", "is_gguf", "load_source"]
 
 
 _MAGIC = b"GGUF"
@@ -30,39 +33,43 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
+@dataclass(frozen=True)
+class Described:
+    """Where a model's config and its tokenizer are."""
+
+    folder: Path
+    gguf: Description | None = None
+    """Of a GGUF file."""
+
+
 @contextmanager
-def described(src: Path) -> Iterator[Path]:
-    """A folder with the config and the tokenizer of a model: its own, or one for the block. Raises ExportError."""
+def described(src: Path) -> Iterator[Described]:
+    """The folder of a model's config and tokenizer: its own, or one for the block. Raises ExportError."""
     if not is_gguf(src) and not _is_vision_language(src):
-        yield src
+        yield Described(src)
         return
     with TemporaryDirectory(prefix="agentkv-source-") as folder:
-        if _write_description(src, Path(folder)):
-            yield Path(folder)
-        else:
-            yield src
+        yield _write_description(src, Path(folder))
 
 
 def _is_vision_language(src: Path) -> bool:
     return {"text_config", "vision_config"} <= read_object(src / "config.json", ExportError).keys()
 
 
-def _write_description(src: Path, folder: Path) -> bool:
-    """Whether the model is another one than `src` describes: that of a GGUF file, or a language model within."""
+def _write_description(src: Path, folder: Path) -> Described:
+    """What a GGUF file, or a language model within another, is described by."""
+    if is_gguf(src):
+        from agentkv_runtime.gguf.description import write_description
+
+        return Described(folder, write_description(src, folder))
     try:
-        if is_gguf(src):
-            from agentkv_runtime.gguf.description import write_description
-
-            write_description(src, folder)
-            return True
         from agentkv_runtime.sources.text_tower import write_tower_description
-
-        return write_tower_description(src, folder)
     except ImportError as error:
         raise ExportError(
             f"export needs torch and executorch, and {error.name or error} is not installed: "
             "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"
         ) from error
+    return Described(folder if write_tower_description(src, folder) else src)
 
 
 def load_source(src: Path, folder: Path, adapter: Path | None) -> PreTrainedModel:

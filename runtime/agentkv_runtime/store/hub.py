@@ -78,10 +78,7 @@ def download(name: Name, received: Received) -> Snapshot:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise PullError(
-            "pulling needs huggingface_hub, which is not installed: pip install torch==2.13.0, then "
-            "pip install 'agentkv-sdk[export]'"
-        ) from error
+        raise PullError("pulling needs huggingface_hub, which is not installed: pip install huggingface_hub") from error
     wanted = [parts_pattern(name.file)] if name.file else [*_SMALL, *_WEIGHTS]
     try:
         folder = Path(_fetched(snapshot_download, name, wanted, received))

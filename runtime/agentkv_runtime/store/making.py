@@ -11,9 +11,8 @@ from pathlib import Path
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.folder import check_source, check_torch, disk_errors, export_folder
+from agentkv_runtime.export.checks import check_source, disk_errors
 from agentkv_runtime.export.progress import Done, Progress
-from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
@@ -71,7 +70,6 @@ def export_once(
         with disk_errors(models_folder()):
             if entry is not None and entry.whole:
                 return entry.called(name, commit)
-            check_torch()
             clear(key)  # what somebody damaged, which would be in the way
             with shown_by(note):
                 return _made(source, key, name, options, adapter, commit, progress, done)
@@ -97,6 +95,8 @@ def _made(
     progress: Progress,
     done: Done | None,
 ) -> Entry:
+    from agentkv_runtime.export.folder import export_folder  # who finds an export needs nothing of it
+
     title = name.rstrip("/").rpartition("/")[2] or "model"
     entry = Entry(
         key=key,
@@ -106,7 +106,7 @@ def _made(
         commit=commit,
         adapter=_adapter_digest(adapter),
     )
-    with staged(entry.place) as staging, quiet_libraries():
+    with staged(entry.place) as staging:
         export_folder(
             source,
             staging / entry.folder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from agentkv_runtime.export.folder import check_torch
+from agentkv_runtime.export.checks import check_torch
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, named
@@ -13,11 +13,21 @@ from agentkv_runtime.store.home import locked
 from agentkv_runtime.store.hub import Name, Received, download
 from agentkv_runtime.store.making import export_once
 
-__all__ = ["name_with_adapter", "pull"]
+__all__ = ["name_with_adapter", "pull", "pull_file"]
+
+
+def pull_file(name: Name, *, received: Received, note: Progress) -> Path:
+    """Downloads a GGUF file, which is opened as it is; `note` is told why somebody waits. Needs no torch.
+
+    Raises PullError and StoreError.
+    """
+    with locked(_lock_name(name), lambda: note("Another process downloads the same model: waiting for it.")):
+        return download(name, received).path
 
 
 def pull(
     name: Name,
+    called: str,
     options: Options,
     adapter: Path | None,
     *,
@@ -28,13 +38,14 @@ def pull(
 ) -> Entry:
     """Downloads a model and exports it, both where it was not done before; `note` is told why somebody waits.
 
-    Two processes that pull the same model share one download and one export. What is called `name` afterwards is
+    Two processes that pull the same model share one download and one export. What is called `called` afterwards is
     this export; with an adapter the adapter's name is part of it, see `name_with_adapter`.
 
     Raises PullError, ExportError and StoreError.
     """
     check_torch()
-    called = name_with_adapter(name, adapter) if adapter else str(name)
+    if adapter:
+        called = name_with_adapter(called, adapter)
     with locked(_lock_name(name), lambda: note("Another process downloads the same model: waiting for it.")):
         snapshot = download(name, received)
     return export_once(
@@ -49,7 +60,7 @@ def pull(
     )
 
 
-def name_with_adapter(name: Name, adapter: Path) -> str:
+def name_with_adapter(name: str, adapter: Path) -> str:
     """What a model is called with an adapter in a folder merged into it: by the folder's name.
 
     Where another adapter took that, the beginning of this one's digest follows. Raises ExportError for a file that

@@ -11,13 +11,13 @@ import pytest
 
 import agentkv as kv
 from agentkv.models._called import folder_called
+from tests.runtime.store.stores import hub_file, ollama_model
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AGENTKV_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def elsewhere(user_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(user_home)
+    return user_home
 
 
 def test_nano_is_a_name() -> None:
@@ -44,6 +44,25 @@ def test_other_names_are_refused_with_what_there_is() -> None:
     with pytest.raises(kv.ModelError, match="agentkv pull owner/model"):
         folder_called(Path("owner/model"))
     assert folder_called(Path("/no/where")) == Path("/no/where")
+
+
+def test_a_short_name_that_is_not_here_says_how_to_get_it() -> None:
+    with pytest.raises(kv.ModelError, match=r"qwen3:0\.6b is not here yet: agentkv pull qwen3:0\.6b \(609\.8 MiB"):
+        folder_called(Path("qwen3:0.6b"))
+    with pytest.raises(kv.ModelError, match=r"Did you mean qwen3:8b .*agentkv list --available"):
+        folder_called(Path("qwen3:9b"))
+    with pytest.raises(kv.ModelError, match=r"agentkv list --found"), kv.Context.open("ollama:qwen3").sync():
+        pass
+
+
+def test_what_lies_there_comes_before_every_name(elsewhere: Path) -> None:
+    ollama_model(elsewhere, "nano:latest")
+    hub_file(elsewhere, "Qwen/Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0.gguf")
+    for name in ("qwen3:0.6b", "ollama:nano"):
+        assert folder_called(Path(name)).is_absolute()
+        shutil.copytree(kv.models.nano(), elsewhere / name)
+        with kv.Context.open(name, capacity=64, threads=1).sync() as ctx:
+            assert ctx.model_info.path == Path(name)
 
 
 @pytest.mark.parametrize(("command", "said"), [("inspect", "fingerprint"), ("chat", "I am Nano, your desk agent.")])

@@ -94,10 +94,8 @@ def _first(config: Any, *names: str) -> Any:
 
 
 def write_file(path: Path, row: Written, model: PreTrainedModel, qtype: Any = None) -> None:
-    """Matrices become blocks of `qtype` where their rows are whole blocks of it.
-
-    A model of VOCAB_SIZE tokens has a tokenizer.
-    """
+    """Matrices become blocks of `qtype`, or what it makes of a name, where their rows are whole blocks of it. A model
+    of VOCAB_SIZE has a tokenizer."""
     config: Any = model.config
     writer = gguf.GGUFWriter(path, row.name)
     keys = common_keys(config, row.head_dim) | {key: _value(value, config) for key, value in row.keys.items()}
@@ -112,8 +110,9 @@ def write_file(path: Path, row: Written, model: PreTrainedModel, qtype: Any = No
         writer.add_uint32(f"tokenizer.ggml.{token}_token_id", getattr(config, f"{token}_token_id"))
     for name, value in written_tensors(row, model):
         data = np.ascontiguousarray(value)
-        if qtype is not None and data.ndim >= 2 and data.shape[-1] % gguf.GGML_QUANT_SIZES[qtype][0] == 0:
-            writer.add_tensor(name, gguf.quantize(data, qtype), raw_dtype=qtype)
+        kind = qtype(name) if callable(qtype) else qtype
+        if kind is not None and data.ndim >= 2 and data.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
+            writer.add_tensor(name, gguf.quantize(data, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, data)
     writer.write_header_to_file()

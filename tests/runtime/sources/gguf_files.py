@@ -79,8 +79,8 @@ def tiny_file(place: Path, kind: str, qtype: Q, tied: bool = True) -> tuple[Path
     """A tiny model's file of SHAPE, and the logits of its dequantised weights after TOKENS."""
     path = place / "model.gguf"
     write_gguf(path, tiny_model(tiny_spec(kind, tied=tied, **SHAPE)), kind, qtype)
-    with described(path) as folder, torch.no_grad():
-        return path, load_gguf(path, folder)(torch.tensor(TOKENS)[None]).logits[0].numpy()
+    with described(path) as words, torch.no_grad():
+        return path, load_gguf(path, words.folder)(torch.tensor(TOKENS)[None]).logits[0].numpy()
 
 
 def name_in_file(names: gguf.TensorNameMap, name: str) -> str:

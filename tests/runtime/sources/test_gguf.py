@@ -40,8 +40,8 @@ def tiny(kind: str) -> Any:
 
 
 def loaded(path: Path) -> Any:
-    with described(path) as folder:
-        return load_gguf(path, folder)
+    with described(path) as words:
+        return load_gguf(path, words.folder)
 
 
 def difference(path: Path, model: Any, kept: dict[str, torch.Tensor]) -> float:

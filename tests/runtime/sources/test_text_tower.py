@@ -64,9 +64,9 @@ def written(folder: Path, model: Any) -> Any:
 @pytest.mark.parametrize("make", [llava, qwen2_vl, qwen3_vl])
 def test_text_has_the_logits_of_the_whole_checkpoint(tmp_path: Path, make: Any) -> None:
     whole = written(tmp_path, make())
-    with described(tmp_path) as folder:
-        assert (folder / "tokenizer.json").is_file()
-        tower = load_source(tmp_path, folder, None)
+    with described(tmp_path) as words:
+        assert (words.folder / "tokenizer.json").is_file()
+        tower = load_source(tmp_path, words.folder, None)
     assert type(tower).__name__ in ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
     with torch.no_grad():
         want, got = whole(input_ids=TOKENS).logits, tower(TOKENS).logits
@@ -80,5 +80,5 @@ def test_a_checkpoint_without_its_language_model(tmp_path: Path) -> None:
     written(tmp_path, llava())
     weights = load_file(tmp_path / "model.safetensors")
     save_file({k: w for k, w in weights.items() if "layers.1.mlp" not in k}, tmp_path / "model.safetensors")
-    with described(tmp_path) as folder, pytest.raises(ExportError, match="weights of its language model are missing"):
-        load_source(tmp_path, folder, None)
+    with described(tmp_path) as words, pytest.raises(ExportError, match="weights of its language model are missing"):
+        load_source(tmp_path, words.folder, None)

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, named
-from agentkv_runtime.store.hub import parse_name
 from agentkv_runtime.store.making import options_for
 from agentkv_runtime.store.pulling import name_with_adapter
 
-MODEL = parse_name("owner/tiny", None)
+MODEL = "owner/tiny"
 
 
 def adapter(folder: Path, config: str) -> Path:

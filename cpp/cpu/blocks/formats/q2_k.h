@@ -16,9 +16,7 @@ struct Q2_K : FormatDefaults {
       block.scales[g] = static_cast<std::int8_t>(bytes[g] & 15);
       block.minima[g] = bytes[g] >> 4;
     }
-    for (int k = 0; k < 256; ++k) {
-      block.codes[k] = bytes[16 + k / 128 * 32 + k % 32] >> k % 128 / 32 * 2 & 3;
-    }
+    for (int c = 0; c < 8; ++c) take_bits(bytes + 16 + c / 4 * 32, c % 4 * 2, 3, 0, block.codes + 32 * c);
     block.scale = load_u16(bytes + 80);
     block.minimum = load_u16(bytes + 82);
   }

@@ -17,9 +17,9 @@ struct Q3_K : FormatDefaults {
       const int two = scales[8 + g % 4] >> g / 4 * 2 & 3;
       block.scales[g] = static_cast<std::int8_t>((four | two << 4) - 32);
     }
-    for (int k = 0; k < 256; ++k) {
-      const int two = low[k / 128 * 32 + k % 32] >> k % 128 / 32 * 2 & 3;
-      block.codes[k] = static_cast<std::uint8_t>(two | (high[k % 32] >> k / 32 & 1) << 2);
+    for (int c = 0; c < 8; ++c) {
+      take_bits(low + c / 4 * 32, c % 4 * 2, 3, 0, block.codes + 32 * c);
+      take_bits(high, c, 1, 2, block.codes + 32 * c);
     }
     block.scale = load_u16(bytes + 108);
   }

@@ -18,7 +18,7 @@ inline void take_six_bit_scales(const std::uint8_t* bytes, Block& block) {
 
 // Codes of 4 bits in 128 bytes: of each 32, the low halves are one group and the high ones the next.
 inline void take_paired_nibbles(const std::uint8_t* bytes, std::uint8_t* codes) {
-  for (int k = 0; k < 256; ++k) codes[k] = bytes[k / 64 * 32 + k % 32] >> k % 64 / 32 * 4 & 15;
+  for (int c = 0; c < 8; ++c) take_bits(bytes + c / 2 * 32, c % 2 * 4, 15, 0, codes + 32 * c);
 }
 
 struct Q4_K : FormatDefaults {

@@ -7,7 +7,13 @@ namespace agentkv::cpu {
 
 inline void take_five_bits(const std::uint8_t* high, const std::uint8_t* low, std::uint8_t* codes) {
   take_nibbles(low, codes);
-  for (int k = 0; k < 32; ++k) codes[k] |= static_cast<std::uint8_t>((high[k / 8] >> k % 8 & 1) << 4);
+  for (int i = 0; i < 4; ++i) {  // eight at a time: bit j of a byte moves to byte j of a word
+    std::uint64_t eight;
+    std::memcpy(&eight, codes + 8 * i, sizeof(eight));
+    const std::uint64_t apart = high[i] * 0x0101010101010101u & 0x8040201008040201u;
+    eight |= (apart + 0x7f7f7f7f7f7f7f7fu >> 7 & 0x0101010101010101u) << 4;
+    std::memcpy(codes + 8 * i, &eight, sizeof(eight));
+  }
 }
 
 struct Q5_0 : FormatDefaults {

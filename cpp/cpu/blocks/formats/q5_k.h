@@ -16,8 +16,7 @@ struct Q5_K : FormatDefaults {
     block.minimum = load_u16(bytes + 2);
     take_six_bit_scales(bytes + 4, block);
     take_paired_nibbles(bytes + 48, block.codes);
-    const std::uint8_t* high = bytes + 16;
-    for (int k = 0; k < 256; ++k) block.codes[k] |= static_cast<std::uint8_t>((high[k % 32] >> k / 32 & 1) << 4);
+    for (int c = 0; c < 8; ++c) take_bits(bytes + 16, c, 1, 4, block.codes + 32 * c);
   }
 };
 

@@ -12,10 +12,10 @@ struct Q6_K : FormatDefaults {
 
   static void unpack(const std::uint8_t* bytes, Block& block) {
     const std::uint8_t *low = bytes, *high = bytes + 128;
-    for (int k = 0; k < 256; ++k) {
-      const int half = k / 128, quarter = k % 128 / 32, l = k % 32;
-      const int four = low[half * 64 + quarter % 2 * 32 + l] >> quarter / 2 * 4 & 15;
-      block.codes[k] = static_cast<std::uint8_t>(four | (high[half * 32 + l] >> quarter * 2 & 3) << 4);
+    for (int c = 0; c < 8; ++c) {
+      const int half = c / 4, quarter = c % 4;
+      take_bits(low + half * 64 + quarter % 2 * 32, quarter / 2 * 4, 15, 0, block.codes + 32 * c);
+      take_bits(high + half * 32, quarter * 2, 3, 4, block.codes + 32 * c);
     }
     std::memcpy(block.scales, bytes + 192, 16);
     block.scale = load_u16(bytes + 208);

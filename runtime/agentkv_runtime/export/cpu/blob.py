@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from agentkv_runtime.export.cpu.blob_weights import Blocks, Weight
-from agentkv_runtime.hf.deferred import is_deferred, taken
 
-__all__ = ["BLOB_MAGIC", "BLOB_VERSION", "Copy", "Extent", "Instruction", "Place", "Program", "View"]
+__all__ = ["BLOB_MAGIC", "BLOB_VERSION", "Copy", "Extent", "Instruction", "Numbers", "Place", "Program", "View"]
 
 BLOB_MAGIC = b"AKVD"
 BLOB_VERSION = 1
+
+
+Numbers: TypeAlias = Callable[[], npt.NDArray[np.float32]]
+"""Brings numbers of a constant, when the blob is packed."""
 
 
 class Place(IntEnum):
@@ -307,10 +312,6 @@ class Multiply(Instruction):
     dst: View
 
 
-def _loaded(tensor: torch.Tensor) -> torch.Tensor:
-    return (taken(tensor) if is_deferred(tensor) else tensor).detach()
-
-
 @dataclass
 class Program:
     """One delegated region."""
@@ -318,8 +319,8 @@ class Program:
     inputs: list[tuple[DType, tuple[Extent, ...]]] = field(default_factory=list)
     outputs: list[tuple[DType, tuple[Extent, ...]]] = field(default_factory=list)
     temps: list[int] = field(default_factory=list)  # floats per token
-    constants: list[list[torch.Tensor]] = field(default_factory=list)
-    """Each the numbers of some tensors one behind the other; deferred ones are still to be loaded."""
+    constants: list[list[Numbers]] = field(default_factory=list)
+    """Each the numbers of some tensors one behind the other."""
     instructions: list[Instruction] = field(default_factory=list)
 
     @property
@@ -339,8 +340,8 @@ class Program:
         parts.append(struct.pack(f"<I{len(self.temps)}q", len(self.temps), *self.temps))
         parts.append(struct.pack("<I", len(self.constants)))
         for constant in self.constants:
-            numbers = torch.cat([_loaded(tensor).float().flatten() for tensor in constant])
-            parts += [struct.pack("<I", numbers.numel()), numbers.numpy().tobytes()]
+            numbers = np.concatenate([load().ravel() for load in constant], dtype=np.float32)
+            parts += [struct.pack("<I", numbers.size), numbers.tobytes()]
         parts.append(struct.pack("<I", len(self.instructions)))
         parts += [instruction.pack() for instruction in self.instructions]
         payload = b"".join(parts)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-
-import torch
+from typing import Any
 
 __all__ = ["Blocks", "Weight"]
 
@@ -16,9 +15,9 @@ class Weight:
 
     bits: int
     group: int
-    parts: list[tuple[torch.Tensor, ...]]
-    """Codes `[O, I]` int8 and scales `[O, I / group]` float32 of each layer, or `[E, O, I]` and `[E, O, I / group]` of
-    one with experts; at 32 bits one tensor of float32. Deferred ones are still to be loaded."""
+    parts: list[tuple[Any, ...]]
+    """Tensors of each layer, perhaps still to be loaded: codes `[O, I]` int8 and scales `[O, I / group]` float32, or
+    `[E, O, I]` and `[E, O, I / group]` of one with experts; at 32 bits one of float32."""
     name: str = ""
     """Known once it is packed."""
 
@@ -34,9 +33,9 @@ class Blocks:
 
     type: int
     """GGUF's id of the type of blocks."""
-    parts: list[torch.Tensor]
-    """Rows `[O, bytes]` uint8 of each layer, or `[E, O, bytes]` of one with experts; deferred ones are still to be
-    loaded."""
+    parts: list[Any]
+    """What has the rows of each layer, `[O, bytes]` uint8, or `[E, O, bytes]` of one with experts: a tensor, perhaps
+    still to be loaded, or a part of a file."""
     name: str = ""
     """Known once it is packed."""
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import fx
 
@@ -12,8 +15,14 @@ from agentkv_runtime.export.cpu.blob import Buffer, Copy, DType, Instruction, Pl
 from agentkv_runtime.export.cpu.nodes import lone
 from agentkv_runtime.export.cpu.strided import SIZES, RegionError, Value, extents_of, rows_of, shape_of
 from agentkv_runtime.export.cpu.temps import place_temps
+from agentkv_runtime.hf.deferred import is_deferred, taken
 
 __all__ = ["Compiler"]
+
+
+def _numbers(tensor: torch.Tensor) -> npt.NDArray[np.float32]:
+    loaded: npt.NDArray[np.float32] = (taken(tensor) if is_deferred(tensor) else tensor).detach().float().numpy()
+    return loaded
 
 
 class Compiler:
@@ -82,7 +91,7 @@ class Compiler:
     def constant_index(self, parts: list[fx.Node | torch.Tensor]) -> int:
         """The index of a constant of the program: the numbers of these, one behind the other."""
         tensors = [part if isinstance(part, torch.Tensor) else self.tensor(part) for part in parts]
-        self.program.constants.append(tensors)
+        self.program.constants.append([partial(_numbers, tensor) for tensor in tensors])
         return len(self.program.constants) - 1
 
     def integers(self, node: Any) -> int:

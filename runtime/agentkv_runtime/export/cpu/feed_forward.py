@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from agentkv_runtime.export.experts import ExpertLinear
+from agentkv_runtime.export.gates import Gate
 from agentkv_runtime.export.norms import RmsNorm
-from agentkv_runtime.export.row_ops import Gate, gate
+from agentkv_runtime.export.row_ops import gate
 from agentkv_runtime.hf.blocks import as_rows
 from agentkv_runtime.hf.deferred import defer, present, stored
 

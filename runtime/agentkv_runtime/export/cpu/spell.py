@@ -13,7 +13,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from agentkv_runtime.export.cpu.nodes import CONVOLVE, GATE, LINEAR, source_of
 from agentkv_runtime.export.cpu.strided import is_heads, is_rows
-from agentkv_runtime.export.row_ops import Gate
+from agentkv_runtime.export.gates import Gate
 
 __all__ = ["spell_others"]
 

@@ -1,0 +1,75 @@
+"""Checks of what an export starts from, before anything takes long. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.staging import holds_nothing
+from agentkv_runtime.manifest import MANIFEST_NAME
+from agentkv_runtime.sources.source import is_gguf
+
+__all__ = ["check_rows", "check_source", "check_target", "check_torch", "disk_errors", "needs"]
+
+_MOST_ROWS = 8192
+
+
+@contextmanager
+def disk_errors(out: Path) -> Iterator[None]:
+    """Turns what the operating system has against a path into ExportError."""
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(f"{error.filename or out}: {error.strerror or error}. Nothing was exported") from error
+
+
+def check_rows(max_tokens: int, max_logits: int) -> None:
+    """Raises ExportError for bounds of a forward that no program should have."""
+    for name, value in {"max_tokens": max_tokens, "max_logits": max_logits}.items():
+        if not 2 <= value <= _MOST_ROWS:
+            raise ExportError(
+                f"{name} is {value}, but it must be 2 to {_MOST_ROWS}: memory for so many rows is reserved when the "
+                "program is loaded, and longer prompts take several forwards anyway"
+            )
+
+
+def check_source(src: Path) -> None:
+    """Raises ExportError unless `src` is a Hugging Face folder with weights and a tokenizer, or a GGUF file."""
+    if is_gguf(src):
+        return
+    if not src.is_dir():
+        kind = "file" if src.suffix.lower() == ".gguf" else "folder"
+        what = "a file, but no GGUF file" if src.is_file() else f"no such {kind}"
+        raise ExportError(f"{src}: {what}. Give the folder of a Hugging Face model, or a GGUF file")
+    if (src / MANIFEST_NAME).is_file():
+        raise ExportError(f"{src}: already an exported model folder. Give the Hugging Face folder it came from")
+    if not (src / "config.json").is_file():
+        raise ExportError(f"{src}: not a Hugging Face folder: it has no config.json")
+    if not any(src.glob("*.safetensors")) and not any(src.glob("pytorch_model*.bin")):
+        raise ExportError(f"{src}: holds no weights (*.safetensors). Download the whole model")
+    if not (src / "tokenizer.json").is_file():
+        raise ExportError(f"{src}: has no tokenizer.json, which running the model needs")
+
+
+def check_target(out: Path) -> None:
+    """Raises ExportError for a place that holds something else than a model folder."""
+    if out.exists() and not (out.is_dir() and ((out / MANIFEST_NAME).is_file() or holds_nothing(out))):
+        raise ExportError(f"{out}: exists and is no model folder of agentkv; it is left as it is. Give another folder")
+
+
+def check_torch() -> None:
+    """Raises ExportError, saying what to install, where something that exporting needs is missing. Imports nothing."""
+    for name in ("torch", "executorch", "transformers"):
+        if find_spec(name) is None:
+            raise ExportError(needs(name))
+
+
+def needs(missing: object) -> str:
+    """What to install, for messages."""
+    return (
+        f"export needs torch and executorch, and {missing} is not installed: "
+        "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"
+    )

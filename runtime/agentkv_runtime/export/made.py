@@ -1,0 +1,36 @@
+"""What an export has made beside the program's file, for the manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agentkv_runtime.manifest import FeatureInfo
+from agentkv_runtime.metadata import KvCacheMetadata
+
+__all__ = ["Made", "WeightFacts"]
+
+
+@dataclass(frozen=True)
+class WeightFacts:
+    """What became of each layer's weight, by the layer's name. See `Manifest`, which has them as `weight_...`."""
+
+    errors: dict[str, float] = field(default_factory=dict)
+    bits: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A program that was written, as the manifest describes it."""
+
+    metadata: KvCacheMetadata
+    vocab_size: int
+    max_positions: int | None
+    """Positions that a history may have, where anything bounds them."""
+    trained_positions: int | None
+    features: FeatureInfo | None
+    weights: WeightFacts
+    made_with: tuple[str, ...]
+    """Packages that had a part in it."""

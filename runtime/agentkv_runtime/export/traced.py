@@ -1,0 +1,99 @@
+"""Programs that torch traces: any model that transformers has, for every backend."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.asked import Options, Source
+from agentkv_runtime.export.checks import needs
+from agentkv_runtime.export.choices import OWN_BLOCKS
+from agentkv_runtime.export.made import Made, WeightFacts
+from agentkv_runtime.export.progress import Progress, Stage, reached
+from agentkv_runtime.export.quiet import quiet_libraries
+from agentkv_runtime.export.waiting import wait_asleep
+from agentkv_runtime.folder import MODEL_NAME
+from agentkv_runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from agentkv_runtime.export.first_run import Rows
+
+__all__ = ["TOOLS", "trace_program"]
+
+_LARGE = 64 << 20  # bytes
+TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
+
+
+def trace_program(
+    source: Source, folder: Path, tokenizer: Tokenizer, options: Options, tokens: list[int], tell: Progress
+) -> tuple[Made, Rows | None]:
+    """Writes the program of a model; returns what it is, and the logits that `tokens` must bring.
+
+    These are None where the model's own are of no use. Raises ExportError.
+    """
+    tell("loading torch")
+    wait_asleep()
+    reached(Stage.TORCH)
+    with quiet_libraries():
+        try:
+            return _traced(source, folder, tokenizer, options, tokens, tell)
+        except ImportError as error:
+            raise ExportError(needs(error.name or error)) from error
+
+
+def _traced(
+    source: Source, folder: Path, tokenizer: Tokenizer, options: Options, tokens: list[int], tell: Progress
+) -> tuple[Made, Rows | None]:
+    from agentkv_runtime.export.blocks.importance import calibration_windows
+    from agentkv_runtime.export.lower import lower_model
+    from agentkv_runtime.export.opening import open_model
+    from agentkv_runtime.export.quantization import Recipe
+    from agentkv_runtime.export.spill import spilling_to
+    from agentkv_runtime.hf.load import read_config
+    from agentkv_runtime.hf.positions import long_factors
+
+    tell("loading the model")
+    reached(Stage.LOADING)
+    text = read_config(source.described).get_text_config()
+    windows = calibration_windows(tokenizer, text, options.calibrate) if options.quant in OWN_BLOCKS else None
+    with _named(source.weights, "cannot be loaded"):
+        model, expected = open_model(source.weights, source.described, source.adapter, tokens)
+    recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
+    with spilling_to(folder):
+        with _named(source.weights, "cannot be lowered"):
+            lowered = lower_model(model, quant=recipe, **options.lowering(), calibration=windows, progress=tell)
+        del model
+        tell("writing the folder")
+        reached(Stage.WRITING)
+        lowered.write(folder / MODEL_NAME)
+    made = Made(
+        metadata=lowered.metadata,
+        vocab_size=lowered.vocab_size,
+        max_positions=lowered.max_positions,
+        trained_positions=lowered.trained_positions,
+        features=lowered.features,
+        weights=WeightFacts(recipe.errors, recipe.bits, recipe.counts, recipe.bytes, recipe.kinds),
+        made_with=TOOLS,
+    )
+    del lowered
+    if (folder / MODEL_NAME).stat().st_size > _LARGE:
+        gc.collect()  # lowering leaves the weights behind in cycles, and opening the program takes as much again
+    # Long-rope models run with their long factors where transformers takes the short ones for few tokens.
+    return made, None if long_factors(text, options.max_context) else expected
+
+
+@contextmanager
+def _named(src: Path, what: str) -> Iterator[None]:
+    """ExportError, naming the source, for whatever way torch, executorch and the model's own code fail in."""
+    try:
+        yield
+    except (ExportError, OSError):
+        raise
+    except ValueError as error:  # what the model or the quantisation does not allow
+        raise ExportError(f"{src}: {error}") from error
+    except Exception as error:
+        raise ExportError(f"{src}: {what}: {type(error).__name__}: {error}") from error

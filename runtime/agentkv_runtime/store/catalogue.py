@@ -1,0 +1,82 @@
+"""Short names of models, of a list that ships (`catalogue.toml`)."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from agentkv_runtime.store.hub import Name
+
+__all__ = ["POSITIONS", "ListedModel", "catalogue", "listed", "nearest"]
+
+POSITIONS = 8192
+"""Of the history that `memory` counts."""
+_KEYS_AND_VALUES = 2
+_FP16 = 2  # bytes
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A model with a short name.
+
+    Attributes:
+        name: `family:size`, or `family:size-quantisation`.
+        source: its file on the hub.
+        licence: as its model card has it.
+        size: bytes of the file.
+        cells: layers, K/V heads, and values of a head.
+        tools: whether it calls tools: "yes", "no" or "not measured".
+        usual: the family's name alone means it.
+    """
+
+    name: str
+    source: Name
+    licence: str
+    size: int
+    cells: tuple[int, int, int]
+    tools: str
+    usual: bool
+
+    @property
+    def family(self) -> str:
+        """Its name without the size."""
+        return self.name.partition(":")[0]
+
+    @property
+    def memory(self) -> int:
+        """Bytes for the file and `POSITIONS` cells of fp16, as if every layer held them all."""
+        layers, heads, values = self.cells
+        return self.size + POSITIONS * layers * _KEYS_AND_VALUES * heads * values * _FP16
+
+
+@cache
+def catalogue() -> tuple[ListedModel, ...]:
+    """All of them, in the order of the list."""
+    text = (Path(__file__).parent / "catalogue.toml").read_text(encoding="utf-8")
+    return tuple(
+        ListedModel(
+            name=entry["name"],
+            source=Name(entry["repo"], entry["file"]),
+            licence=entry["licence"],
+            size=entry["bytes"],
+            cells=tuple(entry["cells"]),
+            tools=entry.get("tools", "not measured"),
+            usual=entry.get("usual", False),
+        )
+        for entry in tomllib.loads(text)["model"]
+    )
+
+
+def listed(name: str) -> ListedModel | None:
+    """The model of a short name, in any case; of a family's name alone its usual size. None for others."""
+    asked = name.lower()
+    return next((one for one in catalogue() if one.name == asked or (one.usual and one.family == asked)), None)
+
+
+def nearest(name: str) -> list[str]:
+    """The short names that are most like another one, if any is."""
+    names = {one.name for one in catalogue()} | {one.family for one in catalogue() if one.usual}
+    return get_close_matches(name.lower(), sorted(names), cutoff=0.5)

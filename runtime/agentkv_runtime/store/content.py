@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.fresh_file import put_in_place
+from agentkv_runtime.gguf.parts import part_paths
 from agentkv_runtime.small_files import open_regular
 from agentkv_runtime.store.home import home
 
@@ -21,20 +22,27 @@ _LARGE = 1 << 20  # bytes; the digests of such files are kept
 
 
 def content_digest(source: Path, *, known: bool = False) -> str | None:
-    """SHA-256, in hexadecimal, of what an export reads of a model: its folder's files, or a GGUF file.
+    """SHA-256, in hexadecimal, of what an export reads of a model: its folder's files, or a GGUF file's parts.
 
     With `known` no large file is read: None where that would be needed. Raises ExportError for a file that cannot be
     read.
     """
-    files = [source] if source.is_file() else sorted({path for p in _PATTERNS for path in source.glob(p)})
     whole = hashlib.sha256()
-    for path in files:
-        name = "model.gguf" if path == source else path.relative_to(source)
+    for name, path in _files(source).items():
         digest = _kept_digest(path) if known else file_digest(path)
         if digest is None:
             return None
         whole.update(f"{name} {digest}\n".encode())
     return whole.hexdigest()
+
+
+def _files(source: Path) -> dict[str, Path]:
+    """What is read, by names that do not tell what a file or a folder is called."""
+    if not source.is_file():
+        paths = sorted({path for p in _PATTERNS for path in source.glob(p)})
+        return {str(path.relative_to(source)): path for path in paths}
+    parts = [part for part in part_paths(source) if part.is_file()]
+    return {"model.gguf" if i == 0 else f"model-{i + 1}.gguf": part for i, part in enumerate(parts)}
 
 
 def file_digest(path: Path) -> str:

@@ -221,3 +221,15 @@ def test_a_large_file_of_the_same_size_and_time_is_another_one(tmp_path: Path) -
     path.write_bytes(b"\1" * (2 << 20))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file_digest(path) != first
+
+
+def test_a_file_in_parts_is_all_of_them(tmp_path: Path) -> None:
+    from agentkv_runtime.store.content import content_digest
+
+    parts = [tmp_path / f"model-{i + 1:05}-of-00002.gguf" for i in range(2)]
+    for part in parts:
+        part.write_bytes(part.name.encode())
+    first = content_digest(parts[0])
+    assert content_digest(parts[1]) == first
+    parts[1].write_bytes(b"another")
+    assert content_digest(parts[0]) == content_digest(parts[1]) != first

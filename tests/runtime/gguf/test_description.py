@@ -30,7 +30,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 from agentkv_runtime.gguf.description import write_description
 
-weights = write_description(Path(sys.argv[1]), Path(sys.argv[2])).weights()
+weights = write_description(Path(sys.argv[1]), Path(sys.argv[2]))[0].weights()
 print(sum(weights.floats(name).size for name in weights.names()))
 """
 

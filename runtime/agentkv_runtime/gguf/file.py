@@ -6,7 +6,6 @@ The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,12 +17,12 @@ import numpy.typing as npt
 from agentkv_runtime.errors import GGUFError
 from agentkv_runtime.gguf.block_types import TYPES
 from agentkv_runtime.gguf.metadata import Cursor, map_file, read_pairs
+from agentkv_runtime.gguf.parts import part_paths
 
 __all__ = ["GGUFFile", "Tensor", "open_file"]
 
 _DIMENSIONS = 4
 _ALIGNMENT = 32  # where a file names none
-_PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})(?P<end>\.gguf)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def open_file(path: Path) -> GGUFFile:
     count = _whole_number(path, opened.metadata, "split.count", 1)
     if count <= 1:
         return opened
-    paths = _part_paths(path, count)
+    paths = _there(path, count)
     files = [opened if each == path else _open_part(each) for each in paths]
     for i, file in enumerate(files):
         said = (_whole_number(file.path, file.metadata, key, -1) for key in ("split.no", "split.count"))
@@ -76,14 +75,13 @@ def open_file(path: Path) -> GGUFFile:
     return GGUFFile(path, tuple(paths), files[0].metadata, tensors)
 
 
-def _part_paths(path: Path, count: int) -> list[Path]:
-    name = _PART.fullmatch(path.name)
-    if name is None or int(name["parts"]) != count:
+def _there(path: Path, count: int) -> list[Path]:
+    paths = part_paths(path)
+    if len(paths) != count:
         raise GGUFError(
             f"{path}: is one of {count} parts, which are found by their names. Call it as it was: "
             f"NAME-00001-of-{count:05}.gguf and so on"
         )
-    paths = [path.with_name(f"{name['stem']}-{i + 1:05}-of-{count:05}{name['end']}") for i in range(count)]
     for part in paths:
         if not part.is_file():
             raise GGUFError(f"{path}: is one of {count} parts, and {part.name} does not lie beside it. Download it")
@@ -140,8 +138,7 @@ def _listed(cursor: Cursor, count: int) -> list[_Entry]:
     entries: dict[str, _Entry] = {}
     for i in range(count):
         cursor.place = f"tensor {i + 1} of {count}"
-        name = cursor.string()
-        cursor.place = name
+        name = cursor.name()
         if name in entries:
             raise cursor.damaged("is there twice")
         entries[name] = _entry(cursor, name)

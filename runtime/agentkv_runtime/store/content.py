@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.fresh_file import put_in_place
+from agentkv_runtime.gguf.parts import part_paths
 from agentkv_runtime.small_files import open_regular
 from agentkv_runtime.store.home import home
 
@@ -21,20 +22,30 @@ _LARGE = 1 << 20  # bytes; the digests of such files are kept
 
 
 def content_digest(source: Path, *, known: bool = False) -> str | None:
-    """SHA-256, in hexadecimal, of what an export reads of a model: its folder's files, or a GGUF file.
+    """SHA-256, in hexadecimal, of what an export reads of a model: its folder's files, or a GGUF file in all its parts.
 
     With `known` no large file is read: None where that would be needed. Raises ExportError for a file that cannot be
     read.
     """
-    files = [source] if source.is_file() else sorted({path for p in _PATTERNS for path in source.glob(p)})
+    files = _gguf_files(source) if source.is_file() else _folder_files(source)
     whole = hashlib.sha256()
-    for path in files:
-        name = "model.gguf" if path == source else path.relative_to(source)
+    for name, path in files.items():
         digest = _kept_digest(path) if known else file_digest(path)
         if digest is None:
             return None
         whole.update(f"{name} {digest}\n".encode())
     return whole.hexdigest()
+
+
+def _gguf_files(source: Path) -> dict[str, Path]:
+    """A GGUF file with the parts that lie beside it, by what they count as."""
+    others = [part for part in part_paths(source) if part != source and part.is_file()]
+    return {"model.gguf": source} | {part.name: part for part in others}
+
+
+def _folder_files(source: Path) -> dict[str, Path]:
+    paths = sorted({path for pattern in _PATTERNS for path in source.glob(pattern)})
+    return {str(path.relative_to(source)): path for path in paths}
 
 
 def file_digest(path: Path) -> str:

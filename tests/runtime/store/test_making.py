@@ -221,3 +221,13 @@ def test_a_large_file_of_the_same_size_and_time_is_another_one(tmp_path: Path) -
     path.write_bytes(b"\1" * (2 << 20))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert file_digest(path) != first
+
+
+def test_a_file_in_parts_is_all_of_them(tmp_path: Path) -> None:
+    first, second = (tmp_path / f"model-0000{i}-of-00002.gguf" for i in (1, 2))
+    first.write_bytes(b"GGUF")
+    alone = content_digest(first)
+    second.write_bytes(b"GGUF and weights")
+    both = content_digest(first)
+    second.write_bytes(b"GGUF and others")
+    assert len({alone, both, content_digest(first)}) == 3

@@ -35,6 +35,7 @@ from agentkv_runtime.manifest import (
     first_fault,
     write_manifest,
 )
+from agentkv_runtime.printable import path_text
 from agentkv_runtime.small_files import read_object
 from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
@@ -195,7 +196,7 @@ def _manifest(
         backend=options.backend,
         quantization=options.quant,
         dtype=options.dtype,
-        source=source.name or str(config.get("_name_or_path") or source.weights.resolve().name),
+        source=source.name or str(config.get("_name_or_path") or path_text(source.weights.resolve().name)),
         model_type=str(config.get("model_type", "unknown")),
         fingerprint=file_fingerprint(folder / MODEL_NAME),
         model_bytes=(folder / MODEL_NAME).stat().st_size,

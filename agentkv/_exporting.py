@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -137,6 +138,8 @@ async def _stop(process: anyio.abc.Process) -> None:
 
 
 def _end(status: int, errors: IO[bytes]) -> str:
+    if status == -signal.SIGBUS:  # a mapped file ends before the page that is read
+        return "read what is not there: the file was cut meanwhile, or its disk fails. Open it again when it is whole"
     errors.seek(0)
     lines = errors.read().decode(errors="replace").strip().splitlines()
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

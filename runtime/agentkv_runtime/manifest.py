@@ -23,6 +23,7 @@ __all__ = [
     "Positive",
     "Quantization",
     "Scales",
+    "first_fault",
     "parse_manifest",
     "read_manifest",
     "write_manifest",
@@ -139,11 +140,14 @@ def parse_manifest(path: Path, kind: type[Model], format_version: int) -> Model:
             )
         return kind.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = printable(".".join(str(part) for part in first["loc"]))
-        raise ModelFolderError(
-            f"{path}: {where + ': ' if where else ''}{first['msg']}. Export the model again"
-        ) from error
+        raise ModelFolderError(f"{path}: {first_fault(error)}. Export the model again") from error
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong, in one line."""
+    first = error.errors()[0]
+    where = printable(".".join(str(part) for part in first["loc"]))
+    return f"{where + ': ' if where else ''}{first['msg']}"
 
 
 def write_manifest(manifest: BaseModel, path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+import os
+from pathlib import Path
+
+__all__ = ["path_text", "printable"]
 
 
 def printable(text: object) -> str:
@@ -11,3 +14,8 @@ def printable(text: object) -> str:
     That is control and formatting characters, line breaks included, and what has no UTF-8 form.
     """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
+def path_text(path: str | Path) -> str:
+    """A path as text that can be written down: bytes of it that are no UTF-8 are spelled as in a Python literal."""
+    return os.fsencode(path).decode(errors="backslashreplace")

@@ -13,6 +13,7 @@ import pytest
 from agentkv_runtime.store.entries import entries, models_folder
 
 import agentkv as kv
+from agentkv._exporting import _end
 from agentkv._progress import Display
 from tests.conftest import FolderFactory
 
@@ -120,3 +121,12 @@ def running() -> Iterator[str]:
 async def opened(path: Path, **options: str) -> None:
     async with kv.Context.open(path, **options):  # type: ignore[arg-type]
         raise AssertionError("it was opened")
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(-9, "was killed by signal 9, perhaps because memory ran out"), (-7, "the file was cut meanwhile"), (3, "status 3")],
+)
+async def test_how_an_export_ended_is_said(tmp_path: Path, status: int, said: str) -> None:
+    with (tmp_path / "errors").open("wb+") as errors:
+        assert said in _end(status, errors)

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from agentkv_runtime.errors import ExportError, TokenizerError
 from agentkv_runtime.export.asked import Options, Source
 from agentkv_runtime.export.checks import check_rows, check_source, check_target, disk_errors
@@ -24,7 +26,16 @@ from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.export.traced import trace_program
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
 from agentkv_runtime.formats import format_name
-from agentkv_runtime.manifest import MANIFEST_NAME, DType, Manifest, Quantization, Scales, write_manifest
+from agentkv_runtime.manifest import (
+    MANIFEST_NAME,
+    DType,
+    Manifest,
+    Quantization,
+    Scales,
+    first_fault,
+    write_manifest,
+)
+from agentkv_runtime.printable import path_text
 from agentkv_runtime.small_files import read_object
 from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
@@ -150,9 +161,9 @@ def _write(
     _keep_ends(folder / "generation_config.json", config)
     try:
         manifest = _manifest(source, folder, config, made, options, format_name(tokenizer))
-    except ValueError as error:  # a number that no manifest can hold
+    except ValidationError as error:  # a number that no manifest can hold
         raise ExportError(
-            f"{source.weights}: its config describes a model that agentkv cannot hold: {error}"
+            f"{source.weights}: its config describes a model that agentkv cannot hold: {first_fault(error)}"
         ) from error
     write_manifest(manifest, folder / MANIFEST_NAME)
     tell("running it once")
@@ -185,7 +196,7 @@ def _manifest(
         backend=options.backend,
         quantization=options.quant,
         dtype=options.dtype,
-        source=source.name or str(config.get("_name_or_path") or source.weights.resolve().name),
+        source=source.name or str(config.get("_name_or_path") or path_text(source.weights.resolve().name)),
         model_type=str(config.get("model_type", "unknown")),
         fingerprint=file_fingerprint(folder / MODEL_NAME),
         model_bytes=(folder / MODEL_NAME).stat().st_size,

@@ -58,7 +58,11 @@ def open_file(path: Path) -> GGUFFile:
     count = _whole_number(path, opened.metadata, "split.count", 1)
     if count <= 1:
         return opened
+<<<<<<< HEAD
     paths = _parts(path, count)
+=======
+    paths = _there(path, count)
+>>>>>>> w37-attack
     files = [opened if each == path else _open_part(each) for each in paths]
     for i, file in enumerate(files):
         said = (_whole_number(file.path, file.metadata, key, -1) for key in ("split.no", "split.count"))
@@ -75,7 +79,11 @@ def open_file(path: Path) -> GGUFFile:
     return GGUFFile(path, tuple(paths), files[0].metadata, tensors)
 
 
+<<<<<<< HEAD
 def _parts(path: Path, count: int) -> list[Path]:
+=======
+def _there(path: Path, count: int) -> list[Path]:
+>>>>>>> w37-attack
     paths = part_paths(path)
     if len(paths) != count:
         raise GGUFError(
@@ -138,8 +146,7 @@ def _listed(cursor: Cursor, count: int) -> list[_Entry]:
     entries: dict[str, _Entry] = {}
     for i in range(count):
         cursor.place = f"tensor {i + 1} of {count}"
-        name = cursor.string()
-        cursor.place = name
+        name = cursor.name()
         if name in entries:
             raise cursor.damaged("is there twice")
         entries[name] = _entry(cursor, name)

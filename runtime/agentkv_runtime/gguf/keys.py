@@ -58,6 +58,13 @@ class Keys:
             self._wrong(key, value, "a number")
         return float(value)
 
+    def positive(self, key: str, default: float) -> float:
+        """A finite number above 0."""
+        value = self.number(key, default)
+        if value <= 0:
+            self._wrong(key, value, "above 0")
+        return value
+
     def numbers(self, key: str, count: int) -> list[float]:
         """A number for each of `count`, or one for all."""
         value = self.value(key)

@@ -17,6 +17,7 @@ __all__ = ["Cursor", "map_file", "read_metadata", "read_pairs"]
 _VERSIONS = (2, 3)
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))  # types of values, as `struct`
 _STRING, _ARRAY = 8, 9
+_NAME = 256  # characters; the longest that files have are a quarter of it
 _U32, _U64 = Struct("<I"), Struct("<Q")
 
 
@@ -43,8 +44,7 @@ def read_pairs(cursor: Cursor) -> tuple[dict[str, Any], int]:
     metadata: dict[str, Any] = {}
     for i in range(pairs):
         cursor.place = f"key {i + 1} of {pairs}"
-        key = cursor.string()
-        cursor.place = key
+        key = cursor.name()
         if key in metadata:
             raise cursor.damaged("is there twice")
         metadata[key] = _value(cursor)
@@ -86,6 +86,14 @@ class Cursor:
     def string(self) -> str:
         """The next string."""
         return self._decoded(self.take(self.u64()))
+
+    def name(self) -> str:
+        """The next string, which names what is read from here on: short, and without control characters."""
+        name = self.string()
+        if len(name) > _NAME or not name.isprintable():
+            raise self.damaged(f"has a name that is none ({name[:20]!r})")
+        self.place = name
+        return name
 
     def strings(self, count: int) -> list[str]:
         """The next strings: a vocabulary has 100,000 and more, so this loop calls nothing of ours."""

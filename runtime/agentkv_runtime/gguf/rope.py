@@ -32,7 +32,7 @@ def rope_parameters(keys: Keys, head_dim: int, partial: bool = False) -> dict[st
 
     Raises UnsupportedModelError for what transformers does not compute, GGUFError for numbers that are none.
     """
-    rules = {"rope_theta": keys.number("rope.freq_base", _THETA), **_scaling(keys, _turned(keys, head_dim, partial))}
+    rules = {"rope_theta": keys.positive("rope.freq_base", _THETA), **_scaling(keys, _turned(keys, head_dim, partial))}
     turned = _turned(keys, head_dim, partial)
     if partial:
         rules["partial_rotary_factor"] = turned / head_dim
@@ -111,7 +111,7 @@ def _llama3(keys: Keys, turned: int) -> dict[str, Any]:
     factors = _factors(keys, "rope_freqs.weight", turned)
     if np.all(factors == 1):
         return {"rope_type": "default"}
-    theta, factor = keys.number("rope.freq_base", _THETA), float(factors.max())
+    theta, factor = keys.positive("rope.freq_base", _THETA), float(factors.max())
     if not np.allclose(_llama3_factors(theta, turned, factor), factors, rtol=1e-4, atol=0):
         keys.unsupported("rotary frequencies are divided by another rule than Llama 3's")
     return {

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.staging import staged
 from agentkv_runtime.small_files import read_object
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def described(src: Path) -> Iterator[Described]:
     if not is_gguf(src) and not _is_vision_language(src):
         yield Described(src)
         return
-    with TemporaryDirectory(prefix="agentkv-source-") as folder:
-        yield _write_description(src, Path(folder))
+    with staged(Path(gettempdir()) / "agentkv-source") as folder:  # sweeps what killed processes left
+        yield _write_description(src, folder)
 
 
 def _is_vision_language(src: Path) -> bool:

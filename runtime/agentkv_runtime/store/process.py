@@ -16,6 +16,7 @@ from types import FrameType
 from typing import IO
 
 from agentkv_runtime.errors import ExportError, StoreError
+from agentkv_runtime.printable import path_text
 from agentkv_runtime.store.entries import Options
 from agentkv_runtime.store.making import export_once
 
@@ -33,7 +34,7 @@ def main() -> int:
     try:
         entry = export_once(
             source,
-            str(source.resolve()),
+            path_text(source.resolve()),
             Options.model_validate(request["options"]),
             progress=lambda what: _say(lines, "progress", what),
             done=lambda share: _say(lines, "done", share),

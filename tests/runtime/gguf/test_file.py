@@ -124,6 +124,7 @@ LIES: list[tuple[str, Callable[[bytearray, int], None], str]] = [
     ("an offset of 2^60", lambda data, at: put(data, at + 27, "Q", BIG), "lie has 4096 bytes from 11529"),
     ("an unaligned offset", lambda data, at: put(data, at + 27, "Q", 33), "lie begins at 33, which is not a multiple"),
     ("bytes of another", lambda data, at: put(data, at + 27, "Q", 0), "lie in the same bytes"),
+    ("a name of two lines", lambda data, at: put(data, at, "B", 10), "tensor 2 of 3 has a name that is none"),
     ("a name that is there", lambda data, at: data.__setitem__(slice(at, at + 3), b"yes"), "yes is there twice"),
     ("2^60 tensors", lambda data, _: put(data, 8, "Q", BIG), "cut or damaged"),
     ("2^60 keys", lambda data, _: put(data, 16, "Q", BIG), "key .* of 1152921504606846976"),

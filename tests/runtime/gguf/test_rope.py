@@ -55,6 +55,8 @@ SCALINGS: list[tuple[dict[str, Any], Rules | type[Exception], str]] = [
     ({"rope.scale_linear": math.inf}, GGUFError, "inf, which is no factor"),
     ({"rope.scale_linear": "2"}, GGUFError, "'2', which is no factor"),
     ({"rope.scale_linear": True}, GGUFError, "True, which is no factor"),
+    ({"rope.freq_base": 0.0}, GGUFError, r"rope\.freq_base is 0\.0, and must be above 0"),
+    ({"rope.freq_base": -10000.0}, GGUFError, r"rope\.freq_base is -10000\.0, and must be above 0"),
     ({"rope.dimension_count": 64}, UnsupportedModelError, "64 of 128 numbers of a head are turned"),
 ]
 

@@ -9,6 +9,7 @@ from agentkv_runtime.gguf.architectures.mixtures import MIXTURES
 from agentkv_runtime.gguf.architectures.older import OLDER
 from agentkv_runtime.gguf.file import GGUFFile
 from agentkv_runtime.gguf.keys import Keys
+from agentkv_runtime.printable import printable
 
 __all__ = ["ARCHITECTURES", "Description", "describe"]
 
@@ -26,7 +27,7 @@ def describe(file: GGUFFile) -> Description:
         raise GGUFError(f"{file.path}: general.architecture is missing or no text. Convert the model again")
     if keys.architecture not in ARCHITECTURES:
         raise UnsupportedModelError(
-            f"{file.path}: GGUF files of {keys.architecture:.40} are not read, only those of "
+            f"{file.path}: GGUF files of {printable(keys.architecture[:40])} are not read, only those of "
             f"{', '.join(sorted(ARCHITECTURES))}. Export the Hugging Face folder that it was made from"
         )
     if not keys.flag("attention.causal", True):

@@ -58,11 +58,7 @@ def open_file(path: Path) -> GGUFFile:
     count = _whole_number(path, opened.metadata, "split.count", 1)
     if count <= 1:
         return opened
-<<<<<<< HEAD
     paths = _parts(path, count)
-=======
-    paths = _there(path, count)
->>>>>>> w37-attack
     files = [opened if each == path else _open_part(each) for each in paths]
     for i, file in enumerate(files):
         said = (_whole_number(file.path, file.metadata, key, -1) for key in ("split.no", "split.count"))
@@ -79,11 +75,7 @@ def open_file(path: Path) -> GGUFFile:
     return GGUFFile(path, tuple(paths), files[0].metadata, tensors)
 
 
-<<<<<<< HEAD
 def _parts(path: Path, count: int) -> list[Path]:
-=======
-def _there(path: Path, count: int) -> list[Path]:
->>>>>>> w37-attack
     paths = part_paths(path)
     if len(paths) != count:
         raise GGUFError(

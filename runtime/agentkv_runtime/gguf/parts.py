@@ -1,25 +1,16 @@
-<<<<<<< HEAD
 """How the files are called that a model in parts is in: NAME-00001-of-00003.gguf and so on."""
-=======
-"""Files in parts, which are told by their names."""
->>>>>>> w37-attack
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-<<<<<<< HEAD
 __all__ = ["part_paths", "parts_pattern"]
-=======
-__all__ = ["part_paths"]
->>>>>>> w37-attack
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})(?P<end>\.gguf)", re.IGNORECASE)
 
 
 def part_paths(path: Path) -> list[Path]:
-<<<<<<< HEAD
     """All parts of the model that a file is one of, by its name, in order; the file alone where it is called otherwise.
 
     Whether they are there is not looked at.
@@ -35,11 +26,3 @@ def parts_pattern(file: str) -> str:
     """A pattern that all parts match, of one of their names; any other name is its own."""
     name = _PART.fullmatch(file)
     return file if name is None else f"{name['stem']}-?????-of-{name['parts']}{name['end']}"
-=======
-    """Where all parts of the file must lie that `path` is a part of; none where it is called as no part."""
-    name = _PART.fullmatch(path.name)
-    if name is None:
-        return []
-    count = name["parts"]
-    return [path.with_name(f"{name['stem']}-{i + 1:05}-of-{count}{name['end']}") for i in range(int(count))]
->>>>>>> w37-attack

@@ -125,6 +125,7 @@ async def opened(path: Path, **options: str) -> None:
 
 @pytest.mark.parametrize(
     ("status", "said"),
+    [
         (-9, "was killed by signal 9, perhaps because memory ran out"),
         (-7, "the file was cut meanwhile"),
         (3, "status 3"),

@@ -120,7 +120,9 @@ def rm(
         size = sum(entry.size for entry in found if len(entry.names) == 1) + (file.stat().st_size if file else 0)
         others = sorted({other for entry in found for other in entry.names} - {name})
         try:
-            if not yes and not typer.confirm(f"Remove {escaped(name)} ({bytes_text(size)})?", err=True):
+            what = f"what was made of {escaped(name)}" if os.path.isfile(name) else escaped(name)
+            stays = "; the file itself stays" if os.path.isfile(name) else ""
+            if not yes and not typer.confirm(f"Remove {what} ({bytes_text(size)}{stays})?", err=True):
                 raise typer.Exit(1)
         except typer.Abort:
             fail(f"nobody answered, so nothing was removed. Without a question: agentkv rm {shlex.quote(name)} --yes")

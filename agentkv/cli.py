@@ -126,7 +126,8 @@ def export(
         Path | None, typer.Option(metavar="FOLDER", help="Folder of a LoRA adapter (peft), merged into the weights.")
     ] = None,
 ) -> None:
-    """Export a Hugging Face model, or a GGUF file, to a model folder. Needs torch; running the result does not."""
+    """Export a Hugging Face model, or a GGUF file, to a model folder. Needs torch, but for GGUF files of the families
+    that people run most, in their own blocks; running the result does not."""
     from agentkv_runtime.export.folder import export_folder
     from agentkv_runtime.export.quiet import quiet_libraries
     from agentkv_runtime.notes import shown_by

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from .._console import stderr, stdout
 from .._context import Context
+from .._errors import InvalidInput
 from .._sampling import Sampling
 from ..agents.agent import Agent
 from ..spec import PromptLookup
@@ -55,6 +56,11 @@ async def talking(how: How) -> None:
     async with Context.open(
         how.model, how.capacity, threads=how.threads, overflow=room, call_format=how.call_format
     ) as context:
+        if not context.tokenizer.has_chat_template:
+            raise InvalidInput(
+                f"{how.called} is a base model: it has no chat template, so nothing tells it when to answer. Have it "
+                "go on with texts: agentkv serve, and POST /v1/completions; or await ctx.branch(text) in Python"
+            )
         talk = Talk(context, agent, [CALCULATOR, *own])
         if how.load is None:
             await talk.begin()

@@ -70,6 +70,6 @@ def check_torch() -> None:
 def needs(missing: object) -> str:
     """What to install, for messages."""
     return (
-        f"export needs torch and executorch, and {missing} is not installed: "
+        f"Export needs torch and executorch, and {missing} is not installed: "
         "pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'"
     )

@@ -12,11 +12,13 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.asked import Options, Source
 from agentkv_runtime.export.checks import needs
 from agentkv_runtime.export.choices import OWN_BLOCKS
+from agentkv_runtime.export.direct.decoder import FAMILIES
 from agentkv_runtime.export.made import Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.waiting import wait_asleep
 from agentkv_runtime.folder import MODEL_NAME
+from agentkv_runtime.small_files import read_object
 from agentkv_runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -42,7 +44,11 @@ def trace_program(
         try:
             return _traced(source, folder, tokenizer, options, tokens, tell)
         except ImportError as error:
-            raise ExportError(needs(error.name or error)) from error
+            kind = read_object(source.described / "config.json", ExportError).get("model_type")
+            raise ExportError(
+                f"{source.weights}: models of type {kind} are traced with torch ({', '.join(FAMILIES)} are not, as GGUF "
+                f"files in their own blocks). {needs(error.name or error)}"
+            ) from error
 
 
 def _traced(

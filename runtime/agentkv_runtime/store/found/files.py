@@ -57,6 +57,9 @@ def gguf_models(files: Iterable[Path], prefix: str = "") -> Iterator[Found | Unu
         count = int(part["count"])
         names = [f"{part['stem']}-{number:05}-of-{part['count']}{part['suffix']}" for number in range(1, count + 1)]
         here = [one for one in names if one in named]
+        if name not in here:
+            yield Unusable(prefix + name, "it is called a part, and not one that there can be")
+            continue
         if name != here[0]:
             continue
         if missing := count - len(here):

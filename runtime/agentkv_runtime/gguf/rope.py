@@ -76,7 +76,11 @@ def _check_plain(keys: Keys, magnitude: float) -> None:
 def _factor(keys: Keys) -> float:
     """What positions are divided by; 1 where nothing is scaled."""
     factor = next((value for key in _FACTORS if (value := keys.value(key)) is not None), 1)
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not (factor == 0 or _LEAST < factor < math.inf):
+    if (
+        isinstance(factor, bool)
+        or not isinstance(factor, int | float)
+        or not (factor == 0 or _LEAST < factor < math.inf)
+    ):
         raise GGUFError(
             f"{keys.file.path}: its rotary positions are scaled by {factor!r:.40}, which is no factor. Convert it again"
         )

@@ -12,7 +12,8 @@ from agentkv_runtime.backends import BACKENDS
 from agentkv_runtime.manifest import FeatureInfo, Manifest
 from agentkv_runtime.metadata import Kept, LayerShape
 
-from ._console import bytes_text, print_rows, reporting
+from ._console import bytes_text, print_rows
+from ._progress import Display, displayed
 from ._quality import Measurement
 from ._weights import print_weights, quantization_text, size_text
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 def inspect(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Model folder, or the name of a model that was pulled, or nano.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Model folder, GGUF file, or the name of a model that was pulled, or nano."
+        ),
     ],
     verify: Annotated[bool, typer.Option(help="Compare the program with its fingerprint.")] = True,
     quality: Annotated[
@@ -57,8 +61,8 @@ def inspect(
 
     if not quality and (text is not None or source is not None or all_weights):
         raise typer.BadParameter("--text, --source and --all say what --quality does: add --quality")
-    with reporting():
-        model = read_model_folder(folder_called(folder))
+    with displayed("stopped") as display:
+        model = read_model_folder(_laid_out(folder_called(folder), display))
         if verify:
             model.verify()
         tokenizer = model.tokenizer
@@ -96,6 +100,18 @@ def inspect(
     if measurement is not None:
         print_rows("quality", measurement.run())
         print_weights(facts, every=all_weights)
+
+
+def _laid_out(path: Path, display: Display) -> Path:
+    """The model folder that opening a GGUF file makes of it, made where there is none yet; other paths are theirs."""
+    from agentkv_runtime.sources.source import is_gguf
+    from agentkv_runtime.store.making import export_once, options_for
+
+    if not is_gguf(path):
+        return path
+    options = options_for(own_bits=True)
+    name = str(path.resolve())
+    return export_once(path, name, options, progress=display.tell, done=display.done, note=display.note).path
 
 
 def _layers_text(facts: Manifest) -> str:

@@ -7,13 +7,16 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import ModelFolderError, TokenizerError
 from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
 from agentkv_runtime.small_files import open_regular, read_object
 from agentkv_runtime.tokenizer import Tokenizer
 from agentkv_runtime.verified import remembered_fingerprint
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as LibraryTokenizer
 
 __all__ = [
     "MODEL_NAME",
@@ -82,10 +85,13 @@ class ModelFolder:
             )
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a model folder, or of a Hugging Face folder, tried out. Raises TokenizerError."""
+def read_tokenizer(path: Path, library: LibraryTokenizer | None = None) -> Tokenizer:
+    """The tokenizer of a model folder, or of a Hugging Face folder, tried out. Raises TokenizerError.
+
+    `library`: what tokenizer.json was written from, where it is at hand: reading that takes half a second.
+    """
     try:
-        tokenizer = Tokenizer.from_folder(path)
+        tokenizer = Tokenizer.from_folder(path, library)
         tokenizer.token_bytes()
         tokenizer.decode(tokenizer.encode("a", bos=True), skip_special=True)
     except (TokenizerError, KeyboardInterrupt, SystemExit):
@@ -128,7 +134,10 @@ def read_model_folder(path: str | Path) -> ModelFolder:
 
 def _read_model_folder(path: Path) -> ModelFolder:
     if not path.exists():
-        raise ModelFolderError(f"{path}: no such folder. Give the folder that `agentkv export` wrote")
+        raise ModelFolderError(
+            f"{path}: no such folder or file. Give the folder that `agentkv export` wrote, a GGUF file, or a name of "
+            "`agentkv list`"
+        )
     if not path.is_dir():
         raise ModelFolderError(f"{path}: a file, not a model folder. Give the folder that holds it")
     if is_hf_folder(path):

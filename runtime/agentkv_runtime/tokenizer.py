@@ -52,21 +52,14 @@ class Tokenizer:
         self._templates = {name: ChatTemplate(source, specials, self._added) for name, source in sources.items()}
 
     @classmethod
-    def from_folder(cls, path: str | Path) -> Tokenizer:
-        """Reads `tokenizer.json` and, where present, `tokenizer_config.json`, `generation_config.json` (else
-        `config.json`) and chat templates. Raises TokenizerError."""
+    def from_folder(cls, path: str | Path, library: _Tokenizer | None = None) -> Tokenizer:
+        """Reads `tokenizer.json` (or takes the `library` that it was written from) and, where present,
+        `tokenizer_config.json`, `generation_config.json` (else `config.json`) and chat templates.
+
+        Raises TokenizerError.
+        """
         path = Path(path)
-        file = path / "tokenizer.json"
-        if not os.path.lexists(file):
-            raise TokenizerError(
-                f"{path}: no tokenizer.json. A model that comes with tokenizer.model alone can be converted: load it "
-                "with transformers' AutoTokenizer and call save_pretrained"
-            )
-        data = read_bytes(file, TokenizerError, most=_MOST_TOKENIZER_BYTES)
-        try:
-            tokenizer = _Tokenizer.from_buffer(data)
-        except Exception as error:
-            raise TokenizerError(f"{file}: not a tokenizer: {error}") from error
+        tokenizer = _read_library(path) if library is None else library
         # A saved tokenizer may carry the limits it was trained under.
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -269,3 +262,17 @@ class Tokenizer:
     def _id_of(self, token: str | None) -> int | None:
         found: int | None = self._tokenizer.token_to_id(token) if token else None
         return found
+
+
+def _read_library(path: Path) -> _Tokenizer:
+    file = path / "tokenizer.json"
+    if not os.path.lexists(file):
+        raise TokenizerError(
+            f"{path}: no tokenizer.json. A model that comes with tokenizer.model alone can be converted: load it "
+            "with transformers' AutoTokenizer and call save_pretrained"
+        )
+    data = read_bytes(file, TokenizerError, most=_MOST_TOKENIZER_BYTES)
+    try:
+        return _Tokenizer.from_buffer(data)
+    except Exception as error:
+        raise TokenizerError(f"{file}: not a tokenizer: {error}") from error

@@ -125,7 +125,11 @@ async def opened(path: Path, **options: str) -> None:
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(-9, "was killed by signal 9, perhaps because memory ran out"), (-7, "the file was cut meanwhile"), (3, "status 3")],
+    [
+        (-9, "was killed by signal 9, perhaps because memory ran out"),
+        (-7, "the file was cut meanwhile"),
+        (3, "status 3"),
+    ],
 )
 async def test_how_an_export_ended_is_said(tmp_path: Path, status: int, said: str) -> None:
     with (tmp_path / "errors").open("wb+") as errors:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.ends_of_turn import usual_ends
-from agentkv_runtime.export.staging import install
+from agentkv_runtime.staging import install
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.tokenizer import TOKENIZER_FILES, Tokenizer
 from tokenizers import Tokenizer as Backend

@@ -21,7 +21,6 @@ from agentkv_runtime.export.direct.making import find_decoder, write_directly
 from agentkv_runtime.export.first_run import probe_tokens, run_model
 from agentkv_runtime.export.made import Made
 from agentkv_runtime.export.progress import DIRECT, MEASURED, TRACED, Done, Progress, model_size, sharing
-from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.export.traced import trace_program
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
@@ -39,6 +38,7 @@ from agentkv_runtime.printable import path_text
 from agentkv_runtime.small_files import read_object
 from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
+from agentkv_runtime.staging import install, staged
 from agentkv_runtime.tokenizer import TOKENIZER_FILES, Tokenizer
 
 __all__ = ["export_folder", "tool_versions"]
@@ -115,7 +115,7 @@ def export_folder(
     with disk_errors(out), described(src) as words:
         check_source(src)
         try:
-            tokenizer = read_tokenizer(words.folder)
+            tokenizer = read_tokenizer(words.folder, words.library)
         except TokenizerError as error:
             raise ExportError(str(error)) from error
         check_target(place)

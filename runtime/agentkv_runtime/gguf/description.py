@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from agentkv_runtime.added_tokens import AddedTokens
 from agentkv_runtime.chat_templates import DEFAULT, write_templates
 from agentkv_runtime.ends_of_turn import usual_ends
@@ -20,8 +22,9 @@ _ENDS = ("eos", "eot", "eom")  # of what the tokenizer's metadata name
 _TEMPLATE = "tokenizer.chat_template"  # the usual one; others are called by this and their name
 
 
-def write_description(path: Path, folder: Path) -> Description:
-    """Writes config, tokenizer, chat templates and generation config to a folder; returns what the config is from.
+def write_description(path: Path, folder: Path) -> tuple[Description, Tokenizer]:
+    """Writes config, tokenizer, chat templates and generation config to a folder; returns what the config is from, and
+    the tokenizer.
 
     Raises ExportError for a file that cannot be read so.
     """
@@ -36,7 +39,7 @@ def write_description(path: Path, folder: Path) -> Description:
     (folder / "config.json").write_text(json.dumps(description.config, indent=2) + "\n", encoding="utf-8")
     write_templates(folder, _templates(path, file.metadata))
     _write_ends(file.metadata, AddedTokens(tokenizer).ids, folder)
-    return description
+    return description, tokenizer
 
 
 def _templates(path: Path, metadata: dict[str, Any]) -> dict[str, str]:

@@ -58,7 +58,7 @@ def open_file(path: Path) -> GGUFFile:
     count = _whole_number(path, opened.metadata, "split.count", 1)
     if count <= 1:
         return opened
-    paths = _there(path, count)
+    paths = _parts(path, count)
     files = [opened if each == path else _open_part(each) for each in paths]
     for i, file in enumerate(files):
         said = (_whole_number(file.path, file.metadata, key, -1) for key in ("split.no", "split.count"))
@@ -75,7 +75,7 @@ def open_file(path: Path) -> GGUFFile:
     return GGUFFile(path, tuple(paths), files[0].metadata, tensors)
 
 
-def _there(path: Path, count: int) -> list[Path]:
+def _parts(path: Path, count: int) -> list[Path]:
     paths = part_paths(path)
     if len(paths) != count:
         raise GGUFError(

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.small_files import read_object
+from agentkv_runtime.staging import staged
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedModel
 
     from agentkv_runtime.gguf.architectures import Description
@@ -40,6 +42,8 @@ class Described:
     folder: Path
     gguf: Description | None = None
     """Of a GGUF file."""
+    library: Tokenizer | None = None
+    """What its tokenizer was written from."""
 
 
 @contextmanager
@@ -48,8 +52,8 @@ def described(src: Path) -> Iterator[Described]:
     if not is_gguf(src) and not _is_vision_language(src):
         yield Described(src)
         return
-    with TemporaryDirectory(prefix="agentkv-source-") as folder:
-        yield _write_description(src, Path(folder))
+    with staged(Path(gettempdir()) / "agentkv-source") as folder:  # sweeps what killed processes left
+        yield _write_description(src, folder)
 
 
 def _is_vision_language(src: Path) -> bool:
@@ -61,7 +65,7 @@ def _write_description(src: Path, folder: Path) -> Described:
     if is_gguf(src):
         from agentkv_runtime.gguf.description import write_description
 
-        return Described(folder, write_description(src, folder))
+        return Described(folder, *write_description(src, folder))
     try:
         from agentkv_runtime.sources.text_tower import write_tower_description
     except ImportError as error:

@@ -22,14 +22,13 @@ _LARGE = 1 << 20  # bytes; the digests of such files are kept
 
 
 def content_digest(source: Path, *, known: bool = False) -> str | None:
-    """SHA-256, in hexadecimal, of what an export reads of a model: its folder's files, or a GGUF file in all its parts.
+    """SHA-256, in hexadecimal, of what an export reads of a model: its folder's files, or a GGUF file's parts.
 
     With `known` no large file is read: None where that would be needed. Raises ExportError for a file that cannot be
     read.
     """
-    files = _gguf_files(source) if source.is_file() else _folder_files(source)
     whole = hashlib.sha256()
-    for name, path in files.items():
+    for name, path in _files(source).items():
         digest = _kept_digest(path) if known else file_digest(path)
         if digest is None:
             return None
@@ -37,15 +36,13 @@ def content_digest(source: Path, *, known: bool = False) -> str | None:
     return whole.hexdigest()
 
 
-def _gguf_files(source: Path) -> dict[str, Path]:
-    """A GGUF file with the parts that lie beside it, by what they count as."""
-    others = [part for part in part_paths(source) if part != source and part.is_file()]
-    return {"model.gguf": source} | {part.name: part for part in others}
-
-
-def _folder_files(source: Path) -> dict[str, Path]:
-    paths = sorted({path for pattern in _PATTERNS for path in source.glob(pattern)})
-    return {str(path.relative_to(source)): path for path in paths}
+def _files(source: Path) -> dict[str, Path]:
+    """What is read, by names that do not tell what a file or a folder is called."""
+    if not source.is_file():
+        paths = sorted({path for p in _PATTERNS for path in source.glob(p)})
+        return {str(path.relative_to(source)): path for path in paths}
+    parts = [part for part in part_paths(source) if part.is_file()]
+    return {"model.gguf" if i == 0 else f"model-{i + 1}.gguf": part for i, part in enumerate(parts)}
 
 
 def file_digest(path: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import PullError
+from agentkv_runtime.gguf.parts import parts_pattern
 from agentkv_runtime.store.content import file_digest
 from agentkv_runtime.tokenizer import TOKENIZER_FILES
 
@@ -21,7 +22,6 @@ _NAME = re.compile(
     rf"(?P<repo>{_PART}(/{_PART})?)(/(?P<file>({_PART}/)*{_PART}(?i:\.gguf)))?(@(?P<revision>{_PART}(/{_PART})*))?",
     re.ASCII,
 )
-_PART_NUMBER = re.compile(r"-\d{5}-of-(\d{5}\.gguf)\Z", re.IGNORECASE)  # of a file in parts, which belong together
 _SMALL = ("config.json", *TOKENIZER_FILES)
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 _OLDER_WEIGHTS = ("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json")
@@ -79,7 +79,7 @@ def download(name: Name, received: Received) -> Snapshot:
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise PullError("pulling needs huggingface_hub, which is not installed: pip install huggingface_hub") from error
-    wanted = [_PART_NUMBER.sub(r"-*-of-\1", name.file)] if name.file else [*_SMALL, *_WEIGHTS]
+    wanted = [parts_pattern(name.file)] if name.file else [*_SMALL, *_WEIGHTS]
     try:
         folder = Path(_fetched(snapshot_download, name, wanted, received))
         if not name.file and not any(folder.glob("*.safetensors")):

@@ -13,10 +13,10 @@ from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_source, disk_errors
 from agentkv_runtime.export.progress import Done, Progress
-from agentkv_runtime.export.staging import install, staged
 from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
 from agentkv_runtime.notes import shown_by
+from agentkv_runtime.staging import install, staged
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, clear, entry_at, models_folder
 from agentkv_runtime.store.home import locked

@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Q
 
 from tests.runtime.direct.traced import MAX_LOGITS, MAX_TOKENS, Parts, traced_parts
 from tests.runtime.gguf import tiny_files
+from tests.runtime.gguf.rows import ARCHITECTURES
 
 
 def mixed(name: str) -> Q:
@@ -22,7 +23,7 @@ def mixed(name: str) -> Q:
     return Q.Q8_0 if any(part in name for part in ("attn_v", "blk.1.attn_k", "blk.0.ffn_up", "output")) else Q.Q4_0
 
 
-ROWS = {name: row for name, row in tiny_files.ARCHITECTURES.items() if row.config["model_type"] in FAMILIES}
+ROWS = {name: row for name, row in ARCHITECTURES.items() if row.config["model_type"] in FAMILIES}
 
 
 def written_parts(decoder: Decoder, place: Path) -> Parts:

@@ -73,6 +73,10 @@ ARCHITECTURES: dict[str, Written] = {
         },
     ),
     "qwen2": Written("qwen2", {"model_type": "qwen2"}),
+    "qwen2vl": Written("qwen2vl", {"model_type": "qwen2"}, keys={"rope.dimension_sections": [4, 2, 2, 0]}),
+    "qwen3vl": Written(
+        "qwen3vl", {"model_type": "qwen3"}, keys={"rope.dimension_sections": [4, 2, 2, 0], "n_deepstack_layers": 3}
+    ),
     "qwen3": Written("qwen3", {"model_type": "qwen3", "tie_word_embeddings": True}),
     "qwen3-yarn": Written("qwen3", {"model_type": "qwen3", "rope_parameters": YARN}),
     "smollm3": Written("smollm3", {"model_type": "smollm3", **LAYERS4}, permuted),

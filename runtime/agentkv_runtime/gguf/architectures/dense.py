@@ -56,6 +56,13 @@ def _ungated_biases(keys: Keys, sizes: Sizes) -> Config:
     return attention_bias(keys, sizes) | {"mlp_bias": biases(keys, "ffn_up", "ffn_down")}
 
 
+def _in_three_dimensions(keys: Keys, _: Sizes) -> Config:
+    """Language models of vision-language ones: for text alone their positions are those of one dimension."""
+    for key in ("rope.dimension_sections", "n_deepstack_layers"):
+        keys.value(key)
+    return {}
+
+
 # Llama, and what is written under its name.
 
 
@@ -276,7 +283,9 @@ DENSE: dict[str, Choice] = {
     "llama": _of_llama,
     "mistral3": _of_mistral3,
     "qwen2": always(Architecture("qwen2", llama(QWEN2_ATTENTION))),
+    "qwen2vl": always(Architecture("qwen2", llama(QWEN2_ATTENTION), _in_three_dimensions)),
     "qwen3": always(Architecture("qwen3", llama({**ATTENTION, **HEAD_NORMS}))),
+    "qwen3vl": always(Architecture("qwen3", llama({**ATTENTION, **HEAD_NORMS}), _in_three_dimensions)),
     "smollm3": always(Architecture("smollm3", llama(PERMUTED_ATTENTION, MAYBE_BIASED_GATED), _smollm3_settings)),
     "granite": always(Architecture("granite", llama(PERMUTED_ATTENTION, MAYBE_BIASED_GATED), _dense_granite_settings)),
     "arcee": always(Architecture("arcee", llama(PERMUTED_ATTENTION, with_maybe_biases(_UNGATED)), _ungated_biases)),

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agentkv_runtime.errors import StoreError
+from agentkv_runtime.gguf.parts import part_paths
 from agentkv_runtime.small_files import open_regular
 from agentkv_runtime.store.found.model import Found, Unusable
 
 __all__ = ["folder_of", "gguf_models", "home_folder", "listed_folder", "measured"]
 
 _MAGIC = b"GGUF"
-_PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)", re.IGNORECASE)
 _NO_MODEL = ("mmproj", "imatrix")  # beginnings of what lies beside models: projectors of images, statistics
 
 
@@ -50,20 +49,15 @@ def gguf_models(files: Iterable[Path], prefix: str = "") -> Iterator[Found | Unu
     """The models among files of one folder; parts are one. `prefix` comes before their names."""
     named = {path.name: path for path in files if _may_be_model(path.name)}
     for name, path in named.items():
-        part = _PART.fullmatch(name)
-        if part is None:
-            yield measured(prefix + name, [path])
-            continue
-        count = int(part["count"])
-        names = [f"{part['stem']}-{number:05}-of-{part['count']}{part['suffix']}" for number in range(1, count + 1)]
+        names = [part.name for part in part_paths(path)]
         here = [one for one in names if one in named]
         if name not in here:
             yield Unusable(prefix + name, "it is called a part, and not one that there can be")
             continue
         if name != here[0]:
             continue
-        if missing := count - len(here):
-            yield Unusable(prefix + names[0], f"{missing} of its {count} parts are missing")
+        if missing := len(names) - len(here):
+            yield Unusable(prefix + names[0], f"{missing} of its {len(names)} parts are missing")
         else:
             yield measured(prefix + name, [named[one] for one in names])
 

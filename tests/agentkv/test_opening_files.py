@@ -1,0 +1,72 @@
+"""GGUF files are opened where torch, transformers and ExecuTorch's Python are not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from agentkv_runtime.folder import read_model_folder
+from gguf import GGMLQuantizationType as Q
+
+from tests.models import VOCAB_SIZE
+from tests.runtime.gguf import tiny_files
+from tests.runtime.gguf.rows import ARCHITECTURES
+from tests.runtime.sources.gguf_files import tiny_file
+
+SCRIPT = """
+import sys, asyncio
+import agentkv as kv
+
+async def main():
+    async with kv.Context.open(sys.argv[1], capacity=64) as ctx:
+        branch = await ctx.branch([5, 6, 7])
+        print(list((await branch.generate(max_tokens=8)).tokens), ctx.model_info.quantization)
+
+try:
+    asyncio.run(main())
+except kv.ModelError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Of a process, and of those that it starts, that has no torch."""
+    without = tmp_path / "without"
+    without.mkdir()
+    for name in ("torch", "transformers", "executorch", "torchao"):
+        (without / f"{name}.py").write_text(f"raise ImportError('no {name} here', name='{name}')\n")
+    return {**os.environ, "PYTHONPATH": str(without), "AGENTKV_HOME": str(tmp_path / "home")}
+
+
+def said_by(path: Path, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-c", SCRIPT, str(path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=path.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_file_opens_without_torch_and_is_laid_out_once(tmp_path: Path, environment: dict[str, str]) -> None:
+    path, _ = tiny_file(tmp_path, "llama", Q.Q4_0)
+    first = said_by(path, environment)
+    assert first.endswith(" file")
+    (manifest,) = (tmp_path / "home" / "models").glob("*/*/agentkv.json")
+    written = manifest.parent / "model.pte"
+    before = written.stat()
+    assert said_by(path, environment) == first
+    assert written.stat() == before
+    assert json.loads(manifest.read_text())["exported_with"].keys() == {"agentkv-sdk"}
+    assert read_model_folder(manifest.parent).manifest.weight_types["model.layers.0.self_attn.q_proj"] == "q4_0"
+
+
+def test_a_file_that_needs_torch_says_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:
+    row = ARCHITECTURES["gpt2"]
+    path = tmp_path / "model.gguf"
+    tiny_files.write_file(path, row, tiny_files.tiny_model(row, vocab_size=VOCAB_SIZE), Q.Q8_0)
+    said = said_by(path, environment)
+    assert "torch is not installed: pip install torch==2.13.0, then pip install 'agentkv-sdk[export]'" in said
+    assert not list((tmp_path / "home" / "models").glob("*/*"))

@@ -125,10 +125,11 @@ def test_parts_are_one_model(user_home: Path) -> None:
     assert complaint(LMStudio()) == "a/b/big-00001-of-00003.gguf: 2 of its 3 parts are missing"
 
 
+
 @pytest.mark.parametrize("name", ["big-00005-of-00002.gguf", "big-00000-of-00000.gguf"])
-def test_parts_that_cannot_be_are_said_to_be(user_home: Path, name: str) -> None:
-    write(user_home / ".lmstudio/models/a/b" / name)
-    assert complaint(LMStudio()) == f"a/b/{name}: it is called a part, and not one that there can be"
+def test_parts_that_cannot_be_are_whole_models(user_home: Path, name: str) -> None:
+    file = write(user_home / ".lmstudio/models/a/b" / name)
+    assert list(LMStudio().models()) == [Found(f"a/b/{name}", file, len(GGUF))]
 
 
 def test_the_hubs_cache_has_files_and_folders(user_home: Path) -> None:

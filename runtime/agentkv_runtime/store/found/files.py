@@ -51,9 +51,6 @@ def gguf_models(files: Iterable[Path], prefix: str = "") -> Iterator[Found | Unu
     for name, path in named.items():
         names = [part.name for part in part_paths(path)]
         here = [one for one in names if one in named]
-        if name not in here:
-            yield Unusable(prefix + name, "it is called a part, and not one that there can be")
-            continue
         if name != here[0]:
             continue
         if missing := len(names) - len(here):

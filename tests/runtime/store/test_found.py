@@ -125,7 +125,6 @@ def test_parts_are_one_model(user_home: Path) -> None:
     assert complaint(LMStudio()) == "a/b/big-00001-of-00003.gguf: 2 of its 3 parts are missing"
 
 
-
 @pytest.mark.parametrize("name", ["big-00005-of-00002.gguf", "big-00000-of-00000.gguf"])
 def test_parts_that_cannot_be_are_whole_models(user_home: Path, name: str) -> None:
     file = write(user_home / ".lmstudio/models/a/b" / name)

@@ -104,6 +104,7 @@ def rm(
 ) -> None:
     """Remove every export of a model, and its GGUF file. What else was downloaded stays in the hub's own cache."""
     from agentkv_runtime.errors import StoreError
+    from agentkv_runtime.printable import path_text
     from agentkv_runtime.store.entries import named, remove
     from agentkv_runtime.store.found.hub_cache import remove_cached
     from agentkv_runtime.store.found.stores import is_stored
@@ -112,7 +113,7 @@ def rm(
     with reporting():
         name = canonical(name)
         if not named(name) and os.path.lexists(name):
-            name = str(Path(name).resolve())  # exports of folders go by their whole path
+            name = path_text(Path(name).resolve())  # exports of folders go by their whole path
         found = named(name)
         file = None if is_stored(name) else file_called(name)
         if not found and file is None:

@@ -23,6 +23,10 @@ _HARMLESS = {
 """What changes no number, or what says how a file was made."""
 
 
+_MOST = 1 << 30
+"""Sums of two such numbers are still C's int."""
+
+
 class Keys:
     """The keys below the architecture's name. Everything here raises GGUFError for a value of the wrong kind."""
 
@@ -37,7 +41,7 @@ class Keys:
         return self.file.metadata.get(f"{self.architecture}.{key}", default)
 
     def whole(self, key: str, default: int | None = None) -> int:
-        """A whole number, at least 0. A list of numbers that are all the same counts as that number."""
+        """A whole number from 0 to 2^30. A list of numbers that are all the same counts as that number."""
         value = self.value(key, default)
         if value is None:
             raise GGUFError(f"{self.file.path}: has no {self.architecture}.{key}. Convert the model again")
@@ -45,8 +49,8 @@ class Keys:
             if any(each != value[0] for each in value):
                 self.unsupported(f"{key} differs from layer to layer")
             value = value[0]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            self._wrong(key, value, "a whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+            self._wrong(key, value, f"a whole number from 0 to {_MOST}")
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -58,11 +62,11 @@ class Keys:
             self._wrong(key, value, "a number")
         return float(value)
 
-    def positive(self, key: str, default: float) -> float:
-        """A finite number above 0."""
+    def base(self, key: str, default: float) -> float:
+        """What the frequencies of rotations are powers of: a number above 1."""
         value = self.number(key, default)
-        if value <= 0:
-            self._wrong(key, value, "above 0")
+        if value <= 1:
+            self._wrong(key, value, "above 1")
         return value
 
     def numbers(self, key: str, count: int) -> list[float]:

@@ -25,6 +25,7 @@ _FACTORS = ("rope.scaling.factor", "rope.scale_linear")
 _LOW, _HIGH, _ORIGINAL = 1.0, 4.0, 8192
 """Of Llama 3: turns within the original context up to which frequencies are slow, and from which they are fast."""
 _THETA = 10000.0
+_LEAST = 1e-6  # of factors: positions divided by less are no floats any more
 
 
 def rope_parameters(keys: Keys, head_dim: int, partial: bool = False) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def rope_parameters(keys: Keys, head_dim: int, partial: bool = False) -> dict[st
 
     Raises UnsupportedModelError for what transformers does not compute, GGUFError for numbers that are none.
     """
-    rules = {"rope_theta": keys.positive("rope.freq_base", _THETA), **_scaling(keys, _turned(keys, head_dim, partial))}
+    rules = {"rope_theta": keys.base("rope.freq_base", _THETA), **_scaling(keys, _turned(keys, head_dim, partial))}
     turned = _turned(keys, head_dim, partial)
     if partial:
         rules["partial_rotary_factor"] = turned / head_dim
@@ -75,7 +76,11 @@ def _check_plain(keys: Keys, magnitude: float) -> None:
 def _factor(keys: Keys) -> float:
     """What positions are divided by; 1 where nothing is scaled."""
     factor = next((value for key in _FACTORS if (value := keys.value(key)) is not None), 1)
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+    if (
+        isinstance(factor, bool)
+        or not isinstance(factor, int | float)
+        or not (factor == 0 or _LEAST < factor < math.inf)
+    ):
         raise GGUFError(
             f"{keys.file.path}: its rotary positions are scaled by {factor!r:.40}, which is no factor. Convert it again"
         )
@@ -83,7 +88,7 @@ def _factor(keys: Keys) -> float:
 
 
 def _yarn(keys: Keys, factor: float, magnitude: float) -> dict[str, Any]:
-    original = keys.whole("rope.scaling.original_context_length", keys.whole("context_length"))
+    original = _original(keys, keys.whole("context_length"))
     rules: dict[str, Any] = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
     if keys.number("rope.scaling.yarn_ext_factor", 1.0) != 1:
         keys.unsupported("yarn extrapolates by another factor than 1")
@@ -101,6 +106,17 @@ def _yarn(keys: Keys, factor: float, magnitude: float) -> dict[str, Any]:
     return rules
 
 
+def _original(keys: Keys, default: int | None = None) -> int:
+    """Positions that a model was trained on before its rotations were stretched."""
+    original = keys.whole("rope.scaling.original_context_length", default)
+    if original < 2:
+        raise GGUFError(
+            f"{keys.file.path}: its rotary positions are scaled from {original} positions on, which are no context. "
+            "Convert it again"
+        )
+    return original
+
+
 def _length(factor: float, multiplier: float) -> float:
     """What yarn scales rotations by."""
     return 0.1 * multiplier * math.log(factor) + 1 if factor > 1 else 1.0
@@ -111,7 +127,7 @@ def _llama3(keys: Keys, turned: int) -> dict[str, Any]:
     factors = _factors(keys, "rope_freqs.weight", turned)
     if np.all(factors == 1):
         return {"rope_type": "default"}
-    theta, factor = keys.positive("rope.freq_base", _THETA), float(factors.max())
+    theta, factor = keys.base("rope.freq_base", _THETA), float(factors.max())
     if not np.allclose(_llama3_factors(theta, turned, factor), factors, rtol=1e-4, atol=0):
         keys.unsupported("rotary frequencies are divided by another rule than Llama 3's")
     return {
@@ -133,15 +149,15 @@ def _llama3_factors(theta: float, turned: int, factor: float) -> Floats:
 def _longrope(keys: Keys, turned: int, magnitude: float) -> dict[str, Any]:
     """Phi's: factors for texts within the original context, and others for longer ones."""
     long, short = (_factors(keys, f"rope_factors_{length}.weight", turned) for length in ("long", "short"))
-    original = keys.whole("rope.scaling.original_context_length")
+    original = _original(keys)
     rules = {
         "rope_type": "longrope",
         "long_factor": long.tolist(),
         "short_factor": short.tolist(),
         "original_max_position_embeddings": original,
     }
-    ratio = keys.whole("context_length") / max(original, 2)
-    usual = math.sqrt(1 + math.log(ratio) / math.log(max(original, 2))) if ratio > 1 else 1.0
+    ratio = keys.whole("context_length") / original
+    usual = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1 else 1.0
     stated = keys.value("rope.scaling.attn_factor")
     return (
         rules

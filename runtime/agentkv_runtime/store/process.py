@@ -22,11 +22,14 @@ from agentkv_runtime.store.making import export_once
 
 __all__ = ["main"]
 
+_TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the last when its terminal is closed
+
 
 def main() -> int:
     """Does what the request says; returns the exit status."""
-    for told in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(told, _stop)
+    for told in _TOLD:
+        if told != signal.SIGHUP or signal.getsignal(told) != signal.SIG_IGN:  # it is ignored under nohup
+            signal.signal(told, _stop)
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what anybody else prints is none of them
     request = json.loads(sys.argv[1])
@@ -56,7 +59,7 @@ def _say(lines: IO[str], kind: str, what: str | float) -> None:
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
-    for told in (signal.SIGTERM, signal.SIGINT):
+    for told in _TOLD:
         signal.signal(told, signal.SIG_IGN)  # once is enough: the second would meet the cleaning up
     raise KeyboardInterrupt
 

@@ -52,11 +52,14 @@ SCALINGS: list[tuple[dict[str, Any], Rules | type[Exception], str]] = [
     ({"rope.scaling.attn_factor": 1.2}, UnsupportedModelError, r"attn_factor is 1\.2"),
     ({"rope.scaling.factor": -2.0}, GGUFError, r"-2\.0, which is no factor"),
     ({"rope.scaling.factor": math.nan}, GGUFError, "nan, which is no factor"),
+    ({"rope.scaling.factor": 1e-45}, GGUFError, "1e-45, which is no factor"),
+    ({**STATED, "rope.freq_base": 1.0}, GGUFError, r"rope\.freq_base is 1\.0, and must be above 1"),
+    ({**STATED, "rope.scaling.original_context_length": 0}, GGUFError, "from 0 positions on"),
     ({"rope.scale_linear": math.inf}, GGUFError, "inf, which is no factor"),
     ({"rope.scale_linear": "2"}, GGUFError, "'2', which is no factor"),
     ({"rope.scale_linear": True}, GGUFError, "True, which is no factor"),
-    ({"rope.freq_base": 0.0}, GGUFError, r"rope\.freq_base is 0\.0, and must be above 0"),
-    ({"rope.freq_base": -10000.0}, GGUFError, r"rope\.freq_base is -10000\.0, and must be above 0"),
+    ({"rope.freq_base": 0.0}, GGUFError, r"rope\.freq_base is 0\.0, and must be above 1"),
+    ({"rope.freq_base": -10000.0}, GGUFError, r"rope\.freq_base is -10000\.0, and must be above 1"),
     ({"rope.dimension_count": 64}, UnsupportedModelError, "64 of 128 numbers of a head are turned"),
 ]
 

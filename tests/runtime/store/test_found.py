@@ -125,6 +125,12 @@ def test_parts_are_one_model(user_home: Path) -> None:
     assert complaint(LMStudio()) == "a/b/big-00001-of-00003.gguf: 2 of its 3 parts are missing"
 
 
+@pytest.mark.parametrize("name", ["big-00005-of-00002.gguf", "big-00000-of-00000.gguf"])
+def test_parts_that_cannot_be_are_whole_models(user_home: Path, name: str) -> None:
+    file = write(user_home / ".lmstudio/models/a/b" / name)
+    assert list(LMStudio().models()) == [Found(f"a/b/{name}", file, len(GGUF))]
+
+
 def test_the_hubs_cache_has_files_and_folders(user_home: Path) -> None:
     link = hub_file(user_home, "owner/model-GGUF", "Q4/model.gguf")
     hub_file(user_home, "owner/talks", "config.json", json.dumps({"architectures": ["LlamaForCausalLM"]}).encode())
@@ -161,6 +167,15 @@ def test_what_is_removed_from_the_hubs_cache_is_gone_under_every_commit(user_hom
     remove_cached(second)
     assert not any(os.path.lexists(path) for path in (first, second, blob))
     assert other.is_file()
+
+
+def test_what_lies_outside_of_the_hubs_cache_is_not_removed(user_home: Path) -> None:
+    link = hub_file(user_home, "owner/model", "model.gguf")
+    link.unlink()
+    link.symlink_to(write(user_home / "mine.gguf"))
+    remove_cached(link)
+    assert not os.path.lexists(link)
+    assert (user_home / "mine.gguf").is_file()
 
 
 def link_to_itself(path: Path) -> None:

@@ -124,11 +124,19 @@ def test_an_entry_says_which_adapter_was_merged_into_it(tiny_hf_folder: FolderFa
     assert make(source, "tiny").adapter == ""
 
 
-@pytest.mark.parametrize("step", ["looking at the files", "loading torch", "loading the model", "tracing the model"])
-def test_told_to_stop_it_leaves_nothing(tiny_hf_folder: FolderFactory, step: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("looking at the files", signal.SIGINT),
+        ("loading torch", signal.SIGHUP),
+        ("loading the model", signal.SIGTERM),
+        ("tracing the model", signal.SIGINT),
+    ],
+)
+def test_told_to_stop_it_leaves_nothing(tiny_hf_folder: FolderFactory, step: str, told: signal.Signals) -> None:
     process = child(tiny_hf_folder("llama", layers=1))
     until(process, "progress", step)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(told)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 130, complained
     assert left_behind() == []

@@ -137,7 +137,7 @@ _OLMO2 = Architecture("olmo2", _OLMO2_LAYOUT, attention_bias)
 
 def _olmo3_settings(keys: Keys, sizes: Sizes) -> Config:
     whole = rope_parameters(keys, sizes.head_dim)
-    local = keys.positive("rope.freq_base_swa", whole["rope_theta"])
+    local = keys.base("rope.freq_base_swa", whole["rope_theta"])
     return attention_bias(keys, sizes) | {
         "sliding_window": keys.whole("attention.sliding_window"),
         "layer_types": layer_types(keys, sizes.layers, 4),
@@ -204,7 +204,7 @@ def _gemma2_settings(keys: Keys, sizes: Sizes) -> Config:
 
 def _gemma3_settings(keys: Keys, sizes: Sizes) -> Config:
     window = keys.whole("attention.sliding_window", 0)
-    local = keys.positive("rope.freq_base_swa", 10000.0)
+    local = keys.base("rope.freq_base_swa", 10000.0)
     return {
         # Only the largest, which has 62 layers, scales by another number than its heads have.
         "query_pre_attn_scalar": sizes.hidden // sizes.heads if sizes.layers == 62 else sizes.head_dim,

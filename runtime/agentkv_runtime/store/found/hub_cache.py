@@ -54,13 +54,14 @@ def cached_file(name: Name) -> Path | None:
 
 
 def remove_cached(path: Path) -> None:
-    """Removes a file of a snapshot, and everything that is the same file. Raises OSError."""
+    """Removes a file of a snapshot, and everything of its repository that is the same file. Raises OSError."""
     blob = Path(os.path.realpath(path))
     repository = next((folder for folder in path.parents if folder.name.startswith(_PREFIX)), None)
     for link in list((repository / "snapshots").rglob(path.name)) if repository else [path]:
         if os.path.realpath(link) == str(blob):
             link.unlink()
-    blob.unlink(missing_ok=True)
+    if repository is None or blob.is_relative_to(os.path.realpath(repository)):  # no link leads to somebody's own file
+        blob.unlink(missing_ok=True)
 
 
 def _root() -> Path | None:

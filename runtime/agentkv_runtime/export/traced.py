@@ -46,8 +46,8 @@ def trace_program(
         except ImportError as error:
             kind = read_object(source.described / "config.json", ExportError).get("model_type")
             raise ExportError(
-                f"{source.weights}: models of type {kind} are traced with torch ({', '.join(FAMILIES)} are not, as GGUF "
-                f"files in their own blocks). {needs(error.name or error)}"
+                f"{source.weights}: models of type {kind} are traced with torch ({', '.join(FAMILIES)} as GGUF files "
+                f"in their own blocks are not). {needs(error.name or error)}"
             ) from error
 
 

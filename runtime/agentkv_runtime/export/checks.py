@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -23,6 +24,11 @@ def disk_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ExportError(
+                f"{out}: its disk is full. An export takes about as many bytes as the weights that go into it: make room, "
+                "or give another place (AGENTKV_HOME is that of models that are opened). Nothing was exported"
+            ) from error
         raise ExportError(f"{error.filename or out}: {error.strerror or error}. Nothing was exported") from error
 
 

@@ -136,15 +136,12 @@ class _Tables:
         return int(self.builder.EndObject())
 
 
-def pack_program(program: Program, base: int = 0) -> bytes:
-    """The header, whose size does not depend on the numbers in it; the first segment begins at `base` bytes."""
+def pack_program(program: Program, base: int) -> bytes:
+    """The header, whose size does not depend on the offsets in it; the first segment begins at `base` bytes."""
     tables = _Tables()
     plans = [_forward(tables, program)]
     plans += [_constant(tables, name, value) for name, value in program.constants.items()]
-    segments = [
-        tables.table(("Uint64", each.offset), ("Uint64", each.size)) if each.offset else _first(tables, each)
-        for each in program.segments
-    ]
+    segments = [tables.table(("Uint64", each.offset), ("Uint64", each.size)) for each in program.segments]
     named = [tables.table(tables.text(name), ("Uint32", index)) for name, index in program.named.items()]
     root = tables.table(
         None,  # version 0
@@ -158,10 +155,6 @@ def pack_program(program: Program, base: int = 0) -> bytes:
     )
     tables.builder.Finish(root, file_identifier=_IDENTIFIER)
     return _extended(bytes(tables.builder.Output()), program, base)
-
-
-def _first(tables: _Tables, segment: Segment) -> int:
-    return tables.table(None, ("Uint64", segment.size))
 
 
 def _none(tables: _Tables, dtype: type[np.generic]) -> int:

@@ -83,13 +83,13 @@ class _Layout:
     def __post_init__(self) -> None:
         placeholders = [(f"{i:071}", Segment(1, 1)) for i in range(len(self.distinct))]
         self.blobs = self._blobs()
-        self.base = _aligned(len(self._header(placeholders)), pte.HEADER_ALIGNMENT)
+        self.base = _aligned(len(self._header(placeholders, base=0)), pte.HEADER_ALIGNMENT)
         self.weights_at = self.base + _aligned(self.blobs[-1].offset + self.blobs[-1].size, _PAGE)
 
     def write_front(self, file: BinaryIO, named: list[tuple[str, Segment]]) -> None:
         """Writes what stands before the weights, which have their names now."""
         file.seek(0)
-        file.write(self._header(named))
+        file.write(self._header(named, self.base))
         for region, segment in zip(self.regions, self.blobs, strict=True):
             file.seek(self.base + segment.offset)
             file.write(region.pack())
@@ -102,7 +102,7 @@ class _Layout:
             at = _aligned(at + found[-1].size, _BLOB_ALIGNMENT)
         return found
 
-    def _header(self, named: list[tuple[str, Segment]]) -> bytes:
+    def _header(self, named: list[tuple[str, Segment]], base: int) -> bytes:
         metadata = self.decoder.metadata
         hidden, vocab = self.decoder.hidden_size, self.decoder.vocab_size
         rows = 4 * hidden * self.max_tokens
@@ -135,7 +135,7 @@ class _Layout:
             segments=[*self.blobs, *(segment for _, segment in named)],
             named={name: len(self.blobs) + i for i, (name, _) in enumerate(named)},
         )
-        return pte.pack_program(program, self.base if hasattr(self, "base") else 0)
+        return pte.pack_program(program, base)
 
 
 def _append(file: BinaryIO, weight: Blocks, packing: ThreadPoolExecutor, named: dict[str, Segment], base: int) -> str:

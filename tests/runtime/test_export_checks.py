@@ -14,8 +14,8 @@ from agentkv_runtime.export.checks import disk_errors
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (errno.ENOSPC, "its disk is full. An export takes about as many bytes as the weights"),
-        (errno.EDQUOT, "its disk is full. An export takes about as many bytes as the weights"),
+        (errno.ENOSPC, "its disk is full. An export takes about as many bytes as its weights"),
+        (errno.EDQUOT, "its disk is full. An export takes about as many bytes as its weights"),
         (errno.EACCES, "inside: Permission denied. Nothing was exported"),
     ],
 )

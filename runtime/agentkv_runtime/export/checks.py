@@ -26,7 +26,7 @@ def disk_errors(out: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ExportError(
-                f"{out}: its disk is full. An export takes about as many bytes as the weights that go into it: make room, "
+                f"{out}: its disk is full. An export takes about as many bytes as its weights: make room, "
                 "or give another place (AGENTKV_HOME is that of models that are opened). Nothing was exported"
             ) from error
         raise ExportError(f"{error.filename or out}: {error.strerror or error}. Nothing was exported") from error

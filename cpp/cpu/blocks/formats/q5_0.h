@@ -11,7 +11,7 @@ inline void take_five_bits(const std::uint8_t* high, const std::uint8_t* low, st
     std::uint64_t eight;
     std::memcpy(&eight, codes + 8 * i, sizeof(eight));
     const std::uint64_t apart = high[i] * 0x0101010101010101u & 0x8040201008040201u;
-    eight |= (apart + 0x7f7f7f7f7f7f7f7fu >> 7 & 0x0101010101010101u) << 4;
+    eight |= ((apart + 0x7f7f7f7f7f7f7f7fu) >> 7 & 0x0101010101010101u) << 4;
     std::memcpy(codes + 8 * i, &eight, sizeof(eight));
   }
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 from agentkv_runtime.errors import StoreError
 from agentkv_runtime.store.home import home
 
-__all__ = ["remembered_fingerprint"]
+__all__ = ["remember_fingerprint", "remembered_fingerprint"]
 
 _SETTLED_NS = 2_000_000_000
 """A file that changed within so many nanoseconds may change again without another time stamp, as git has it too."""
@@ -35,6 +35,13 @@ def remembered_fingerprint(path: Path, read: Callable[[Path], str]) -> str:
     if _state(path) == state and state[-1] + _SETTLED_NS < time.time_ns():
         _write(note, state, fingerprint)
     return fingerprint
+
+
+def remember_fingerprint(path: Path, fingerprint: str) -> None:
+    """Notes the fingerprint of a file that this process wrote, in a place where nobody else writes."""
+    state, note = _state(path), _note(path)
+    if state is not None and note is not None:
+        _write(note, state, fingerprint)
 
 
 def _state(path: Path) -> list[int] | None:

@@ -11,7 +11,7 @@ from agentkv_runtime import verified
 from agentkv_runtime.errors import ModelFolderError
 from agentkv_runtime.folder import file_fingerprint, read_model_folder
 from agentkv_runtime.programs import load_folder
-from agentkv_runtime.verified import remembered_fingerprint
+from agentkv_runtime.verified import remember_fingerprint, remembered_fingerprint
 
 import agentkv as kv
 
@@ -117,3 +117,13 @@ def test_a_program_that_was_damaged_since_is_refused(tmp_path: Path) -> None:
 
 def _notes() -> list[Path]:
     return sorted((Path(os.environ["AGENTKV_HOME"]) / "verified").iterdir())
+
+
+def test_what_was_written_here_is_not_read_until_somebody_touches_it(file: Path) -> None:
+    remember_fingerprint(file, file_fingerprint(file))
+    read = Reader()
+    assert remembered_fingerprint(file, read) == file_fingerprint(file)
+    assert read.reads == 0
+    file.write_bytes(b"any bytes!")
+    assert remembered_fingerprint(file, read) == file_fingerprint(file)
+    assert read.reads == 1

@@ -14,12 +14,14 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_source, disk_errors
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.target import choose_target, usual_quantization
+from agentkv_runtime.folder import MODEL_NAME, read_model_folder
 from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
 from agentkv_runtime.notes import shown_by
 from agentkv_runtime.staging import install, staged
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, clear, entry_at, models_folder
 from agentkv_runtime.store.home import locked
+from agentkv_runtime.verified import remember_fingerprint
 
 __all__ = ["export_once", "find_export", "options_for"]
 
@@ -123,6 +125,7 @@ def _made(
             raise ExportError(f"{source}: changed while it was exported. Export it again when it is whole")
         entry.write(staging)
         install(staging, entry.place, (), "")
+    remember_fingerprint(entry.path / MODEL_NAME, read_model_folder(entry.path).manifest.fingerprint)
     return entry.called(name, commit)
 
 

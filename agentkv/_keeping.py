@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ._inputs import checked_count, checked_path
+from ._offloading import Aside, InFile, InMemory  # here: a verb may find no file to be opened any more
+from ._saving import Progress, Saved, save_branches
 
 if TYPE_CHECKING:
     from ._branch import Branch
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from ._loading import Loaded
     from ._loop import StepLoop
     from ._record import BranchRecord
-    from ._saving import Progress, Saved
 
 
 class Keeping:
@@ -50,8 +51,6 @@ class Keeping:
             SnapshotError: the file cannot be written.
             InvalidInput: `shareable` on another backend than the CPU's.
         """
-        from ._saving import save_branches
-
         self._check()
         return await save_branches(self._home, path, {"branch": cast("Branch", self)}, shareable, progress)
 
@@ -69,8 +68,6 @@ class Keeping:
             BranchBusy: the branch runs something.
             SnapshotError: the file cannot be written; the branch stays in the cache.
         """
-        from ._offloading import Aside, InFile, InMemory
-
         self._check_free()
         place = None if folder is None else checked_path(folder, "folder", "a folder")
         if self._history.aside is not None:

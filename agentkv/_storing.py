@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from ._branch import Branch
 from ._inputs import checked_bool, checked_path
+from ._loading import Loading  # here: a verb may find no file to be opened any more
+from ._saving import Progress, Saved, save_branches
 
 if TYPE_CHECKING:
     from ._home import Home
     from ._loop import StepLoop
-    from ._saving import Progress, Saved
 
 
 class Storing:
@@ -43,8 +44,6 @@ class Storing:
             SnapshotError: the file cannot be written; what was there is unchanged.
         """
         self._loop.check_open()
-        from ._saving import save_branches
-
         return await save_branches(self._home, path, branches, shareable, progress)
 
     async def load(
@@ -88,6 +87,4 @@ class Storing:
     ) -> dict[str, Branch]:
         self._loop.check_open()
         file, mapped = checked_path(path, "path", "a file"), checked_bool(shared, "shared")
-        from ._loading import Loading
-
         return await Loading(self._home, file, mapped, checked_bool(recompute, "recompute"), progress).run(one=one)

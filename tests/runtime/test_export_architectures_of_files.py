@@ -36,8 +36,8 @@ FILES = [
 def test_a_file_is_run_in_its_own_blocks(tmp_path: Path, name: str, qtype: Q, odd: str) -> None:
     row, path = ARCHITECTURES[name], tmp_path / "model.gguf"
     write_file(path, row, tiny_model(row, vocab_size=VOCAB_SIZE), qtype)
-    with described(path) as folder, torch.no_grad():
-        want = load_gguf(path, folder)(torch.tensor(TOKENS)[None]).logits[0].numpy()
+    with described(path) as words, torch.no_grad():
+        want = load_gguf(path, words.folder)(torch.tensor(TOKENS)[None]).logits[0].numpy()
     exported = export_folder(path, tmp_path / "out", max_tokens=64, max_logits=64)
     assert exported.manifest.quantization == "file"
     assert set(exported.manifest.weight_types.values()) <= {qtype.name.lower(), "f32"}

@@ -22,7 +22,7 @@ from ._home import Home
 from ._inputs import Prompt, checked_count, checked_path
 from ._log import log
 from ._loop import StepLoop
-from ._model import EngineHost, OpenModel, located, open_model
+from ._model import EngineHost, OpenModel, is_here, located, open_model
 from ._model_info import ModelInfo
 from ._opening import opening, sync_of
 from ._options import MOST_POSITIONS, Options
@@ -131,7 +131,8 @@ class Context(Storing, Connecting):
             quant=quant,
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
-        options = await to_thread.run_sync(located, options)
+        if not is_here(options):
+            options = await to_thread.run_sync(located, options)
         if needs_export(options):
             options = replace(options, path=await exported(options), quant=None)
         async with cls._running(lambda _: open_model(options), policy) as context:

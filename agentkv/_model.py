@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,6 +91,11 @@ class OpenEngine:
     def close(self) -> None:
         """Lets go of what others may still refer to."""
         self.speculation.close()
+
+
+def is_here(options: Options) -> bool:
+    """Whether a path is meant, and not a name, for which other programs' stores may have to be looked through."""
+    return os.path.lexists(options.path)
 
 
 def located(options: Options) -> Options:

@@ -24,6 +24,9 @@ __all__ = ["main"]
 
 _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the last when its terminal is closed
 
+_told_to_stop: list[int] = []
+"""The signal, once there was one."""
+
 
 def main() -> int:
     """Does what the request says; returns the exit status."""
@@ -39,8 +42,8 @@ def main() -> int:
             source,
             path_text(source.resolve()),
             Options.model_validate(request["options"]),
-            progress=lambda what: _say(lines, "progress", what),
-            done=lambda share: _say(lines, "done", share),
+            progress=lambda what: _go_on(lines, "progress", what),
+            done=lambda share: _go_on(lines, "done", share),
             note=lambda what: _say(lines, "note", what),
         )
         _say(lines, "path", str(entry.path))
@@ -54,6 +57,12 @@ def main() -> int:
     return 0
 
 
+def _go_on(lines: IO[str], kind: str, what: str | float) -> None:
+    if _told_to_stop:  # and a library took the interrupt for an error of its own
+        raise KeyboardInterrupt
+    _say(lines, kind, what)
+
+
 def _say(lines: IO[str], kind: str, what: str | float) -> None:
     print(json.dumps({kind: what}), file=lines, flush=True)
 
@@ -61,6 +70,7 @@ def _say(lines: IO[str], kind: str, what: str | float) -> None:
 def _stop(signum: int, frame: FrameType | None) -> None:
     for told in _TOLD:
         signal.signal(told, signal.SIG_IGN)  # once is enough: the second would meet the cleaning up
+    _told_to_stop.append(signum)
     raise KeyboardInterrupt
 
 

@@ -13,8 +13,9 @@ from agentkv_runtime.manifest import MANIFEST_NAME
 from agentkv_runtime.sources.source import is_gguf
 from agentkv_runtime.staging import holds_nothing
 
-__all__ = ["check_rows", "check_source", "check_target", "check_torch", "disk_errors", "needs"]
+__all__ = ["check_rows", "check_source", "check_target", "check_torch", "check_value", "disk_errors", "needs"]
 
+_MOST_OF_A_VALUE = 4 << 30  # bytes; models stay far below unless their bounds are strange
 _MOST_ROWS = 8192
 
 
@@ -40,6 +41,15 @@ def check_rows(max_tokens: int, max_logits: int) -> None:
                 f"{name} is {value}, but it must be 2 to {_MOST_ROWS}: memory for so many rows is reserved when the "
                 "program is loaded, and longer prompts take several forwards anyway"
             )
+
+
+def check_value(holder: str, size: int, bound: str, rows: int) -> None:
+    """Raises ExportError, naming rows that fit, where a value of `size` bytes at `rows` of a bound takes over 4 GiB."""
+    if size > _MOST_OF_A_VALUE:
+        raise ExportError(
+            f"{holder} holds a value of {size / 2**30:.1f} GiB. With {bound} {max(2, rows * _MOST_OF_A_VALUE // size)} "
+            "it would take 4 GiB or less"
+        )
 
 
 def check_source(src: Path) -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from agentkv_runtime.manifest import FeatureInfo
 from agentkv_runtime.metadata import KvCacheMetadata
 
-__all__ = ["Made", "WeightFacts"]
+__all__ = ["EMBEDDING_TITLE", "Made", "WeightFacts"]
+
+EMBEDDING_TITLE = "the embedding"
+"""What stands for the token embedding among names of layers."""
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from torch import SymInt, Tensor, fx
 from torch.export import ExportedProgram
 
-from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.checks import check_value
 
 __all__ = ["check_memory"]
-
-_MOST = 4 << 30  # bytes of one value; models stay far below unless their bounds are strange
 
 
 def _bytes(value: object, bounds: dict[object, int]) -> int:
@@ -45,8 +43,5 @@ def check_memory(name: str, traced: ExportedProgram, max_tokens: int, max_logits
         ((_bytes(node.meta.get("val"), bounds), node) for node in traced.graph.nodes if node.op == "call_function"),
         key=lambda each: each[0],
     )
-    if size > _MOST:
-        raise ExportError(
-            f"{name}: with max_tokens {max_tokens} and max_logits {max_logits}, {_module(node)} holds a value of"
-            f" {size / 2**30:.1f} GiB. With max_tokens {max(2, max_tokens * _MOST // size)} it would take 4 GiB or less"
-        )
+    holder = f"{name}: with max_tokens {max_tokens} and max_logits {max_logits}, {_module(node)}"
+    check_value(holder, size, "max_tokens", max_tokens)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.export.made import EMBEDDING_TITLE
 from agentkv_runtime.manifest import Quantization, Scales
 
 if TYPE_CHECKING:
@@ -19,8 +20,7 @@ __all__ = ["AUTO", "EMBEDDING", "QuantizationError", "Recipe", "embedding_scale"
 AUTO = "auto"
 """In the place of a pattern: the layers whose weights lose most, as far as they are a sixteenth of all."""
 
-EMBEDDING = "the embedding"
-"""What stands for the token embedding among names of layers."""
+EMBEDDING = EMBEDDING_TITLE
 
 
 @dataclass(frozen=True)

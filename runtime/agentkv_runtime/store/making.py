@@ -14,7 +14,7 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_source, disk_errors
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.target import choose_target, usual_quantization
-from agentkv_runtime.folder import MODEL_NAME, read_model_folder
+from agentkv_runtime.folder import MODEL_NAME
 from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
 from agentkv_runtime.notes import shown_by
 from agentkv_runtime.staging import install, staged
@@ -109,7 +109,7 @@ def _made(
         adapter=_adapter_digest(adapter),
     )
     with staged(entry.place) as staging:
-        export_folder(
+        folder = export_folder(
             source,
             staging / entry.folder,
             backend=options.backend,
@@ -125,7 +125,7 @@ def _made(
             raise ExportError(f"{source}: changed while it was exported. Export it again when it is whole")
         entry.write(staging)
         install(staging, entry.place, (), "")
-    remember_fingerprint(entry.path / MODEL_NAME, read_model_folder(entry.path).manifest.fingerprint)
+    remember_fingerprint(entry.path / MODEL_NAME, folder.manifest.fingerprint)
     return entry.called(name, commit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from agentkv_runtime._core import block_types
+from agentkv_runtime.export.block_kinds import kind_and_bits
 from agentkv_runtime.export.cpu.block_ops import block_expert_linear, block_linear, block_lookup
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import QuantizationError, Recipe
@@ -14,28 +14,18 @@ from agentkv_runtime.hf.deferred import defer
 
 __all__ = ["BlockEmbedding", "BlockExperts", "BlockLinear", "check_blocks"]
 
-_KINDS = {kind: (name, inputs, size) for kind, name, inputs, size in block_types()}
-
 
 def check_blocks(blocks: Blocks | None, weight: torch.Tensor, name: str, recipe: Recipe) -> Blocks:
     """The blocks of a layer's weight `[O, I]` or `[E, O, I]`; the recipe notes their type, bits and bytes.
 
-    Raises QuantizationError where there are none, or of a type that kernels do not read.
+    Raises QuantizationError where there are none, ExportError for a type that kernels do not read.
     """
     if blocks is None:
         raise QuantizationError(
             f"{name} has no blocks of its own: only a GGUF file without an adapter is exported as it is. Choose bits "
             "with --quant"
         )
-    if blocks.type not in _KINDS:
-        names = ", ".join(kind for kind, _, _ in _KINDS.values())
-        raise QuantizationError(
-            f"{name} is in blocks of GGUF type {blocks.type}, which are not run as they are, only {names}. Choose bits "
-            "with --quant, which dequantises the file first"
-        )
-    kind, inputs, size = _KINDS[blocks.type]
-    recipe.kinds[name] = kind
-    recipe.bits[name] = round(8 * size / inputs)
+    recipe.kinds[name], recipe.bits[name] = kind_and_bits(name, blocks.type)
     recipe.bytes[name] = weight.shape[:-1].numel() * blocks.row_bytes
     return blocks
 

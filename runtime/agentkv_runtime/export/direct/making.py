@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
-from agentkv_runtime._core import InvalidTensor, block_types
+from agentkv_runtime._core import InvalidTensor
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.asked import Options, Source
+from agentkv_runtime.export.block_kinds import kind_and_bits
+from agentkv_runtime.export.checks import check_value
 from agentkv_runtime.export.direct.decoder import EMBEDDING, HEAD, Decoder
 from agentkv_runtime.export.direct.writing import write_program
-from agentkv_runtime.export.made import Made, WeightFacts
+from agentkv_runtime.export.made import EMBEDDING_TITLE, Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.folder import MODEL_NAME
-from agentkv_runtime.gguf.weights import RowBlocks
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 
 __all__ = ["find_decoder", "write_directly"]
 
-_KINDS = {kind: (name, inputs, size) for kind, name, inputs, size in block_types()}
-_MOST = 4 << 30  # bytes of one value, as in `export.memory`
 _TOOLS = ("agentkv-sdk",)
-_EMBEDDING_TITLE = "the embedding"
 
 
 def find_decoder(source: Source, options: Options) -> Decoder | None:
@@ -40,7 +39,8 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
     config = SimpleNamespace(**decoder.config)
     max_positions = position_limit(config, options.max_context)
     facts = _facts(decoder, source.weights)
-    _check_memory(decoder, options)
+    check_value("a layer", 4 * options.max_tokens * decoder.widest, "max_tokens", options.max_tokens)
+    check_value("the head", 4 * options.max_logits * decoder.vocab_size, "max_logits", options.max_logits)
     tell("laying out the weights")
     try:
         write_program(
@@ -67,36 +67,10 @@ def _facts(decoder: Decoder, path: Path) -> WeightFacts:
     """Of the weights as the file has them. Raises ExportError for blocks that kernels do not read."""
     facts = WeightFacts()
     for layer, blocks in decoder.layers.items():
-        name = _EMBEDDING_TITLE if layer == EMBEDDING else layer
-        facts.types[name], facts.bits[name] = _kind(name, blocks, path)
+        name = EMBEDDING_TITLE if layer == EMBEDDING else layer
+        facts.types[name], facts.bits[name] = kind_and_bits(f"{path}: {name}", blocks.type)
         if layer == HEAD and decoder.tied:  # the program has it once
             continue
-        count = 1
-        for size in blocks.shape:
-            count *= size
-        facts.counts[name] = count
-        facts.bytes[name] = count // blocks.shape[-1] * blocks.row_bytes
+        facts.counts[name] = math.prod(blocks.shape)
+        facts.bytes[name] = math.prod(blocks.shape[:-1]) * blocks.row_bytes
     return facts
-
-
-def _kind(name: str, blocks: RowBlocks, path: Path) -> tuple[str, int]:
-    if blocks.type not in _KINDS:
-        names = ", ".join(kind for kind, _, _ in _KINDS.values())
-        raise ExportError(
-            f"{path}: {name} is in blocks of GGUF type {blocks.type}, which are not run as they are, only {names}. "
-            "Choose bits with --quant, which dequantises the file first"
-        )
-    kind, inputs, size = _KINDS[blocks.type]
-    return kind, round(8 * size / inputs)
-
-
-def _check_memory(decoder: Decoder, options: Options) -> None:
-    for rows, width, title in (
-        (options.max_tokens, decoder.widest, "max_tokens"),
-        (options.max_logits, decoder.vocab_size, "max_logits"),
-    ):
-        if (size := 4 * rows * width) > _MOST:
-            raise ExportError(
-                f"{title} of {rows} takes {size / 2**30:.1f} GiB for one value. With {max(2, rows * _MOST // size)} it "
-                "would take 4 GiB or less"
-            )

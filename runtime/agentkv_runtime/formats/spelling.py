@@ -40,6 +40,8 @@ class Wanted:
     """What is around the reasoning, for models that reason."""
     in_reasoning: bool = False
     """Has the prompt opened the reasoning?"""
+    answers: bool = False
+    """Is an answer written as a call, too?"""
 
 
 class Spelling(ABC):

@@ -70,7 +70,8 @@ class Agent(Generic[Deps, Out]):
         required: tools that must have been called, and done, before an answer counts: in this order, or in any where it
             is a set. Until then messages are calls of these.
         final_tool: the tool that ends the turn: each message is a call of some tool until this one is done, and the
-            last of `max_rounds` is a call of this one. Its result is the output; where that is None, its arguments are.
+            last of `max_rounds`, and one after a message that only repeats calls, is a call of this one. Its result is
+            the output; where that is None, its arguments are.
         template: variables for the chat template, such as `{"enable_thinking": False}`.
         before_round: called with the run context before each message; what it raises ends the turn.
         after_call: called with the run context and the record of each call that ends; what it raises ends the turn.

@@ -18,12 +18,16 @@ class Repeats:
 
     So a test may be run again after an edit. A tool that is `repeatable` is never counted; a call that failed runs
     again, and is counted.
+
+    Attributes:
+        stuck: has the last message made no other calls?
     """
 
     def __init__(self) -> None:
         self._last: dict[str, Call] = {}  # of the last message that ran any, by what they say
         self._now: dict[str, Call] = {}  # of this message
         self._times: Counter[str] = Counter()  # messages that said one of the last again
+        self.stuck = False
 
     def why_not(self, request: CallRequest) -> str | None:
         """What the model reads instead of a result of a call that it makes again; None where it may run."""
@@ -52,6 +56,7 @@ class Repeats:
         worst = max(now, key=lambda said: self._times[said], default="")
         name, times = (now[worst].request.name if now else ""), self._times[worst]
         ran = {said: call for said, call in now.items() if call.finished.status != "repeated"}
+        self.stuck = bool(now) and not ran
         if ran:
             self._last = ran
             self._times = Counter({said: self._times[said] for said in ran})

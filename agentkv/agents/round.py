@@ -38,7 +38,8 @@ class Round(Generic[Out]):
         self._held = held
         self._start = len(held)
         self._conversation = held._history.conversation
-        self._context = replace(turn.desk.context, _asked_at=self._start)
+        ended = tuple(call.finished for call in turn.calls)
+        self._context = replace(turn.desk.context, calls=ended, _asked_at=self._start)
         self._desk = replace(turn.desk, context=self._context)
         self._calls: list[Call] = []  # of the message
         self._begun: set[Call] = set()

@@ -135,7 +135,7 @@ class Steering:
             given: what `tool_choice` says, of a function what it returned.
             done: the tools that were called so far, in order.
             called: has the turn made calls?
-            last: is it the last message that there may be?
+            last: is it the last message that there may be, or does the turn repeat itself?
         """
         missing = self.missing(done)
         if missing:

@@ -102,7 +102,7 @@ class Turn(Generic[Out]):
     def held(self, choice: str) -> Held:
         """What the next message is held to, where `choice` is what the turn's `tool_choice` says."""
         done = [call.finished.name for call in self.calls if call.finished.status == "done"]
-        last = self.rounds == self.agent.max_rounds
+        last = self.repeats.stuck or self.rounds == self.agent.max_rounds
         return self.steering.next(choice, [*self._done_before, *done], bool(self.calls), last)
 
     def limit(self, what: str, limit: str, advice: str = "", kind: type[LimitReached] = LimitReached) -> LimitReached:

@@ -7,6 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agentkv_runtime.formats.parsed import ParsedCall
+
     from .calling import Call
     from .calls import CallRequest
 
@@ -29,11 +31,13 @@ class Repeats:
         self._times: Counter[str] = Counter()  # messages that said one of the last again
         self.stuck = False
 
+    def has_now(self, parsed: ParsedCall) -> bool:
+        """Has this message made that call?"""
+        return _said(parsed) in self._now
+
     def why_not(self, request: CallRequest) -> str | None:
         """What the model reads instead of a result of a call that it makes again; None where it may run."""
         said = _said(request)
-        if said in self._now:
-            return "this message makes the same call twice; the result of the first one is the result of both"
         earlier = self._last.get(said)
         record = earlier.record if earlier else None
         if record is None or record.status in _MAY_END_OTHERWISE:
@@ -63,6 +67,6 @@ class Repeats:
         return name, times
 
 
-def _said(request: CallRequest) -> str:
+def _said(call: CallRequest | ParsedCall) -> str:
     """What a call says, however it is written."""
-    return json.dumps([request.name, request.arguments, request.error], sort_keys=True, default=str)
+    return json.dumps([call.name, call.arguments or {}, call.error], sort_keys=True, default=str)

@@ -51,14 +51,16 @@ class Reply:
         self._repetition = Repetition()
         self._bytes = self._home.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._calls = 0  # that were written
         self._unheard = False  # the reader has not got what it was told last
 
     async def read(self, written: Callable[[ParsedCall], None]) -> None:
-        """Generates it to its end; `written` is told of each call once it is complete, or never will be.
+        """Generates it to its end; `written` is told of each call once it is complete, or never will be. Where that
+        raises SaidTwice, the message ends before the call.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
-        turn, before, read, told = self._turn, len(self._held), 0, 0
+        turn, before, read, told, again = self._turn, len(self._held), 0, 0, False
         turn.text = ""
         prefix = self._begun()
         parser = self._home.format.parser(prefix=prefix, tools=turn.definitions)
@@ -80,6 +82,8 @@ class Reply:
                     told = read if deltas else told
                     if self._repetition.take(token.id for token in batch):
                         break
+        except SaidTwice:
+            again = True
         except BaseException:
             with suppress(FormatError):
                 rest = parser.feed(self._text(self._held._history.log[before + read :]))
@@ -87,6 +91,9 @@ class Reply:
             raise
         finally:
             turn.generated += len(self._held) - before
+        if again:
+            await self._end_early(stream, prefix, before)
+            return
         self.generation = stream.generation
         if self._repetition.period:
             self.generation = replace(self.generation, finish_reason="repetition")
@@ -94,6 +101,21 @@ class Reply:
         await self._tell(parser.end(), written)
         self.message = parser.finish()
         turn.text = self.message.content
+
+    async def _end_early(self, stream: TokenStream[Any], prefix: str, start: int) -> None:
+        """The message ends behind the calls that were written: the one after them is one of them again."""
+        parser = self._home.format.parser(prefix=prefix, tools=self._turn.definitions)
+        self._decoder.reset()
+        tokens, calls, count = self._held._history.log[start:], self._calls, 0
+        while calls:
+            deltas = parser.feed(self._text(tokens[count : count + 1]))
+            calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
+            count += 1
+        self.message = parser.finish()
+        self.generation = replace(stream._first(count), finish_reason="stop")
+        self._turn.taken_back += len(tokens) - count
+        self._turn.text = self.message.content
+        await self._held.rollback(start + count)
 
     def _begun(self) -> str:
         """What the template wrote of the message."""
@@ -134,6 +156,7 @@ class Reply:
                     await self._emit(delta)
                 case CallClosed(_, call):
                     written(call)
+                    self._calls += 1
 
     async def _emit(self, delta: TextDelta | ReasoningDelta) -> None:
         try:
@@ -177,6 +200,10 @@ class Reply:
             )
         if reason == "cancelled":
             raise BranchClosed("the branch was closed in an agent's turn; close it after the turn")
+
+
+class SaidTwice(Exception):
+    """A message makes a call that it has made."""
 
 
 class _AtTimes(Container[int]):

@@ -13,7 +13,7 @@ from .awaiting import awaited
 from .calling import Call
 from .calls import CallRequest
 from .events import Retried, RolledBack
-from .reply import Reply
+from .reply import Reply, SaidTwice
 from .steering import checked_choice
 from .step import Step
 from .together import Together
@@ -99,7 +99,12 @@ class Round(Generic[Out]):
         return reply
 
     def _written(self, parsed: ParsedCall, group: TaskGroup) -> None:
-        """A call is complete, or never will be. Those that may begin early begin here."""
+        """A call is complete, or never will be. Those that may begin early begin here.
+
+        Raises SaidTwice where the message has made it, and LimitReached where it is one too many.
+        """
+        if self._turn.repeats.has_now(parsed):
+            raise SaidTwice
         most = self._agent.max_calls
         if most is not None and len(self._turn.calls) == most:
             raise self._turn.limit(f"the turn makes more than {most} calls", "max_calls")

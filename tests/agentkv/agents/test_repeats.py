@@ -28,7 +28,10 @@ DONE, AGAIN = "done", "repeated"
         ([OSLO, STOCK, OSLO], [DONE, DONE, DONE]),
         ([[OSLO, ROME], [OSLO, ROME]], [DONE, DONE, AGAIN, AGAIN]),
         ([[OSLO, ROME], OSLO, ROME], [DONE, DONE, AGAIN, AGAIN]),
-        ([[OSLO, OSLO, OSLO]], [DONE, AGAIN, AGAIN]),
+        ([[OSLO, OSLO, OSLO]], [DONE]),  # the message ends before the second
+        ([[OSLO, ROME, OSLO, STOCK]], [DONE, DONE]),
+        ([[OSLO, ROME] * 8, STOCK], [DONE, DONE, DONE]),
+        ([["Well. ", OSLO, OSLO], ROME], [DONE, DONE]),
         ([OSLO, [OSLO, ROME], OSLO], [DONE, AGAIN, DONE, DONE]),
         ([OSLO, OSLO, OSLO, ROME, ROME, ROME], [DONE, AGAIN, AGAIN, DONE, AGAIN, AGAIN]),
     ],
@@ -110,3 +113,38 @@ def test_the_same_is_the_same_however_it_is_written() -> None:
     repeats = Repeats()
     assert repeats.end_message() == ("", 0)
     assert repeats.why_not(kv.CallRequest("c0", "f", {"a": 1, "b": 2})) is None
+
+
+@pytest.mark.parametrize("name", ["hermes", "mistral", "granite", "deepseek-v3", "pythonic", "qwen-xml"])
+async def test_a_message_ends_before_a_call_that_it_has_made(name: str) -> None:
+    """In formats with markers around all calls, too, and told or not: tokens, messages and results agree."""
+    agent = desk_agent("weather", "stock")
+    said = [OSLO, ROME, OSLO, ROME]
+    branches = []
+    for heard in (False, True):
+        async with kv.testing.replies([said, "Cold."], call_format=name) as ctx:
+            branch = await agent.trunk(ctx)
+            if heard:
+                async with agent.stream(branch, ONE_CALL) as events:
+                    async for _ in events:
+                        pass
+                run = events.run
+            else:
+                run = await agent.run(branch, ONE_CALL)
+            assert [record.status for record in run.calls] == [DONE, DONE]
+            assert [m.role for m in branch.messages[1:]] == ["user", "assistant", "tool", "tool", "assistant"]
+            made = branch.messages[2].calls
+            assert [(call.arguments, call.error) for call in made] == [
+                ({"city": "Oslo"}, None),
+                ({"city": "Rome"}, None),
+            ]
+            assert [m.call_id for m in branch.messages[3:5]] == [call.id for call in made]
+            branches.append(branch.tokens)
+    assert branches[0] == branches[1]
+
+
+async def test_a_tool_to_be_polled_may_be_called_twice_at_once() -> None:
+    agent = desk_agent(tools=[as_tool("weather", repeatable=True)])
+    async with kv.testing.replies([[OSLO, OSLO], "Cold."]) as ctx:
+        run = await agent.run(await agent.trunk(ctx), ONE_CALL)
+        assert [record.status for record in run.calls] == [DONE, DONE]

@@ -297,7 +297,8 @@ def test_a_branch_that_blocks_takes_how_a_turn_is_steered() -> None:
 async def test_a_message_makes_so_many_calls_at_most(most: int) -> None:
     agent = desk_agent("weather", max_calls_per_message=most)
     two = [kv.testing.call("weather", city=city) for city in ("Oslo", "Rome")]
-    async with kv.testing.replies([two, "Cold."][:most]) as ctx:
+    script: list[Any] = [two, "Cold."]
+    async with kv.testing.replies(script[:most]) as ctx:
         branch = await agent.trunk(ctx)
         if most == 2:
             assert len((await agent.run(branch, ONE_CALL)).calls) == 2

@@ -51,16 +51,15 @@ class Reply:
         self._repetition = Repetition()
         self._bytes = self._home.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._calls = 0  # that were written
         self._unheard = False  # the reader has not got what it was told last
 
     async def read(self, written: Callable[[ParsedCall], None]) -> None:
         """Generates it to its end; `written` is told of each call once it is complete, or never will be. Where that
-        raises SaidTwice, the message ends before the call.
+        raises EndOfCalls, the message has no more.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
-        turn, before, read, told, again = self._turn, len(self._held), 0, 0, False
+        turn, before, read, told, whole = self._turn, len(self._held), 0, 0, None
         turn.text = ""
         prefix = self._begun()
         parser = self._home.format.parser(prefix=prefix, tools=turn.definitions)
@@ -82,8 +81,8 @@ class Reply:
                     told = read if deltas else told
                     if self._repetition.take(token.id for token in batch):
                         break
-        except SaidTwice:
-            again = True
+        except EndOfCalls as end:
+            whole = end.calls
         except BaseException:
             with suppress(FormatError):
                 rest = parser.feed(self._text(self._held._history.log[before + read :]))
@@ -91,8 +90,8 @@ class Reply:
             raise
         finally:
             turn.generated += len(self._held) - before
-        if again:
-            await self._end_early(stream, prefix, before)
+        if whole is not None:
+            await self._end_behind(whole, stream, prefix, before)
             return
         self.generation = stream.generation
         if self._repetition.period:
@@ -102,11 +101,11 @@ class Reply:
         self.message = parser.finish()
         turn.text = self.message.content
 
-    async def _end_early(self, stream: TokenStream[Any], prefix: str, start: int) -> None:
-        """The message ends behind the calls that were written: the one after them is one of them again."""
+    async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
+        """The message ends behind so many calls, whatever was made after them."""
         parser = self._home.format.parser(prefix=prefix, tools=self._turn.definitions)
         self._decoder.reset()
-        tokens, calls, count = self._held._history.log[start:], self._calls, 0
+        tokens, count = self._held._history.log[start:], 0
         while calls:
             deltas = parser.feed(self._text(tokens[count : count + 1]))
             calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
@@ -156,7 +155,6 @@ class Reply:
                     await self._emit(delta)
                 case CallClosed(_, call):
                     written(call)
-                    self._calls += 1
 
     async def _emit(self, delta: TextDelta | ReasoningDelta) -> None:
         try:
@@ -202,8 +200,12 @@ class Reply:
             raise BranchClosed("the branch was closed in an agent's turn; close it after the turn")
 
 
-class SaidTwice(Exception):
-    """A message makes a call that it has made."""
+class EndOfCalls(Exception):
+    """The message ends behind so many of its calls."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(calls)
+        self.calls = calls
 
 
 class _AtTimes(Container[int]):

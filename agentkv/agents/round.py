@@ -13,7 +13,7 @@ from .awaiting import awaited
 from .calling import Call
 from .calls import CallRequest
 from .events import Retried, RolledBack
-from .reply import Reply, SaidTwice
+from .reply import EndOfCalls, Reply
 from .steering import checked_choice
 from .step import Step
 from .together import Together
@@ -101,10 +101,11 @@ class Round(Generic[Out]):
     def _written(self, parsed: ParsedCall, group: TaskGroup) -> None:
         """A call is complete, or never will be. Those that may begin early begin here.
 
-        Raises SaidTwice where the message has made it, and LimitReached where it is one too many.
+        Raises EndOfCalls where the message has made it, or where it ends the turn; LimitReached where it is one too
+        many.
         """
         if self._turn.repeats.has_now(parsed):
-            raise SaidTwice
+            raise EndOfCalls(len(self._calls))
         most = self._agent.max_calls
         if most is not None and len(self._turn.calls) == most:
             raise self._turn.limit(f"the turn makes more than {most} calls", "max_calls")
@@ -119,6 +120,8 @@ class Round(Generic[Out]):
         self._turn.calls.append(call)
         if call.begins_early:
             self._begin(call, group)
+        if self._turn.steering.is_final(parsed, self._desk.held):
+            raise EndOfCalls(len(self._calls))
 
     def _begin(self, call: Call, group: TaskGroup) -> None:
         if call not in self._begun:

@@ -17,6 +17,8 @@ from .run import MISSING
 from .run_context import RunContext
 
 if TYPE_CHECKING:
+    from agentkv_runtime.formats.parsed import ParsedCall
+
     from .agent import Agent
 
 __all__ = ["CHOICES", "Choose", "Held", "Steer", "Steering", "ToolChoice"]
@@ -148,6 +150,10 @@ class Steering:
         if last:
             return Held(self.final_tool)
         return Held("required" if given in CHOICES else given, allowed)
+
+    def is_final(self, call: ParsedCall, held: Held) -> bool:
+        """May this call end the turn, so that no other one follows it?"""
+        return call.name == self.final_tool and call.error is None and held.allows(call.name)
 
     def answer(self, calls: Iterable[CallRecord]) -> Any:
         """What the first call of the final tool that was done gave, its arguments where it gave nothing; MISSING where

@@ -236,6 +236,17 @@ async def test_an_answer_without_the_final_tool_cannot_be_written(open_desk: Ope
         assert run.output == run.calls[-1].result
 
 
+@pytest.mark.parametrize("name", ["hermes", "mistral", "deepseek-v3"])
+async def test_nothing_is_called_behind_the_final_tool(name: str) -> None:
+    agent = desk_agent("stock", "add_todo", final_tool="add_todo")
+    stock, todo = kv.testing.call("stock", product="Lumora"), kv.testing.call("add_todo", item="call Mirela")
+    async with kv.testing.replies([[stock, todo, stock]], call_format=name) as ctx:
+        branch = await agent.trunk(ctx)
+        run = await agent.run(branch, ONE_CALL)
+        assert [call.name for call in run.calls] == ["stock", "add_todo"]
+        assert [message.role for message in branch.messages[1:]] == ["user", "assistant", "tool", "tool"]
+
+
 async def test_a_final_tool_that_fails_does_not_end_the_turn() -> None:
     tried: list[str] = []
 

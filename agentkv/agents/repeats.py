@@ -38,6 +38,8 @@ class Repeats:
     def why_not(self, request: CallRequest) -> str | None:
         """What the model reads instead of a result of a call that it makes again; None where it may run."""
         said = _said(request)
+        if said in self._now:
+            return "this message makes the same call twice; the result of the first one is the result of both"
         earlier = self._last.get(said)
         record = earlier.record if earlier else None
         if record is None or record.status in _MAY_END_OTHERWISE:

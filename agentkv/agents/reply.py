@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .steering import Held
     from .turn import Turn
 
+Written = Callable[[ParsedCall, bool], None]
+
 _LOOKED_AT = 64  # so often a message is read that nobody listens to, for text that repeats itself
 _PREFIX = 64  # tokens before the message, in which a template may have begun it, with `<think>` say
 
@@ -53,13 +55,13 @@ class Reply:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._unheard = False  # the reader has not got what it was told last
 
-    async def read(self, written: Callable[[ParsedCall], None]) -> None:
-        """Generates it to its end; `written` is told of each call once it is complete, or never will be. Where that
-        raises EndOfCalls, the message has no more.
+    async def read(self, written: Written) -> None:
+        """Generates it to its end; `written` is told of each call once it is complete, or never will be, and whether
+        the message is whole by then. Where it is not and that raises EndOfCalls, the message has no more.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
-        turn, before, read, told, whole = self._turn, len(self._held), 0, 0, None
+        turn, before, read, told, calls = self._turn, len(self._held), 0, 0, None
         turn.text = ""
         prefix = self._begun()
         parser = self._home.format.parser(prefix=prefix, tools=turn.definitions)
@@ -71,7 +73,7 @@ class Reply:
                     read += len(batch)
                     deltas = list(parser.feed(self._text(token.id for token in batch)))
                     try:
-                        await self._tell(deltas, written)
+                        await self._tell(deltas, written, whole=False)
                     except BaseException:
                         if self._unheard:
                             tokens._unread(read - told)
@@ -82,7 +84,7 @@ class Reply:
                     if self._repetition.take(token.id for token in batch):
                         break
         except EndOfCalls as end:
-            whole = end.calls
+            calls = end.calls
         except BaseException:
             with suppress(FormatError):
                 rest = parser.feed(self._text(self._held._history.log[before + read :]))
@@ -90,15 +92,16 @@ class Reply:
             raise
         finally:
             turn.generated += len(self._held) - before
-        if whole is not None:
-            await self._end_behind(whole, stream, prefix, before)
+        if calls is not None:
+            await self._end_behind(calls, stream, prefix, before)
             return
         self.generation = stream.generation
         if self._repetition.period:
             self.generation = replace(self.generation, finish_reason="repetition")
         self._check_whole()
-        await self._tell(parser.end(), written)
+        await self._tell(parser.end(), written, whole=True)
         self.message = parser.finish()
+        self._home.habits.saw(self.message.calls)
         turn.text = self.message.content
 
     async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
@@ -106,11 +109,12 @@ class Reply:
         parser = self._home.format.parser(prefix=prefix, tools=self._turn.definitions)
         self._decoder.reset()
         tokens, count = self._held._history.log[start:], 0
-        while calls:
+        while calls and count < len(tokens):
             deltas = parser.feed(self._text(tokens[count : count + 1]))
             calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
             count += 1
         self.message = parser.finish()
+        self._home.habits.saw(self.message.calls)
         self.generation = replace(stream._first(count), finish_reason="stop")
         self._turn.taken_back += len(tokens) - count
         self._turn.text = self.message.content
@@ -145,7 +149,7 @@ class Reply:
         urgent = None if heard else _AtTimes(home.call_ends if turn.tools else frozenset())
         return TokenStream(self._held, request, buffer, "read" if heard else "made", urgent)
 
-    async def _tell(self, deltas: Iterable[Delta], written: Callable[[ParsedCall], None]) -> None:
+    async def _tell(self, deltas: Iterable[Delta], written: Written, *, whole: bool) -> None:
         for delta in deltas:
             match delta:
                 case TextDelta(text):
@@ -154,7 +158,7 @@ class Reply:
                 case ReasoningDelta():
                     await self._emit(delta)
                 case CallClosed(_, call):
-                    written(call)
+                    written(call, whole)
 
     async def _emit(self, delta: TextDelta | ReasoningDelta) -> None:
         try:

@@ -43,6 +43,7 @@ class Round(Generic[Out]):
         self._desk = replace(turn.desk, context=self._context)
         self._calls: list[Call] = []  # of the message
         self._begun: set[Call] = set()
+        self._is_over = False  # the final tool was called
         self._calls_are_open = False  # the message that makes them is whole, and no result has entered
 
     async def run(self) -> Step[Out]:
@@ -92,36 +93,46 @@ class Round(Generic[Out]):
         """The model's message, once all of its calls have ended."""
         async with Together() as group:
             reply = Reply(self._turn, self._held, self._desk.held, attempt)
-            await reply.read(lambda call: self._written(call, group))
+            await reply.read(lambda call, whole: self._written(call, whole, group))
             self._calls_are_open = bool(self._calls)
             for call in self._calls:
                 self._begin(call, group)
         return reply
 
-    def _written(self, parsed: ParsedCall, group: TaskGroup) -> None:
-        """A call is complete, or never will be. Those that may begin early begin here.
+    def _written(self, parsed: ParsedCall, whole: bool, group: TaskGroup) -> None:
+        """A call is complete, or never will be; the message may be `whole` by then. Those that may begin early do.
 
-        Raises EndOfCalls where the message has made it, or where it ends the turn; LimitReached where it is one too
-        many.
+        Raises LimitReached where it is one too many for the turn; EndOfCalls where the message, which is not whole, has
+        made it, or where it ends the turn.
         """
-        if self._turn.repeats.has_now(parsed):
+        if not whole and self._turn.repeats.has_now(parsed):
             raise EndOfCalls(len(self._calls))
         most = self._agent.max_calls
         if most is not None and len(self._turn.calls) == most:
             raise self._turn.limit(f"the turn makes more than {most} calls", "max_calls")
         name = self._conversation.call_id(len(self._calls))  # as `Branch.messages` calls it
-        error = parsed.error
-        if len(self._calls) >= self._agent.max_calls_per_message:  # where no grammar holds them
-            error = f"a message may make {self._agent.max_calls_per_message} calls; make this one in another message"
-        request = CallRequest(name, parsed.name, parsed.arguments or {}, error)
+        request = CallRequest(
+            name, parsed.name, parsed.arguments or {}, parsed.error or self._one_too_many(), parsed.rescued
+        )
         call = Call(self._desk, request, self._turn.repeats.why_not(request))
         self._turn.repeats.write(call)
         self._calls.append(call)
         self._turn.calls.append(call)
         if call.begins_early:
             self._begin(call, group)
-        if self._turn.steering.is_final(parsed, self._desk.held):
-            raise EndOfCalls(len(self._calls))
+        if self._turn.steering.is_final(request, self._desk.held):
+            self._is_over = True
+            if not whole:
+                raise EndOfCalls(len(self._calls))
+
+    def _one_too_many(self) -> str | None:
+        """Why a message that no grammar held may not make one more call."""
+        most = self._agent.max_calls_per_message
+        if self._is_over:
+            return f"the turn ends with {self._turn.steering.final_tool}; nothing is called behind it"
+        if len(self._calls) >= most:
+            return f"a message may make {most} calls; make this one in another message"
+        return None
 
     def _begin(self, call: Call, group: TaskGroup) -> None:
         if call not in self._begun:

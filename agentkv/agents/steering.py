@@ -12,13 +12,11 @@ from typing_extensions import TypedDict
 from .._errors import InvalidInput
 from .._inputs import checked_count
 from .._shown import shown
-from .calls import CallRecord
+from .calls import CallRecord, CallRequest
 from .run import MISSING
 from .run_context import RunContext
 
 if TYPE_CHECKING:
-    from agentkv_runtime.formats.parsed import ParsedCall
-
     from .agent import Agent
 
 __all__ = ["CHOICES", "Choose", "Held", "Steer", "Steering", "ToolChoice"]
@@ -151,7 +149,7 @@ class Steering:
             return Held(self.final_tool)
         return Held("required" if given in CHOICES else given, allowed)
 
-    def is_final(self, call: ParsedCall, held: Held) -> bool:
+    def is_final(self, call: CallRequest, held: Held) -> bool:
         """May this call end the turn, so that no other one follows it?"""
         return call.name == self.final_tool and call.error is None and held.allows(call.name)
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .tool import OnLong
 
 
+ERROR = '{"error": '
+"""How the text of an error begins."""
+
+
 class TooLong(Exception):
     """A result of more tokens than its tool allows; says so in words for the model."""
 

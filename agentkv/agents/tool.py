@@ -23,7 +23,9 @@ Deps_contra = TypeVar("Deps_contra", contravariant=True)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-_OPTIONS = frozenset(["timeout", "retries", "backoff", "approve", "early", "max_result_tokens", "on_long", "on_error"])
+_OPTIONS = frozenset(
+    ["timeout", "retries", "backoff", "approve", "early", "repeatable", "max_result_tokens", "on_long", "on_error"]
+)
 
 OnError = Literal["tell", "raise"]
 OnLong = Literal["cut", "refuse"]
@@ -50,6 +52,8 @@ class Tool(Generic[Deps_contra, P, R_co]):
         backoff: seconds before the first of those, doubled for each one after it.
         approve: does a person decide on each call?
         early: may a call begin while the model still writes its message? Never where a person decides.
+        repeatable: may it give something else when it is called again with the same arguments, though nothing else
+            was called since? A turn runs such a call once otherwise, see `Agent.max_repeats`.
         max_result_tokens: most tokens of a result; None for any number.
         on_long: what becomes of a result that is longer: "cut", with a mark, or "refuse", which the model reads.
         on_error: what becomes of an exception: "tell" the model, or "raise" ToolFailed, which ends the turn.
@@ -67,6 +71,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
     backoff: float = 0.1
     approve: bool = False
     early: bool = True
+    repeatable: bool = False
     max_result_tokens: int | None = None
     on_long: OnLong = "cut"
     on_error: OnError = "tell"
@@ -99,6 +104,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
             checked_count(self.max_result_tokens, f"max_result_tokens {what}", 1)
         checked_bool(self.approve, f"approve {what}")
         checked_bool(self.early, f"early {what}")
+        checked_bool(self.repeatable, f"repeatable {what}")
         for value, name, known in (
             (self.on_long, "on_long", ("cut", "refuse")),
             (self.on_error, "on_error", ("tell", "raise")),
@@ -154,6 +160,7 @@ def tool(
     backoff: float = 0.1,
     approve: bool = False,
     early: bool = True,
+    repeatable: bool = False,
     max_result_tokens: int | None = None,
     on_long: OnLong = "cut",
     on_error: OnError = "tell",

@@ -29,7 +29,7 @@ class _FencedList(Calls):
         """The message: an expression."""
         if not wanted.tools or not wanted.text or (wanted.output is not None and not wanted.answers):
             return super().message(lark, wanted)
-        calls = self.calls(lark, wanted.tools, self.opener, parallel=wanted.parallel)
+        calls = self.calls(lark, wanted.tools, self.opener, most=wanted.most_calls)
         other = self._answer(lark, wanted) if wanted.answers else self._text(lark, wanted)
         return self.after_thought(lark, wanted, lark.either("body", [calls, other]))
 

@@ -15,7 +15,7 @@ from agentkv_runtime.formats.fenced import FENCED
 from agentkv_runtime.formats.lark import Lark
 from agentkv_runtime.formats.parsed import CallClosed, ParsedMessage
 from agentkv_runtime.formats.parser import MessageParser
-from agentkv_runtime.formats.spelling import NoCalls, Spelling, Wanted
+from agentkv_runtime.formats.spelling import MOST_CALLS, NoCalls, Spelling, Wanted
 from agentkv_runtime.formats.template import ResponseTemplate
 
 __all__ = ["Choice", "Format"]
@@ -95,7 +95,7 @@ class Format:
         *,
         output: Mapping[str, Any] | None = None,
         choice: Choice = "auto",
-        parallel: bool = True,
+        most_calls: int = MOST_CALLS,
         prefix: str = "",
     ) -> str:
         """A grammar for the next message, in llguidance's dialect of Lark.
@@ -107,7 +107,7 @@ class Format:
             definitions: of tools.
             output: the JSON schema of a message that makes no calls; None for free text.
             choice: "auto", "required" (the message is calls), "none", or the name of a tool, which is called once.
-            parallel: may there be several calls?
+            most_calls: so many calls may a message make.
             prefix: as `parser` takes it.
 
         Raises:
@@ -119,7 +119,7 @@ class Format:
         if choice not in ("auto", "required", "none"):
             if choice not in known:
                 raise FormatError(f"choice is {choice!r}, but there is no such tool; there are {', '.join(known)}")
-            known, parallel = {choice: known[choice]}, False
+            known, most_calls = {choice: known[choice]}, 1
         tools = [] if choice == "none" else list(known.values())
         if choice == "required" and not tools:
             raise FormatError("calls are required, but there is no tool to call")
@@ -127,7 +127,7 @@ class Format:
             tools,
             text=choice in ("auto", "none"),
             output=output,
-            parallel=parallel,
+            most_calls=most_calls,
             thinking=self.thinking,
             in_reasoning=self.parser(prefix=prefix).in_reasoning,
             answers=answers,

@@ -12,9 +12,11 @@ from .._errors import AgentKVError, LimitReached
 from ..agents.agent import Agent
 from ..agents.tool import Tool
 from .cases import Case, ToolDefinition
-from .outcome import Called, Outcome
+from .outcome import MAX_ROUNDS, Called, Outcome
+from .worlds import World
 
 if TYPE_CHECKING:
+    from .._branch import Branch
     from .._context import Context
     from ..agents.calls import CallRecord
 
@@ -37,28 +39,39 @@ class AgentRunner:
         """What came of it."""
         began = anyio.current_time()
         try:
-            outcome = await self._message(case)
-        except AgentKVError as error:  # the prompt's, before there is anything to judge
+            outcome = await self._answer(case)
+        except AgentKVError as error:  # of the prompt: there is nothing to judge
             outcome = Outcome(error=_text(error))
         return replace(outcome, seconds=anyio.current_time() - began)
 
-    async def _message(self, case: Case) -> Outcome:
+    async def _answer(self, case: Case) -> Outcome:
+        world = None if case.world is None else World(case.world)
         agent = Agent[None, str](
             case.instructions,
-            tools=[_recorded(tool) for tool in case.tools],
-            max_tokens=self._max_tokens,
+            tools=[_noting(tool) for tool in case.tools] if world is None else world.tools,
+            max_rounds=MAX_ROUNDS,
+            max_tokens=self._max_tokens if world is None else self._max_tokens * MAX_ROUNDS,
             **self._options,
         )
         async with await agent.trunk(self._context) as branch:
             await branch.extend(case.conversation)
             begin = len(branch)
             try:
-                step = await agent.step(branch, keep_partial=True)
-                outcome = Outcome(tuple(map(_called, step.calls)), step.text, tokens=len(step.generation.tokens))
+                outcome = await _message(agent, branch) if world is None else await _turn(agent, branch)
             except AgentKVError as error:
                 outcome = _stopped(error)
             raw = self._context.tokenizer.decode(branch.tokens[begin:], skip_special=False)
-        return replace(outcome, raw=raw)
+        return replace(outcome, raw=raw, state=None if world is None else world.state)
+
+
+async def _message(agent: Agent[None, str], branch: Branch) -> Outcome:
+    step = await agent.step(branch, keep_partial=True)
+    return Outcome(tuple(map(_called, step.calls)), step.text, tokens=len(step.generation.tokens))
+
+
+async def _turn(agent: Agent[None, str], branch: Branch) -> Outcome:
+    run = await agent.run(branch, keep_partial=True)
+    return Outcome(tuple(map(_called, run.calls)), run.text, tokens=run.usage.completion_tokens)
 
 
 def _stopped(error: AgentKVError) -> Outcome:
@@ -67,7 +80,8 @@ def _stopped(error: AgentKVError) -> Outcome:
     told = None if limit else _text(error)
     if (run := error.run) is None:
         return Outcome(stopped=limit, error=told)
-    return Outcome(tuple(map(_called, run.calls)), run.text, "", run.usage.completion_tokens, stopped=limit, error=told)
+    calls = tuple(map(_called, run.calls))
+    return Outcome(calls, run.text, tokens=run.usage.completion_tokens, stopped=limit, error=told)
 
 
 def _text(error: AgentKVError) -> str:
@@ -82,5 +96,5 @@ async def _nothing(**arguments: Any) -> str:
     return "noted"
 
 
-def _recorded(tool: ToolDefinition) -> Tool[Any, ..., Any]:
+def _noting(tool: ToolDefinition) -> Tool[Any, ..., Any]:
     return Tool(tool.name, tool.description, tool.parameters, _nothing)

@@ -30,11 +30,6 @@ _TYPES = {
 }
 
 
-def is_bfcl(folder: Path) -> bool:
-    """Is the data of BFCL somewhere in this folder?"""
-    return folder.is_dir() and _data(folder) is not None
-
-
 def read_bfcl(folder: Path, categories: Sequence[str], n: int) -> list[Case]:
     """Of each category `n` cases at even distances; no categories means `CATEGORIES`.
 

@@ -10,6 +10,9 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .._errors import InvalidInput
+from .._messages import checked_messages
+from ..agents.tool import Retry
+from .worlds import World, WorldData, tools_of
 
 ExpectedCall = Annotated[dict[str, dict[str, list[Any]]], Field(min_length=1, max_length=1)]
 
@@ -46,15 +49,20 @@ class Expected(_Document):
         calls: exactly these calls, in any order: of each its name, and for each argument the values that are accepted,
             "" among them where it may be left out.
         called: whether anything is called at all.
+        solution: of a world, calls that do what is asked, each a name and arguments: the world must be in the end as
+            after these, and whatever they return must have been returned by some call.
+        says: what the answer must say: of each of these lists one text, as words of their own, in whatever case.
     """
 
     calls: list[ExpectedCall] | None = None
     called: bool | None = None
+    solution: list[tuple[str, dict[str, Any]]] | None = None
+    says: list[Annotated[list[str], Field(min_length=1)]] = []
 
     @model_validator(mode="after")
     def _something(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError("expected says nothing, so that anything would be right")
+            raise ValueError("it says nothing, so that anything would be right")
         return self
 
 
@@ -65,14 +73,16 @@ class Case(_Document):
         id: names it within its file.
         category: what is counted together.
         messages: chat messages that end with a user's; the first may be the system's.
-        tools: what the model may call; they do nothing, and one message of the model is judged.
+        tools: what the model may call. They do nothing: one message of the model is judged.
+        world: what tools work in, instead of `tools`: a whole turn is judged, to the answer.
         expected: what is right.
     """
 
     id: str
     category: str
     messages: list[dict[str, Any]] = Field(min_length=1)
-    tools: list[ToolDefinition] = Field(min_length=1)
+    tools: list[ToolDefinition] = []
+    world: WorldData | None = None
     expected: Expected
 
     @model_validator(mode="before")
@@ -84,6 +94,31 @@ class Case(_Document):
             return {**rest, "messages": [{"role": "user", "content": value["question"]}]}
         return value
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if bool(self.tools) == (self.world is not None):
+            raise ValueError("a case has either tools, which do nothing, or a world")
+        if len({tool.name for tool in self.tools}) < len(self.tools):
+            raise ValueError("two tools have one name")
+        checked_messages(self.messages)
+        if self.messages[-1]["role"] != "user":
+            raise ValueError("messages must end with a user's")
+        if self.world is None:
+            if self.expected.solution is not None or self.expected.says:
+                raise ValueError("solution and says are of a whole turn, which needs a world")
+            return self
+        names = [tool.name for tool in tools_of(self.world)]
+        if not names:
+            raise ValueError("the world has no tools")
+        for fault in self.world.faults:
+            if fault.tool not in names:
+                raise ValueError(f"a fault is of {fault.tool}; the tools of the world are {', '.join(names)}")
+        try:
+            self.solved()
+        except Retry as error:
+            raise ValueError(f"the solution does not work: {error}") from error
+        return self
+
     @property
     def instructions(self) -> str:
         """The system's message, or nothing."""
@@ -94,6 +129,12 @@ class Case(_Document):
     def conversation(self) -> Sequence[Mapping[str, Any]]:
         """The messages but the system's."""
         return [message for message in self.messages if message.get("role") != "system"]
+
+    def solved(self) -> tuple[list[Any], Mapping[str, Any]]:
+        """What the calls of the solution return, and the world after them, had it no faults. Raises Retry."""
+        assert self.world is not None
+        world = World(self.world.model_copy(update={"faults": []}))
+        return [world.call(*call) for call in self.expected.solution or ()], world.state
 
 
 def read_cases(path: Path) -> list[Case]:

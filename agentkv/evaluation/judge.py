@@ -1,6 +1,7 @@
 """What is right: the one place that says so.
 
-Arguments are compared as BFCL does: numbers by value, texts without regard to case, blanks and punctuation.
+Arguments, results and what worlds hold are compared as BFCL does: numbers by value, texts without regard to case,
+blanks and punctuation.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from .cases import Case, ExpectedCall
 from .outcome import Called, Outcome
 
 _PUNCTUATION = re.compile(r"[ ,./\-_*^]")
+_SIGNS = str.maketrans({"\u2019": "'", "\u2212": "-", "*": " "})
 LEFT_OUT = ""  # among the accepted values of an argument that may be left out
 
 
@@ -38,7 +40,26 @@ def _wrong(case: Case, outcome: Outcome) -> str | None:
     expected, calls = case.expected, outcome.calls
     if expected.called is not None and expected.called != bool(calls):
         return f"called {calls[0]}, and nothing was to be called" if calls else "called nothing"
-    return None if expected.calls is None else wrong_calls(calls, expected.calls)
+    if expected.calls is not None:
+        return wrong_calls(calls, expected.calls)
+    return None if case.world is None else _wrong_turn(case, outcome)
+
+
+def _wrong_turn(case: Case, outcome: Outcome) -> str | None:
+    if outcome.stopped is not None:
+        return f"had no answer at its {outcome.stopped}"
+    results, state = case.solved()
+    returned = [call.result for call in outcome.calls if call.error is None]
+    for (name, arguments), result in zip(case.expected.solution or (), results, strict=True):
+        if not any(alike(one, result) for one in returned):
+            return f"never got what {Called(name, arguments)} returns"
+    for part, held in state.items():
+        if not alike((outcome.state or {}).get(part), held):
+            return f"left {part} as {(outcome.state or {}).get(part)!r}, and not as {held!r}"
+    if not outcome.text.strip():
+        return "said nothing"
+    unsaid = next((texts for texts in case.expected.says if not says(outcome.text, texts)), None)
+    return unsaid and f"did not say {' or '.join(unsaid)}"
 
 
 def wrong_calls(calls: Sequence[Called], expected: Sequence[ExpectedCall]) -> str | None:
@@ -92,3 +113,36 @@ def same(value: Any, accepted: Any) -> bool:
 def plain(text: str) -> str:
     """A text without what BFCL does not look at."""
     return _PUNCTUATION.sub("", text).lower().replace("'", '"')
+
+
+def alike(value: Any, expected: Any) -> bool:
+    """Do worlds or results hold the same? As `same`, and lists in any order."""
+    match value, expected:
+        case list(), list():
+            left = list(value)
+            for one in expected:
+                place = next((place for place, other in enumerate(left) if alike(other, one)), None)
+                if place is None:
+                    return False
+                del left[place]
+            return not left
+        case Mapping(), Mapping():
+            others = {plain(name): held for name, held in value.items()}
+            return len(value) == len(expected) and all(
+                plain(name) in others and alike(others[plain(name)], held) for name, held in expected.items()
+            )
+    return same(value, expected)
+
+
+def says(text: str, texts: Sequence[str]) -> bool:
+    """Is one of these in a text, not as a part of another word or number?"""
+    said = _spoken(text)
+    return any(re.search(rf"(?<![\w.-]){re.escape(_spoken(one))}(?!\w)(?!\.\d)", said) for one in texts)
+
+
+def _spoken(text: str) -> str:
+    """In lower case, with plain quotes, blanks and signs, and numbers without commas and zeros after the point."""
+    text = " ".join(text.lower().translate(_SIGNS).split())
+    text = re.sub(r"\bminus (?=\d)", "-", text)
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    return re.sub(r"(?<=\d)\.0+\b", "", text)

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from .cases import Case
 
+MAX_ROUNDS = 8  # messages of a whole turn
+
 
 @dataclass(frozen=True, slots=True)
 class Called:
@@ -38,7 +40,8 @@ class Outcome:
     Attributes:
         calls: in the order in which the model wrote them.
         text: what the model said to the user last.
-        raw: all that it wrote, as it wrote it.
+        raw: all that was said after the question, as the model wrote and read it.
+        state: of the case's world in the end; None where it has none.
         tokens: that were generated.
         seconds: from the question to the end, waiting for others included.
         stopped: the limit that it ended at; None where the model ended by itself.
@@ -48,6 +51,7 @@ class Outcome:
     calls: tuple[Called, ...] = ()
     text: str = ""
     raw: str = ""
+    state: Mapping[str, Any] | None = None
     tokens: int = 0
     seconds: float = field(default=0.0, compare=False)
     stopped: str | None = None

@@ -122,7 +122,9 @@ def _asked(how: How, cases: Sequence[Case]) -> tuple[list[Result], bool]:
 
     results: list[Result] = []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=stderr, transient=True) as progress:
+    with Progress(
+        *columns, TimeRemainingColumn(), console=stderr, transient=True, disable=not stderr.is_terminal
+    ) as progress:
         task = progress.add_task("", total=len(cases))
 
         def done(result: Result) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from .interval import wilson
 from .run import Result
 
-COLUMNS = ("category", "right", "of", "share", "95%", "calls", "rescued", "tokens", "seconds", "stopped", "errors")
+COLUMNS = ("category", "right", "of", "share", "95%", "calls", "rescued", "tokens", "s/case", "stopped", "errors")
 ALL = "all"
 
 
@@ -25,7 +26,7 @@ class Score:
         calls: that were made.
         rescued: of these, those that were written in another form than the model's own.
         tokens: that were generated.
-        seconds: that the cases took, added up; several are under way at a time.
+        seconds: that a case took on average, waiting for others included.
         stopped: cases that ended at a limit.
         errors: cases without a reply.
     """
@@ -71,7 +72,7 @@ def _score(category: str, results: Sequence[Result]) -> Score:
         calls=sum(len(outcome.calls) for outcome in outcomes),
         rescued=sum(call.rescued for outcome in outcomes for call in outcome.calls),
         tokens=sum(outcome.tokens for outcome in outcomes),
-        seconds=sum(outcome.seconds for outcome in outcomes),
+        seconds=fmean(outcome.seconds for outcome in outcomes) if outcomes else 0.0,
         stopped=sum(outcome.stopped is not None for outcome in outcomes),
         errors=sum(outcome.error is not None for outcome in outcomes),
     )

@@ -182,8 +182,7 @@ class World:
         Args:
             title: of the note.
         """
-        _entry(self.state["notes"], title, "note")
-        del self.state["notes"][title]
+        del self.state["notes"][_key(self.state["notes"], title, "note")]
         return DONE
 
     def search_files(self, word: str) -> list[str]:
@@ -240,8 +239,7 @@ class World:
         Args:
             title: of the event.
         """
-        _entry(self.state["calendar"], title, "event")
-        del self.state["calendar"][title]
+        del self.state["calendar"][_key(self.state["calendar"], title, "event")]
         return DONE
 
     def place_order(self, items: list[Item], address: Address, express: bool = False) -> str:
@@ -269,8 +267,13 @@ def _parts() -> Mapping[str, Sequence[Tool[Any, ..., Any]]]:
 
 
 def _entry(held: Mapping[str, Any], name: str, what: str) -> Any:
-    """One by its name, in whatever case. Raises Retry that tells the names."""
-    for key, value in held.items():
+    """One by its name. Raises as `_key` does."""
+    return held[_key(held, name, what)]
+
+
+def _key(held: Mapping[str, Any], name: str, what: str) -> str:
+    """What a name means, in whatever case. Raises Retry that tells the names."""
+    for key in held:
         if key.lower() == name.strip().lower():
-            return value
+            return key
     raise Retry(f"there is no {what} {name}; there are {', '.join(held) or 'none'}")

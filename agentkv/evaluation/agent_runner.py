@@ -92,8 +92,8 @@ def _called(call: CallRecord) -> Called:
     return Called(call.name, call.arguments, call.result, call.error, getattr(call, "rescued", None) is not None)
 
 
-async def _nothing(**arguments: Any) -> str:
-    return "noted"
+async def _nothing(**arguments: Any) -> None:
+    pass
 
 
 def _noting(tool: ToolDefinition) -> Tool[Any, ..., Any]:

@@ -11,6 +11,8 @@ import pytest
 import agentkv as kv
 from agentkv.evaluation.bfcl import read_bfcl
 from agentkv.evaluation.cases import chosen, read_cases
+from agentkv.evaluation.worlds import WorldData
+from tests.docs.blocks import DOCS, blocks_of
 
 from .conftest import WEATHER, document, in_world, made
 
@@ -139,3 +141,11 @@ def test_folders_that_are_not_bfcl(bfcl: Path, tmp_path_factory: pytest.TempPath
         file.write_text(damage)
         with pytest.raises(kv.InvalidInput, match="is not as BFCL's version 4 has it"):
             read_bfcl(bfcl, ["simple_python"], 1)
+
+
+def test_the_cases_that_the_docs_show_are_cases() -> None:
+    page = DOCS / "eval.md"
+    shown = [json.loads(block.code) for block in blocks_of(page) if block.language == "json"]
+    assert [made(case).world is None for case in shown] == [True, False]
+    parts = {part for part in WorldData.model_fields if f'`"{part}": ' in page.read_text(encoding="utf-8")}
+    assert parts == set(WorldData.model_fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -94,12 +95,27 @@ def tools(
         raise typer.Exit(130)
 
 
+@evaluation.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="FIRST.json", help="What --json wrote.")],
+    second: Annotated[Path, typer.Argument(metavar="SECOND.json", help="Of another run of the same cases.")],
+) -> None:
+    """Two runs beside each other: which cases are right in one of them alone, and whether that may be chance."""
+    from .compare import COLUMNS, comparisons, read_report
+
+    with reporting():
+        rows = [each.row() for each in comparisons(read_report(first), read_report(second))]
+        print_table(f"{first.name} and {second.name}", COLUMNS, rows)
+
+
 def _check(how: How) -> None:
     """Leaves where options do not go together."""
     if how.server is not None and how.serve:
         fail("--serve asks a server of our own, --server another one; pass one of them")
     if how.server is not None and how.call_format is not None:
         fail("--call-format is of a model that is opened here; the server at --server has its own")
+    if (how.serve or how.server is not None) and find_spec("openai") is None:
+        fail("openai is missing; install it with: pip install 'agentkv-sdk[serve]'")
     if how.style is not None and (how.serve or how.server is not None):
         fail("--style is of an agent, and a server has none; leave it out")
 

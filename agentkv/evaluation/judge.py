@@ -59,7 +59,7 @@ def _wrong_turn(case: Case, outcome: Outcome) -> str | None:
     if not outcome.text.strip():
         return "said nothing"
     unsaid = next((texts for texts in case.expected.says if not says(outcome.text, texts)), None)
-    return unsaid and f"did not say {' or '.join(unsaid)}"
+    return f"did not say {' or '.join(unsaid)}" if unsaid else None
 
 
 def wrong_calls(calls: Sequence[Called], expected: Sequence[ExpectedCall]) -> str | None:

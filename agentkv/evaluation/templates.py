@@ -155,13 +155,14 @@ def _author(draw: Draw) -> Drawn:
 
 
 def _warmer(draw: Draw) -> Drawn:
-    world, cities = {"weather": draw.weather(), "calculator": True}, draw.some(CITIES, 2)
-    one, two = (world["weather"][city]["celsius"] for city in cities)
+    weather, cities = draw.weather(), draw.some(CITIES, 2)
+    one, two = (weather[city]["celsius"] for city in cities)
     question = (
         f"Look up how many degrees Celsius it is in {cities[0]} and in {cities[1]}, then multiply the two numbers with "
         "the calculator. What is the product?"
     )
     calls = [("get_weather", {"city": city}) for city in cities]
+    world = {"weather": weather, "calculator": True}
     return _solved(question, world, *calls, _calculate(f"{one} * {two}"), says=[one * two])
 
 
@@ -188,8 +189,8 @@ def _invited(draw: Draw) -> Drawn:
         f"Put a meeting titled '{title}' into my calendar on {date} at {time}, and invite {name} to it by the email "
         "address that I have of them."
     )
-    event = {"title": title, "date": date, "time": time, "kind": "meeting"}
-    event |= {"attendees": [{"name": name, "email": email}]}
+    invited = [{"name": name, "email": email}]
+    event = {"title": title, "date": date, "time": time, "kind": "meeting", "attendees": invited}
     return _solved(question, world, ("find_contact", {"name": name}), ("add_event", event))
 
 

@@ -113,6 +113,13 @@ def test_stopped_it_tells_what_there_is(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"nano through kv.Agent: {len(told['cases'])} cases")
 
 
+@pytest.mark.parametrize("through", [["--serve"], ["--server", "http://a/v1"]])
+def test_what_is_not_installed_is_named(through: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    done = run("nano", *through)
+    assert (done.exit_code, "pip install 'agentkv-sdk[serve]'" in done.stderr) == (1, True)
+
+
 def test_a_table_counts_by_category() -> None:
     rescued = Called("get_weather", {"city": "Oslo"}, rescued=True)
     wrong = Called("get_weather", {"city": "Rome"})

@@ -50,7 +50,7 @@ class Comparison:
     def chance(self) -> float:
         """How likely equal runs would differ as much: McNemar's test, exact and two-sided."""
         differ, fewer = self.first + self.second, min(self.first, self.second)
-        return min(1.0, 2 * sum(comb(differ, k) for k in range(fewer + 1)) / 2**differ)
+        return min(1.0, 2 * sum(comb(differ, k) for k in range(fewer + 1)) / (1 << differ))
 
     def row(self) -> tuple[str, ...]:
         """Under `COLUMNS`."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .._errors import InvalidInput
-from .._messages import checked_messages
+from .._messages import checked_messages, text_of
 from ..agents.tool import Retry
 from .worlds import World, WorldData, tools_of
 
@@ -101,6 +101,8 @@ class Case(_Document):
         if len({tool.name for tool in self.tools}) < len(self.tools):
             raise ValueError("two tools have one name")
         checked_messages(self.messages)
+        if any(message["role"] == "system" for message in self.messages[1:]):
+            raise ValueError("the first message alone may be the system's")
         if self.messages[-1]["role"] != "user":
             raise ValueError("messages must end with a user's")
         if self.world is None:
@@ -123,12 +125,12 @@ class Case(_Document):
     def instructions(self) -> str:
         """The system's message, or nothing."""
         first = self.messages[0]
-        return str(first.get("content", "")) if first.get("role") == "system" else ""
+        return text_of(first) if first["role"] == "system" else ""
 
     @property
     def conversation(self) -> Sequence[Mapping[str, Any]]:
         """The messages but the system's."""
-        return [message for message in self.messages if message.get("role") != "system"]
+        return [message for message in self.messages if message["role"] != "system"]
 
     def solved(self) -> tuple[list[Any], Mapping[str, Any]]:
         """What the calls of the solution return, and the world after them, had it no faults. Raises Retry."""

@@ -49,6 +49,12 @@ HOSTILE = {
         without(document(messages=[{"role": "assistant", "content": "Hi"}]), "question"),
         "end with a user's",
     ),
+    "a second system's": (
+        without(
+            document(messages=[{"role": "system", "content": "a"}, {"role": "system", "content": "b"}]), "question"
+        ),
+        "the first message alone may be the system's",
+    ),
     "a message without role": (without(document(messages=[{"content": "Hi"}]), "question"), "role"),
     "no tools": (document(tools=[]), "either tools"),
     "tools and a world": (document(world={"calculator": True}), "either tools"),
@@ -127,6 +133,14 @@ def test_bfcl(bfcl: Path) -> None:
         },
         "required": ["city"],
     }
+
+
+def test_cases_of_bfcl_without_functions_are_left_out(bfcl: Path) -> None:
+    [file] = bfcl.rglob("data/BFCL_v4_irrelevance.json")
+    asked = [json.loads(line) for line in file.read_text().splitlines()]
+    asked[1]["function"] = []
+    file.with_name("BFCL_v4_live_irrelevance.json").write_text("\n".join(map(json.dumps, asked)))
+    assert [case.id[-1] for case in read_bfcl(bfcl, ["live_irrelevance"], 9)] == ["0", "2", "3", "4"]
 
 
 def test_folders_that_are_not_bfcl(bfcl: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -151,7 +151,7 @@ def test_folders_that_are_not_bfcl(bfcl: Path, tmp_path_factory: pytest.TempPath
     with pytest.raises(kv.InvalidInput, match=r"BFCL_v4_multiple\.json is missing"):
         read_bfcl(bfcl, ["multiple"], 1)
     [file] = bfcl.rglob("data/BFCL_v4_simple_python.json")
-    for damage in ('{"id": 1}', "{", '{"id": "simple_python_0", "question": [], "function": []}', "[]"):
+    for damage in ('{"id": 1}', "{", '{"id": "simple_python_0", "question": [], "function": [{}]}', "[]"):
         file.write_text(damage)
         with pytest.raises(kv.InvalidInput, match="is not as BFCL's version 4 has it"):
             read_bfcl(bfcl, ["simple_python"], 1)

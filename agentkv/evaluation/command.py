@@ -50,7 +50,7 @@ def tools(
     api_key: Annotated[
         str | None, typer.Option(envvar="AGENTKV_API_KEY", help="What the server wants; better by the environment.")
     ] = None,
-    tool_choice: Annotated[ToolChoice, typer.Option(help="May the model answer without a call?")] = "auto",
+    tool_choice: Annotated[ToolChoice, typer.Option(help="Must the first message of a case call?")] = "auto",
     style: Annotated[str | None, typer.Option(metavar="NAME", help="Style of the agent.")] = None,
     call_format: Annotated[
         str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")

@@ -34,7 +34,7 @@ async def server_runner(
         url: as http://127.0.0.1:8080/v1.
         model: what the server calls it.
         max_tokens: of one message.
-        tool_choice: "auto" or "required".
+        tool_choice: of a case's first message, "auto" or "required"; later ones may be the answer.
         api_key: what the server wants; None for none.
 
     Raises:
@@ -45,16 +45,16 @@ async def server_runner(
     except Exception as error:  # of the URL, or of the environment
         raise InvalidInput(f"no connection to {url} can be set up: {error}; it is like http://host:8080/v1") from error
     async with client:
-        yield ServerRunner(client, model, {"max_tokens": max_tokens, "tool_choice": tool_choice, "temperature": 0})
+        yield ServerRunner(client, model, max_tokens, tool_choice)
 
 
 class ServerRunner:
     """Puts each case to a server as a conversation of its own."""
 
-    def __init__(self, client: openai.AsyncOpenAI, model: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, client: openai.AsyncOpenAI, model: str, max_tokens: int, tool_choice: str) -> None:
         self._client = client
-        self._model = model
-        self._options = options
+        self._tool_choice = tool_choice
+        self._options: Mapping[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0}
 
     async def answer(self, case: Case) -> Outcome:
         """What came of it. Raises RemoteError where the server cannot be reached, or lets nobody in."""
@@ -76,16 +76,17 @@ class ServerRunner:
         return replace(outcome, seconds=anyio.current_time() - began)
 
     async def _answer(self, talk: _Talk) -> Outcome:
-        for _ in range(1 if talk.world is None else MAX_ROUNDS):
+        for message in range(1 if talk.world is None else MAX_ROUNDS):
+            choice = self._tool_choice if message == 0 else "auto"
             completion = await self._client.chat.completions.create(
-                model=self._model, messages=talk.messages, tools=talk.tools, **self._options
+                messages=talk.messages, tools=talk.tools, tool_choice=choice, **self._options
             )
             if not completion.choices:
                 return replace(talk.so_far(), error="the server answered without a choice")
-            choice = completion.choices[0]
-            talk.heard(choice.message, completion.usage.completion_tokens if completion.usage else 0)
-            if not choice.message.tool_calls:
-                return replace(talk.so_far(), stopped="max_tokens" if choice.finish_reason == "length" else None)
+            reply = completion.choices[0]
+            talk.heard(reply.message, completion.usage.completion_tokens if completion.usage else 0)
+            if not reply.message.tool_calls:
+                return replace(talk.so_far(), stopped="max_tokens" if reply.finish_reason == "length" else None)
         return replace(talk.so_far(), stopped=None if talk.world is None else "max_rounds")
 
 

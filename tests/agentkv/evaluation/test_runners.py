@@ -96,9 +96,12 @@ async def test_of_tools_that_do_nothing_one_message_is_judged(reply: Any, right:
 
 @pytest.mark.parametrize("through", ["agent", "server"])
 async def test_what_ends_a_case_early_is_told(through: Through) -> None:
-    calling = kv.testing.call("get_weather", city="Oslo")
+
+    def calling(text: str) -> Any:
+        return kv.testing.call("get_weather", city="Oslo" + " " * text.count("get_weather"))
+
     looping = made(in_world(id="rounds"))
-    async with kv.testing.replies(lambda text: calling) as ctx, runner_of(ctx, through) as runner:
+    async with kv.testing.replies(calling) as ctx, runner_of(ctx, through) as runner:
         rounds = await runner.answer(looping)
     assert (rounds.stopped, rounds.error, len(rounds.calls)) == ("max_rounds", None, 8)
     async with kv.testing.replies(["a long story " * 20]) as ctx, runner_of(ctx, through, 8) as runner:
@@ -108,6 +111,19 @@ async def test_what_ends_a_case_early_is_told(through: Through) -> None:
         error = await runner.answer(made(document()))
     assert error.error is not None
     assert "all 0 replies of the script were given" in error.error
+
+
+async def test_the_first_message_of_a_case_may_have_to_call() -> None:
+    [asked, *_] = own_cases()
+    async with (
+        kv.Context.open(kv.models.nano(), 4096) as ctx,
+        served(ctx) as url,
+        server_runner(url, "any", 64, "required") as runner,
+    ):
+        [turn, message] = await evaluate([asked, made(document(question="Hello."))], runner, 2)
+    assert turn.outcome.calls
+    assert turn.outcome.stopped is None  # it could answer
+    assert message.outcome.calls
 
 
 def told(results: Sequence[Result]) -> list[Outcome]:

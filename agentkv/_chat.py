@@ -13,11 +13,13 @@ from ._errors import InvalidInput
 from ._log import log
 from ._messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as
 from ._results import check_answered, has_plain_ids, with_plain_ids
+from ._told_tools import GENERIC, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agentkv_runtime.added_tokens import ControlledText
+    from agentkv_runtime.formats import Format
     from agentkv_runtime.tokenizer import Tokenizer
 
 MOST_SECONDS = 10.0  # that a chat template may run
@@ -41,8 +43,9 @@ class Chat:
     Everything here raises InvalidInput where the template refuses, TemplateTimeout where it takes too long.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, find_format: Callable[[], Format]) -> None:
         self._tokenizer = tokenizer
+        self._find_format = find_format
         self._text = secrets.token_hex(16)  # stands for text that is no message's; no content spells it
         self._end = secrets.token_hex(16)  # stands for the end of a message that is gone on with
         self._closing: list[int] | None = None  # what ends an assistant's turn, once it was asked for
@@ -50,7 +53,7 @@ class Chat:
         self._parts: dict[bool, bool] = {}  # whether it takes text parts
         self._none: dict[bool, bool] = {}  # whether it takes None for the content beside calls
         self._ids: dict[bool, bool] = {}  # whether it takes ids of calls of any form
-        self._shows_tools: bool | None = None  # once it was given some
+        self._tells_tools: bool | None = None  # whether the messages must tell of tools, once there were some
 
     def closed_already(self, log: Sequence[int], seconds: float) -> int:
         """How many tokens at the end of a log close an assistant's turn, as far as it is closed."""
@@ -124,8 +127,10 @@ class Chat:
         """A conversation as the template spells it. Text parts are joined where it knows of texts only, no content
         beside calls is an empty one where it knows of texts only, and reasoning has the name that it knows."""
         with translated():
-            if tools and self._shows_tools is None:
-                self._shows_tools = self._check_shows(tools, seconds)
+            if tools and self._tells_tools is None:
+                self._tells_tools = self._must_tell(tools, seconds)
+            if self._tells_tools:
+                messages, tools = told(messages, tools, self._find_format()), None
             if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts(
                 tools, seconds
             ):
@@ -167,14 +172,19 @@ class Chat:
             self._ids[bool(tools)] = not plain or (other != "" != none)
         return self._ids[bool(tools)]
 
-    def _check_shows(self, tools: Sequence[Mapping[str, Any]], seconds: float) -> bool:
-        """Does the template tell the model of its tools? Logs where it does not: the model will hardly call them."""
+    def _must_tell(self, tools: Sequence[Mapping[str, Any]], seconds: float) -> bool:
+        """Does the template tell the model of no tools, or was a format asked for that is told otherwise? Logs where
+        nothing can be told: the model will hardly call them."""
+        form = self._find_format()
         made = self._tried([_user(".")], tools, True, seconds)
         names = [str(tool.get("function", tool).get("name")) for tool in tools]
         untold = [name for name in names if name not in made]
-        if made and untold:
+        if not untold and form.name != GENERIC:
+            return False
+        if not form.writes_calls:
             log.warning("the chat template does not tell the model of its tools", untold=untold)
-        return not untold
+            return False
+        return True
 
     def _tried(self, messages: Sequence[Mapping[str, Any]], tools: Tools, reply: bool, seconds: float) -> str:
         """What the template makes of messages, nothing where it refuses them."""

@@ -41,7 +41,7 @@ class Encoding:
         self, tokenizer: Tokenizer, reader: ReplyReader, vocab_size: int, capacity: int, max_positions: int | None
     ) -> None:
         self._tokenizer = tokenizer
-        self._chat = Chat(tokenizer)
+        self._chat = Chat(tokenizer, reader.find_format)
         self._reader = reader
         self._vocab_size = vocab_size
         self._capacity = capacity

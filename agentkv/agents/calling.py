@@ -236,6 +236,7 @@ class Call:
             status=status,
             content=content,
             attempts=self._called,
+            rescued=self.request.rescued,
         )
 
 

@@ -18,12 +18,14 @@ class CallRequest:
         name: of the tool.
         arguments: as parsed, before the tool's own checks.
         error: why it cannot run, where it is no complete call; None otherwise.
+        rescued: the spelling it was written in, where that is not the format's: "json", "python" or "tag".
     """
 
     id: str
     name: str
     arguments: Mapping[str, Any]
     error: str | None = None
+    rescued: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class CallRecord:
             tool, or arguments that it does not take), "denied", or "cancelled" (begun, and ended with its turn).
         content: what the model reads.
         attempts: how often the function was called; 0 where it never ran.
+        rescued: as of the request.
     """
 
     id: str
@@ -52,6 +55,7 @@ class CallRecord:
     status: CallStatus
     content: str
     attempts: int
+    rescued: str | None = None
 
     @property
     def ran(self) -> bool:

@@ -84,6 +84,7 @@ class Reply:
         self._check_whole()
         await self._tell(parser.end(), written)
         self.message = parser.finish()
+        self._home.habits.saw(self.message.calls)
         turn.text = self.message.content
 
     def _begun(self) -> str:

@@ -101,7 +101,7 @@ class Round(Generic[Out]):
                 f"the turn makes more than {most} calls; pass a larger max_calls to the agent", "max_calls"
             )
         name = self._conversation.call_id(len(self._calls))  # as `Branch.messages` calls it
-        call = Call(self._desk, CallRequest(name, parsed.name, parsed.arguments or {}, parsed.error))
+        call = Call(self._desk, CallRequest(name, parsed.name, parsed.arguments or {}, parsed.error, parsed.rescued))
         self._calls.append(call)
         self._turn.calls.append(call)
         if call.begins_early:

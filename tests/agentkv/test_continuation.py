@@ -48,7 +48,7 @@ class Log:
 
     def __init__(self, tokenizer: Tokenizer, tools: Any = None) -> None:
         self.tokenizer = tokenizer
-        self.chat = Chat(tokenizer)
+        self.chat = Chat(tokenizer, lambda: find_format(tokenizer))
         self.reader = ReplyReader(tokenizer, lambda: find_format(tokenizer))
         self.tokens = array("i")
         self.conversation = Conversation(tools=tools)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.call_spelling import tool_of
+from agentkv_runtime.formats.dressed import DressedCalls
+from agentkv_runtime.formats.fenced import FENCED
 from agentkv_runtime.formats.lark import Lark
 from agentkv_runtime.formats.parsed import CallClosed, ParsedMessage
 from agentkv_runtime.formats.parser import MessageParser
@@ -36,6 +38,15 @@ class Format:
     """Ids of the tokenizer's added tokens, by what they spell."""
     ends: tuple[str, ...] = ()
     """What the tokens spell that end a generation: its text may come without them."""
+    rescue: bool = False
+    """Calls of known tools in another spelling are calls."""
+    steered: bool = False
+    """The model does not keep to the spelling: its calls are held to one that any model can write."""
+
+    @property
+    def writes_calls(self) -> bool:
+        """Is it known how the model writes calls?"""
+        return not isinstance(self.spelling, NoCalls)
 
     def parser(self, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> MessageParser:
         """What reads one message.
@@ -44,7 +55,9 @@ class Format:
             prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
             tools: tool definitions; arguments that are written as bare text are cast to the types of their schemas.
         """
-        return MessageParser(self.template, prefix=prefix, tools=tools, ends=self.ends)
+        own = self.spelling.dress
+        dressed = DressedCalls(tools, own=own) if tools and (self.rescue or own) else None
+        return MessageParser(self.template, prefix=prefix, tools=tools, ends=self.ends, dressed=dressed)
 
     def parse(self, text: str, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> ParsedMessage:
         """The message of a whole output, special tokens included."""
@@ -111,5 +124,6 @@ class Format:
             in_reasoning=self.parser(prefix=prefix).in_reasoning,
         )
         lark = Lark(self.tokens)
-        lark.rule("start", self.spelling.message(lark, wanted))
+        spelling = FENCED if self.steered else self.spelling
+        lark.rule("start", spelling.message(lark, wanted))
         return str(lark)

@@ -49,6 +49,8 @@ class Spelling(ABC):
     """Where only a whole message can be calls: the pattern of how it begins."""
     several: bool = True
     """May a message make more than one call?"""
+    dress: str | None = None
+    """How the reader of any spelling calls this one; None where a template reads it."""
 
     @property
     def opener(self) -> str:
@@ -91,7 +93,10 @@ class Spelling(ABC):
             choices.append(lark.json(wanted.output))
         elif wanted.text:
             choices.append(lark.free_text(controls, not_first=self.begins if wanted.tools else ""))
-        body = lark.either("body", choices)
+        return self.after_thought(lark, wanted, lark.either("body", choices))
+
+    def after_thought(self, lark: Lark, wanted: Wanted, body: str) -> str:
+        """What comes behind the reasoning, and the reasoning: an expression."""
         if not wanted.thinking:
             return body
         gap = lark.rule("GAP", r"/\n{0,2}/")
@@ -128,6 +133,8 @@ class Calls(Spelling):
     """What is read as the beginning of calls, where that is less than all before the first."""
     also: tuple[str, ...] = ()
     """What else is."""
+    dress: str | None = None
+    """Where no template reads such calls: how the reader of any spelling calls this one, such as "json"."""
 
     @property
     def opener(self) -> str:  # noqa: D102

@@ -13,6 +13,7 @@ from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import shown
 from ..output import Constraint, Grammar, JsonSchema
 from ..output._asked import asked
+from ..output._held_tools import held_tools, say_loosened
 from ..output._typed import Typed
 from ..output.grammar import GrammarSource
 
@@ -44,7 +45,7 @@ class Answers(Generic[Out]):
     ) -> GrammarSource[Any] | Constraint | None:
         """What the next message is held to: calls of these tools alone, an answer of this form; None for free text.
 
-        Raises InvalidInput for tools where no calls are known for the model, or one that a grammar cannot hold.
+        Raises InvalidInput for tools where no calls are known for the model.
         """
         if not self._is_in_message(form, bool(definitions)):
             return _AsText(self._held) if isinstance(self._held, GrammarSource) else self._held
@@ -52,7 +53,8 @@ class Answers(Generic[Out]):
         if self._last is not None and self._last[0] is form and self._last[1:3] == (known, prefix):
             return self._last[3]
         try:
-            grammar = Grammar(form.grammar(definitions, output=self._schema, prefix=prefix))
+            held = held_tools(form, definitions, say_loosened)
+            grammar = Grammar(form.grammar(held, output=self._schema, prefix=prefix))
         except FormatError as error:
             raise InvalidInput(f"{error}; pass call_format to Context.open, or have no tools") from error
         self._last = form, known, prefix, grammar

@@ -142,7 +142,7 @@ class Call:
         if self._tool is None:
             raise _NoResult("invalid", f"unknown tool {request.name}; the tools are {', '.join(self._desk.tools)}")
         try:
-            return self._tool, self._tool.check(request.arguments)
+            return self._tool, self._tool.checked(request.arguments)
         except InvalidArguments as error:
             raise _NoResult("invalid", f"bad arguments: {error}") from error
         except Exception as error:  # a validator of the user's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import typing
 import warnings
 from collections.abc import Callable, Mapping
@@ -11,10 +12,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, PydanticJsonSchemaWarning
+from pydantic.json_schema import JsonSchemaValue, PydanticJsonSchemaWarning
 
 from .._errors import InvalidInput
 from .._shown import said
+from ..output._held_schema import PlainSchema
 from .run_context import RunContext
 
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -70,7 +72,8 @@ class Parameters:
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them. Raises InvalidArguments."""
         try:
-            values = self._model.model_validate(dict(arguments))
+            # As JSON: strict types take what JSON has for them.
+            values = self._model.model_validate_json(json.dumps(dict(arguments)))
         except ValidationError as error:
             raise InvalidArguments("; ".join(map(_problem, error.errors(include_url=False)))) from None
         return {parameter: getattr(values, field) for field, parameter in self._names.items()}
@@ -134,7 +137,7 @@ def _is_context(hint: object) -> bool:
     return hint is RunContext or get_origin(hint) is RunContext
 
 
-class _Untitled(GenerateJsonSchema):
+class _Untitled(PlainSchema):
     """Without the titles that pydantic makes of names: they say nothing, and cost the model tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:

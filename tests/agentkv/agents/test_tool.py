@@ -179,7 +179,7 @@ def test_hints_may_name_what_is_local() -> None:
     @kv.tool(retries=1)
     def with_options(a: Local) -> None: ...
 
-    assert direct.checked({"a": {"x": 1}}) == {"a": Local(x=1)} == with_options.check({"a": {"x": 1}})
+    assert direct.checked({"a": {"x": 1}}) == {"a": Local(x=1)} == with_options.checked({"a": {"x": 1}})
 
 
 def test_methods_and_partials_are_tools() -> None:

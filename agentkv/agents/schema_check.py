@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -51,12 +52,12 @@ class SchemaCheck:
         draft = draft_of(schema)
         kind = specification_with(str(schema.get("$schema")), default=DRAFT202012)
         resolver = Registry().resolver_with_root(kind.create_resource(schema))  # type: ignore[var-annotated]
-        for part in subschemas(schema):
+        for part, key in itertools.product(list(subschemas(schema)), ("$ref", "$dynamicRef")):
             try:
-                resolver.lookup(str(part.get("$ref", "#")))
+                resolver.lookup(str(part.get(key, "#")))
             except Unresolvable:
-                del part["$ref"]
-                wrong = (*wrong, "$ref")
+                del part[key]
+                wrong = (*wrong, key)
         if wrong:
             log.warning("a tool's schema is no JSON Schema", tool=self._name, not_checked=list(wrong))
         return draft(schema, registry=Registry(), format_checker=draft.FORMAT_CHECKER)

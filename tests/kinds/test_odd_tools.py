@@ -49,23 +49,26 @@ def seeded(seed: int) -> dict[str, Any]:
     return odd_schema(random.Random(seed))
 
 
+async def calls_of(agent: kv.Agent[None, str], branch: kv.Branch) -> Sequence[kv.CallRecord]:
+    try:
+        return (await agent.run(branch, ASKED)).calls
+    except (kv.LimitReached, kv.ContextFull) as error:
+        return error.run.calls if error.run else ()
+
+
 async def check_agent(seeds: Sequence[int]) -> None:
     """What a function is called with is of its schema, and what is not is told to the model."""
     ran = told = 0
     async with kv.Context.open(kv.models.nano(), capacity=4096, threads=1) as ctx:
         for seed in seeds:
-            schema, given = seeded(seed), list[dict[str, Any]]()
-            tool = kv.Tool("weather", "The weather in a city.", schema, lambda given=given, **all: given.append(all))
+            schema, given = {**seeded(seed), "type": "object"}, list[dict[str, Any]]()
+            tool = kv.Tool("weather", "The weather.", schema, lambda given=given, **each: given.append(each))
             sampling = kv.Sampling(temperature=0.7, seed=seed)
             agent = kv.Agent("You are Nano.", tools=[tool, CLOCK], max_rounds=2, max_tokens=160, sampling=sampling)
             branch = await agent.trunk(ctx)
-            try:
-                run = await agent.run(branch, ASKED)
-            except (kv.LimitReached, kv.ContextFull) as error:
-                assert error.run is not None
-                run = error.run
+            calls = await calls_of(agent, branch)
             await branch.close()
-            for call in run.calls:
+            for call in calls:
                 wrong = faults(schema, call.arguments) if call.name == "weather" else []
                 if call.status == "done":
                     ran += 1
@@ -74,7 +77,7 @@ async def check_agent(seeds: Sequence[int]) -> None:
                     told += 1
                     assert wrong != [], (seed, schema, call)
                     assert "bad arguments" in call.content
-            assert len(given) == sum(call.name == "weather" and call.ran for call in run.calls)
+            assert len(given) == sum(call.name == "weather" and call.ran for call in calls)
     assert ran > len(seeds) / 4, (ran, told)
 
 

@@ -75,7 +75,7 @@ TAKEN = [
     Row("Claude Code", MESSAGES, {"messages": [text(cache_control={"type": "ephemeral", "scope": "global"})]}, "scope"),
     Row("Claude Code", MESSAGES, {"messages": [text(cache_control={"type": "ephemeral", "ttl": "1d"})]}, "ttl"),
     Row("Claude Code", MESSAGES, {"messages": [text(citations=[1])]}, "citations", "citations"),
-    Row("Claude Code", MESSAGES, {"tools": [{"name": "task", "input_schema": TASK}]}, "propertyNames", "schemas of tools"),
+    Row("Claude Code", MESSAGES, {"tools": [{"name": "t", "input_schema": TASK}]}, "propertyN", "schemas of tools"),
     Row("Claude Code", MESSAGES, {"tools": [WEATHER, {"type": "web_search_1", "name": "s", "max_uses": 3}]}, "tools.1"),
     Row("Claude Code", MESSAGES, {"tools": [{**WEATHER, "defer_loading": True}]}, "defer", "tools.*.defer_loading"),
     Row("OpenCode", MESSAGES, {"mcp_servers": [], "container": None, "stop_sequences": None}, "mcp_servers"),

@@ -1,4 +1,4 @@
-"""Random schemas of tools as makers of tools write them: some with keywords that no grammar holds, some that are no JSON
+"""Random schemas of tools as makers of tools write them: with keywords that no grammar holds, or with what is no JSON
 Schema at all."""
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def odd_schema(rng: random.Random) -> Schema:
     parts = list(subschemas(schema))
     for _ in range(rng.randint(1, 3)):
         made = rng.choice(UNHELD if rng.random() < 0.7 else MALFORMED)
-        rng.choice(parts).update(_copied(made))
+        (schema if "$schema" in made else rng.choice(parts)).update(_copied(made))
     return schema
 
 

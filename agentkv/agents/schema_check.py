@@ -51,7 +51,7 @@ class SchemaCheck:
         schema, wrong = well_formed(self._schema, patterns=True)
         draft = draft_of(schema)
         kind = specification_with(str(schema.get("$schema")), default=DRAFT202012)
-        resolver = Registry().resolver_with_root(kind.create_resource(schema))  # type: ignore[var-annotated]
+        resolver = Registry().resolver_with_root(kind.create_resource(schema))
         for part, key in itertools.product(list(subschemas(schema)), ("$ref", "$dynamicRef")):
             try:
                 resolver.lookup(str(part.get(key, "#")))

@@ -20,7 +20,9 @@ def draft_of(schema: Mapping[str, Any]) -> type[Validator]:
     from jsonschema.validators import validator_for
 
     named = schema.get("$schema")
-    return validator_for({"$schema": named} if isinstance(named, str) else {}, default=Draft202012Validator)
+    known: dict[str, Any] = {"$schema": named} if isinstance(named, str) else {}
+    draft: type[Validator] = validator_for(known, default=Draft202012Validator)
+    return draft
 
 
 def well_formed(schema: Mapping[str, Any], *, patterns: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:

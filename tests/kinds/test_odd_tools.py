@@ -6,6 +6,7 @@ To add a case, write a row of `UNHELD` or `MALFORMED` in `odd_schemas`: it is pu
 from __future__ import annotations
 
 import json
+import logging
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +19,10 @@ from jsonschema.exceptions import SchemaError
 import agentkv as kv
 from agentkv.output._held_tools import held_tools
 from agentkv.serve import application
-from tests.agentkv.output.odd_schemas import odd_schema
-from tests.agentkv.serve.conftest import SETTINGS
+from tests.agentkv.output.odd_schemas import MALFORMED, UNHELD, odd_schema
+from tests.agentkv.serve.conftest import SETTINGS, serving_of
+
+from .protocols import WEATHER, ask
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +112,46 @@ async def check_server(seeds: Sequence[int]) -> None:
                     assert isinstance(arguments, dict)
                     assert not faults(held["parameters"], arguments), (seed, schema, arguments)  # type: ignore[arg-type]
     assert called > len(seeds) / 4, called
+
+
+ODD = [
+    kv.Tool(f"odd_{number}", "", {"type": "object", "properties": {"a": part, "b": {"type": "string"}}}, lambda **_: 1)
+    for number, part in enumerate((*UNHELD, *MALFORMED))
+]
+UNIQUE = kv.Tool(
+    "unique",
+    "",
+    {"type": "object", "properties": {"of": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}}},
+    lambda of: sum(of),
+)
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+async def test_odd_tools_stop_no_request(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor each other; and what is not held is said once for each tool."""
+    tools = [WEATHER, *(tool.definition for tool in ODD)]
+    script = [kv.testing.call("weather", city="Oslo"), kv.testing.call("odd_1", b="x")]
+    async with kv.testing.replies(lambda _: script, capacity=16384, threads=1) as ctx, serving_of(ctx) as served:
+        with caplog.at_level(logging.WARNING, "agentkv"):
+            for _ in range(2):
+                answer = await ask(served, protocol, False, [{"role": "user", "content": ASKED}], tools=tools)
+                assert answer.error == ""
+                assert [call[1] for call in answer.calls] == ["weather", "odd_1"]
+    said = [record.getMessage() for record in caplog.records if "schemas of tools" in record.getMessage()]
+    assert len(said) == len({*said})
+    assert sum("uniqueItems" in each for each in said) == 1
+
+
+async def test_the_model_reads_what_no_grammar_held_it_to() -> None:
+    script = [[kv.testing.call("unique", of=[1, 1])], [kv.testing.call("unique", of=[1, 2])], "3"]
+    agent = kv.Agent("You are Nano.", tools=[UNIQUE, CLOCK, *ODD])
+    async with kv.testing.replies(script, capacity=16384, threads=1) as ctx:
+        run = await agent.run(await agent.trunk(ctx), "Sum?")
+        first, second = run.calls
+        assert (first.status, first.ran, second.status, second.result) == ("invalid", False, "done", 3)
+        assert "bad arguments: of: [1, 1] has non-unique elements" in first.content
+        assert first.content in [message.content for message in run.messages]
+        assert run.output == "3"
 
 
 async def test_an_agent_takes_any_tool() -> None:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import httpx
-import jsonschema
 import pytest
+from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from jsonschema.validators import validator_for
 
 import agentkv as kv
 from agentkv.output._held_tools import held_tools
@@ -37,9 +38,11 @@ def anyio_backend() -> str:
 
 def faults(schema: dict[str, Any], value: Any) -> list[str] | None:
     """What `jsonschema` has against a value; None where it cannot say, because the schema is none."""
+    named = {key: schema[key] for key in ("$schema",) if isinstance(schema.get(key), str)}
+    draft = validator_for(named, default=Draft202012Validator)
     try:
-        jsonschema.Draft202012Validator.check_schema(schema)
-        return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(value)]
+        draft.check_schema(schema)
+        return [error.message for error in draft(schema).iter_errors(value)]
     except (SchemaError, RecursionError):
         return None
     except Exception as error:

@@ -12,6 +12,7 @@ from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import shown
 from ..output import Constraint, Grammar, JsonSchema
 from ..output._asked import asked
+from ..output._held_tools import held_tools, say_loosened
 from ..output._typed import Typed
 from ..output.grammar import GrammarSource
 from .steering import Held
@@ -50,7 +51,7 @@ class Answers(Generic[Out]):
     ) -> GrammarSource[Any] | Constraint | None:
         """What the next message is held to: calls of these tools alone, an answer of this form; None for free text.
 
-        Raises InvalidInput for tools where no calls are known for the model, or one that a grammar cannot hold.
+        Raises InvalidInput for tools where no calls are known for the model.
         """
         if not self._is_in_message(form, bool(tools)):
             return _AsText(self._held) if isinstance(self._held, GrammarSource) else self._held
@@ -64,8 +65,9 @@ class Answers(Generic[Out]):
         allowed = [tool.definition for tool in tools if held.allows(tool.name)]
         most = self._most_calls
         try:
+            held_to = held_tools(form, allowed, say_loosened)
             return Grammar(
-                form.grammar(allowed, output=self._schema, choice=held.choice, most_calls=most, prefix=prefix)
+                form.grammar(held_to, output=self._schema, choice=held.choice, most_calls=most, prefix=prefix)
             )
         except FormatError as error:
             raise InvalidInput(f"{error}; pass call_format to Context.open, or have no tools") from error

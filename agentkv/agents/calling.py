@@ -157,7 +157,7 @@ class Call:
             may = ", ".join(filter(held.allows, self._desk.tools)) or "none"
             raise _NoResult("invalid", f"{request.name} may not be called now; of the tools {may} may")
         try:
-            return self._tool, self._tool.check(request.arguments)
+            return self._tool, self._tool.checked(request.arguments)
         except InvalidArguments as error:
             raise _NoResult("invalid", f"bad arguments: {error}") from error
         except Exception as error:  # a validator of the user's

@@ -29,9 +29,7 @@ TOKENS = [(7 * i) % 29 + 3 for i in range(40)]
 def rows_of(weight: torch.Tensor, kind: str) -> torch.Tensor:
     """uint8 `[..., bytes]`."""
     rows = weight.detach().flatten(0, -2)
-    packed = (
-        quantized(rows, kind) if kind in KINDS else torch.from_numpy(gguf.quantize(rows.numpy(), Q[kind.upper()]))
-    )
+    packed = quantized(rows, kind) if kind in KINDS else torch.from_numpy(gguf.quantize(rows.numpy(), Q[kind.upper()]))
     return packed.view(torch.uint8).view(*weight.shape[:-1], -1)
 
 

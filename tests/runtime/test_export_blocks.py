@@ -217,7 +217,10 @@ def test_a_plan_keeps_to_its_budget(tied: bool, quant: str) -> None:
     layers = layers_of(net)
     plan = plan_blocks(net, layers, quant, measure_importance(net, tokens()))
     assert ("lm_head" in plan.kinds) is not tied
-    made = {name: quantized(layers[name].weight, kind, torch.from_numpy(plan.inputs[name])) for name, kind in plan.kinds.items()}
+    made = {
+        name: quantized(layers[name].weight, kind, torch.from_numpy(plan.inputs[name]))
+        for name, kind in plan.kinds.items()
+    }
     shapes = {name: tuple(layers[name].weight.shape) for name in plan.kinds}
     heads = [EMBEDDING if tied else "lm_head"]
     assert sum(packed.nbytes for packed in made.values()) <= budget_of(shapes, heads, quant)

@@ -45,8 +45,7 @@ def check_quantization(
         )
     if recipe is not None and quant not in OWN_BLOCKS:
         raise ExportError(
-            f"only {', '.join(OWN_BLOCKS)} have a recipe ({recipe}), and this is {quant}. Leave it out or choose one of "
-            "those"
+            f"only {', '.join(OWN_BLOCKS)} have a recipe ({recipe}), and this is {quant}. Leave it out or choose one"
         )
     if recipe == "fixed" and calibrate is not None:
         raise ExportError(f"a fixed recipe reads no calibration text ({calibrate}): leave one of them out")

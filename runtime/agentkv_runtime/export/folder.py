@@ -20,7 +20,17 @@ from agentkv_runtime.export.choices import OWN_BLOCKS, check_quantization
 from agentkv_runtime.export.direct.making import find_decoder, write_directly
 from agentkv_runtime.export.first_run import probe_tokens, run_model
 from agentkv_runtime.export.made import Made
-from agentkv_runtime.export.progress import DIRECT, MEASURED, QUANTIZED, TRACED, Done, Progress, Stage, model_size, sharing
+from agentkv_runtime.export.progress import (
+    DIRECT,
+    MEASURED,
+    QUANTIZED,
+    TRACED,
+    Done,
+    Progress,
+    Stage,
+    model_size,
+    sharing,
+)
 from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.export.traced import trace_program
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer

@@ -43,15 +43,12 @@ def plan_blocks(model: Any, layers: Mapping[str, Any], quant: str, importance: I
     for weight, called in names.items():
         rows = weight.numel() // weight.shape[-1]
         of_channels, of_rows = _factors(importance, called, rows)
-        if of_rows is not None:
-            counts = 1.0
-        else:
-            counts = usual_cost(called[-1]) if importance is None else importance.usual()
+        usual = usual_cost(called[-1]) if importance is None else importance.usual()
         weights[called[0]] = Candidate(
             shape=(rows, weight.shape[-1]),
             numbers=partial(numbers_of, weight),
             is_head=head is not None and weight is head.weight,
-            counts=counts,
+            counts=usual if of_rows is None else 1.0,
             inputs=of_channels,
             outputs=of_rows,
         )

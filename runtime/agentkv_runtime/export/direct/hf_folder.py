@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -132,8 +131,12 @@ def _shapes(config: PlainConfig, family: Family) -> Shapes:
     """Of all parameters, in the order of the model's modules."""
     hidden = config["hidden_size"]
     found: Shapes = {f"{EMBEDDING}.weight": (config["vocab_size"], hidden)}
-    biased = {layer for setting, layers in _BIASES.get(config["model_type"], {}).items() for layer in layers
-              if config[setting]}
+    biased = {
+        layer
+        for setting, layers in _BIASES.get(config["model_type"], {}).items()
+        for layer in layers
+        if config[setting]
+    }
     for i in range(config["num_hidden_layers"]):
         for layer, shape in _matrices(config, family).items():
             found[f"model.layers.{i}.{layer}.weight"] = shape
@@ -182,9 +185,7 @@ def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, 
             f"{config['model_type']} has no place for {len(others)} of its weights ({_named(others)}) without torch"
         )
     if missing:
-        raise ExportError(
-            f"{folder}: {len(missing)} weights are missing ({_named(missing)}). Download the whole model"
-        )
+        raise ExportError(f"{folder}: {len(missing)} weights are missing ({_named(missing)}). Download the whole model")
     for name, shape in shapes.items():
         tensor = tensors[name]
         if tensor.shape != shape:
@@ -193,7 +194,9 @@ def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, 
                 "model"
             )
         if tensor.dtype not in DTYPES:
-            raise UnsupportedModelError(f"{name} is stored as {printable(tensor.dtype[:20])}: the checkpoint is quantised")
+            raise UnsupportedModelError(
+                f"{name} is stored as {printable(tensor.dtype[:20])}: the checkpoint is quantised"
+            )
     return tensors
 
 

@@ -97,8 +97,8 @@ def export_folder(
     CPU takes them as they are, with activations in 8 bits for each block of inputs. MLX takes the codes of types that
     give 32 numbers a scale, and gives the others new codes of 8 bits. "q4", "q5", "q6" and "q8" make such blocks of any
     weights, of the types that lose least of the model in so many bits on average. What an error in each weight costs is
-    what it usually does (a `recipe` of "fixed"), or measured first on a text (of "measured"), in the file `calibrate` or
-    else one that ships with Python. Models that are written without torch take the fixed one where nothing is said, and
+    what it usually does (a `recipe` of "fixed"), or measured first (of "measured") on a text, in the file `calibrate`
+    or else one that ships with Python. Models that are written without torch take the fixed one where nothing is said, and
     others are measured. "q4" is the default of other models for the CPU, "affine4" of those for MLX; "none" quantises
     nothing.
 

@@ -47,8 +47,8 @@ class Tensor:
         """
         if self.dtype not in DTYPES:
             raise UnsupportedModelError(
-                f"{self.path}: {printable(self.name)} is stored as {printable(self.dtype)}: the checkpoint is quantised. "
-                "Export the model that it was made from"
+                f"{self.path}: {printable(self.name)} is stored as {printable(self.dtype)}: the checkpoint is "
+                "quantised. Export the model that it was made from"
             )
         if math.prod(self.shape) == 0:
             return np.zeros(self.shape, DTYPES[self.dtype])

@@ -149,6 +149,10 @@ def cut(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def renamed(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
 def indexed(name: str) -> Callable[[Path], None]:
     """The file elsewhere, and an index that names it."""
 
@@ -196,8 +200,8 @@ TRACED: list[tuple[str, Callable[[Path], None], str]] = [
     ("more weights", put("model.layers.0.gate", torch.ones(3)), "has no place for 1 of its weights"),
     ("renamed", changed(lambda weights: weights.update(other=weights.pop(DOWN))), "has no place for 1"),
     ("codes", put(DOWN, torch.ones(64, 128, dtype=torch.int8)), "is stored as I8"),
-    ("older files", lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"), "no safetensors"),
-]  # fmt: skip
+    ("older files", renamed, "no safetensors"),
+]
 
 
 @pytest.mark.parametrize(("damage", "why"), [row[1:] for row in TRACED], ids=[row[0] for row in TRACED])

@@ -70,10 +70,10 @@ def meaning(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
     found = {name: config.get(name) for name in names - {"rope_parameters", *WITHOUT_MEANING}}
     rules = config["rope_parameters"]
     nested = {kind: each for kind, each in rules.items() if isinstance(each, dict)} or {"": rules}
+    of_no_use = (("partial_rotary_factor", 1.0), *(("type", each.get("type")) for each in nested.values()))
     found["rope"] = {
-        kind: {name: value for name, value in each.items() if name != "type" and not (name, value) == ("partial_rotary_factor", 1.0)}
-        for kind, each in nested.items()
-    }  # fmt: skip
+        kind: dict(item for item in each.items() if item not in of_no_use) for kind, each in nested.items()
+    }
     return found
 
 

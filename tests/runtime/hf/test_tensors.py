@@ -96,5 +96,5 @@ def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
         save_file({"w": torch.ones(1), f"v{i}": torch.ones(1)}, tmp_path / f"model-0000{i}-of-00002.safetensors")
     places = {f"v{i}": f"model-0000{i}-of-00002.safetensors" for i in (1, 2)}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    with pytest.raises(ExportError, match="w is in model-00001-of-00002.safetensors, too"):
+    with pytest.raises(ExportError, match=r"w is in model-00001-of-00002\.safetensors, too"):
         open_tensors(tmp_path)

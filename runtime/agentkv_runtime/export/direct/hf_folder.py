@@ -194,9 +194,7 @@ def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, 
                 "model"
             )
         if tensor.dtype not in DTYPES:
-            raise UnsupportedModelError(
-                f"{name} is stored as {printable(tensor.dtype[:20])}: the checkpoint is quantised"
-            )
+            raise UnsupportedModelError(f"{name} is stored as {printable(tensor.dtype[:20])}, which is quantised")
     return tensors
 
 

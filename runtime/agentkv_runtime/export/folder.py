@@ -98,9 +98,9 @@ def export_folder(
     give 32 numbers a scale, and gives the others new codes of 8 bits. "q4", "q5", "q6" and "q8" make such blocks of any
     weights, of the types that lose least of the model in so many bits on average. What an error in each weight costs is
     what it usually does (a `recipe` of "fixed"), or measured first (of "measured") on a text, in the file `calibrate`
-    or else one that ships with Python. Models that are written without torch take the fixed one where nothing is said, and
-    others are measured. "q4" is the default of other models for the CPU, "affine4" of those for MLX; "none" quantises
-    nothing.
+    or else one that ships with Python. Where nothing is said, models that are written without torch take the fixed one,
+    and others are measured. "q4" is the default of other models for the CPU, "affine4" of those for MLX; "none"
+    quantises nothing.
 
     `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
     nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits, and

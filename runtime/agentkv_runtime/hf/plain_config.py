@@ -59,7 +59,13 @@ def _where_not_turned(config: PlainConfig) -> list[str]:
 
 
 _COMMON = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
-_QWEN = {"max_position_embeddings": 32768, "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+_QWEN = {
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 32,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
 _FAMILIES: dict[str, _Family] = {
     "llama": _Family({"max_position_embeddings": 2048, "attention_bias": False, "mlp_bias": False}),
     "mistral": _Family({"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}),

@@ -13,10 +13,10 @@ from agentkv_runtime.hf.plain_config import plain_config
 from transformers import AutoConfig
 
 SIZES = {
-    "hidden_size": 1024,
+    "hidden_size": 2048,
     "intermediate_size": 3072,
     "num_hidden_layers": 12,
-    "num_attention_heads": 16,
+    "num_attention_heads": 32,
     "vocab_size": 32000,
 }
 LLAMA3 = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192}

@@ -1,4 +1,4 @@
-"""GGUF files, and Hugging Face folders, are opened where torch, transformers and ExecuTorch's Python are not installed."""
+"""GGUF files and Hugging Face folders are opened where torch, transformers and ExecuTorch are not installed."""
 
 from __future__ import annotations
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from agentkv_runtime.export.made import EMBEDDING_TITLE
+
 __all__ = ["usual_cost"]
 
-_COSTS = {
-    "v_proj": 25.0,  # few rows, each of which many queries read
-    "k_proj": 6.0,
-    "qkv_proj": 6.0,
-    "lm_head": 6.0,
-}
-"""What an error's square costs beside that in other layers: medians of `Importance` over layers of published models."""
+# What an error's square costs beside that in other layers: as `Importance` finds it in a published model (SmolLM2-135M),
+# in the middle one of its layers.
+_OF_EACH = {"v_proj": 25.0, "k_proj": 6.0, "qkv_proj": 6.0}  # few rows, which all queries of a group read
+_OF_ALL_ROWS = {"lm_head": 300_000.0, EMBEDDING_TITLE: 25_000.0}  # a token has one row: the more tokens, the less of each
 
 
-def usual_cost(layer: str) -> float:
-    """Of the layer of this name; of a tied weight, that of the head."""
-    return _COSTS.get(layer.rpartition(".")[2], 1.0)
+def usual_cost(layer: str, outputs: int) -> float:
+    """Of the layer of this name, with so many rows; a tied weight goes by the head's name."""
+    name = layer.rpartition(".")[2]
+    return _OF_ALL_ROWS[name] / outputs if name in _OF_ALL_ROWS else _OF_EACH.get(name, 1.0)

@@ -43,7 +43,7 @@ def plan_blocks(model: Any, layers: Mapping[str, Any], quant: str, importance: I
     for weight, called in names.items():
         rows = weight.numel() // weight.shape[-1]
         of_channels, of_rows = _factors(importance, called, rows)
-        usual = usual_cost(called[-1]) if importance is None else importance.usual()
+        usual = usual_cost(called[-1], rows) if importance is None else importance.usual()
         weights[called[0]] = Candidate(
             shape=(rows, weight.shape[-1]),
             numbers=partial(numbers_of, weight),

@@ -86,7 +86,7 @@ class FolderWeights:
             layer = _layer(name)
             counted = HEAD if layer == head else layer
             candidates[layer] = Candidate(
-                (shape[0], shape[1]), self._tensors[name].numbers, layer == head, usual_cost(counted)
+                (shape[0], shape[1]), self._tensors[name].numbers, layer == head, usual_cost(counted, shape[0])
             )
         return plan_kinds(candidates, self._quant)
 

@@ -42,7 +42,8 @@ def relative_importance(importance: Floats | None) -> Floats | None:
     """float32 `[I]`: what an error counts in each channel beside the mean; None where nothing was measured."""
     if importance is None or not importance.any():
         return None
-    return (importance / importance.mean() + np.float32(_LEAST)).astype(np.float32)
+    relative: Floats = (importance / importance.mean() + np.float32(_LEAST)).astype(np.float32)
+    return relative
 
 
 def quantize_rows(numbers: Numbers, kind: str, importance: Floats | None = None) -> Quantized:

@@ -13,6 +13,7 @@ from ._errors import InvalidInput
 from ._log import log
 from ._messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as
 from ._results import check_answered, has_plain_ids, with_plain_ids
+from ._roles import GIVES_INSTRUCTIONS, Roles, WriteCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
 MOST_SECONDS = 10.0  # that a chat template may run
+
+# They begin as differently as questions may, so that what is the same before them is the same before any other.
+_QUESTIONS = ("a", "B", "1", "\n", " .", "\u4e2d", "<")
 
 Tools = Sequence[Mapping[str, Any]] | None
 Check = Callable[[str], None]
@@ -41,8 +45,9 @@ class Chat:
     Everything here raises InvalidInput where the template refuses, TemplateTimeout where it takes too long.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, write_calls: WriteCalls) -> None:
         self._tokenizer = tokenizer
+        self._roles = Roles(self._tried, write_calls)
         self._text = secrets.token_hex(16)  # stands for text that is no message's; no content spells it
         self._end = secrets.token_hex(16)  # stands for the end of a message that is gone on with
         self._closing: list[int] | None = None  # what ends an assistant's turn, once it was asked for
@@ -51,6 +56,7 @@ class Chat:
         self._none: dict[bool, bool] = {}  # whether it takes None for the content beside calls
         self._ids: dict[bool, bool] = {}  # whether it takes ids of calls of any form
         self._shows_tools: bool | None = None  # once it was given some
+        self._front: tuple[object, ControlledText] | None = None  # what was rendered last of a conversation's front
 
     def closed_already(self, log: Sequence[int], seconds: float) -> int:
         """How many tokens at the end of a log close an assistant's turn, as far as it is closed."""
@@ -93,6 +99,8 @@ class Chat:
     ) -> ReplyBegun:
         """A conversation behind which the assistant speaks, whoever spoke last. After itself it goes on with what it
         said, white space at its end left out; where it said nothing, that message is not there."""
+        if not messages:
+            raise InvalidInput("nothing was said that the assistant could answer; extend the branch by a message first")
         *before, last = messages
         said = text_of(last).rstrip()
         if last["role"] == "assistant":
@@ -121,23 +129,82 @@ class Chat:
         seconds: float,
         check: Check,
     ) -> ControlledText:
-        """A conversation as the template spells it. Text parts are joined where it knows of texts only, no content
-        beside calls is an empty one where it knows of texts only, and reasoning has the name that it knows."""
+        """A conversation as the template spells it: in roles and contents that it takes.
+
+        Where nobody has asked anything yet, and the template writes instructions and tools with the first question
+        alone, it is what stands before that, whatever is asked.
+        """
         with translated():
             if tools and self._shows_tools is None:
                 self._shows_tools = self._check_shows(tools, seconds)
-            if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts(
-                tools, seconds
-            ):
-                messages = with_joined_parts(messages)
-            if any(message.get("content") is None for message in messages) and not self._takes_none(tools, seconds):
-                messages = with_empty_content(messages)
-            if not has_plain_ids(messages) and not self._takes_ids(tools, seconds):
-                messages = with_plain_ids(messages)
-            name = self._tokenizer.reasoning_name
-            if name not in (None, "reasoning_content"):
-                messages = [with_reasoning_as(name, message) for message in messages]
-            return self._tokenizer.render(messages, tools, reply, variables, seconds, check)
+            tools = self._roles.tools(tools, seconds)
+            asked = any(message["role"] not in GIVES_INSTRUCTIONS for message in messages)
+            if asked or (messages and self._roles.takes_alone(tools, seconds)):
+                return self._spelled(messages, tools, reply, variables, seconds, check)
+            if reply and messages:  # what there is is the question
+                *before, last = messages
+                return self._spelled([*before, {**last, "role": "user"}], tools, True, variables, seconds, check)
+            return self._before_question(messages, tools, variables, seconds, check)
+
+    def takes_calls(self, tools: Tools, seconds: float) -> bool:
+        """Does the template write the calls of a message, and not its content alone?"""
+        with translated():
+            return self._roles.takes("calls", self._roles.tools(tools, seconds), seconds)
+
+    def _before_question(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Tools,
+        variables: Mapping[str, Any],
+        seconds: float,
+        check: Check,
+    ) -> ControlledText:
+        """What the template writes before the user's first words."""
+        of = [*messages], tools, {**variables}
+        if self._front is not None and self._front[0] == of:
+            return self._front[1]
+        each = seconds / len(_QUESTIONS)
+        whole = [
+            self._spelled([*messages, _user(question)], tools, False, variables, each, check) for question in _QUESTIONS
+        ]
+        text = whole[0]
+        same = _in_common([text.text for text in whole])
+        encoded = [self._tokenizer.encode_rendered(text) for text in whole]
+        tokens = encoded[0][: _in_common(encoded)]
+        controls = [control.end for control in self._tokenizer.added.controls_in(text) if control.end <= same]
+        fronts = [text.between(0, end) for end in (same, len(text.text[:same].rstrip()), max(controls, default=0))]
+        front = next((f for f in fronts if self._begins(tokens, f)), text.between(0, 0))
+        self._front = of, front
+        return front
+
+    def _begins(self, tokens: Sequence[int], text: ControlledText) -> bool:
+        encoded = self._tokenizer.encode_rendered(text)
+        return encoded == tokens[: len(encoded)]
+
+    def _spelled(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Tools,
+        reply: bool,
+        variables: Mapping[str, Any],
+        seconds: float,
+        check: Check,
+    ) -> ControlledText:
+        """Messages in roles that the template takes. Text parts are joined where it knows of texts only, no content
+        beside calls is an empty one where it knows of texts only, and reasoning has the name that it knows."""
+        messages = self._roles.fitted(messages, tools, seconds)
+        if any(isinstance(message.get("content"), list) for message in messages) and not self._takes_parts(
+            tools, seconds
+        ):
+            messages = with_joined_parts(messages)
+        if any(message.get("content") is None for message in messages) and not self._takes_none(tools, seconds):
+            messages = with_empty_content(messages)
+        if not has_plain_ids(messages) and not self._takes_ids(tools, seconds):
+            messages = with_plain_ids(messages)
+        name = self._tokenizer.reasoning_name
+        if name not in (None, "reasoning_content"):
+            messages = [with_reasoning_as(name, message) for message in messages]
+        return self._tokenizer.render(messages, tools, reply, variables, seconds, check)
 
     def _takes_parts(self, tools: Tools, seconds: float) -> bool:
         """Does the template make the same of a text part as of the text?"""
@@ -169,7 +236,7 @@ class Chat:
 
     def _check_shows(self, tools: Sequence[Mapping[str, Any]], seconds: float) -> bool:
         """Does the template tell the model of its tools? Logs where it does not: the model will hardly call them."""
-        made = self._tried([_user(".")], tools, True, seconds)
+        made = self._tried([_user(".")], self._roles.tools(tools, seconds), True, seconds)
         names = [str(tool.get("function", tool).get("name")) for tool in tools]
         untold = [name for name in names if name not in made]
         if made and untold:
@@ -195,6 +262,12 @@ def translated() -> Iterator[None]:
         raise
     except TokenizerError as error:
         raise InvalidInput(str(error)) from error
+
+
+def _in_common(sequences: Sequence[Sequence[object]]) -> int:
+    """With how many items all of them begin."""
+    places = enumerate(zip(*sequences, strict=False))
+    return next((place for place, items in places if len(set(items)) > 1), min(map(len, sequences)))
 
 
 def _called(ids: Mapping[str, str]) -> list[Mapping[str, Any]]:

@@ -70,6 +70,13 @@ class ReplyReader:
             message = replace(message, content=written, reasoning=None)
         return as_mapping(message)
 
+    def write_calls(self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str | None:
+        """A message and its calls as the model writes them; None where that is not known."""
+        try:
+            return self._find_format().write(content, calls)
+        except FormatError:
+            return None
+
     def agree(self, one: str, other: str, prompt: str, tools: Tools) -> bool:
         """Is the second text the message that the first is, or that and more? White space around its parts does not
         matter."""

@@ -69,7 +69,7 @@ class Conversation:
     def cut(self, kept: int) -> Conversation:
         """What is known of a branch's first `kept` tokens."""
         conversation = self
-        while conversation.before is not None and kept <= conversation.base:
+        while conversation.before is not None and conversation._came_after(kept):
             conversation = conversation.before
         if kept >= max(conversation.end, conversation.leftover):
             return conversation
@@ -86,6 +86,11 @@ class Conversation:
             opened=False,
             leftover=kept,
         )
+
+    def _came_after(self, length: int) -> bool:
+        """Did a branch of so many tokens hold nothing of it? Messages that have no tokens yet are there from its
+        beginning on."""
+        return length < self.base or length == self.base < max(self.end, self.leftover)
 
     def without(self, first: int, last: int, added: int) -> Conversation:
         """As it is when the tokens at [first, last), and the messages among them, gave way to so many others."""

@@ -98,7 +98,7 @@ class Roles:
         """Messages that say the same in roles that the template takes, and in an order that it takes."""
         takes = partial(self.takes, tools=tools, seconds=seconds)
         roles = [message["role"] for message in messages]
-        if "developer" in roles and not takes("developer"):
+        if "developer" in roles and not (takes("developer") and takes("system")):
             messages = [_renamed(message, "developer", "system") for message in messages]
         if any(message.get("tool_calls") for message in messages) and not takes("calls"):
             messages = [self._with_calls_as_text(message) for message in messages]

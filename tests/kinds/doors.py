@@ -173,23 +173,21 @@ def try_doors(template: str) -> dict[str, tuple[Seen, str]]:
     return found
 
 
-def table_of(folder: Path) -> list[tuple[str, dict[str, tuple[Seen, str]]]]:
-    """Each template of a folder, and what `try_doors` finds of it."""
-    return [(path.stem, try_doors(path.read_text())) for path in sorted(folder.rglob("*.jinja"))]
-
-
-def print_table(rows: list[tuple[str, dict[str, tuple[Seen, str]]]]) -> None:
-    """A line for each template, the reasons of those that stay closed, and how many opened by each door."""
-    for name, doors in rows:
+def try_all(folder: Path) -> dict[str, dict[str, str]]:
+    """Why which door stays closed under the templates of a folder, by their names; prints a line for each."""
+    closed: dict[str, dict[str, str]] = {}
+    files = sorted(folder.rglob("*.jinja"))
+    for file in files:
+        doors = try_doors(file.read_text())
+        closed[file.stem] = {door: why for door, (_, why) in doors.items() if why}
         marks = "  ".join(f"{door} {'no ' if why else 'yes'}" for door, (_, why) in doors.items())
-        print(f"{name[:52]:52}  {marks}  {doors['agent'][0].begun:5} tokens ahead of the question")
-    for name, doors in rows:
-        for door, (_, why) in doors.items():
-            if why:
-                print(f"{name}, {door}: {why}")
+        print(f"{file.stem[:52]:52}  {marks}  {doors['agent'][0].begun:5} tokens before the question", flush=True)
+        for door, why in closed[file.stem].items():
+            print(f"    {door}: {why}")
     for door in DOORS:
-        print(f"{door}: {sum(not doors[door][1] for _, doors in rows)} of {len(rows)} templates")
+        print(f"{door}: {sum(door not in whys for whys in closed.values())} of {len(files)} templates")
+    return closed
 
 
 if __name__ == "__main__":
-    print_table(table_of(Path(sys.argv[1])))
+    try_all(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ from agentkv_runtime.errors import TemplateTimeout, TokenizerError
 
 from ._errors import InvalidInput
 from ._log import log
-from ._messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as
+from ._messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as, with_text_parts
 from ._results import check_answered, has_plain_ids, with_plain_ids
 from ._roles import GIVES_INSTRUCTIONS, Roles, WriteCalls
 
@@ -53,6 +53,7 @@ class Chat:
         self._closing: list[int] | None = None  # what ends an assistant's turn, once it was asked for
         # What was found of the template without tools (False) and with them (True), which may be two.
         self._parts: dict[bool, bool] = {}  # whether it takes text parts
+        self._texts: dict[bool, bool] = {}  # whether it takes texts
         self._none: dict[bool, bool] = {}  # whether it takes None for the content beside calls
         self._ids: dict[bool, bool] = {}  # whether it takes ids of calls of any form
         self._shows_tools: bool | None = None  # once it was given some
@@ -199,6 +200,8 @@ class Chat:
             messages = with_joined_parts(messages)
         if any(message.get("content") is None for message in messages) and not self._takes_none(tools, seconds):
             messages = with_empty_content(messages)
+        if not self._takes_texts(tools, seconds):
+            messages = with_text_parts(messages)
         if not has_plain_ids(messages) and not self._takes_ids(tools, seconds):
             messages = with_plain_ids(messages)
         name = self._tokenizer.reasoning_name
@@ -210,10 +213,17 @@ class Chat:
         """Does the template make the same of a text part as of the text?"""
         if bool(tools) not in self._parts:
             text = secrets.token_hex(8)
-            contents = (text, [{"type": "text", "text": text}])
-            one, other = (self._tried([_user(content)], tools, True, seconds) for content in contents)
-            self._parts[bool(tools)] = "" != one == other
+            one, other = (self._made(messages, tools, True, seconds) for messages in _as_both(text))
+            self._parts[bool(tools)] = "" != one == other or not self._takes_texts(tools, seconds)
         return self._parts[bool(tools)]
+
+    def _takes_texts(self, tools: Tools, seconds: float) -> bool:
+        """Does the template write a content that is a text, or none at all?"""
+        if bool(tools) not in self._texts:
+            text = secrets.token_hex(8)
+            one, other = (self._made(messages, tools, True, seconds) for messages in _as_both(text))
+            self._texts[bool(tools)] = text in one or text not in other
+        return self._texts[bool(tools)]
 
     def _takes_none(self, tools: Tools, seconds: float) -> bool:
         """Does the template write a call without content, and no None?"""
@@ -222,7 +232,12 @@ class Chat:
             call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": {}}}
             calling = {"role": "assistant", "content": None, "tool_calls": [call]}
             made = self._tried([_user("."), calling], tools, False, seconds)
-            self._none[bool(tools)] = name in made and "None" not in made
+            result = {"role": "tool", "name": name, "tool_call_id": "call00000", "content": "."}
+            later, empty = (
+                self._tried([_user("."), {**calling, "content": content}, result], tools, True, seconds)
+                for content in (None, "")
+            )
+            self._none[bool(tools)] = name in made and "None" not in made + later and bool(later or not empty)
         return self._none[bool(tools)]
 
     def _takes_ids(self, tools: Tools, seconds: float) -> bool:
@@ -244,7 +259,12 @@ class Chat:
         return not untold
 
     def _tried(self, messages: Sequence[Mapping[str, Any]], tools: Tools, reply: bool, seconds: float) -> str:
-        """What the template makes of messages, nothing where it refuses them."""
+        """What the template makes of messages whose contents are texts, nothing where it refuses them."""
+        taken = messages if self._takes_texts(tools, seconds) else with_text_parts(messages)
+        return self._made(taken, tools, reply, seconds)
+
+    def _made(self, messages: Sequence[Mapping[str, Any]], tools: Tools, reply: bool, seconds: float) -> str:
+        """What it makes of messages as they are."""
         try:
             return self._tokenizer.render(messages, tools, reply, {}, seconds).text
         except TemplateTimeout:
@@ -274,6 +294,10 @@ def _called(ids: Mapping[str, str]) -> list[Mapping[str, Any]]:
     call = {**ids, "type": "function", "function": {"name": "f", "arguments": {}}}
     result = {"role": "tool", "name": "f", "content": "."} | ({"tool_call_id": ids["id"]} if ids else {})
     return [_user("."), {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+
+
+def _as_both(text: str) -> list[Sequence[Mapping[str, Any]]]:
+    return [[_user(text)], with_text_parts([_user(text)])]
 
 
 def _user(content: object) -> Mapping[str, Any]:

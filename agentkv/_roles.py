@@ -59,6 +59,7 @@ class Roles:
         self._tried = tried
         self._write_calls = write_calls
         self._found: dict[tuple[str, bool], bool] = {}
+        self._way: dict[bool, int] = {}  # in which tools are given
 
     def takes(self, kind: str, tools: Tools, seconds: float) -> bool:
         """Does it write messages of a kind? Said of all kinds where it does not even write a user's."""
@@ -84,15 +85,17 @@ class Roles:
         return self._found[key]
 
     def tools(self, tools: Tools, seconds: float) -> Tools:
-        """Tools as the template is given them: None where it breaks off at them, a list that it goes through where it
-        was made for no other conversations."""
-        key = "tools", bool(tools)
-        if key not in self._found:
-            self._found[key] = bool(self._tried([_USER], tools or None, True, seconds))
-        if self._found[key]:
-            return tools or None
-        other: Tools = None if tools else []
-        return other if self._tried([_USER], other, True, seconds) else tools or None
+        """Tools as the template is given them: with descriptions throughout where it breaks off without, None where it
+        breaks off at all of them, an empty list where it was made for tools alone."""
+        ways: Sequence[Callable[[], Tools]] = (
+            [lambda: tools, lambda: [_described(tool) for tool in tools], lambda: None]
+            if tools
+            else [lambda: None, list]
+        )
+        if bool(tools) not in self._way:
+            works = (i for i, way in enumerate(ways) if self._tried([_USER], way(), True, seconds))
+            self._way[bool(tools)] = next(works, 0)
+        return ways[self._way[bool(tools)]]()
 
     def fitted(self, messages: Messages, tools: Tools, seconds: float) -> Messages:
         """Messages that say the same in roles that the template takes, and in an order that it takes."""
@@ -139,6 +142,20 @@ class Roles:
             lines = [_tagged("tool_call", each) for each in spelled]
             written = "\n".join([text, *lines] if text else lines)
         return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": written}
+
+
+def _described(value: Any) -> Any:
+    """A tool definition in which each property has a description, if an empty one."""
+    if not isinstance(value, Mapping):
+        return value
+    described = {key: _described(item) for key, item in value.items()}
+    if isinstance(properties := described.get("properties"), Mapping):
+        named = {
+            name: {"description": "", **each} if isinstance(each, Mapping) else each
+            for name, each in properties.items()
+        }
+        described["properties"] = named
+    return described
 
 
 def _has(messages: Messages, word: str) -> bool:

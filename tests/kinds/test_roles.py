@@ -104,6 +104,17 @@ KINDS = {
         + ENDED
         + REPLY
     ),
+    "content in parts (SmolVLM)": Kind(
+        TOOLS + LOOP + "{{ '<|im_start|>' + m.role + '\n' + (m.content[0].text or '') }}" + CALLS + END + ENDED + REPLY
+    ),
+    "descriptions throughout (Command R+)": Kind(
+        "{% for t in tools or [] %}{{ t | tojson }}{% for p in t.function.parameters.properties.values() %}"
+        "{{ p.description | trim }}{% endfor %}{% endfor %}" + LOOP + WRITTEN + ENDED + REPLY
+    ),
+    "no content that is none (QwQ)": Kind(
+        TOOLS + LOOP + "{% if m.tool_calls and not loop.last %}{{ m.content.split('.')[0] }}{% endif %}" + WRITTEN
+        + ENDED + REPLY
+    ),
     "no control tokens": Kind(
         "{{ (tools | tojson) + '\n' if tools }}" + LOOP + "{{ '### ' + m.role + ':\n' + (m.content or '') }}" + CALLS
         + "{{ '\n' }}" + ENDED + "{% if add_generation_prompt %}{{ '### assistant:\n' }}{% endif %}"

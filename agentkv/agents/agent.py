@@ -308,9 +308,9 @@ class Agent(Generic[Deps, Out]):
         return sub_agent(self, name, description, fork)
 
     async def _prompt(self, context: Context, definitions: Sequence[Mapping[str, Any]]) -> Branch:
-        """A new branch with the system prompt and the tools."""
-        messages = [{"role": "system", "content": self.instructions}]
-        return await context.branch(messages, tools=definitions or None, template=self.template)
+        """A new branch with the system prompt and the tools, as much of them as stands before every question."""
+        made = await context._home.encoding.opening(self.instructions, definitions or None, self.template)
+        return await context._branch_of(made, None)
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """A turn that is a call of another agent's turn."""
@@ -327,7 +327,7 @@ class Agent(Generic[Deps, Out]):
             raise InvalidInput(
                 f"branch is {shown(branch)}, but it must be a Branch; `await agent.trunk(ctx)` makes one"
             )
-        branch._check_started("an agent's turn")
+        branch._check_free()
         tools = await self._all_tools()
         context = RunContext(deps, branch, self, _ask=ask)
         home = branch._home

@@ -179,9 +179,8 @@ class Turn(Generic[Out]):
 def _check_asked(held: Branch) -> None:
     """Raises InvalidInput for a branch that ends with its instructions: no template has the model speak there."""
     conversation = held._history.conversation
-    if conversation.entries and not conversation.opened and len(held) <= conversation.end:
-        role = conversation.entries[-1].message["role"]
-        raise InvalidInput(
-            f"the branch ends with a message of the {role}, which asks nothing; pass a prompt, or extend the branch by "
-            "a user's message first"
-        )
+    if conversation.begun and not conversation.opened and len(held) <= conversation.end:
+        role = conversation.entries[-1].message["role"] if conversation.entries else None
+        ends = f"ends with a message of the {role}, which asks nothing" if role else "holds no question"
+        raise InvalidInput(f"the branch {ends}; pass a prompt, or extend the branch by a user's message first")
+    held._check_started("an agent's turn")

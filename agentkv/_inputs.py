@@ -72,6 +72,11 @@ def checked_ids(ids: object, vocab_size: int) -> list[int]:
     return tokens
 
 
+def as_messages(prompt: Prompt | None) -> Prompt | None:
+    """What a user says is a user's message."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str | bytes) else prompt
+
+
 def checked_count(value: object, what: str, least: int, most: int | None = None) -> int:
     """An int within bounds; bool is not one."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
@@ -81,6 +86,13 @@ def checked_count(value: object, what: str, least: int, most: int | None = None)
         short = -(2**64) < value < 2**64  # Python writes no int of thousands of digits
         raise InvalidInput(f"{what} is {value if short else shown(value)}, but it must be {bound}")
     return int(value)
+
+
+def checked_share(value: object, what: str) -> float:
+    """A number from 0 to 1; bool is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InvalidInput(f"{what} is {shown(value)}, but it must be a number from 0 to 1")
+    return float(value)
 
 
 def items_of(value: Iterable[Any], what: str) -> list[Any]:

@@ -12,13 +12,13 @@ from typing_extensions import TypeForm, TypeVar, Unpack
 
 from .._branch import Branch
 from .._errors import InvalidInput
-from .._inputs import items_of, text_of
+from .._inputs import as_messages, items_of, text_of
 from .._shown import shown
 from .._speculation import INHERIT, Inherit, Speculative
 from .answers import Answers
 from .asking import Approve, asking
 from .calling import Desk, nobody
-from .options import AfterCall, BeforeRound, How, Options, Toolset, check_hooks, check_limits, checked_tools
+from .options import AfterCall, BeforeRound, How, Options, Style, Toolset, check_hooks, check_limits, checked_tools
 from .run_context import RunContext
 from .steering import MESSAGE_TOKENS, Steer, Steering, ToolChoice
 from .stream import AgentStream
@@ -72,6 +72,10 @@ class Agent(Generic[Deps, Out]):
         final_tool: the tool that ends the turn: each message is a call of some tool until this one is done, and the
             last of `max_rounds`, and one after a message that only repeats calls, is a call of this one. Its result is
             the output; where that is None, its arguments are.
+        call_threshold: from 0 to 1; before the first message of a turn the model is asked on a fork whether a tool is
+            made for the request, and where it says so with less probability, the message makes no call. None asks not.
+        style: "free", or "plan": each message is a list of calls, an answer in words being one of them, for models that
+            do not call tools by themselves.
         template: variables for the chat template, such as `{"enable_thinking": False}`.
         before_round: called with the run context before each message; what it raises ends the turn.
         after_call: called with the run context and the record of each call that ends; what it raises ends the turn.
@@ -98,6 +102,8 @@ class Agent(Generic[Deps, Out]):
     tool_choice: ToolChoice = "auto"
     required: Sequence[str] | AbstractSet[str] = ()
     final_tool: str | None = None
+    call_threshold: float | None = None
+    style: Style = "free"
     template: Mapping[str, Any] | None = None
     before_round: BeforeRound | None = None
     after_call: AfterCall | None = None
@@ -151,7 +157,8 @@ class Agent(Generic[Deps, Out]):
         object.__setattr__(self, "tools", checked_tools(self.tools))
         object.__setattr__(self, "toolsets", tuple(items_of(self.toolsets, "toolsets")))
         check_limits(self)
-        object.__setattr__(self, "answers", Answers(self.output, self.max_calls_per_message))
+        plans = self.style == "plan"
+        object.__setattr__(self, "answers", Answers(self.output, self.max_calls_per_message, plans))
         check_hooks(before_round=self.before_round, after_call=self.after_call)
         self.answers.check(bool(self.tools or self.toolsets))
         steering = Steering(self.tool_choice, None, self.required, self.final_tool, self.max_message_tokens)
@@ -171,7 +178,7 @@ class Agent(Generic[Deps, Out]):
         if home is None or home.context is not context:
             raise InvalidInput(f"context is {shown(context)}, but it must be a Context; `kv.Context.open` opens one")
         tools = await self._all_tools()
-        definitions = [tool.definition for tool in tools]
+        definitions = self.answers.definitions(tools)
         self.answers.constraint(home.format, tools)  # what cannot be held is said here
         trunk: Branch = await home.trunks.fork(self, context, definitions)
         return trunk
@@ -229,7 +236,7 @@ class Agent(Generic[Deps, Out]):
             AgentKVError: as the verbs do: ContextFull, BranchBusy, StepFailed and so on.
         """
         turn = await self._turn(branch, deps, self._steered(steer), nobody, asking(approve))
-        return await turn.run(_as_messages(prompt), keep_partial)
+        return await turn.run(as_messages(prompt), keep_partial)
 
     @overload
     def stream(
@@ -269,7 +276,7 @@ class Agent(Generic[Deps, Out]):
         steering = self._steered(steer)
         return AgentStream(
             lambda emit, ask, unheard: self._turn(branch, deps, steering, emit, ask, unheard),
-            lambda turn: turn.run(_as_messages(prompt), keep_partial),
+            lambda turn: turn.run(as_messages(prompt), keep_partial),
             approve,
             waits=keep_partial,
         )
@@ -340,8 +347,3 @@ class Agent(Generic[Deps, Out]):
     async def _all_tools(self) -> tuple[Tool[Any, ..., Any], ...]:
         further = [tool for toolset in self.toolsets for tool in await toolset.tools()]
         return checked_tools([*self.tools, *further])
-
-
-def _as_messages(prompt: Prompt | None) -> Prompt | None:
-    """What a user says is a user's message."""
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str | bytes) else prompt

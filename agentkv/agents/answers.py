@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.answering import ANSWER_NAME, with_answer
 
 from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import shown
@@ -18,6 +19,8 @@ from ..output.grammar import GrammarSource
 from .steering import Held
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from agentkv_runtime.formats import Format
 
     from .tool import Tool
@@ -30,13 +33,26 @@ ANYTHING = Held()
 class Answers(Generic[Out]):
     """What `output` of an agent asks for: text, a type, or a grammar. Raises InvalidInput for anything else."""
 
-    def __init__(self, output: object, most_calls: int) -> None:
+    def __init__(self, output: object, most_calls: int, plans: bool = False) -> None:
         self._asked = asked(output)
         self._held = self._asked.constraint
         self._schema = self._held.schema if isinstance(self._held, Typed | JsonSchema) else None
         self._made_for: tuple[Format, tuple[Tool[Any, ..., Any], ...]] | None = None
         self._made: dict[tuple[Held, str], Grammar] = {}  # for these
         self._most_calls = most_calls
+        self._plans = plans  # an answer is one more function to call
+
+    def definitions(self, tools: Sequence[Tool[Any, ..., Any]]) -> list[Mapping[str, Any]]:
+        """What the model is told of its tools. Raises InvalidInput for a tool that is called as answers are."""
+        made: list[Mapping[str, Any]] = [tool.definition for tool in tools]
+        if not self._plans:
+            return made
+        if any(tool.name == ANSWER_NAME for tool in tools):
+            raise InvalidInput(
+                f"a tool is called {ANSWER_NAME}, as answers are with style='plan'; give it another name: "
+                "kv.tool(name=...)"
+            )
+        return with_answer(made)
 
     def check(self, tools: bool) -> None:
         """Raises InvalidInput where an answer could not be told from calls."""
@@ -66,6 +82,8 @@ class Answers(Generic[Out]):
         most = self._most_calls
         try:
             held_to = held_tools(form, allowed, say_loosened)
+            if self._plans:
+                held_to = with_answer(held_to)
             return Grammar(
                 form.grammar(held_to, output=self._schema, choice=held.choice, most_calls=most, prefix=prefix)
             )

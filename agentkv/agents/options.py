@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from typing_extensions import TypedDict
 
 from .._errors import InvalidInput
-from .._inputs import checked_count, checked_sampling
+from .._inputs import checked_count, checked_sampling, checked_share, checked_word
 from .._messages import checked_template
 from .._shown import shown
 from .._speculation import Inherit, Speculative
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 BeforeRound: TypeAlias = Callable[[RunContext[Any]], Awaitable[None] | None]
 AfterCall: TypeAlias = Callable[[RunContext[Any], CallRecord], Awaitable[None] | None]
+
+
+Style: TypeAlias = Literal["free", "plan"]
+"""How messages are written: as the model does, or each as a list of calls."""
 
 
 class Toolset(Protocol):
@@ -52,6 +56,8 @@ class Options(TypedDict, total=False):
     output_retries: int
     tool_choice: ToolChoice
     required: Sequence[str] | AbstractSet[str]
+    call_threshold: float | None
+    style: Style
     template: Mapping[str, Any] | None
     before_round: BeforeRound | None
     after_call: AfterCall | None
@@ -88,6 +94,9 @@ def check_limits(agent: Agent[Any, Any]) -> None:
         checked_count(agent.max_calls, "max_calls", 0)
     if agent.max_seconds != math.inf:
         check_seconds(agent.max_seconds, "max_seconds", zero=False)
+    checked_word(agent.style, "style", ("free", "plan"))
+    if agent.call_threshold is not None:
+        checked_share(agent.call_threshold, "call_threshold")
     if agent.sampling is not None:
         checked_sampling(agent.sampling)
     checked_template(agent.template, known=True)

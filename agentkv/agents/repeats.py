@@ -23,6 +23,7 @@ class Repeats:
 
     Attributes:
         stuck: has the last message made no other calls?
+        times: so many messages made a call of the last one again, of whichever was made most often.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class Repeats:
         self._now: dict[str, Call] = {}  # of this message
         self._times: Counter[str] = Counter()  # messages that said one of the last again
         self.stuck = False
+        self.times = 0
 
     def has_now(self, parsed: ParsedCall) -> bool:
         """Has this message made that call?"""
@@ -63,6 +65,7 @@ class Repeats:
         name, times = (now[worst].request.name if now else ""), self._times[worst]
         ran = {said: call for said, call in now.items() if call.finished.status != "repeated"}
         self.stuck = bool(now) and not ran
+        self.times = times
         if ran:
             self._last = ran
             self._times = Counter({said: self._times[said] for said in ran})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
 from .._errors import OutputInvalid, RepeatedCall
 from .awaiting import awaited
+from .call_decision import call_probability
 from .calling import Call
-from .calls import CallRequest
+from .calls import CallRecord, CallRequest
 from .events import Retried, RolledBack
 from .reply import EndOfCalls, Reply
 from .steering import checked_choice
@@ -44,6 +45,7 @@ class Round(Generic[Out]):
         self._calls: list[Call] = []  # of the message
         self._begun: set[Call] = set()
         self._is_over = False  # the final tool was called
+        self._probability: float | None = None  # of a call, where that was asked for
         self._calls_are_open = False  # the message that makes them is whole, and no result has entered
 
     async def run(self) -> Step[Out]:
@@ -75,7 +77,7 @@ class Round(Generic[Out]):
                 records = tuple(call.finished for call in self._calls)
                 self._check_repeats()
                 output = self._turn.steering.answer(records)
-                return Step(reply.message.content, reply.message.reasoning, records, reply.generation, output)
+                return self._step(reply, records, output)
             try:
                 self._check_called(reply.message.content)
                 output = self._agent.answers.read(
@@ -86,8 +88,12 @@ class Round(Generic[Out]):
                     raise
                 await self._ask_again(str(error), attempt)
             else:
-                return Step(reply.message.content, reply.message.reasoning, (), reply.generation, output)
+                return self._step(reply, (), output)
             attempt += 1
+
+    def _step(self, reply: Reply, records: tuple[CallRecord, ...], output: Any) -> Step[Out]:
+        message = reply.message
+        return Step(message.content, message.reasoning, records, reply.generation, output, self._probability)
 
     async def _reply(self, attempt: int) -> Reply:
         """The model's message, once all of its calls have ended."""
@@ -157,7 +163,13 @@ class Round(Generic[Out]):
         given = self._turn.steering.tool_choice
         if callable(given):
             given = checked_choice(await awaited(given(self._context)), self._desk.tools)
-        return self._turn.held(given)
+        held = self._turn.held(given)
+        threshold = self._agent.call_threshold
+        if threshold is None or held.choice != "auto" or not self._desk.tools or self._turn.calls:
+            return held
+        self._probability = await call_probability(self._held)
+        refused = self._probability is not None and self._probability < threshold
+        return replace(held, choice="none") if refused else held
 
     def _check_repeats(self) -> None:
         """Raises RepeatedCall where the model does not heed what it was told of a call that it makes again."""

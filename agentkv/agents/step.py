@@ -22,6 +22,8 @@ class Step(Generic[Out]):
         reasoning: what the model thought before it.
         calls: with what became of each; their results are on the branch.
         generation: the tokens of the message.
+        call_probability: how likely the model says that a tool is made for the request, from 0 to 1; None where the
+            agent has no `call_threshold`, or another message than the first is asked for.
     """
 
     text: str
@@ -29,6 +31,7 @@ class Step(Generic[Out]):
     calls: tuple[CallRecord, ...]
     generation: Generation
     _output: Out | Missing = field(default=MISSING)
+    call_probability: float | None = None
 
     @property
     def done(self) -> bool:

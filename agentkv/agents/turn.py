@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from .agent import Agent
     from .events import Event
 
+ANSWER_NOW = "Now answer my question in words."
+"""What a model reads that makes calls and would not end."""
+
 Out = TypeVar("Out")
 T = TypeVar("T")
 
@@ -58,7 +61,7 @@ class Turn(Generic[Out]):
         self.agent = agent
         self.steering = steering
         self.tools = tuple(desk.tools.values())
-        self.definitions = [tool.definition for tool in self.tools]
+        self.definitions = agent.answers.definitions(self.tools)
         self.repeats = Repeats()
         self._observers = branch._loop.observers
         self.desk = replace(desk, observe=partial(self._observers.turn_told, self))
@@ -74,6 +77,8 @@ class Turn(Generic[Out]):
         self._start = 0  # messages of the branch before the turn
         self._done_before: list[str] = []  # tools that were called since the question, in turns that ended early
         self._hold: Hold | None = None
+        self._useful = len(branch), 0  # tokens of the branch, and generated ones, behind the last calls that ran
+        self._was_asked = False  # for its answer, as the turn comes to its end
 
     async def run(self, prompt: Prompt | None, keep: bool) -> Run[Out]:
         """The whole turn. Whatever ends it early leaves the branch where it was, unless it is to `keep`."""
@@ -84,7 +89,7 @@ class Turn(Generic[Out]):
             else:
                 await held.extend(prompt)
             while True:
-                step = await Round(self, held).run()
+                step = await self._round(held)
                 if step.done:
                     return self._so_far(held, step.output)
 
@@ -95,15 +100,44 @@ class Turn(Generic[Out]):
 
         async def one(held: Branch) -> Step[Out]:
             self._go_on(held)
-            return await Round(self, held).run()
+            return await self._round(held)
 
         return await self._transaction(one, keep)
 
     def held(self, choice: str) -> Held:
         """What the next message is held to, where `choice` is what the turn's `tool_choice` says."""
+        held = self._asked_for(choice)
+        return replace(held, choice="none") if held.choice == "auto" and self._was_asked else held
+
+    def _asked_for(self, choice: str) -> Held:
         done = [call.finished.name for call in self.calls if call.finished.status == "done"]
         last = self.repeats.stuck or self.rounds == self.agent.max_rounds
         return self.steering.next(choice, [*self._done_before, *done], bool(self.calls), last)
+
+    async def _round(self, held: Branch) -> Step[Out]:
+        """One round. Where one more with calls would end the turn, the model is asked for its answer first."""
+        may_answer = not callable(self.steering.tool_choice) and self._asked_for("auto").choice == "auto"
+        if self._is_near_end and may_answer and not self._was_asked:
+            self._was_asked = True
+            await self._ask_for_answer(held)
+        step = await Round(self, held).run()
+        if not self.repeats.stuck:
+            self._useful = len(held), self.generated
+        return step
+
+    @property
+    def _is_near_end(self) -> bool:
+        stuck = self.repeats.stuck and self.repeats.times >= self.agent.max_repeats > 0
+        return stuck or (bool(self.calls) and self.rounds + 1 == self.agent.max_rounds)
+
+    async def _ask_for_answer(self, held: Branch) -> None:
+        """Takes back the messages that only made calls again, behind which a model hardly answers, and asks."""
+        length, generated = self._useful
+        if length < len(held) and self.repeats.stuck:
+            self.taken_back += self.generated - generated
+            await held.rollback(length)
+            await self.desk.tell(RolledBack(length, "the same calls were made again"))
+        await held.extend([{"role": "user", "content": ANSWER_NOW}])
 
     def limit(self, what: str, limit: str, advice: str = "", kind: type[LimitReached] = LimitReached) -> LimitReached:
         """The error for a limit, which says what the turn did."""

@@ -13,6 +13,9 @@ __all__ = ["FENCED"]
 
 # How models begin calls in other spellings.
 _NOT_FIRST = r"\s*([{\[]|```|<[|a-z_]*(tool|function|call))"
+# What an answer in words has nothing of.
+_NOT_IN_WORDS = r"\s*[{\[`<]"
+_OF_CALLS = ('"name":', '"arguments":')
 
 
 class _FencedList(Calls):
@@ -27,8 +30,11 @@ class _FencedList(Calls):
 
     def message(self, lark: Lark, wanted: Wanted) -> str:
         """The message: an expression."""
-        if not wanted.tools or not wanted.text or (wanted.output is not None and not wanted.answers):
+        if not wanted.text or (wanted.output is not None and not wanted.answers):
             return super().message(lark, wanted)
+        if not wanted.tools:
+            thought = (wanted.thinking or ())[:1]
+            return self.after_thought(lark, wanted, lark.free_text([*_OF_CALLS, *thought], not_first=_NOT_IN_WORDS))
         calls = self.calls(lark, wanted.tools, self.opener, most=wanted.most_calls)
         other = self._answer(lark, wanted) if wanted.answers else self._text(lark, wanted)
         return self.after_thought(lark, wanted, lark.either("body", [calls, other]))

@@ -8,6 +8,7 @@ import pytest
 
 import agentkv as kv
 from agentkv.agents.repeats import Repeats
+from agentkv.agents.turn import ANSWER_NOW
 from agentkv.testing import call
 
 from .conftest import ONE_CALL, as_tool, desk_agent
@@ -17,6 +18,11 @@ pytestmark = pytest.mark.anyio
 OSLO, ROME = (call("weather", city=city) for city in ("Oslo", "Rome"))
 STOCK = call("stock", product="Lumora")
 DONE, AGAIN = "done", "repeated"
+
+
+def freely(context: kv.RunContext[Any]) -> str:
+    """A choice of the caller's own: no message is held to an answer."""
+    return "auto"
 
 
 @pytest.mark.parametrize(
@@ -38,15 +44,30 @@ DONE, AGAIN = "done", "repeated"
 )
 async def test_what_is_called_again(messages: list[Any], statuses: list[str]) -> None:
     async with kv.testing.replies([*messages, "So it is."]) as ctx:
-        agent = desk_agent("weather", "stock")
+        agent = desk_agent("weather", "stock", tool_choice=freely)
         run = await agent.run(await agent.trunk(ctx), ONE_CALL)
         assert [call.status for call in run.calls] == statuses
         assert [call.attempts for call in run.calls] == [int(status == DONE) for status in statuses]
         assert run.text == "So it is."
 
 
+@pytest.mark.parametrize(("replies", "options"), [([OSLO] * 3, {}), ([OSLO, ROME], {"max_rounds": 3})])
+async def test_a_turn_that_would_not_end_is_asked_for_its_answer(replies: list[Any], options: dict[str, Any]) -> None:
+    agent = desk_agent("weather", "stock", **options)
+    async with kv.testing.replies([*replies, "It is fine."]) as ctx:
+        branch = await agent.trunk(ctx)
+        run = await agent.run(branch, ONE_CALL)
+        assert (run.output, len(run.calls)) == ("It is fine.", len(replies))
+        useful = sum(record.status == DONE for record in run.calls)
+        roles = [message.role for message in branch.messages[1:]]  # what only repeated is taken back
+        assert roles == ["user", *["assistant", "tool"] * useful, "user", "assistant"]
+        assert branch.messages[-2].content == ANSWER_NOW
+        assert run.usage.completion_tokens > 0
+        assert run.messages == tuple(branch.messages[1:])
+
+
 async def test_it_is_told_then_refused_then_the_turn_ends() -> None:
-    agent = desk_agent("weather")
+    agent = desk_agent("weather", tool_choice=freely)
     async with kv.testing.replies([OSLO] * 4) as ctx:
         branch = await agent.trunk(ctx)
         before = branch.tokens
@@ -62,7 +83,7 @@ async def test_it_is_told_then_refused_then_the_turn_ends() -> None:
 
 @pytest.mark.parametrize("keep", [False, True])
 async def test_what_was_done_is_kept_where_it_is_asked_for(keep: bool) -> None:
-    agent = desk_agent("weather")
+    agent = desk_agent("weather", tool_choice=freely)
     async with kv.testing.replies([OSLO] * 4) as ctx:
         branch = await agent.trunk(ctx)
         with pytest.raises(kv.RepeatedCall):
@@ -73,7 +94,7 @@ async def test_what_was_done_is_kept_where_it_is_asked_for(keep: bool) -> None:
 
 @pytest.mark.parametrize("most", [0, 1])
 async def test_how_often_is_an_option(most: int) -> None:
-    agent = desk_agent("weather", max_repeats=most)
+    agent = desk_agent("weather", max_repeats=most, tool_choice=freely)
     async with kv.testing.replies([OSLO] * (most + 2)) as ctx:
         with pytest.raises(kv.RepeatedCall):
             await agent.run(await agent.trunk(ctx), ONE_CALL)
@@ -91,7 +112,7 @@ async def test_a_call_that_failed_runs_again_and_is_counted(fault: Exception, st
     def weather(city: str) -> Any:
         raise fault
 
-    agent = desk_agent(tools=[as_tool("weather", weather)])
+    agent = desk_agent(tools=[as_tool("weather", weather)], tool_choice=freely)
     async with kv.testing.replies([OSLO] * 4) as ctx:
         with pytest.raises(kv.RepeatedCall) as caught:
             await agent.run(await agent.trunk(ctx), ONE_CALL)

@@ -1,0 +1,35 @@
+"""Whether a question calls for a tool: what the model itself says of it, asked on a fork."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .._messages import text_of
+
+if TYPE_CHECKING:
+    from .._branch import Branch
+
+QUESTION = "Is one of the functions made for this request? Answer yes or no."
+_YES, _NO = ("Yes", "yes"), ("No", "no")
+
+
+async def call_probability(branch: Branch) -> float | None:
+    """How likely the model says that one of its tools is made for the user's last message; from 0 to 1.
+
+    The question is put behind the user's words, on a fork that is closed again: it costs the prefill of that message,
+    and the branch is unchanged. None where the branch does not end with a user's message.
+
+    Raises as `Branch.fork`, `extend` and `select` do.
+    """
+    entries = branch._history.conversation.entries
+    if not entries or entries[-1].message["role"] != "user":
+        return None
+    last = entries[-1]
+    asked = f"{text_of(last.message)}\n\n{QUESTION}"
+    async with await branch.fork() as fork:
+        await fork.rollback(last.start)
+        await fork.extend([{**last.message, "content": asked}])
+        said = await fork.select([*_YES, *_NO])
+    weights = [math.exp(logprob - max(said.logprobs)) for logprob in said.logprobs]
+    return sum(weights[: len(_YES)]) / sum(weights)

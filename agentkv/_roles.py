@@ -27,11 +27,11 @@ _ONE, _OTHER = (secrets.token_hex(8) for _ in range(2))  # words that no templat
 _USER, _ANSWER = {"role": "user", "content": "."}, {"role": "assistant", "content": "."}
 
 
-def _called(content: str | None, word: str, result: str) -> Messages:
-    function = {"name": "f", "arguments": {"a": word}}
+def _called(content: str | None, name: str, result: str) -> Messages:
+    function = {"name": name, "arguments": {"a": 1}}
     call = {"id": "call00000", "type": "function", "function": function}
     calling = {"role": "assistant", "content": content, "tool_calls": [call]}
-    return [_USER, calling, {"role": "tool", "name": "f", "tool_call_id": "call00000", "content": result}]
+    return [_USER, calling, {"role": "tool", "name": name, "tool_call_id": "call00000", "content": result}]
 
 
 _KINDS: Mapping[str, Sequence[Messages]] = {
@@ -40,8 +40,8 @@ _KINDS: Mapping[str, Sequence[Messages]] = {
     "later system": [[_USER, _ANSWER, {"role": "system", "content": _ONE}, _USER]],
     "calls": [_called(None, _ONE, "."), _called("", _ONE, ".")],
     "results": [
-        _called(None, ".", _ONE),
-        _called("", ".", _ONE),
+        _called(None, "f", _ONE),
+        _called("", "f", _ONE),
         [_USER, _ANSWER, {"role": "tool", "name": "f", "content": _ONE}],
     ],
     "questions in a row": [[{"role": "user", "content": _ONE}, {"role": "user", "content": _OTHER}]],

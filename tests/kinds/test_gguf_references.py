@@ -5,10 +5,6 @@ They lie in the source package of llama-cpp-python, which has all of llama.cpp; 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +12,8 @@ from agentkv_runtime.errors import TokenizerError
 from agentkv_runtime.gguf.metadata import read_metadata
 from agentkv_runtime.gguf.tokenizer import make_tokenizer, tokenizer_config
 from agentkv_runtime.tokenizer import Tokenizer
+
+from .sources import llama_cpp_files
 
 REFUSED = {"bert-bge": "bert", "nomic-bert-moe": "t5"}  # encoders; what their tokenizers call themselves
 BARE = {"aquila", "baichuan", "gpt-neox"}  # without texts
@@ -30,27 +28,7 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The files by their names."""
-    folder = tmp_path_factory.mktemp("references")
-    # The package's build tool says what its metadata are, so it is needed though nothing is built.
-    tool = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--target",
-        str(folder / "tool"),
-        "scikit-build-core",
-        "pathspec",
-    ]
-    subprocess.run(tool, check=True)
-    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-    fetch += ["--no-build-isolation", "--dest", str(folder), "llama-cpp-python"]
-    subprocess.run(fetch, check=True, env={**os.environ, "PYTHONPATH": str(folder / "tool")})
-    [package] = folder.glob("*.tar.gz")
-    with tarfile.open(package) as archive:
-        wanted = [member for member in archive.getmembers() if "/models/ggml-vocab-" in member.name]
-        archive.extractall(folder, members=wanted, filter="data")
+    folder = llama_cpp_files(tmp_path_factory.mktemp("references"), "/models/ggml-vocab-")
     return {path.stem.removeprefix("ggml-vocab-"): path for path in folder.rglob("ggml-vocab-*.gguf")}
 
 

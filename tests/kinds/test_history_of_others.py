@@ -286,7 +286,7 @@ async def test_messages_of_the_sdk_go_on_after_a_call_that_was_cut() -> None:
 STRICT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% for c in m.tool_calls or [] %}"
     "{% if c.id is not defined or c.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}"
-    "({{ c.id }}){% endfor %}"
+    "({{ c.id }}){{ c.function | tojson }}{% endfor %}"
     "{% if m.role == 'tool' %}{% if m.tool_call_id is not defined or m.tool_call_id | length != 9 %}"
     "{{ raise_exception('ids have nine characters') }}{% endif %}({{ m.tool_call_id }}){% endif %}"
     "{{ m.content or '' }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -89,7 +89,7 @@ def _text(error: AgentKVError) -> str:
 
 
 def _called(call: CallRecord) -> Called:
-    return Called(call.name, call.arguments, call.result, call.error, getattr(call, "rescued", None) is not None)
+    return Called(call.name, call.arguments, call.result, call.error, call.rescued)
 
 
 async def _nothing(**arguments: Any) -> None:

@@ -94,6 +94,14 @@ async def test_of_tools_that_do_nothing_one_message_is_judged(reply: Any, right:
     assert ("get_weather" in result.outcome.raw) is bool(result.outcome.calls)
 
 
+async def test_a_call_in_another_spelling_is_told_as_rescued() -> None:
+    written = '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```'
+    async with kv.testing.replies([written]) as ctx:
+        [result] = await evaluate([made(document())], AgentRunner(ctx, 200, {}), 1)
+    assert result.verdict.right
+    assert [call.rescued for call in result.outcome.calls] == ["json"]
+
+
 @pytest.mark.parametrize("through", ["agent", "server"])
 async def test_what_ends_a_case_early_is_told(through: Through) -> None:
 

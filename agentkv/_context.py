@@ -12,6 +12,7 @@ from anyio import to_thread
 
 from ._branch import Branch
 from ._call_format import CallFormat, checked_format
+from ._chat import Chat
 from ._commands import CellCall
 from ._connecting import Connecting
 from ._continuation import Continuation
@@ -53,9 +54,10 @@ class Context(Storing, Connecting):
         loop.histories.trained_positions = info.trained_positions
         reader = ReplyReader(model.tokenizer, lambda: self._home.format)
         capacity = loop.snapshot.engine.capacity if info.window is None else MOST_POSITIONS
-        encoding = Encoding(model.tokenizer, reader, info.vocab_size, capacity, info.max_positions)
-        spelled = Tokenizer(model.tokenizer, info.vocab_size, reader.find_format)
-        self._home = Home(self, loop, encoding, reader, spelled, model, overflow, rescue)
+        chat = Chat(model.tokenizer, reader.find_format)
+        encoding = Encoding(model.tokenizer, chat, reader, info.vocab_size, capacity, info.max_positions)
+        tokenizer = Tokenizer(model.tokenizer, chat, info.vocab_size)
+        self._home = Home(self, loop, encoding, reader, tokenizer, model, overflow, rescue)
 
     @classmethod
     @opening
@@ -239,6 +241,10 @@ class Context(Storing, Connecting):
         return await self._branch_of(made, policy)
 
     async def _branch_of(self, made: Continuation, overflow: Overflow | None) -> Branch:
+        if not made.added and made.conversation is not None:  # the chat template writes it with the first question
+            branch = await self._empty_branch(overflow)
+            branch._history.converse(made.conversation)
+            return branch
         job = PromptJob(self._loop.histories, made)
         await self._loop.run(job)
         return Branch(self._home, job.branch, None, overflow, job.reused)

@@ -51,9 +51,10 @@ def pull(
 ) -> None:
     """Download a model from the Hugging Face hub, so that `Context.open(NAME)` opens it.
 
-    A GGUF file is opened as it is; other models, and GGUF files with options, are exported, which needs torch. The
-    token for private models is HF_TOKEN, or that of `hf auth login`. What was downloaded before is not downloaded
-    again, and works offline. The download stays in the hub's own cache (HF_HOME), an export in AGENTKV_HOME.
+    A GGUF file is opened as it is; other models are exported, which needs no torch for the families that people run
+    most, and so are GGUF files with options, which does. The token for private models is HF_TOKEN, or that of
+    `hf auth login`. What was downloaded before is not downloaded again, and works offline. The download stays in the
+    hub's own cache (HF_HOME), an export in AGENTKV_HOME.
     """
     from agentkv_runtime.store.making import options_for
     from agentkv_runtime.store.names import named_on_hub

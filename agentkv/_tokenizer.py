@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from ._shown import shown
 
 if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
-    from agentkv_runtime.formats import Format
     from agentkv_runtime.tokenizer import Tokenizer as RuntimeTokenizer
 
 _MOST_IDS = 1 << 22  # of a table
@@ -29,10 +28,10 @@ class Tokenizer:
     Every method raises InvalidInput for what it cannot take.
     """
 
-    def __init__(self, tokenizer: RuntimeTokenizer, model_vocab_size: int, find_format: Callable[[], Format]) -> None:
+    def __init__(self, tokenizer: RuntimeTokenizer, chat: Chat, model_vocab_size: int) -> None:
         """Private: use `Context.tokenizer`."""
         self._tokenizer = tokenizer
-        self._chat = Chat(tokenizer, find_format)
+        self._chat = chat
         self._ids = max(tokenizer.vocab_size, model_vocab_size)
 
     @property

@@ -35,10 +35,12 @@ def told(messages: Messages, tools: Definitions | None, form: Format) -> list[Ma
 
 def tools_in_words(tools: Definitions, form: Format) -> str:
     """What the model reads of its tools: a signature and a few words of each, and how they are called."""
-    each = "\n".join(_tool_in_words(tool.get("function", tool)) for tool in tools)
+    shown = form.shown(tools)
+    each = "\n".join(_tool_in_words(tool.get("function", tool)) for tool in shown)
+    otherwise = "" if len(shown) > len(tools) else "\nIf no function fits, answer in words."
     return (
         f"You can call these functions:\n{each}\n\nTo call functions, answer with the calls alone, written so:\n"
-        f"{form.write('', _EXAMPLE)}\nIf no function fits, answer in words."
+        f"{form.write('', _EXAMPLE)}{otherwise}"
     )
 
 

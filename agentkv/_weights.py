@@ -64,13 +64,13 @@ def size_text(facts: Manifest) -> str:
 
 
 def quantization_text(facts: Manifest) -> str:
-    """How weights are quantised, with the types that a file's weights have, or had and became; the most frequent first.
-
-    Without types just the quantisation.
+    """How weights are quantised, by which recipe, and the types of blocks that they have, or that a file's had and what
+    these became; the most frequent first. What is not known is left out.
     """
+    quantization = facts.quantization + (f" ({facts.weight_recipe} recipe)" if facts.weight_recipe else "")
     counts = Counter(facts.weight_types.values()).most_common()
     types = ", ".join(f"{count} {kind}" for kind, count in counts)
-    return f"{facts.quantization}: {types}" if types else facts.quantization
+    return f"{quantization}: {types}" if types else quantization
 
 
 def loss_text(facts: Manifest) -> str | None:

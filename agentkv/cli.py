@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import BACKENDS, PROGRAM_BACKENDS
-from agentkv_runtime.manifest import DType, Quantization, Scales
+from agentkv_runtime.manifest import DType, Quantization, Scales, WeightRecipe
 
 from agentkv._bench.command import bench
 from agentkv._console import bytes_text, escaped, stdout
@@ -92,7 +92,15 @@ def export(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With q4 to q8: text to see on which weights count; without it one that ships with Python.",
+            help="With q4 to q8: text to measure on which weights count; without it one that ships with Python.",
+        ),
+    ] = None,
+    recipe: Annotated[
+        WeightRecipe | None,
+        typer.Option(
+            help="With q4 to q8: which weights get more bits; fixed: those that usually count, without torch;"
+            " measured: those that count on a text. Without it fixed where the model is of a family that needs no"
+            " torch, and there is no --calibrate."
         ),
     ] = None,
     scales: Annotated[
@@ -128,8 +136,8 @@ def export(
         Path | None, typer.Option(metavar="FOLDER", help="Folder of a LoRA adapter (peft), merged into the weights.")
     ] = None,
 ) -> None:
-    """Export a Hugging Face model, or a GGUF file, to a model folder. Needs torch, but for GGUF files of the families
-    that people run most, in their own blocks; running the result does not."""
+    """Export a Hugging Face model, or a GGUF file, to a model folder. The families that people run most need no torch:
+    as safetensors with q4 to q8, and as GGUF files in their own blocks. Running the result needs none at all."""
     from agentkv_runtime.export.folder import export_folder
     from agentkv_runtime.export.quiet import quiet_libraries
     from agentkv_runtime.notes import shown_by
@@ -149,6 +157,7 @@ def export(
             max_context=max_context,
             features=features,
             calibrate=calibrate,
+            recipe=recipe,
             adapter=adapter,
             progress=display.tell,
             done=display.done,

@@ -6,7 +6,9 @@ from typing import Any
 
 import gguf
 import numpy as np
+import torch
 from agentkv_runtime._core import block_types
+from agentkv_runtime.export.blocks.rows import Numbers, quantize_rows
 from gguf import GGMLQuantizationType as Q
 
 TYPES = {name: (kind, inputs, size) for kind, name, inputs, size in block_types()}
@@ -35,3 +37,16 @@ def dequantized(name: str, rows: Any) -> Any:
     kind = Q(TYPES[name][0])
     floats = {Q.F32: np.float32, Q.F16: np.float16}
     return gguf.dequantize(rows.view(floats[kind]) if kind in floats else rows, kind).astype(np.float32)
+
+
+def as_numbers(weight: torch.Tensor) -> Numbers:
+    """A weight as the quantiser takes it."""
+    detached = weight.detach().contiguous()
+    numbers: Numbers = (detached.view(torch.uint16) if detached.dtype == torch.bfloat16 else detached).numpy()
+    return numbers
+
+
+def quantized(weight: torch.Tensor, kind: str, importance: torch.Tensor | None = None) -> torch.Tensor:
+    """The bytes of a weight's rows as blocks."""
+    counts = None if importance is None else importance.numpy()
+    return torch.from_numpy(quantize_rows(as_numbers(weight), kind, counts).rows)

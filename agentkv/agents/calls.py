@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-CallStatus = Literal["done", "retry", "failed", "timeout", "invalid", "denied", "cancelled"]
+CallStatus = Literal["done", "retry", "failed", "timeout", "invalid", "denied", "repeated", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class CallRecord:
         error: what the model reads instead of a result; None where there is one.
         seconds: from its start to its end, waits for approval and other attempts included.
         status: "done", "retry" (the tool raised kv.Retry), "failed" (another exception), "timeout", "invalid" (no such
-            tool, or arguments that it does not take), "denied", or "cancelled" (begun, and ended with its turn).
+            tool, one that may not be called now, or arguments that it does not take), "denied", "repeated" (not run:
+            the turn had made the same call, and nothing else since), or "cancelled" (begun, and ended with its turn).
         content: what the model reads.
         attempts: how often the function was called; 0 where it never ran.
         rescued: as of the request.

@@ -1,19 +1,23 @@
 // Packing of the weights of linear layers, for the exporter.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "core/errors.h"
 #include "core/message.h"
 #include "cpu/blocks/block_weight.h"
+#include "cpu/blocks/quantize.h"
 #include "cpu/kernels/linear_table.h"
 #include "cpu/linear/packed_linear.h"
+#include "executorch/threads.h"
 
 namespace nb = nanobind;
 
@@ -110,6 +114,41 @@ Rows unpack_blocks(const Bytes& rows, int type) {
   return Rows(data, {outputs, inputs}, owner);
 }
 
+using Numbers = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Importance = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using BlockRows = nb::ndarray<std::uint8_t, nb::numpy, nb::ndim<2>, nb::c_contig>;
+
+cpu::BlockType type_of(const Numbers& numbers) {
+  if (numbers.dtype() == nb::dtype<float>()) return cpu::BlockType::F32;
+  if (numbers.dtype() == nb::dtype<std::uint16_t>()) return cpu::BlockType::BF16;
+  require<InvalidTensor>(
+      numbers.dtype() == nb::dlpack::dtype{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), 16, 1},
+      "numbers are float32, float16, or bfloat16 as uint16");
+  return cpu::BlockType::F16;
+}
+
+nb::tuple quantize_blocks(const Numbers& numbers, int type, const std::optional<Importance>& importance) {
+  const cpu::BlockType from = type_of(numbers);
+  require<InvalidTensor>(numbers.shape(0) <= 1u << 30 && numbers.shape(1) <= 1u << 30, "a weight of ", numbers.shape(0),
+                         " outputs and ", numbers.shape(1), " inputs is too large");
+  const cpu::BlockShape shape{static_cast<int>(numbers.shape(0)), static_cast<int>(numbers.shape(1)),
+                              cpu::block_type_info(type).type};
+  const std::size_t row_bytes = cpu::block_row_bytes(shape);
+  auto out = std::make_unique_for_overwrite<std::uint8_t[]>(numbers.shape(0) * row_bytes);
+  cpu::QuantizationLoss loss;
+  {
+    const nb::gil_scoped_release released;
+    const ForwardGate gate;
+    loss =
+        cpu::quantize_blocks(shape, from, {static_cast<const std::byte*>(numbers.data()), numbers.nbytes()},
+                             importance ? std::span(importance->data(), importance->size()) : std::span<const float>{},
+                             std::as_writable_bytes(std::span(out.get(), numbers.shape(0) * row_bytes)), parallel_for);
+  }
+  std::uint8_t* data = out.release();
+  const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<std::uint8_t*>(p); });
+  return nb::make_tuple(BlockRows(data, {numbers.shape(0), row_bytes}, owner), loss.lost, loss.whole);
+}
+
 nb::list block_types() {
   nb::list all;
   for (const cpu::BlockTypeInfo& info : cpu::block_types()) {
@@ -136,6 +175,15 @@ void bind_linear(nb::module_& m) {
         "id that GGUF has for it. Raises InvalidTensor.");
   m.def("unpack_blocks", &unpack_blocks, "rows"_a, "type"_a,
         "What such rows stand for, float32 [O, I], read back from the CPU's layout. Raises InvalidTensor.");
+  m.def(
+      "quantize_blocks", &quantize_blocks, "numbers"_a, "type"_a, "importance"_a = nb::none(),
+      nb::sig("def quantize_blocks(numbers: numpy.typing.NDArray[typing.Any], type: int, importance: "
+              "numpy.typing.NDArray[numpy.float32] | None = None) -> tuple[numpy.typing.NDArray[numpy.uint8], float, "
+              "float]"),
+      "Weights as blocks, made well: numbers [O, I] of float32, float16, or bfloat16 as uint16; type the id that GGUF "
+      "has for the blocks; importance [I] what the square of an error at each input counts. Returns the rows "
+      "[O, bytes of a row], the squares of their errors, and those of the numbers, summed. The same bits on any "
+      "number of threads. Raises InvalidTensor.");
   m.def("block_types", &block_types, nb::sig("def block_types() -> list[tuple[int, str, int, int]]"),
         "The block types that linear layers run as they are: (id, name, inputs of a block, bytes of a block) of each.");
 }

@@ -454,6 +454,11 @@ def unpack_blocks(rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None),
     What such rows stand for, float32 [O, I], read back from the CPU's layout. Raises InvalidTensor.
     """
 
+def quantize_blocks(numbers: numpy.typing.NDArray[Any], type: int, importance: numpy.typing.NDArray[numpy.float32] | None = None) -> tuple[numpy.typing.NDArray[numpy.uint8], float, float]:
+    """
+    Weights as blocks, made well: numbers [O, I] of float32, float16, or bfloat16 as uint16; type the id that GGUF has for the blocks; importance [I] what the square of an error at each input counts. Returns the rows [O, bytes of a row], the squares of their errors, and those of the numbers, summed. The same bits on any number of threads. Raises InvalidTensor.
+    """
+
 def block_types() -> list[tuple[int, str, int, int]]:
     """
     The block types that linear layers run as they are: (id, name, inputs of a block, bytes of a block) of each.

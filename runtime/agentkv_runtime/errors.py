@@ -9,6 +9,7 @@ __all__ = [
     "ModelFolderError",
     "PullError",
     "QualityError",
+    "QuantizationError",
     "StoreError",
     "TemplateTimeout",
     "TensorFileError",
@@ -56,6 +57,10 @@ class UnknownSchemaError(ValueError):
 
 class ExportError(RuntimeError):
     """A model that could not be exported."""
+
+
+class QuantizationError(ExportError):
+    """The model's layers do not fit the chosen quantisation."""
 
 
 class PullError(RuntimeError):

@@ -23,6 +23,7 @@ __all__ = [
     "Positive",
     "Quantization",
     "Scales",
+    "WeightRecipe",
     "first_fault",
     "parse_manifest",
     "read_manifest",
@@ -36,6 +37,7 @@ MANIFEST_NAME = "agentkv.json"
 Quantization = Literal["none", "file", "q4", "q5", "q6", "q8", "8da8w", "8da4w", "affine8", "affine4"]
 DType = Literal["fp32", "fp16", "bf16"]
 Scales = Literal["search", "largest"]
+WeightRecipe = Literal["fixed", "measured"]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 """A count that the native side can hold."""
 Bytes = Annotated[int, Field(ge=1, le=2**63 - 1)]
@@ -102,6 +104,9 @@ class Manifest(BaseModel):
     weight_types: dict[str, str] = Field(default_factory=dict)
     """The type that each layer's weight has in a GGUF file that is run in its own blocks, such as `q4_k`; where its
     values are others in the program, also what it became: `q6_k as affine8`."""
+    weight_recipe: WeightRecipe | None = None
+    """How the types of blocks that were made of weights were chosen: by what layers usually need, or by what a text
+    showed that these need; None where no blocks were made, and in older exports."""
     exported_with: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that made the program."""
 

@@ -114,16 +114,34 @@ def test_what_is_not_there_is_not_removed(tmp_path: Path, monkeypatch: pytest.Mo
     assert "no model is called owner/[bold]model. See what there is with: agentkv list" in done.output
 
 
-def test_a_pull_without_torch_says_what_to_install_before_it_downloads(tmp_path: Path) -> None:
-    env = {
-        **os.environ,
-        **without_torch(tmp_path),
-        "AGENTKV_HOME": str(tmp_path),
-        "HF_ENDPOINT": "http://127.0.0.1:9",
-    }
-    done = subprocess.run([*COMMAND, "pull", REPO], env=env, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "torch is not installed: pip install torch==" in done.stderr
+@pytest.mark.parametrize(
+    ("kind", "options", "says"),
+    [
+        ("gemma2", [], f"{REPO}: models of type gemma2 are not written without torch"),
+        ("llama", ["--quant", "none"], "torch is not installed"),
+        ("llama", ["--backend", "mlx"], "torch is not installed"),
+    ],
+)
+def test_a_pull_without_torch_says_what_to_install_before_it_downloads(
+    kind: str, options: list[str], says: str, tiny_hf_folder: FolderFactory, tmp_path: Path
+) -> None:
+    with HubServer(REPO, tiny_hf_folder(kind, layers=1)) as hub:
+        env = {**environment(hub, tmp_path), **without_torch(tmp_path)}
+        done = subprocess.run([*COMMAND, "pull", REPO, *options], env=env, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert says in done.stderr
+        assert "torch is not installed: pip install torch==" in done.stderr
+        assert hub.sent(WEIGHTS) == []
+
+
+def test_a_pull_of_a_family_that_needs_no_torch_is_quantised_while_it_is_read(
+    tiny_hf_folder: FolderFactory, tmp_path: Path
+) -> None:
+    with HubServer(REPO, tiny_hf_folder("llama", layers=1)) as hub:
+        env = {**environment(hub, tmp_path), **without_torch(tmp_path)}
+        done = subprocess.run([*COMMAND, "pull", REPO], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Pulled {REPO} (cpu, q4, fp32, ")
 
 
 @pytest.mark.parametrize(

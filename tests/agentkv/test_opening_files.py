@@ -1,4 +1,4 @@
-"""GGUF files are opened where torch, transformers and ExecuTorch's Python are not installed."""
+"""GGUF files and Hugging Face folders are opened where torch, transformers and ExecuTorch are not installed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from agentkv_runtime.folder import read_model_folder
 from gguf import GGMLQuantizationType as Q
 
+from tests.conftest import FolderFactory
 from tests.models import VOCAB_SIZE
 from tests.runtime.gguf import tiny_files
 from tests.runtime.gguf.rows import ARCHITECTURES
@@ -61,6 +62,30 @@ def test_a_file_opens_without_torch_and_is_laid_out_once(tmp_path: Path, environ
     assert written.stat() == before
     assert json.loads(manifest.read_text())["exported_with"].keys() == {"agentkv-sdk"}
     assert read_model_folder(manifest.parent).manifest.weight_types["model.layers.0.self_attn.q_proj"] == "q4_0"
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3"])
+def test_a_folder_opens_without_torch_and_is_quantised_once(
+    kind: str, tiny_hf_folder: FolderFactory, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    path = tiny_hf_folder(kind)
+    first = said_by(path, environment)
+    assert first.endswith(" q4")
+    (manifest,) = (tmp_path / "home" / "models").glob("*/*/agentkv.json")
+    before = (manifest.parent / "model.pte").stat()
+    assert said_by(path, environment) == first
+    assert (manifest.parent / "model.pte").stat() == before
+    said = json.loads(manifest.read_text())
+    assert (said["exported_with"].keys(), said["weight_recipe"]) == ({"agentkv-sdk"}, "fixed")
+
+
+def test_a_folder_that_needs_torch_says_why_and_what_to_install(
+    tiny_hf_folder: FolderFactory, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    said = said_by(tiny_hf_folder("gemma2"), environment)
+    assert "models of type gemma2 are not written without torch, so it is traced with torch" in said
+    assert "torch is not installed: pip install torch==2.13.0" in said
+    assert not list((tmp_path / "home" / "models").glob("*/*"))
 
 
 def test_a_file_that_needs_torch_says_what_to_install(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.export.blocks import calibration_text
+from agentkv_runtime.export.blocks.importance import calibration_text
 from agentkv_runtime.export.folder import export_folder
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.folder import is_model_folder, read_model_folder

@@ -9,7 +9,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from agentkv_runtime.export.blocks import quantize_rows
 from agentkv_runtime.export.blocks.kinds import KINDS
 from agentkv_runtime.export.experts import ExpertLinear, own_expert_layers
 from agentkv_runtime.export.lower import lower_model
@@ -19,6 +18,7 @@ from agentkv_runtime.programs import load_program
 from gguf import GGMLQuantizationType as Q
 from torch import nn
 
+from tests.blocks import quantized
 from tests.driver import lost, native_driver
 from tests.models import tiny_model, tiny_spec
 
@@ -29,9 +29,7 @@ TOKENS = [(7 * i) % 29 + 3 for i in range(40)]
 def rows_of(weight: torch.Tensor, kind: str) -> torch.Tensor:
     """uint8 `[..., bytes]`."""
     rows = weight.detach().flatten(0, -2)
-    packed = (
-        quantize_rows(rows, kind) if kind in KINDS else torch.from_numpy(gguf.quantize(rows.numpy(), Q[kind.upper()]))
-    )
+    packed = quantized(rows, kind) if kind in KINDS else torch.from_numpy(gguf.quantize(rows.numpy(), Q[kind.upper()]))
     return packed.view(torch.uint8).view(*weight.shape[:-1], -1)
 
 

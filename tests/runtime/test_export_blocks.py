@@ -9,16 +9,15 @@ from typing import Any
 import gguf
 import pytest
 import torch
-from agentkv_runtime.export.blocks import (
+from agentkv_runtime.export.blocks.importance import (
     calibration_text,
     calibration_windows,
     measure_importance,
-    plan_blocks,
-    quantize_rows,
     windows_of,
 )
 from agentkv_runtime.export.blocks.kinds import KINDS
 from agentkv_runtime.export.blocks.making import planned_blocks
+from agentkv_runtime.export.blocks.plan import plan_blocks
 from agentkv_runtime.export.blocks.recipe import BITS, Choice, budget_of, choices_of, choose_kinds
 from agentkv_runtime.export.choices import OWN_BLOCKS
 from agentkv_runtime.export.experts import own_expert_layers
@@ -29,6 +28,7 @@ from agentkv_runtime.tokenizer import Tokenizer
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.blocks import as_numbers, quantized
 from tests.models import tiny_model, tiny_spec, tiny_tokenizer
 
 BITS_OF = {"q4_0": 4, "q4_1": 4, "q5_0": 5, "q5_1": 5, "q8_0": 8, "q4_k": 4, "q5_k": 5, "q6_k": 6}
@@ -46,7 +46,7 @@ def read(packed: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def relative(kind: str, w: torch.Tensor, importance: torch.Tensor | None, counts: torch.Tensor) -> float:
-    difference = (read(quantize_rows(w, kind, importance), kind) - w).square() * counts
+    difference = (read(quantized(w, kind, importance), kind) - w).square() * counts
     return float((difference.sum() / (w.square() * counts).sum()).sqrt())
 
 
@@ -54,7 +54,7 @@ def relative(kind: str, w: torch.Tensor, importance: torch.Tensor | None, counts
 def test_blocks_are_as_large_as_the_format_says(kind: str) -> None:
     of = KINDS[kind]
     assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]] == (of.block, of.size)
-    packed = quantize_rows(weight(), kind)
+    packed = quantized(weight(), kind)
     assert packed.shape == (24, of.row_bytes(512))
     assert packed.dtype == torch.uint8
 
@@ -64,7 +64,7 @@ def test_each_number_is_within_a_step_of_its_group_range(kind: str) -> None:
     w = weight()
     groups = w.view(-1, KINDS[kind].group)
     spread = groups.amax(-1).clamp(min=0) - groups.amin(-1).clamp(max=0)
-    far = (read(quantize_rows(w, kind), kind) - w).abs().view_as(groups).amax(-1)
+    far = (read(quantized(w, kind), kind) - w).abs().view_as(groups).amax(-1)
     assert (far <= 2.4 * spread / 2 ** BITS_OF[kind]).all()
 
 
@@ -73,7 +73,7 @@ def test_the_error_is_below_that_of_plain_rounding(kind: str) -> None:
     w = weight()
     type_ = gguf.GGMLQuantizationType[kind.upper()]
     plain = torch.from_numpy(gguf.dequantize(gguf.quantize(w.numpy(), type_), type_))
-    ours = read(quantize_rows(w, kind), kind)
+    ours = read(quantized(w, kind), kind)
     groups = (-1, KINDS[kind].group)
     mine, theirs = ((x - w).square().view(groups).sum(-1) for x in (ours, plain))
     assert (mine <= theirs * 1.02).all()
@@ -107,7 +107,7 @@ def test_numbers_that_lie_on_the_grid_come_back(kind: str) -> None:
 def test_groups_of_one_value(kind: str, value: float) -> None:
     w = torch.full((2, 256), value)
     w[1, :128] = 0
-    got = read(quantize_rows(w, kind), kind)
+    got = read(quantized(w, kind), kind)
     assert got.isfinite().all()
     if value == 0:
         assert not got.any()
@@ -118,7 +118,7 @@ def test_groups_of_one_value(kind: str, value: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_importance_of_nothing_is_none(kind: str) -> None:
     w = weight()
-    assert torch.equal(quantize_rows(w, kind, torch.zeros(512)), quantize_rows(w, kind))
+    assert torch.equal(quantized(w, kind, torch.zeros(512)), quantized(w, kind))
 
 
 def test_a_row_may_be_one_block() -> None:
@@ -129,24 +129,26 @@ def test_a_row_may_be_one_block() -> None:
 
 def test_rows_of_a_large_weight_are_as_those_of_a_small_one() -> None:
     w = weight(600, 256)
-    packed = quantize_rows(w.to(torch.bfloat16), "q4_0")
-    assert torch.equal(packed[590:], quantize_rows(w[590:].to(torch.bfloat16), "q4_0"))
+    packed = quantized(w.to(torch.bfloat16), "q4_0")
+    assert torch.equal(packed[590:], quantized(w[590:].to(torch.bfloat16), "q4_0"))
 
 
 @pytest.mark.parametrize(
     ("w", "kind", "said"),
     [
-        (torch.ones(2, 48), "q4_0", "blocks are of 32"),
-        (torch.ones(2, 288), "q4_k", "blocks are of 256"),
-        (torch.ones(256), "q4_0", "does not fit"),
-        (torch.tensor([[torch.inf] * 32]), "q8_0", "infinities"),
-        (torch.tensor([[torch.nan] * 32]), "q4_1", "infinities"),
+        (torch.ones(2, 48), "q4_0", "do not divide into blocks of 32"),
+        (torch.ones(2, 288), "q4_k", "do not divide into blocks of 256"),
+        (torch.ones(2, 32), "q2_k", "do not divide"),
+        (torch.ones(2, 256), "q2_k", "not quantised to q2_k"),
+        (torch.tensor([[1.0] * 32, [torch.inf] * 32]), "q8_0", "output 1 has a number that is not finite"),
+        (torch.tensor([[torch.nan] * 32]), "q4_1", "not finite"),
+        (torch.tensor([[torch.nan] * 3]), "bf16", "not finite"),
     ],
-    ids=["width", "width of a nested kind", "one dimension", "infinity", "nan"],
+    ids=["width", "width of a nested kind", "kind", "kind that is read only", "infinity", "nan", "nan as bfloat16"],
 )
 def test_what_does_not_fit_is_refused(w: torch.Tensor, kind: str, said: str) -> None:
     with pytest.raises(QuantizationError, match=said):
-        quantize_rows(w, kind)
+        quantized(w, kind)
 
 
 @pytest.mark.parametrize(
@@ -155,10 +157,10 @@ def test_what_does_not_fit_is_refused(w: torch.Tensor, kind: str, said: str) -> 
 )
 def test_choices_are_what_the_width_allows(width: int, kinds: set[str]) -> None:
     w = weight(8, width)
-    found = choices_of(w)
+    found = choices_of(as_numbers(w))
     assert {choice.kind for choice in found} == kinds
     for choice in found:
-        packed = quantize_rows(w, choice.kind)
+        packed = quantized(w, choice.kind)
         assert choice.size == packed.nbytes
         assert choice.loss == pytest.approx(float((read(packed, choice.kind) - w).square().sum()) / 2, rel=1e-3)
 
@@ -215,7 +217,10 @@ def test_a_plan_keeps_to_its_budget(tied: bool, quant: str) -> None:
     layers = layers_of(net)
     plan = plan_blocks(net, layers, quant, measure_importance(net, tokens()))
     assert ("lm_head" in plan.kinds) is not tied
-    made = {name: quantize_rows(layers[name].weight, kind, plan.inputs[name]) for name, kind in plan.kinds.items()}
+    made = {
+        name: quantized(layers[name].weight, kind, torch.from_numpy(plan.inputs[name]))
+        for name, kind in plan.kinds.items()
+    }
     shapes = {name: tuple(layers[name].weight.shape) for name in plan.kinds}
     heads = [EMBEDDING if tied else "lm_head"]
     assert sum(packed.nbytes for packed in made.values()) <= budget_of(shapes, heads, quant)
@@ -285,8 +290,8 @@ def test_few_rows_that_count_are_not_missed() -> None:
     w = weight(outputs=4096, inputs=512)
     of_rows = torch.zeros(4096)
     of_rows[17] = 1000.0
-    full = {c.kind: c.loss for c in choices_of(w[17:18], None, of_rows[17:18])}
-    for choice in choices_of(w, None, of_rows):
+    full = {c.kind: c.loss for c in choices_of(as_numbers(w[17:18]), None, of_rows[17:18].numpy())}
+    for choice in choices_of(as_numbers(w), None, of_rows.numpy()):
         assert choice.loss == pytest.approx(full[choice.kind], rel=0.5)
 
 
@@ -297,7 +302,7 @@ def test_larger_budgets_never_lose_more() -> None:
         total = 0.0
         for name, kind in plan_blocks(net, layers, quant).kinds.items():
             weight = layers[name].weight.detach()
-            total += float((read(quantize_rows(weight, kind), kind) - weight).square().sum())
+            total += float((read(quantized(weight, kind), kind) - weight).square().sum())
         lost.append(total)
     assert all(less < more for more, less in pairwise(lost))
 
@@ -361,7 +366,7 @@ def test_importance_predicts_which_layer_is_more_sensitive() -> None:
     losses = {}
     for name in ("model.layers.1.mlp.up_proj", "lm_head"):
         w = weight_of(net, name)
-        found = choices_of(w, importance.inputs[name], importance.outputs[name])
+        found = choices_of(as_numbers(w), importance.inputs[name].numpy(), importance.outputs[name].numpy())
         losses[name] = next(choice.loss for choice in found if choice.kind == "q4_0") / w.numel()
     assert losses["lm_head"] > losses["model.layers.1.mlp.up_proj"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from agentkv_runtime.export import export_folder
-from agentkv_runtime.export.blocks import measure_importance
+from agentkv_runtime.export.blocks.importance import measure_importance
 from agentkv_runtime.export.quantization import EMBEDDING
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.programs import load_program

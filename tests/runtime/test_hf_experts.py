@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from agentkv_runtime.export.blocks import quantize_rows
 from agentkv_runtime.export.cpu.block_ops import block_expert_linear, block_linear
 from agentkv_runtime.export.cpu.int8_experts import int8_expert_linear
 from agentkv_runtime.export.cpu.int8_linear import int8_linear
@@ -20,6 +19,7 @@ from transformers import GptOssConfig, Qwen3MoeConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
+from tests.blocks import quantized
 from tests.models import tiny_model, tiny_spec
 
 ROWS, CHOICES, EXPERTS, INPUTS, OUTPUTS = 7, 3, 5, 32, 16
@@ -62,7 +62,7 @@ def test_quantised_ones_are_quantised_linear_layers() -> None:
 def test_ones_in_blocks_are_linear_layers_in_blocks(per_choice: bool) -> None:
     x = torch.randn((ROWS, CHOICES, INPUTS) if per_choice else (ROWS, INPUTS))
     chosen, bias, kind = choices(), torch.randn(EXPERTS, OUTPUTS), 2
-    rows = quantize_rows(torch.randn(EXPERTS * OUTPUTS, INPUTS), "q4_0").view(EXPERTS, OUTPUTS, -1)
+    rows = quantized(torch.randn(EXPERTS * OUTPUTS, INPUTS), "q4_0").view(EXPERTS, OUTPUTS, -1)
     got = block_expert_linear(x, chosen, rows, bias, kind)
     assert got.shape == (ROWS, CHOICES, OUTPUTS)
     for row in range(ROWS):

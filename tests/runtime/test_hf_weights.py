@@ -10,7 +10,8 @@ import pytest
 import torch
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.hf.load import load_model, stream_model
-from agentkv_runtime.hf.weights import FolderWeights, check_index, checked_float, weight_files
+from agentkv_runtime.hf.weight_files import check_index, weight_files
+from agentkv_runtime.hf.weights import FolderWeights, checked_float
 from safetensors import safe_open
 from safetensors.torch import save_file
 

@@ -45,7 +45,8 @@ struct Block {
 // Which 16-bit float a scale is kept as.
 enum class ScaleKind { Binary16, Bfloat16 };
 
-// What most formats have; a format derives from it and says what differs.
+// What most formats have; a format derives from it and says what differs. Those that weights can be quantised to (see
+// quantize.h) have the way back from a block to its bytes, too: pack.
 struct FormatDefaults {
   static constexpr int kInputs = 32;  // of a block
   static constexpr int kGroup = 32;   // inputs that share one of scales[]
@@ -61,9 +62,16 @@ inline std::uint16_t load_u16(const std::uint8_t* at) {
   return value;
 }
 
+inline void store_u16(std::uint16_t value, std::uint8_t* at) { std::memcpy(at, &value, sizeof(value)); }
+
 // A few bits of 32 bytes, from bit `from` on, as bits of 32 codes from `to` on.
 inline void take_bits(const std::uint8_t* bytes, int from, int mask, int to, std::uint8_t* codes) {
   for (int j = 0; j < 32; ++j) codes[j] |= static_cast<std::uint8_t>((bytes[j] >> from & mask) << to);
+}
+
+// The way back: bits of 32 codes, from `from` on, as bits of 32 bytes from `to` on.
+inline void put_bits(const std::uint8_t* codes, int from, int mask, int to, std::uint8_t* bytes) {
+  for (int j = 0; j < 32; ++j) bytes[j] |= static_cast<std::uint8_t>((codes[j] >> from & mask) << to);
 }
 
 // Codes of 4 bits in 16 bytes: inputs 0 to 15 in the low halves, 16 to 31 in the high ones.
@@ -72,6 +80,10 @@ inline void take_nibbles(const std::uint8_t* bytes, std::uint8_t* codes) {
     codes[j] = bytes[j] & 15;
     codes[j + 16] = bytes[j] >> 4;
   }
+}
+
+inline void put_nibbles(const std::uint8_t* codes, std::uint8_t* bytes) {
+  for (int j = 0; j < 16; ++j) bytes[j] = static_cast<std::uint8_t>((codes[j] & 15) | codes[j + 16] << 4);
 }
 
 }  // namespace agentkv::cpu

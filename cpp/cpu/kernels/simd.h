@@ -28,6 +28,8 @@ typedef float Vec __attribute__((vector_size(4 * kWidth)));
 typedef std::int32_t IVec __attribute__((vector_size(4 * kWidth)));
 typedef std::uint32_t UVec __attribute__((vector_size(4 * kWidth)));
 typedef std::uint16_t HVec __attribute__((vector_size(2 * kWidth)));
+typedef std::int8_t ByteVec __attribute__((vector_size(kWidth)));
+typedef std::uint8_t UByteVec __attribute__((vector_size(kWidth)));
 
 template <class V>
 AGENTKV_INLINE V load_as(const void* p) {
@@ -74,6 +76,16 @@ AGENTKV_INLINE Vec larger(Vec a, Vec b) {
   return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
 #else
   return select(a > b, a, b);
+#endif
+}
+// a where a < b, else b.
+AGENTKV_INLINE Vec smaller(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__) && defined(__FMA__)
+  return (Vec)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return select(a < b, a, b);
 #endif
 }
 

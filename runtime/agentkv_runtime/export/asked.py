@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.manifest import DType, Quantization, Scales
+from agentkv_runtime.manifest import DType, Quantization, Scales, WeightRecipe
 
 if TYPE_CHECKING:
     from agentkv_runtime.gguf.architectures import Description
@@ -29,11 +29,13 @@ class Options:
     max_context: int | None
     features: bool
     calibrate: Path | None
+    recipe: WeightRecipe | None
+    """None: fixed where the program is written without torch, and otherwise measured."""
 
     def lowering(self) -> dict[str, Any]:
         """What `lower_model` takes of it, under its names."""
         taken = asdict(self)
-        for name in ("quant", "scales", "int8", "embedding", "calibrate"):
+        for name in ("quant", "scales", "int8", "embedding", "calibrate", "recipe"):
             del taken[name]
         return taken
 

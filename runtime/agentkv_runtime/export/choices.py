@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import Quantization, Scales
+from agentkv_runtime.manifest import Quantization, Scales, WeightRecipe
 from agentkv_runtime.notes import note
 from agentkv_runtime.small_files import MOST_BYTES
 from agentkv_runtime.sources.source import is_gguf
@@ -25,6 +25,7 @@ def check_quantization(
     embedding: int,
     scales: Scales,
     calibrate: str | Path | None,
+    recipe: WeightRecipe | None,
 ) -> None:
     """Raises ExportError for bits that a source does not have, or choices that do not go with the quantisation.
 
@@ -42,6 +43,12 @@ def check_quantization(
             f"only {', '.join(OWN_BLOCKS)} read a calibration text ({calibrate}), and this is {quant}. Leave it out or"
             " choose one of those"
         )
+    if recipe is not None and quant not in OWN_BLOCKS:
+        raise ExportError(
+            f"only {', '.join(OWN_BLOCKS)} have a recipe ({recipe}), and this is {quant}. Leave it out or choose one"
+        )
+    if recipe == "fixed" and calibrate is not None:
+        raise ExportError(f"a fixed recipe reads no calibration text ({calibrate}): leave one of them out")
     if scales != "search" and quant != "8da4w":
         raise ExportError(f"only 8da4w has scales to choose ({scales}), and this is {quant}. Leave them out")
     if calibrate is not None and not os.path.isfile(calibrate):  # Path's raises for names that no system takes

@@ -20,7 +20,17 @@ from agentkv_runtime.export.choices import OWN_BLOCKS, check_quantization
 from agentkv_runtime.export.direct.making import find_decoder, write_directly
 from agentkv_runtime.export.first_run import probe_tokens, run_model
 from agentkv_runtime.export.made import Made
-from agentkv_runtime.export.progress import DIRECT, MEASURED, TRACED, Done, Progress, model_size, sharing
+from agentkv_runtime.export.progress import (
+    DIRECT,
+    MEASURED,
+    QUANTIZED,
+    TRACED,
+    Done,
+    Progress,
+    Stage,
+    model_size,
+    sharing,
+)
 from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.export.traced import trace_program
 from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
@@ -31,6 +41,7 @@ from agentkv_runtime.manifest import (
     Manifest,
     Quantization,
     Scales,
+    WeightRecipe,
     first_fault,
     write_manifest,
 )
@@ -59,6 +70,7 @@ def export_folder(
     max_context: int | None = None,
     features: bool = False,
     calibrate: str | Path | None = None,
+    recipe: WeightRecipe | None = None,
     adapter: str | Path | None = None,
     name: str | None = None,
     progress: Progress | None = None,
@@ -84,9 +96,11 @@ def export_folder(
     `quant` of "file" runs the blocks that a GGUF file has, and is the default of such a file without an adapter. The
     CPU takes them as they are, with activations in 8 bits for each block of inputs. MLX takes the codes of types that
     give 32 numbers a scale, and gives the others new codes of 8 bits. "q4", "q5", "q6" and "q8" make such blocks of any
-    weights, of the types that lose least of the model in so many bits on average: a text, in the file `calibrate` or
-    else one that ships with Python, is read first to see what an error in each weight costs. "q4" is the default of
-    other models for the CPU, "affine4" of those for MLX; "none" quantises nothing.
+    weights, of the types that lose least of the model in so many bits on average. What an error in each weight costs is
+    what it usually does (a `recipe` of "fixed"), or measured first (of "measured") on a text, in the file `calibrate`
+    or else one that ships with Python. Where nothing is said, models that are written without torch take the fixed one,
+    and others are measured. "q4" is the default of other models for the CPU, "affine4" of those for MLX; "none"
+    quantises nothing.
 
     `scales` says how those of 4-bit weights are chosen: "search" for the least error of each group, "largest" rounds to
     nearest. With 8da4w the linear layers whose names match a pattern in `int8` (as `fnmatch` has them) get 8 bits, and
@@ -96,8 +110,9 @@ def export_folder(
     `progress` is told in a few words what begins now, and `done` the share of the time that is over, 0 to 1, as far as
     that can be told.
 
-    Weights are read, packed and dropped a part of the model at a time where the folder has them as safetensors under
-    the names of transformers; other checkpoints are loaded as a whole first.
+    GGUF files in their own blocks, and folders of safetensors whose family `direct.decoder.FAMILIES` has, are written
+    without torch for the CPU. Of other models weights are read, packed and dropped a part of the model at a time where
+    the folder has them as safetensors under the names of transformers; other checkpoints are loaded as a whole first.
 
     Raises ExportError for a quantisation or dtype that the backend does not have, for a folder without a model or a
     tokenizer that works, for an `out` that holds something else or cannot be written, and for a model that cannot be
@@ -107,7 +122,7 @@ def export_folder(
     tell = progress or (lambda _: None)
     quant = quant or usual_quantization(backend, own_bits=adapter is None and is_gguf(src))
     choose_target(backend, quant, dtype)
-    check_quantization(quant, src, adapter, tuple(int8), embedding, scales, calibrate)
+    check_quantization(quant, src, adapter, tuple(int8), embedding, scales, calibrate, recipe)
     check_rows(max_tokens, max_logits)
     if adapter is not None:
         read_adapter_config(Path(adapter))  # before anything takes long
@@ -132,6 +147,7 @@ def export_folder(
                 max_context=max_context,
                 features=features,
                 calibrate=Path(calibrate) if calibrate else None,
+                recipe="measured" if calibrate else recipe,
             )
             source = Source(src, words.folder, words.gguf, Path(adapter) if adapter else None, name or "")
             _write(source, staging, tokenizer, options, tell, done)
@@ -145,13 +161,13 @@ def _write(
 ) -> None:
     config = read_object(source.described / "config.json", ExportError)
     tokens = probe_tokens(tokenizer, _vocab_size(config))
-    decoder = find_decoder(source, options)
+    decoder, why = find_decoder(source, options)
     with ExitStack() as shared:
         if done is not None:
-            stages = DIRECT if decoder is not None else MEASURED if options.quant in OWN_BLOCKS else TRACED
+            stages = _stages(source, options, directly=decoder is not None)
             shared.enter_context(sharing(done, *model_size(source.weights, source.described), stages))
         if decoder is None:
-            made, expected = trace_program(source, folder, tokenizer, options, tokens, tell)
+            made, expected = trace_program(source, folder, tokenizer, options, tokens, why, tell)
         else:
             made, expected = write_directly(decoder, source, folder, options, tell), None
     for name in TOKENIZER_FILES:
@@ -168,6 +184,12 @@ def _write(
     write_manifest(manifest, folder / MANIFEST_NAME)
     tell("running it once")
     run_model(read_model_folder(folder), tokens, expected, tell)
+
+
+def _stages(source: Source, options: Options, *, directly: bool) -> tuple[Stage, ...]:
+    if directly:
+        return DIRECT if source.gguf is not None else QUANTIZED
+    return MEASURED if options.quant in OWN_BLOCKS and options.recipe != "fixed" else TRACED
 
 
 def _vocab_size(config: dict[str, Any]) -> int:
@@ -217,6 +239,7 @@ def _manifest(
         weight_counts=made.weights.counts,
         weight_bytes=made.weights.bytes,
         weight_types=made.weights.types,
+        weight_recipe=made.recipe,
         exported_with=tool_versions(made.made_with),
     )
 

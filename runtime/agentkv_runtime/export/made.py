@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentkv_runtime.manifest import FeatureInfo
+from agentkv_runtime.manifest import FeatureInfo, WeightRecipe
 from agentkv_runtime.metadata import KvCacheMetadata
 
 __all__ = ["EMBEDDING_TITLE", "Made", "WeightFacts"]
@@ -35,5 +35,7 @@ class Made:
     trained_positions: int | None
     features: FeatureInfo | None
     weights: WeightFacts
+    recipe: WeightRecipe | None
+    """How the types of its weights were chosen, where blocks were made of them."""
     made_with: tuple[str, ...]
     """Packages that had a part in it."""

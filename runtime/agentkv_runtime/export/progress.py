@@ -12,7 +12,7 @@ from typing import TypeAlias
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.small_files import read_object
 
-__all__ = ["DIRECT", "MEASURED", "TRACED", "Done", "Progress", "Stage", "model_size", "reached", "sharing"]
+__all__ = ["DIRECT", "MEASURED", "QUANTIZED", "TRACED", "Done", "Progress", "Stage", "model_size", "reached", "sharing"]
 
 Progress: TypeAlias = Callable[[str], None]
 """Told in a few words what begins now."""
@@ -33,12 +33,15 @@ class Stage(Enum):
     LOWERING = (1.0, 2.3, 30.0)
     PLANNING = (0.3, 0.05, 0.1)
     WRITING = (0.1, 0.0, 3.0)
-    LAYING_OUT = (0.0, 0.0, 5.0)
+    CHOOSING = (0.0, 0.05, 1.0)
+    LAYING_OUT = (0.0, 0.0, 10.0)
 
 
 DIRECT = (Stage.LAYING_OUT,)
-"""Of programs that are written without torch."""
-MEASURED = tuple(stage for stage in Stage if stage not in DIRECT)
+"""Of programs that are written without torch, in a file's own blocks."""
+QUANTIZED = (Stage.CHOOSING, *DIRECT)
+"""Of programs that are written without torch, whose weights are quantised."""
+MEASURED = tuple(stage for stage in Stage if stage not in QUANTIZED)
 """Of programs that are traced, whose weights are measured first."""
 TRACED = tuple(stage for stage in MEASURED if stage is not Stage.MEASURING)
 """Of other programs that are traced."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from agentkv_runtime.errors import ExportError
+from agentkv_runtime.errors import QuantizationError
 from agentkv_runtime.export.made import EMBEDDING_TITLE
 from agentkv_runtime.manifest import Quantization, Scales
 
@@ -47,10 +47,6 @@ class Recipe:
     """Numbers in each weight, quantised or not; it fills before the model is prepared."""
     bytes: dict[str, int] = field(default_factory=dict)
     """Of each weight in the program, scales included; it fills with `counts`, and changes with what is quantised."""
-
-
-class QuantizationError(ExportError):
-    """The model's layers do not fit the chosen quantisation."""
 
 
 def embedding_scale(embedding: nn.Embedding) -> float:

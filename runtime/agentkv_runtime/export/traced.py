@@ -12,13 +12,11 @@ from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.asked import Options, Source
 from agentkv_runtime.export.checks import needs
 from agentkv_runtime.export.choices import OWN_BLOCKS
-from agentkv_runtime.export.direct.decoder import FAMILIES
 from agentkv_runtime.export.made import Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.waiting import wait_asleep
 from agentkv_runtime.folder import MODEL_NAME
-from agentkv_runtime.small_files import read_object
 from agentkv_runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -31,9 +29,10 @@ TOOLS = ("agentkv-sdk", "executorch", "torch", "torchao", "transformers")
 
 
 def trace_program(
-    source: Source, folder: Path, tokenizer: Tokenizer, options: Options, tokens: list[int], tell: Progress
+    source: Source, folder: Path, tokenizer: Tokenizer, options: Options, tokens: list[int], why: str, tell: Progress
 ) -> tuple[Made, Rows | None]:
-    """Writes the program of a model; returns what it is, and the logits that `tokens` must bring.
+    """Writes the program of a model, which torch traces because of `why`; returns what it is, and the logits that
+    `tokens` must bring.
 
     These are None where the model's own are of no use. Raises ExportError.
     """
@@ -44,11 +43,7 @@ def trace_program(
         try:
             return _traced(source, folder, tokenizer, options, tokens, tell)
         except ImportError as error:
-            kind = read_object(source.described / "config.json", ExportError).get("model_type")
-            raise ExportError(
-                f"{source.weights}: models of type {kind} are traced with torch ({', '.join(FAMILIES)} as GGUF files "
-                f"in their own blocks are not). {needs(error.name or error)}"
-            ) from error
+            raise ExportError(f"{source.weights}: {why}. {needs(error.name or error)}") from error
 
 
 def _traced(
@@ -65,7 +60,9 @@ def _traced(
     tell("loading the model")
     reached(Stage.LOADING)
     text = read_config(source.described).get_text_config()
-    windows = calibration_windows(tokenizer, text, options.calibrate) if options.quant in OWN_BLOCKS else None
+    recipe_of_blocks = (options.recipe or "measured") if options.quant in OWN_BLOCKS else None
+    measured = recipe_of_blocks == "measured"
+    windows = calibration_windows(tokenizer, text, options.calibrate) if measured else None
     with _named(source.weights, "cannot be loaded"):
         model, expected = open_model(source.weights, source.described, source.adapter, tokens)
     recipe = Recipe(options.quant, options.scales, options.int8, options.embedding)
@@ -83,6 +80,7 @@ def _traced(
         trained_positions=lowered.trained_positions,
         features=lowered.features,
         weights=WeightFacts(recipe.errors, recipe.bits, recipe.counts, recipe.bytes, recipe.kinds),
+        recipe=recipe_of_blocks,
         made_with=TOOLS,
     )
     del lowered

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import regex
 
+from agentkv_runtime.formats.answering import ANSWER_NAME, answer_in, is_answer
 from agentkv_runtime.formats.known_tools import KnownTools
 from agentkv_runtime.formats.loose_values import bracketed, loose_value
 from agentkv_runtime.formats.parsed import ParsedCall
@@ -44,6 +45,7 @@ class DressedCalls:
 
     def __init__(self, tools: Sequence[Mapping[str, Any]], markers: Iterable[str] = (), own: str | None = None) -> None:
         self._tools = KnownTools(tools)
+        self._answers = any(map(is_answer, tools))
         self._own = own
         self._head = _head_of(self._tools.names, tuple(markers))
         self._text = ""
@@ -86,9 +88,16 @@ class DressedCalls:
         meant = len(behind) <= _MOST_BEHIND and (told or all(map(self._tools.fits, calls)))
         if not calls or not meant:
             return Read(text, [])
-        return Read(
-            "".join(texts), [replace(call, rescued=None) if call.rescued == self._own else call for call in calls]
-        )
+        own = [replace(call, rescued=None) if call.rescued == self._own else call for call in calls]
+        return self._answered("".join(texts), own)
+
+    def _answered(self, text: str, calls: list[ParsedCall]) -> Read:
+        """The same, with answers in words as the text that they are."""
+        said = [answer_in(call) for call in calls if self._answers and call.name == ANSWER_NAME]
+        if not said:
+            return Read(text, calls)
+        text = "\n".join(filter(None, [text.strip(), *said]))
+        return Read(text, [call for call in calls if call.name != ANSWER_NAME])
 
     def _run(self, text: str, start: int) -> _Run:
         """Calls one after another, from `start` on."""

@@ -121,9 +121,10 @@ class MessageParser:
         """What may have been calls, at the end of the message."""
         if self._dressed is None:
             return
-        read = self._dressed.end()
-        yield from self._text(read.text.rstrip() if read.calls else read.text)
-        self._found = self._found or bool(read.calls)
+        held, read = self._dressed.held, self._dressed.end()
+        changed = read.text != held
+        self._found = self._found or changed
+        yield from self._text(read.text.rstrip() if changed else held)
         for call in read.calls:
             yield CallOpened(len(self._calls), call.name)
             yield ArgumentsDelta(len(self._calls), json.dumps(call.arguments, ensure_ascii=False))

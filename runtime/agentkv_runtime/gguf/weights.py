@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,19 @@ from agentkv_runtime.errors import UnsupportedModelError
 from agentkv_runtime.gguf.block_types import BF16, F16, F32, TYPES
 from agentkv_runtime.gguf.file import Tensor
 
-__all__ = ["Parameter", "RowBlocks", "Weights", "numbers_of"]
+__all__ = ["Parameter", "RowBlocks", "Rows", "Weights", "numbers_of"]
 
 Floats = npt.NDArray[np.float32]
 Order = npt.NDArray[np.intp]
 _T = TypeVar("_T", np.uint8, np.float32)
+
+
+class Rows(Protocol):
+    """Rows `[O, row_bytes]`, an array or what is made of something as it is taken."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> npt.NDArray[np.uint8]: ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class RowBlocks:
     """The id that GGUF has for the type of the blocks."""
     shape: tuple[int, ...]
     """`[O, I]`, or of experts `[E, O, I]`: outputs are rows, also where transformers keeps the parameter `[I, O]`."""
-    rows: Callable[[], npt.NDArray[np.uint8]]
+    rows: Callable[[], Rows]
     """Brings them, `[O, row_bytes]` or `[E, O, row_bytes]`, in the order of the parameter's outputs."""
 
     @property
@@ -97,6 +105,10 @@ class Weights:
         """The blocks of a matrix; None for vectors, for what is made of several types, and for unknown names."""
         parameter = self._parameters.get(name)
         return None if parameter is None else parameter.blocks()
+
+    def errors(self) -> dict[str, float]:
+        """Nothing: blocks are run as they are."""
+        return {}
 
     def floats(self, name: str) -> Floats:
         """The value of a parameter as transformers has it.

@@ -12,7 +12,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.streaming import streamed_model
-from agentkv_runtime.hf.weights import FolderWeights, check_index
+from agentkv_runtime.hf.weight_files import check_index
+from agentkv_runtime.hf.weights import FolderWeights
 
 __all__ = ["load_model", "read_config", "stream_model"]
 

@@ -3,52 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from safetensors import safe_open
 
-from agentkv_runtime.errors import ExportError, UnsupportedModelError
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.hf.weight_files import weight_files
 
-__all__ = ["FLOATS", "FolderWeights", "Weights", "check_index", "checked_float", "weight_files"]
+__all__ = ["FLOATS", "FolderWeights", "Weights", "checked_float"]
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Dtypes whose numbers are the weights themselves."""
-
-_WHOLE, _INDEX, _OLDER_INDEX = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin.index.json"
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model, as transformers picks them: other ones may lie in its folder, too.
-
-    Empty where there are none. Raises ExportError for an index that is damaged or names files elsewhere.
-    """
-    if (folder / _WHOLE).is_file():
-        return [folder / _WHOLE]
-    if not (folder / _INDEX).is_file():
-        return []
-    return [folder / name for name in _indexed(folder / _INDEX, "*.safetensors")]
-
-
-def check_index(folder: Path) -> None:
-    """Raises ExportError for an index that is damaged or names files elsewhere, which transformers would read."""
-    if not weight_files(folder) and (folder / _OLDER_INDEX).is_file():
-        _indexed(folder / _OLDER_INDEX, "pytorch_model*.bin")
-
-
-def _indexed(index: Path, pattern: str) -> list[str]:
-    """The files that an index names, all beside it and called as `content_digest` expects them."""
-    places = read_object(index, ExportError).get("weight_map")
-    names = list(places.values()) if isinstance(places, dict) else []
-    for name in names:
-        if not isinstance(name, str) or "/" in name or not fnmatchcase(name, pattern):
-            raise ExportError(f"{index}: names {name!r}, which is no {pattern} in its folder. Download the whole model")
-    if not names:
-        raise ExportError(f"{index}: names no files. Download the whole model")
-    return sorted(set(names))
 
 
 def checked_float(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -42,7 +42,7 @@ class GGUFWeights:
         if found is None:
             return None
         rows = found.rows
-        return Blocks(found.type, found.row_bytes, lambda: torch.from_numpy(rows().copy()))
+        return Blocks(found.type, found.row_bytes, lambda: torch.from_numpy(rows()[:].copy()))
 
 
 def load_gguf(path: Path, described: Path) -> PreTrainedModel:

@@ -15,7 +15,7 @@ from agentkv_runtime.gguf.parts import parts_pattern
 from agentkv_runtime.store.content import file_digest
 from agentkv_runtime.tokenizer import TOKENIZER_FILES
 
-__all__ = ["Name", "Snapshot", "download", "parse_name"]
+__all__ = ["Name", "Snapshot", "download", "download_words", "parse_name"]
 
 _PART = r"[A-Za-z0-9_-][\w.-]*"
 _NAME = re.compile(
@@ -75,42 +75,51 @@ def download(name: Name, received: Received) -> Snapshot:
 
     Raises PullError where the hub refuses or cannot be reached, and for files that came damaged.
     """
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise PullError("pulling needs huggingface_hub, which is not installed: pip install huggingface_hub") from error
     wanted = [parts_pattern(name.file)] if name.file else [*_SMALL, *_WEIGHTS]
-    try:
-        folder = Path(_fetched(snapshot_download, name, wanted, received))
-        if not name.file and not any(folder.glob("*.safetensors")):
-            _fetched(snapshot_download, name, [*_SMALL, *_OLDER_WEIGHTS], received)
-    except Exception as error:  # of the library and those below it: many kinds
-        raise PullError(_refusal(name, error)) from error
+    folder = _fetched(name, wanted, received)
+    if not name.file and not any(folder.glob("*.safetensors")):
+        _fetched(name, [*_SMALL, *_OLDER_WEIGHTS], received)
     for path in sorted(folder.rglob("*")):
         if path.is_file() and any(path.match(pattern) for pattern in (*wanted, *_OLDER_WEIGHTS)):
             _check(path)
     path = folder / name.file if name.file else folder
     if not path.exists():
         raise PullError(f"{name}: the repository has no such file. Look at its files on the hub")
-    if not name.file and not (folder / "config.json").is_file():
+    return Snapshot(path, folder.name) if name.file else _snapshot(name, folder)
+
+
+def download_words(name: Name, received: Received) -> Snapshot:
+    """Downloads what a repository says of its model, without the weights. Raises PullError, as `download` does."""
+    return _snapshot(name, _fetched(name, list(_SMALL), received))
+
+
+def _snapshot(name: Name, folder: Path) -> Snapshot:
+    if not (folder / "config.json").is_file():
         raise PullError(
             f"{name} has no config.json, so it is no model of transformers. Of a repository of GGUF files name one: "
             f"agentkv pull {name.repo}/FILE.gguf"
         )
-    return Snapshot(path, folder.name)
+    return Snapshot(folder, folder.name)
 
 
-def _fetched(snapshot_download: Any, name: Name, wanted: list[str], received: Received) -> str:
-    return str(
-        snapshot_download(
+def _fetched(name: Name, wanted: list[str], received: Received) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise PullError("pulling needs huggingface_hub, which is not installed: pip install huggingface_hub") from error
+    meter: Any = _meter(received)
+    try:
+        folder = snapshot_download(
             name.repo,
             revision=name.revision,
             allow_patterns=wanted,
-            tqdm_class=_meter(received),
+            tqdm_class=meter,
             max_workers=_WORKERS,
             library_name="agentkv",
         )
-    )
+    except Exception as error:  # of the library and those below it: many kinds
+        raise PullError(_refusal(name, error)) from error
+    return Path(folder)
 
 
 def _meter(received: Received) -> type[Any]:

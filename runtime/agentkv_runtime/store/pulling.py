@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.checks import check_torch
+from agentkv_runtime.export.choices import OWN_BLOCKS
 from agentkv_runtime.export.progress import Done, Progress
+from agentkv_runtime.hf.plain_config import plain_config
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, named
 from agentkv_runtime.store.home import locked
-from agentkv_runtime.store.hub import Name, Received, download
+from agentkv_runtime.store.hub import Name, Received, download, download_words
 from agentkv_runtime.store.making import export_once
 
 __all__ = ["name_with_adapter", "pull", "pull_file"]
@@ -43,10 +46,10 @@ def pull(
 
     Raises PullError, ExportError and StoreError.
     """
-    check_torch()
     if adapter:
         called = name_with_adapter(called, adapter)
     with locked(_lock_name(name), lambda: note("Another process downloads the same model: waiting for it.")):
+        _check_torch(name, options, adapter, received)
         snapshot = download(name, received)
     return export_once(
         snapshot.path,
@@ -58,6 +61,19 @@ def pull(
         done=done,
         note=note,
     )
+
+
+def _check_torch(name: Name, options: Options, adapter: Path | None, received: Received) -> None:
+    """Raises ExportError, before gigabytes are downloaded, for a model whose export needs torch where there is none."""
+    try:
+        check_torch()
+    except ExportError as error:
+        if name.file or adapter or options.backend != "cpu" or options.quant not in OWN_BLOCKS:
+            raise
+        try:
+            plain_config(download_words(name, received).path)
+        except UnsupportedModelError as unsupported:
+            raise ExportError(f"{name}: {unsupported}. {error}") from unsupported
 
 
 def name_with_adapter(name: str, adapter: Path) -> str:

@@ -14,6 +14,11 @@ struct Q4_0 : FormatDefaults {
     block.scale = load_u16(bytes);
     take_nibbles(bytes + 2, block.codes);
   }
+
+  static void pack(const Block& block, std::uint8_t* bytes) {
+    store_u16(block.scale, bytes);
+    put_nibbles(block.codes, bytes + 2);
+  }
 };
 
 }  // namespace agentkv::cpu

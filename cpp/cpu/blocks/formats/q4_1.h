@@ -16,6 +16,12 @@ struct Q4_1 : FormatDefaults {
     block.minimum = load_u16(bytes + 2) ^ 0x8000;  // files add it
     take_nibbles(bytes + 4, block.codes);
   }
+
+  static void pack(const Block& block, std::uint8_t* bytes) {
+    store_u16(block.scale, bytes);
+    store_u16(block.minimum ^ 0x8000, bytes + 2);
+    put_nibbles(block.codes, bytes + 4);
+  }
 };
 
 }  // namespace agentkv::cpu

@@ -21,6 +21,19 @@ inline void take_paired_nibbles(const std::uint8_t* bytes, std::uint8_t* codes) 
   for (int c = 0; c < 8; ++c) take_bits(bytes + c / 2 * 32, c % 2 * 4, 15, 0, codes + 32 * c);
 }
 
+inline void put_six_bit_scales(const Block& block, std::uint8_t* bytes) {
+  for (int g = 0; g < 4; ++g) {
+    const int scale = block.scales[g + 4], minimum = block.minima[g + 4];
+    bytes[g] = static_cast<std::uint8_t>(block.scales[g] | scale >> 4 << 6);
+    bytes[g + 4] = static_cast<std::uint8_t>(block.minima[g] | minimum >> 4 << 6);
+    bytes[g + 8] = static_cast<std::uint8_t>((scale & 15) | (minimum & 15) << 4);
+  }
+}
+
+inline void put_paired_nibbles(const std::uint8_t* codes, std::uint8_t* bytes) {
+  for (int c = 0; c < 8; ++c) put_bits(codes + 32 * c, 0, 15, c % 2 * 4, bytes + c / 2 * 32);
+}
+
 struct Q4_K : FormatDefaults {
   static constexpr BlockType kType = BlockType::Q4_K;
   static constexpr const char* kName = "q4_k";
@@ -32,6 +45,14 @@ struct Q4_K : FormatDefaults {
     block.minimum = load_u16(bytes + 2);
     take_six_bit_scales(bytes + 4, block);
     take_paired_nibbles(bytes + 16, block.codes);
+  }
+
+  static void pack(const Block& block, std::uint8_t* bytes) {
+    std::memset(bytes, 0, kBytes);
+    store_u16(block.scale, bytes);
+    store_u16(block.minimum, bytes + 2);
+    put_six_bit_scales(block, bytes + 4);
+    put_paired_nibbles(block.codes, bytes + 16);
   }
 };
 

@@ -16,6 +16,14 @@ inline void take_five_bits(const std::uint8_t* high, const std::uint8_t* low, st
   }
 }
 
+inline void put_five_bits(const std::uint8_t* codes, std::uint8_t* high, std::uint8_t* low) {
+  put_nibbles(codes, low);
+  for (int i = 0; i < 4; ++i) {
+    high[i] = 0;
+    for (int j = 0; j < 8; ++j) high[i] |= static_cast<std::uint8_t>((codes[8 * i + j] >> 4 & 1) << j);
+  }
+}
+
 struct Q5_0 : FormatDefaults {
   static constexpr BlockType kType = BlockType::Q5_0;
   static constexpr const char* kName = "q5_0";
@@ -24,6 +32,11 @@ struct Q5_0 : FormatDefaults {
   static void unpack(const std::uint8_t* bytes, Block& block) {
     block.scale = load_u16(bytes);
     take_five_bits(bytes + 2, bytes + 6, block.codes);
+  }
+
+  static void pack(const Block& block, std::uint8_t* bytes) {
+    store_u16(block.scale, bytes);
+    put_five_bits(block.codes, bytes + 2, bytes + 6);
   }
 };
 

@@ -16,6 +16,12 @@ struct Q5_1 : FormatDefaults {
     block.minimum = load_u16(bytes + 2) ^ 0x8000;  // files add it
     take_five_bits(bytes + 4, bytes + 8, block.codes);
   }
+
+  static void pack(const Block& block, std::uint8_t* bytes) {
+    store_u16(block.scale, bytes);
+    store_u16(block.minimum ^ 0x8000, bytes + 2);
+    put_five_bits(block.codes, bytes + 4, bytes + 8);
+  }
 };
 
 }  // namespace agentkv::cpu

@@ -18,6 +18,15 @@ struct Q5_K : FormatDefaults {
     take_paired_nibbles(bytes + 48, block.codes);
     for (int c = 0; c < 8; ++c) take_bits(bytes + 16, c, 1, 4, block.codes + 32 * c);
   }
+
+  static void pack(const Block& block, std::uint8_t* bytes) {
+    std::memset(bytes, 0, kBytes);
+    store_u16(block.scale, bytes);
+    store_u16(block.minimum, bytes + 2);
+    put_six_bit_scales(block, bytes + 4);
+    put_paired_nibbles(block.codes, bytes + 48);
+    for (int c = 0; c < 8; ++c) put_bits(block.codes + 32 * c, 4, 1, c, bytes + 16);
+  }
 };
 
 }  // namespace agentkv::cpu

@@ -20,6 +20,18 @@ struct Q6_K : FormatDefaults {
     std::memcpy(block.scales, bytes + 192, 16);
     block.scale = load_u16(bytes + 208);
   }
+
+  static void pack(const Block& block, std::uint8_t* bytes) {
+    std::memset(bytes, 0, kBytes);
+    std::uint8_t *low = bytes, *high = bytes + 128;
+    for (int c = 0; c < 8; ++c) {
+      const int half = c / 4, quarter = c % 4;
+      put_bits(block.codes + 32 * c, 0, 15, quarter / 2 * 4, low + half * 64 + quarter % 2 * 32);
+      put_bits(block.codes + 32 * c, 4, 3, quarter * 2, high + half * 32);
+    }
+    std::memcpy(bytes + 192, block.scales, 16);
+    store_u16(block.scale, bytes + 208);
+  }
 };
 
 }  // namespace agentkv::cpu

@@ -14,6 +14,11 @@ struct Q8_0 : FormatDefaults {
     block.scale = load_u16(bytes);
     for (int k = 0; k < 32; ++k) block.codes[k] = bytes[2 + k] ^ 0x80;  // files have a sign
   }
+
+  static void pack(const Block& block, std::uint8_t* bytes) {
+    store_u16(block.scale, bytes);
+    for (int k = 0; k < 32; ++k) bytes[2 + k] = block.codes[k] ^ 0x80;
+  }
 };
 
 }  // namespace agentkv::cpu

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from agentkv_runtime._core import block_types, unpack_blocks
-from agentkv_runtime.export.blocks.plan import FITS_ALL, plan_blocks
-from agentkv_runtime.export.blocks.rows import check_finite, quantize_rows
+from agentkv_runtime._core import block_types
+from agentkv_runtime.export.blocks.plan import numbers_of, plan_blocks
+from agentkv_runtime.export.blocks.rows import Floats, quantize_rows
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.hf.blocks import Blocks
-from agentkv_runtime.hf.deferred import stored
 
 __all__ = ["planned_blocks"]
 
@@ -35,31 +34,12 @@ def planned_blocks(model: Any, layers: Mapping[str, Any], recipe: Recipe) -> dic
     }
 
 
-def _blocks(
-    weight: torch.Tensor, name: str, kind: str, inputs: torch.Tensor | None, recipe: Recipe, tied: bool
-) -> Blocks:
+def _blocks(weight: torch.Tensor, name: str, kind: str, inputs: Floats | None, recipe: Recipe, tied: bool) -> Blocks:
     def make() -> torch.Tensor:
-        numbers = stored(weight).flatten(0, -2)
-        rows = _rounded(numbers) if kind == FITS_ALL else quantize_rows(numbers, kind, inputs)
-        recipe.errors[name] = _lost(rows, numbers, of_type)
-        shaped: torch.Tensor = rows.unflatten(0, weight.shape[:-1])
+        made = quantize_rows(numbers_of(weight), kind, inputs)
+        recipe.errors[name] = made.error
+        shaped: torch.Tensor = torch.from_numpy(made.rows).unflatten(0, weight.shape[:-1])
         return shaped
 
     of_type, bytes_each = _TYPES[kind]
     return Blocks(of_type, round(weight.shape[-1] * bytes_each), cache(make) if tied else make)
-
-
-def _rounded(numbers: torch.Tensor) -> torch.Tensor:
-    """The bytes of bfloat16."""
-    check_finite(numbers)
-    return numbers.bfloat16().contiguous().view(torch.uint8)
-
-
-def _lost(rows: torch.Tensor, numbers: torch.Tensor, of_type: int) -> float:
-    """The norm of what rounding took, as a part of the weight's."""
-    lost = whole = 0.0
-    for some, packed in zip(numbers.split(1024), rows.split(1024), strict=True):
-        wide = some.double()
-        lost += float((torch.from_numpy(unpack_blocks(packed.numpy(), of_type)) - wide).square().sum())
-        whole += float(wide.square().sum())
-    return (lost / whole) ** 0.5 if whole else 0.0

@@ -1,22 +1,26 @@
-"""Which block type each weight gets: as little loss as the bytes allow."""
+"""Which block type each weight gets: as little loss as the bytes allow. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import torch
+import numpy as np
 
-from agentkv_runtime.export.blocks.grids import fit_grid
+from agentkv_runtime._core import unpack_blocks
+from agentkv_runtime.errors import QuantizationError
 from agentkv_runtime.export.blocks.kinds import KINDS
-from agentkv_runtime.export.blocks.rows import relative_importance
-from agentkv_runtime.export.quantization import QuantizationError
-from agentkv_runtime.export.threads import one_thread
+from agentkv_runtime.export.blocks.rows import TYPE_IDS, Floats, Numbers, quantize_rows
 
-__all__ = ["BITS", "Bits", "Choice", "budget_of", "choices_of", "choose_kinds"]
+__all__ = ["BITS", "FITS_ALL", "Bits", "Candidate", "Choice", "budget_of", "choices_of", "choose_kinds", "plan_kinds"]
 
+FITS_ALL = "bf16"
+"""The kind of weights that no blocks hold."""
+_NARROWEST = 32  # numbers of the smallest blocks
+_LEAST, _MOST = 1e-3, 3e4  # of a weight's largest number: steps are halves, and parts of them
 _SAMPLE = 1 << 17  # numbers of a weight that its choices are tried on
+_TOGETHER = 1 << 20  # numbers that are looked through at a time
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,23 @@ BITS: dict[str, Bits] = {
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A weight whose kind is to be chosen."""
+
+    shape: tuple[int, int]
+    numbers: Callable[[], Numbers]
+    """Brings them, `[O, I]`, when they are looked at."""
+    is_head: bool
+    """Does it make the logits?"""
+    counts: float = 1.0
+    """What the square of an error costs beside that in other weights."""
+    inputs: Floats | None = None
+    """An `Importance`'s, `[I]`."""
+    outputs: Floats | None = None
+    """An `Importance`'s, `[O]`."""
+
+
+@dataclass(frozen=True)
 class Choice:
     """One kind for one weight."""
 
@@ -50,6 +71,25 @@ class Choice:
     """Bytes of the weight."""
     loss: float
     """What the model's loss rises by, as `Importance` predicts it."""
+
+
+def plan_kinds(weights: Mapping[str, Candidate], quant: str) -> dict[str, str]:
+    """The kind of each weight, by name, for one of `BITS`.
+
+    Those whose rows are no multiple of 32, and whose numbers are far from 1, become bfloat16, which the budget does not
+    count. Raises QuantizationError where no kinds keep to the budget.
+    """
+    kinds, choices = {}, {}
+    for name, weight in weights.items():
+        numbers = weight.numbers()
+        if not _fits(numbers):
+            kinds[name] = FITS_ALL
+            continue
+        found = choices_of(numbers, weight.inputs, weight.outputs)
+        choices[name] = [replace(each, loss=each.loss * weight.counts) for each in found]
+    shapes = {name: weights[name].shape for name in choices}
+    heads = [name for name in choices if weights[name].is_head]
+    return kinds | choose_kinds(choices, budget_of(shapes, heads, quant))
 
 
 def budget_of(shapes: Mapping[str, tuple[int, int]], heads: Iterable[str], quant: str) -> int:
@@ -65,31 +105,27 @@ def budget_of(shapes: Mapping[str, tuple[int, int]], heads: Iterable[str], quant
     return int(total)
 
 
-@one_thread()
-def choices_of(
-    weight: torch.Tensor, inputs: torch.Tensor | None = None, outputs: torch.Tensor | None = None
-) -> list[Choice]:
+def choices_of(numbers: Numbers, inputs: Floats | None = None, outputs: Floats | None = None) -> list[Choice]:
     """What each kind that fits a weight `[O, I]` takes and costs, tried on rows taken evenly from it.
 
     `inputs` `[I]` and `outputs` `[O]` are an `Importance`'s; without them every error counts the same.
     """
-    height, width = weight.shape
-    stride = -(-weight.numel() // _SAMPLE)
-    rows = weight[::stride].detach().float()
-    counts = relative_importance(inputs, width)
-    squares = torch.ones(width) if inputs is None else inputs
-    gradients = torch.ones(height) if outputs is None else outputs
+    height, width = numbers.shape
+    stride = -(-numbers.size // _SAMPLE)
+    rows = np.ascontiguousarray(numbers[::stride])
+    floats = _floats(rows)
+    squares = np.ones(width, np.float32) if inputs is None else inputs
+    gradients = np.ones(height, np.float32) if outputs is None else outputs
     # Gradients differ by orders between the rows of a head, their errors hardly: few rows say what the others lose.
-    tried = gradients[::stride] if gradients[::stride].any() else torch.ones(len(rows))
-    scale = float(gradients.sum() / tried.sum())
+    tried = gradients[::stride] if gradients[::stride].any() else np.ones(len(rows), np.float32)
+    scale = float(gradients.sum(dtype=np.float64) / tried.sum(dtype=np.float64))
     found = []
     for of in KINDS.values():
         if width % of.block:
             continue
-        groups = rows.reshape(-1, of.block // of.group, of.group)
-        grid = fit_grid(of, groups, counts.expand_as(rows).reshape(groups.shape))
-        errors = (grid.values(grid.codes(groups)).view_as(rows) - rows).square_()
-        loss = float(tried @ errors @ squares) / 2 * scale
+        packed = quantize_rows(rows, of.name, inputs).rows
+        errors = np.square(unpack_blocks(packed, TYPE_IDS[of.name]) - floats)
+        loss = float(tried @ (errors @ squares)) / 2 * scale
         found.append(Choice(of.name, height * of.row_bytes(width), loss))
     return found
 
@@ -110,6 +146,29 @@ def choose_kinds(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[s
             chosen[name] = after
             left -= after.size - before.size
     return {name: choice.kind for name, choice in chosen.items()}
+
+
+def _fits(numbers: Numbers) -> bool:
+    """Do blocks divide the rows, and do their steps reach the numbers? Those that are not finite are refused later."""
+    if numbers.shape[1] % _NARROWEST:
+        return False
+    largest = _largest(numbers)
+    return not largest or not np.isfinite(largest) or _LEAST <= largest <= _MOST
+
+
+def _largest(numbers: Numbers) -> float:
+    """The largest magnitude. Without their sign, the bits of floats are in order as integers."""
+    bits = numbers.view(f"uint{8 * numbers.itemsize}")
+    unsigned = np.array((1 << (8 * numbers.itemsize - 1)) - 1, bits.dtype)
+    step = max(1, _TOGETHER // numbers.shape[1])
+    most = max((bits[at : at + step] & unsigned).max() for at in range(0, len(bits), step))
+    return float(_floats(np.array([most]).view(numbers.dtype))[0])
+
+
+def _floats(numbers: Numbers) -> Floats:
+    if numbers.dtype == np.uint16:
+        return (numbers.astype(np.uint32) << 16).view(np.float32)
+    return numbers.astype(np.float32, copy=False)
 
 
 def _gain(before: Choice, after: Choice) -> float:

@@ -1,63 +1,60 @@
-"""The rows of a weight as bytes of blocks."""
+"""The rows of a weight as bytes of blocks. Imports no torch."""
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from agentkv_runtime.export.blocks.grids import fit_grid
-from agentkv_runtime.export.blocks.kinds import KINDS, Kind
-from agentkv_runtime.export.blocks.packing import pack_blocks
-from agentkv_runtime.export.quantization import QuantizationError
-from agentkv_runtime.export.threads import one_thread
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["check_finite", "quantize_rows", "relative_importance"]
+from agentkv_runtime._core import InvalidTensor, block_types, quantize_blocks
+from agentkv_runtime.errors import QuantizationError
 
-_BLOCK = 1 << 17  # numbers that are worked on at a time: temporaries stay in the processor's caches
+__all__ = ["TYPE_IDS", "Floats", "Numbers", "Quantized", "quantize_rows", "relative_importance"]
+
+Numbers: TypeAlias = npt.NDArray[Any]
+"""Of a weight: float32, float16, or bfloat16 as its bits in uint16."""
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+TYPE_IDS = {name: kind for kind, name, _, _ in block_types()}
 _LEAST = 0.01  # of the mean: what a channel counts that the calibration text never used
 
 
-def relative_importance(importance: torch.Tensor | None, inputs: int) -> torch.Tensor:
-    """float32 `[I]`: what an error counts in each channel beside the mean; ones where nothing was measured."""
+@dataclass(frozen=True)
+class Quantized:
+    """What a weight, or some of its rows, became."""
+
+    rows: npt.NDArray[np.uint8]
+    """`[O, bytes]`."""
+    lost: float
+    """The squares of all errors, summed."""
+    whole: float
+    """The squares of all numbers, summed."""
+
+    @property
+    def error(self) -> float:
+        """The norm of what was lost, as a part of the weight's."""
+        return float((self.lost / self.whole) ** 0.5) if self.whole else 0.0
+
+
+def relative_importance(importance: Floats | None) -> Floats | None:
+    """float32 `[I]`: what an error counts in each channel beside the mean; None where nothing was measured."""
     if importance is None or not importance.any():
-        return torch.ones(inputs)
-    return importance.float() / importance.float().mean() + _LEAST
+        return None
+    relative: Floats = (importance / importance.mean() + np.float32(_LEAST)).astype(np.float32)
+    return relative
 
 
-@one_thread()
-def quantize_rows(weight: torch.Tensor, kind: str, importance: torch.Tensor | None = None) -> torch.Tensor:
-    """The bytes of a weight's rows as blocks of one of `KINDS`.
+def quantize_rows(numbers: Numbers, kind: str, importance: Floats | None = None) -> Quantized:
+    """A weight's rows `[O, I]` as blocks of one of `KINDS`, or as "bf16".
 
-    `weight` is `[O, I]` of any float dtype; `importance`, `[I]`, what the square of an error in each channel counts
-    (see `measure_importance`). The result is uint8 `[O, bytes]`. Steps and bases have the least weighted squared error
-    that a search over ranges and least squares over its codes find, as half precision and 6 bits then leave them.
-    Few rows are worked on at a time. Raises QuantizationError for a width that is no multiple of the kind's block, and
-    for numbers that are not finite.
+    `importance`, `[I]`, is what the square of an error in each channel counts. Steps and bases have the least weighted
+    squared error that a search over ranges and least squares over its codes find, as half precision and 6 bits then
+    leave them. A row's bytes depend on nothing but the row. Raises QuantizationError for a width that is no multiple of
+    the kind's block, and for numbers that are not finite.
     """
-    of = _fitting(weight, kind)
-    outputs, inputs = weight.shape
-    counts = relative_importance(importance, inputs)
-    packed = torch.empty((outputs, of.row_bytes(inputs)), dtype=torch.uint8)
-    height = max(1, _BLOCK // inputs)
-    for start in range(0, outputs, height):
-        rows = weight[start : start + height].detach().float()
-        check_finite(rows)
-        groups = rows.reshape(-1, of.block // of.group, of.group)
-        grid = fit_grid(of, groups, counts.expand_as(rows).reshape(groups.shape))
-        packed[start : start + height] = pack_blocks(grid, grid.codes(groups)).view(len(rows), -1)
-    return packed
-
-
-def check_finite(rows: torch.Tensor) -> None:
-    """Raises QuantizationError for numbers that are not finite."""
-    if not rows.isfinite().all():
-        raise QuantizationError("the weight holds infinities or NaN: its file is broken. Download it again")
-
-
-def _fitting(weight: torch.Tensor, kind: str) -> Kind:
-    of = KINDS[kind]
-    if weight.ndim != 2 or weight.shape[1] % of.block:
-        raise QuantizationError(
-            f"a weight of shape {tuple(weight.shape)} does not fit {kind}, whose blocks are of {of.block} numbers. "
-            "Choose a kind whose block divides its rows"
-        )
-    return of
+    try:
+        return Quantized(*quantize_blocks(numbers, TYPE_IDS[kind], relative_importance(importance)))
+    except InvalidTensor as error:
+        raise QuantizationError(f"a weight of shape {numbers.shape} does not become {kind}: {error}") from error

@@ -22,7 +22,7 @@ from agentkv_runtime.export.gates import Gate
 from agentkv_runtime.gguf.weights import RowBlocks
 from agentkv_runtime.metadata import KvCacheMetadata, LayerShape
 
-__all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Weights"]
+__all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Family", "Weights"]
 
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 _GATED = ["gate", "up"]
@@ -31,7 +31,7 @@ _GATES = {"silu": Gate.SILU, "gelu_pytorch_tanh": Gate.TANH_GELU}
 
 
 class Weights(Protocol):
-    """Parameters by transformers' names. See `gguf.weights`."""
+    """Parameters by transformers' names. See `gguf.weights`, and `hf_folder`."""
 
     def names(self) -> Any:
         """All that there are."""
@@ -41,6 +41,9 @@ class Weights(Protocol):
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
         """Numbers of a parameter."""
+
+    def errors(self) -> Mapping[str, float]:
+        """What was lost of the layers' weights whose rows were asked for, beside their norms, by layers' names."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +237,10 @@ class Decoder:
         """Of feed-forward layers; None for one that kernels do not have."""
         named = self.config.get("hidden_activation") or self.config.get("hidden_act")
         return self._family.gate if named is None else _GATES.get(named)
+
+    def errors(self) -> Mapping[str, float]:
+        """What was lost of each layer's weight, beside its norm, once the program is written."""
+        return self._weights.errors()
 
     @property
     def widest(self) -> int:

@@ -11,11 +11,14 @@ from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export.asked import Options, Source
 from agentkv_runtime.export.block_kinds import kind_and_bits
 from agentkv_runtime.export.checks import check_value
+from agentkv_runtime.export.choices import OWN_BLOCKS
 from agentkv_runtime.export.direct.decoder import EMBEDDING, HEAD, Decoder
+from agentkv_runtime.export.direct.hf_folder import FolderWeights
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.made import EMBEDDING_TITLE, Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.folder import MODEL_NAME
+from agentkv_runtime.hf.plain_config import plain_config
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 
 __all__ = ["find_decoder", "write_directly"]
@@ -23,25 +26,50 @@ __all__ = ["find_decoder", "write_directly"]
 _TOOLS = ("agentkv-sdk",)
 
 
-def find_decoder(source: Source, options: Options) -> Decoder | None:
-    """The decoder of a GGUF file that is run on the CPU in its own blocks; None for what torch has to trace."""
-    said = source.gguf
-    if said is None or options.quant != "file" or options.backend != "cpu" or options.features:
-        return None
+def find_decoder(source: Source, options: Options) -> tuple[Decoder | None, str]:
+    """The decoder of a model that is written without torch; None, and why, for what torch has to trace.
+
+    That are, for the CPU, GGUF files in their own blocks, and folders of safetensors in blocks that are made as a fixed
+    recipe has it. Raises ExportError for a folder that is damaged.
+    """
+    if (why := _asks_for_torch(source, options)) is not None:
+        return None, f"{why} takes torch"
     try:
-        return Decoder(said.config, said.weights(), long_factors(SimpleNamespace(**said.config), options.max_context))
-    except UnsupportedModelError:
-        return None
+        if source.gguf is not None:
+            config, weights = source.gguf.config, source.gguf.weights()
+        else:
+            config = plain_config(source.described)
+            weights = FolderWeights(source.weights, config, options.quant)
+        return Decoder(config, weights, long_factors(SimpleNamespace(**config), options.max_context)), ""
+    except UnsupportedModelError as error:
+        return None, f"{error}, so it is traced with torch"
+
+
+def _asks_for_torch(source: Source, options: Options) -> str | None:
+    """What is asked for that programs are not written with."""
+    quants = ("file",) if source.gguf is not None else OWN_BLOCKS
+    asked = {
+        f"the backend {options.backend}": options.backend != "cpu",
+        f"the quantisation {options.quant}": options.quant not in quants,
+        "a draft head's features": options.features,
+        "measuring which weights count": options.recipe == "measured",
+        "an adapter": source.adapter is not None,
+        "a language model in another": source.gguf is None and source.described != source.weights,
+    }
+    return next((what for what, is_so in asked.items() if is_so), None)
 
 
 def write_directly(decoder: Decoder, source: Source, folder: Path, options: Options, tell: Progress) -> Made:
     """Writes the program of a decoder into a folder. Raises ExportError."""
     config = SimpleNamespace(**decoder.config)
     max_positions = position_limit(config, options.max_context)
+    quantized = options.quant in OWN_BLOCKS
+    tell("choosing bits" if quantized else "laying out the weights")
     facts = _facts(decoder, source.weights)
     check_value("a layer", 4 * options.max_tokens * decoder.widest, "max_tokens", options.max_tokens)
     check_value("the head", 4 * options.max_logits * decoder.vocab_size, "max_logits", options.max_logits)
-    tell("laying out the weights")
+    if quantized:
+        tell("quantising the weights")
     try:
         write_program(
             decoder,
@@ -52,6 +80,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
         )
     except InvalidTensor as error:
         raise ExportError(f"{source.weights}: {error}") from error
+    facts.errors.update(decoder.errors())
     return Made(
         metadata=decoder.metadata,
         vocab_size=decoder.vocab_size,
@@ -59,6 +88,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
         trained_positions=trained_positions(config),
         features=None,
         weights=facts,
+        recipe="fixed" if quantized else None,
         made_with=_TOOLS,
     )
 

@@ -170,19 +170,26 @@ def _packed(weight: Blocks, packing: ThreadPoolExecutor) -> Iterator[bytes]:
 
 
 def _pieces(weight: Blocks) -> Iterator[Rows]:
+    """The rows of its parts, one below the other, some panels at a time."""
     parts: list[RowBlocks] = weight.parts
-    if len(parts) == 1 or len(parts[0].shape) == 3:
-        matrices = [matrix for part in parts for matrix in _matrices(part.rows())]
-    else:
-        matrices = [np.concatenate([part.rows() for part in parts])]
-    for matrix in matrices:
-        step = max(_PIECE_BYTES // matrix.shape[1] // _PIECE_ROWS, 1) * _PIECE_ROWS
-        for first in range(0, len(matrix), step):
-            yield np.ascontiguousarray(matrix[first : first + step])
+    step = max(_PIECE_BYTES // parts[0].row_bytes // _PIECE_ROWS, 1) * _PIECE_ROWS
+    gathered: list[Rows] = []
+    left = step
+    for part in parts:
+        rows = part.rows()
+        for at in _cuts(len(rows), left, step):
+            gathered.append(rows[at : at + left])
+            left -= len(gathered[-1])
+            if not left:
+                yield np.concatenate(gathered)
+                gathered, left = [], step
+    if gathered:
+        yield np.concatenate(gathered)
 
 
-def _matrices(rows: Rows) -> list[Rows]:
-    return list(rows) if rows.ndim == 3 else [rows]
+def _cuts(height: int, first: int, step: int) -> list[int]:
+    """Where pieces of a part begin: the first has so many rows, others `step`."""
+    return [0, *range(first, height, step)]
 
 
 def _size(weight: Blocks) -> int:

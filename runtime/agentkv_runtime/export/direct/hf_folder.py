@@ -1,0 +1,216 @@
+"""The weights of a Hugging Face folder, quantised while a program is written. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from agentkv_runtime.errors import ExportError, QuantizationError, UnsupportedModelError
+from agentkv_runtime.export.blocks.fixed import usual_cost
+from agentkv_runtime.export.blocks.recipe import Candidate, plan_kinds
+from agentkv_runtime.export.blocks.rows import TYPE_IDS, Floats, quantize_rows
+from agentkv_runtime.export.direct.decoder import EMBEDDING, FAMILIES, HEAD, Family
+from agentkv_runtime.export.made import EMBEDDING_TITLE
+from agentkv_runtime.gguf.weights import RowBlocks
+from agentkv_runtime.hf.plain_config import PlainConfig
+from agentkv_runtime.hf.tensors import DTYPES, Tensor, open_tensors
+from agentkv_runtime.printable import printable
+
+__all__ = ["FolderWeights"]
+
+Shapes = dict[str, tuple[int, ...]]
+
+_QKV, _GATED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")
+_OUT, _DOWN = ("self_attn.o_proj",), ("mlp.down_proj",)
+_ATTENTION_BIAS = {"attention_bias": (*_QKV, *_OUT)}
+_MLP_BIAS = {"mlp_bias": (*_GATED, *_DOWN)}
+_BIASES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "llama": _ATTENTION_BIAS | _MLP_BIAS,
+    "qwen2": {"model_type": _QKV},  # always
+    "qwen3": _ATTENTION_BIAS,
+    "seed_oss": {"attention_bias": _QKV, "attention_out_bias": _OUT, **_MLP_BIAS},
+    "smollm3": _ATTENTION_BIAS | _MLP_BIAS,
+    "gemma": _ATTENTION_BIAS,
+    "gemma3_text": _ATTENTION_BIAS,
+}
+"""The layers that have biases, by the setting that says so."""
+_OF_NO_USE = "rotary_emb.inv_freq"  # in older files: it follows from the config
+_COMPARED = 1 << 20  # numbers at a time
+
+
+class FolderWeights:
+    """Parameters of a model, as blocks of the kinds that a plan gives them. Nothing of their values is kept."""
+
+    def __init__(self, folder: Path, config: PlainConfig, quant: str) -> None:
+        """Reads headers alone. Raises UnsupportedModelError for weights that are not this family's as they are, and
+        ExportError for files that are damaged, lack weights, or do not fit the config."""
+        self._quant = quant
+        self._shapes = _shapes(config, FAMILIES[config["model_type"]])
+        self._tensors = _checked(folder, config, self._shapes)
+        self._losses: dict[str, _Loss] = {}
+
+    def names(self) -> Collection[str]:
+        """Of all parameters; of tied ones the first."""
+        return self._shapes.keys()
+
+    def floats(self, name: str) -> Floats:
+        """Numbers of a parameter. Raises ExportError for some that are not finite."""
+        return self._tensors[name].floats()
+
+    def blocks(self, name: str) -> RowBlocks | None:
+        """A matrix in blocks, which are made when its rows are asked for."""
+        shape = self._shapes[name]
+        if len(shape) != 2:
+            return None
+        layer = _layer(name)
+        kind = TYPE_IDS[self._kinds[layer]]
+        loss = self._losses.setdefault(layer, _Loss())
+        return RowBlocks(kind, shape, partial(_Rows, self._tensors[name], self._kinds[layer], loss))
+
+    def errors(self) -> dict[str, float]:
+        """What was lost of each layer's weight so far, beside its norm."""
+        return {layer: loss.error for layer, loss in self._losses.items() if loss.whole}
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        head = HEAD if f"{HEAD}.weight" in self._shapes else EMBEDDING_TITLE
+        candidates = {}
+        for name, shape in self._shapes.items():
+            if len(shape) != 2:
+                continue
+            layer = _layer(name)
+            counted = HEAD if layer == head else layer
+            candidates[layer] = Candidate(
+                (shape[0], shape[1]), self._tensors[name].numbers, layer == head, usual_cost(counted, shape[0])
+            )
+        return plan_kinds(candidates, self._quant)
+
+
+@dataclass
+class _Loss:
+    lost: float = 0.0
+    whole: float = 0.0
+
+    @property
+    def error(self) -> float:
+        return float((self.lost / self.whole) ** 0.5)
+
+
+@dataclass
+class _Rows:
+    """Rows of blocks that are made as they are taken; each once, so that what was lost is counted once."""
+
+    tensor: Tensor
+    kind: str
+    loss: _Loss
+
+    def __len__(self) -> int:
+        return self.tensor.shape[0]
+
+    def __getitem__(self, part: slice) -> npt.NDArray[np.uint8]:
+        try:
+            made = quantize_rows(self.tensor.numbers()[part], self.kind)
+        except QuantizationError as error:
+            raise QuantizationError(f"{self.tensor.path}: {printable(self.tensor.name)}: {error}") from error
+        self.loss.lost += made.lost
+        self.loss.whole += made.whole
+        return made.rows
+
+
+def _layer(name: str) -> str:
+    layer = name.removesuffix(".weight")
+    return EMBEDDING_TITLE if layer == EMBEDDING else layer
+
+
+def _shapes(config: PlainConfig, family: Family) -> Shapes:
+    """Of all parameters, in the order of the model's modules."""
+    hidden = config["hidden_size"]
+    found: Shapes = {f"{EMBEDDING}.weight": (config["vocab_size"], hidden)}
+    biased = {
+        layer
+        for setting, layers in _BIASES.get(config["model_type"], {}).items()
+        for layer in layers
+        if config[setting]
+    }
+    for i in range(config["num_hidden_layers"]):
+        for layer, shape in _matrices(config, family).items():
+            found[f"model.layers.{i}.{layer}.weight"] = shape
+            if layer in biased:
+                found[f"model.layers.{i}.{layer}.bias"] = shape[:1]
+        for norm, width in _norms(config, family):
+            found[f"model.layers.{i}.{norm}.weight"] = (width,)
+    found["model.norm.weight"] = (hidden,)
+    if not config["tie_word_embeddings"]:
+        found[f"{HEAD}.weight"] = (config["vocab_size"], hidden)
+    return found
+
+
+def _matrices(config: PlainConfig, family: Family) -> Shapes:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    q, kv = (config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
+    if family.fused:
+        before: Shapes = {"self_attn.qkv_proj": (q + 2 * kv, hidden)}
+        gated: Shapes = {"mlp.gate_up_proj": (2 * inner, hidden)}
+    else:
+        before = dict(zip(_QKV, ((q, hidden), (kv, hidden), (kv, hidden)), strict=True))
+        gated = dict.fromkeys(_GATED, (inner, hidden))
+    return {**before, "self_attn.o_proj": (hidden, q), **gated, "mlp.down_proj": (hidden, inner)}
+
+
+def _norms(config: PlainConfig, family: Family) -> Iterator[tuple[str, int]]:
+    around = ("pre_feedforward_layernorm", "post_feedforward_layernorm") if family.norms_after else ()
+    for name in ("input_layernorm", "post_attention_layernorm", *around):
+        yield name, config["hidden_size"]
+    if family.head_norms:
+        yield from (("self_attn.q_norm", config["head_dim"]), ("self_attn.k_norm", config["head_dim"]))
+
+
+def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, Tensor]:
+    """The folder's tensors, which are a model's of these parameters."""
+    tensors = open_tensors(folder)
+    if not tensors:
+        raise UnsupportedModelError("weights that are no safetensors are not read without torch")
+    others = [name for name in tensors if name not in shapes and not name.endswith(_OF_NO_USE)]
+    missing = [name for name in shapes if name not in tensors]
+    if config["tie_word_embeddings"] and f"{HEAD}.weight" in others and not missing:
+        _check_tied(folder, tensors)
+        others.remove(f"{HEAD}.weight")
+    if others:
+        raise UnsupportedModelError(
+            f"{config['model_type']} has no place for {len(others)} of its weights ({_named(others)}) without torch"
+        )
+    if missing:
+        raise ExportError(f"{folder}: {len(missing)} weights are missing ({_named(missing)}). Download the whole model")
+    for name, shape in shapes.items():
+        tensor = tensors[name]
+        if tensor.shape != shape:
+            raise ExportError(
+                f"{tensor.path}: {name} is {list(tensor.shape)}, and by its config {list(shape)}. Download the whole "
+                "model"
+            )
+        if tensor.dtype not in DTYPES:
+            raise UnsupportedModelError(f"{name} is stored as {printable(tensor.dtype[:20])}, which is quantised")
+    return tensors
+
+
+def _check_tied(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raises ExportError for a head beside the embedding that it is said to be."""
+    embedding, head = tensors[f"{EMBEDDING}.weight"], tensors[f"{HEAD}.weight"]
+    if embedding.shape == head.shape and embedding.dtype == head.dtype:
+        step = max(1, _COMPARED // max(1, embedding.shape[-1]))
+        one, other = embedding.numbers(), head.numbers()
+        if all(np.array_equal(one[at : at + step], other[at : at + step]) for at in range(0, len(one), step)):
+            return
+    raise ExportError(
+        f"{folder}: its config says that the head is the embedding (tie_word_embeddings), and its files have another "
+        "head. Say false there, or download the model again"
+    )
+
+
+def _named(names: list[str]) -> str:
+    return printable(", ".join(names[:3])) + (", ..." if len(names) > 3 else "")

@@ -1,0 +1,47 @@
+"""Which files of a Hugging Face folder hold a model's weights. Imports no torch."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from agentkv_runtime.errors import ExportError
+from agentkv_runtime.printable import printable
+from agentkv_runtime.small_files import read_object
+
+__all__ = ["check_index", "weight_files"]
+
+_WHOLE, _INDEX, _OLDER_INDEX = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin.index.json"
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model, as transformers picks them: other ones may lie in its folder, too.
+
+    Empty where there are none. Raises ExportError for an index that is damaged or names files elsewhere.
+    """
+    if (folder / _WHOLE).is_file():
+        return [folder / _WHOLE]
+    if not (folder / _INDEX).is_file():
+        return []
+    return [folder / name for name in _indexed(folder / _INDEX, "*.safetensors")]
+
+
+def check_index(folder: Path) -> None:
+    """Raises ExportError for an index that is damaged or names files elsewhere, which transformers would read."""
+    if not weight_files(folder) and (folder / _OLDER_INDEX).is_file():
+        _indexed(folder / _OLDER_INDEX, "pytorch_model*.bin")
+
+
+def _indexed(index: Path, pattern: str) -> list[str]:
+    """The files that an index names, all beside it and called as `content_digest` expects them."""
+    places = read_object(index, ExportError).get("weight_map")
+    names = list(places.values()) if isinstance(places, dict) else []
+    for name in names:
+        if not isinstance(name, str) or "/" in name or not fnmatchcase(name, pattern):
+            raise ExportError(
+                f"{index}: names {printable(repr(name)[:80])}, which is no {pattern} in its folder. Download the whole "
+                "model"
+            )
+    if not names:
+        raise ExportError(f"{index}: names no files. Download the whole model")
+    return sorted(set(names))

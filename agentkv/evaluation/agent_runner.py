@@ -10,6 +10,7 @@ import anyio
 
 from .._errors import AgentKVError, LimitReached
 from ..agents.agent import Agent
+from ..agents.run_context import RunContext
 from ..agents.tool import Tool
 from .cases import Case, ToolDefinition
 from .outcome import MAX_ROUNDS, Called, Outcome
@@ -27,12 +28,14 @@ class AgentRunner:
     Args:
         context: the model.
         max_tokens: of one message.
+        tool_choice: of a case's first message, "auto" or "required"; later ones may be the answer.
         options: further ones of `kv.Agent`.
     """
 
-    def __init__(self, context: Context, max_tokens: int, options: Mapping[str, Any]) -> None:
+    def __init__(self, context: Context, max_tokens: int, tool_choice: str, options: Mapping[str, Any]) -> None:
         self._context = context
         self._max_tokens = max_tokens
+        self._tool_choice = tool_choice
         self._options = options
 
     async def answer(self, case: Case) -> Outcome:
@@ -50,7 +53,9 @@ class AgentRunner:
             case.instructions,
             tools=[_noting(tool) for tool in case.tools] if world is None else world.tools,
             max_rounds=MAX_ROUNDS,
-            max_tokens=self._max_tokens if world is None else self._max_tokens * MAX_ROUNDS,
+            max_message_tokens=self._max_tokens,
+            max_tokens=self._max_tokens * MAX_ROUNDS,
+            tool_choice=_first if self._tool_choice == "required" else "auto",
             **self._options,
         )
         async with await agent.trunk(self._context) as branch:
@@ -74,6 +79,10 @@ async def _turn(agent: Agent[None, str], branch: Branch) -> Outcome:
     return Outcome(tuple(map(_called, run.calls)), run.text, tokens=run.usage.completion_tokens)
 
 
+def _first(context: RunContext[Any]) -> str:
+    return "auto" if context.calls else "required"
+
+
 def _stopped(error: AgentKVError) -> Outcome:
     """What there was when something ended a turn early: a limit leaves what was done to be judged."""
     limit = error.limit if isinstance(error, LimitReached) else None
@@ -89,7 +98,7 @@ def _text(error: AgentKVError) -> str:
 
 
 def _called(call: CallRecord) -> Called:
-    return Called(call.name, call.arguments, call.result, call.error, getattr(call, "rescued", None) is not None)
+    return Called(call.name, call.arguments, call.result, call.error, call.rescued)
 
 
 async def _nothing(**arguments: Any) -> None:

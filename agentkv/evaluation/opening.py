@@ -60,10 +60,8 @@ async def _runner(how: How) -> AsyncIterator[Runner]:
             return
         from .agent_runner import AgentRunner
 
-        options: dict[str, Any] = {"tool_choice": how.tool_choice, "style": how.style}
-        yield AgentRunner(
-            context, how.max_tokens, {name: value for name, value in options.items() if value not in (None, "auto")}
-        )
+        options: dict[str, Any] = {} if how.style is None else {"style": how.style}
+        yield AgentRunner(context, how.max_tokens, how.tool_choice, options)
 
 
 @asynccontextmanager

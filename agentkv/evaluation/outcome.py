@@ -20,14 +20,14 @@ class Called:
         arguments: as the model wrote them.
         result: what the tool returned; None where it did not.
         error: what the model read instead of a result.
-        rescued: was it written in another form than the model's own?
+        rescued: the spelling that it was written in, where that is not the model's format's.
     """
 
     name: str
     arguments: Mapping[str, Any]
     result: Any = None
     error: str | None = None
-    rescued: bool = False
+    rescued: str | None = None
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"

@@ -41,7 +41,7 @@ def _tools(result: Result) -> Sequence[Mapping[str, Any]]:
 
 def _call(call: Called) -> str:
     came = f" → {_json(call.result)}" if call.error is None else f" → error: {call.error}"
-    return f"{call}{came}"
+    return f"{call}{came}{f' (rescued from {call.rescued})' if call.rescued else ''}"
 
 
 def _json(value: Any) -> str:

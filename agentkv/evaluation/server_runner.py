@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ class ServerRunner:
     def __init__(self, client: openai.AsyncOpenAI, model: str, max_tokens: int, tool_choice: str) -> None:
         self._client = client
         self._tool_choice = tool_choice
-        self._options: Mapping[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0}
+        self._options: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0}
 
     async def answer(self, case: Case) -> Outcome:
         """What came of it. Raises RemoteError where the server cannot be reached, or lets nobody in."""
@@ -77,16 +77,16 @@ class ServerRunner:
 
     async def _answer(self, talk: _Talk) -> Outcome:
         for message in range(1 if talk.world is None else MAX_ROUNDS):
-            choice = self._tool_choice if message == 0 else "auto"
+            choice: dict[str, Any] = {"tool_choice": self._tool_choice if message == 0 else "auto"}
             completion = await self._client.chat.completions.create(
-                messages=talk.messages, tools=talk.tools, tool_choice=choice, **self._options
+                messages=talk.messages, tools=talk.tools, **self._options, **choice
             )
             if not completion.choices:
                 return replace(talk.so_far(), error="the server answered without a choice")
             reply = completion.choices[0]
             talk.heard(reply.message, completion.usage.completion_tokens if completion.usage else 0)
             if not reply.message.tool_calls:
-                return replace(talk.so_far(), stopped="max_tokens" if reply.finish_reason == "length" else None)
+                return replace(talk.so_far(), stopped="max_message_tokens" if reply.finish_reason == "length" else None)
         return replace(talk.so_far(), stopped=None if talk.world is None else "max_rounds")
 
 

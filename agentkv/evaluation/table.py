@@ -70,7 +70,7 @@ def _score(category: str, results: Sequence[Result]) -> Score:
         low=low,
         high=high,
         calls=sum(len(outcome.calls) for outcome in outcomes),
-        rescued=sum(call.rescued for outcome in outcomes for call in outcome.calls),
+        rescued=sum(call.rescued is not None for outcome in outcomes for call in outcome.calls),
         tokens=sum(outcome.tokens for outcome in outcomes),
         seconds=fmean(outcome.seconds for outcome in outcomes) if outcomes else 0.0,
         stopped=sum(outcome.stopped is not None for outcome in outcomes),

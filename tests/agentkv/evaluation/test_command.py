@@ -121,7 +121,7 @@ def test_what_is_not_installed_is_named(through: list[str], monkeypatch: pytest.
 
 
 def test_a_table_counts_by_category() -> None:
-    rescued = Called("get_weather", {"city": "Oslo"}, rescued=True)
+    rescued = Called("get_weather", {"city": "Oslo"}, rescued="json")
     wrong = Called("get_weather", {"city": "Rome"})
     outcomes = [
         ("x", Outcome((rescued,), tokens=10, seconds=1.5)),
@@ -158,7 +158,7 @@ class _Elements(html.parser.HTMLParser):
 
 def test_a_page_shows_what_is_wrong_and_obeys_nothing_in_it() -> None:
     evil = "</pre><script>alert(1)</script>"
-    wrong = Outcome((Called(evil, {evil: evil}, error=evil),), evil, evil, stopped="max_tokens")
+    wrong = Outcome((Called(evil, {evil: evil}, error=evil, rescued="json"),), evil, evil, stopped="max_tokens")
     results = [
         judged_of(wrong, question=evil, id=evil),
         judged_of(Outcome((Called("get_weather", {"city": "Oslo"}),)), id="right"),
@@ -169,6 +169,7 @@ def test_a_page_shows_what_is_wrong_and_obeys_nothing_in_it() -> None:
     assert "script" not in elements.names
     assert elements.sources == ["#weather"]  # nothing is loaded from elsewhere
     assert text.count("<summary><b>") == 2
+    assert "(rescued from json)" in text
     assert "2 of these cases are not right" in text
     assert "never got what get_weather" in text
     assert "alert(1)" in text

@@ -33,11 +33,13 @@ ONE_OF_EACH = list({case.category: case for case in reversed(own_cases())}.value
 
 
 @asynccontextmanager
-async def runner_of(ctx: kv.Context, through: Through, max_tokens: int = 200) -> AsyncIterator[Runner]:
+async def runner_of(
+    ctx: kv.Context, through: Through, max_tokens: int = 200, tool_choice: str = "auto"
+) -> AsyncIterator[Runner]:
     if through == "agent":
-        yield AgentRunner(ctx, max_tokens, {})
+        yield AgentRunner(ctx, max_tokens, tool_choice, {})
         return
-    async with served(ctx) as url, server_runner(url, "any", max_tokens, "auto") as runner:
+    async with served(ctx) as url, server_runner(url, "any", max_tokens, tool_choice) as runner:
         yield runner
 
 
@@ -94,6 +96,14 @@ async def test_of_tools_that_do_nothing_one_message_is_judged(reply: Any, right:
     assert ("get_weather" in result.outcome.raw) is bool(result.outcome.calls)
 
 
+async def test_a_call_in_another_spelling_is_told_as_rescued() -> None:
+    written = '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```'
+    async with kv.testing.replies([written]) as ctx:
+        [result] = await evaluate([made(document())], AgentRunner(ctx, 200, "auto", {}), 1)
+    assert result.verdict.right
+    assert [call.rescued for call in result.outcome.calls] == ["json"]
+
+
 @pytest.mark.parametrize("through", ["agent", "server"])
 async def test_what_ends_a_case_early_is_told(through: Through) -> None:
 
@@ -106,19 +116,19 @@ async def test_what_ends_a_case_early_is_told(through: Through) -> None:
     assert (rounds.stopped, rounds.error, len(rounds.calls)) == ("max_rounds", None, 8)
     async with kv.testing.replies(["a long story " * 20]) as ctx, runner_of(ctx, through, 8) as runner:
         tokens = await runner.answer(made(document(expected={"called": False})))
-    assert (tokens.stopped, tokens.error, tokens.tokens) == ("max_tokens", None, 8)
+    assert (tokens.stopped, tokens.error, tokens.tokens) == ("max_message_tokens", None, 8)
     async with kv.testing.replies([]) as ctx, runner_of(ctx, through) as runner:
         error = await runner.answer(made(document()))
     assert error.error is not None
     assert "all 0 replies of the script were given" in error.error
 
 
-async def test_the_first_message_of_a_case_may_have_to_call() -> None:
+@pytest.mark.parametrize("through", ["agent", "server"])
+async def test_the_first_message_of_a_case_may_have_to_call(through: Through) -> None:
     [asked, *_] = own_cases()
     async with (
         kv.Context.open(kv.models.nano(), 4096) as ctx,
-        served(ctx) as url,
-        server_runner(url, "any", 64, "required") as runner,
+        runner_of(ctx, through, 64, "required") as runner,
     ):
         [turn, message] = await evaluate([asked, made(document(question="Hello."))], runner, 2)
     assert turn.outcome.calls
@@ -137,7 +147,7 @@ async def test_no_case_knows_of_another() -> None:
     bfcl = made(document(question="What is the weather in Oslo?"))
     seen: list[Result] = []
     async with kv.Context.open(kv.models.nano(), 16384) as ctx:
-        runner = AgentRunner(ctx, 64, {})
+        runner = AgentRunner(ctx, 64, "auto", {})
         alone = await evaluate([*cases, bfcl], runner, 1)
         beside = await evaluate([*cases, bfcl], runner, 8, seen.append)
         assert ctx.branches == []
@@ -146,14 +156,15 @@ async def test_no_case_knows_of_another() -> None:
     assert [result.case for result in beside] == [*cases, bfcl]
     assert sorted(result.case.id for result in seen) == sorted(case.id for case in [*cases, bfcl])
     assert told(alone) == told(beside)
-    assert [outcome.calls for outcome in told(served_ones)] == [outcome.calls for outcome in told(alone)]
+    first = [outcome.calls[:1] for outcome in told(alone)]  # an agent ends a message before it repeats a call
+    assert [outcome.calls[:1] for outcome in told(served_ones)] == first
     assert any(outcome.calls for outcome in told(alone))
 
 
 async def test_a_prompt_that_does_not_fit_is_the_error_of_its_case() -> None:
     async with kv.Context.open(kv.models.nano(), 64) as ctx:
         [long, short] = await evaluate(
-            [made(document(question="word " * 400)), made(document(id="b"))], AgentRunner(ctx, 16, {}), 2
+            [made(document(question="word " * 400)), made(document(id="b"))], AgentRunner(ctx, 16, "auto", {}), 2
         )
     assert long.outcome.error is not None
     assert long.outcome.error.startswith("ContextFull: ")

@@ -71,6 +71,15 @@ def serve(
     call_format: Annotated[
         str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
     ] = None,
+    rescue: Annotated[
+        bool, typer.Option("--rescue/--no-rescue", help="Calls of known tools in another spelling are calls.")
+    ] = True,
+    call_threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Ask the model whether a tool fits, and let it call only with so much probability."
+        ),
+    ] = None,
     most_running: Annotated[int, typer.Option(min=1, help="Requests at work at one time.")] = 64,
     most_waiting: Annotated[int, typer.Option(min=0, help="Requests that wait; further ones get 429.")] = 256,
     most_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of a request.")] = 600.0,
@@ -114,6 +123,7 @@ def serve(
         names=tuple(name or [model.resolve().name if model.exists() else str(model)]),
         any_name=any_model,
         strict=strict,
+        call_threshold=call_threshold,
         api_key=api_key,
         most_running=most_running,
         most_waiting=most_waiting,
@@ -138,6 +148,7 @@ def serve(
         "speculative": _strategy(speculative, model, draft),
         "threads": threads,
         "call_format": call_format,
+        "rescue": rescue,
     }
     with reporting():
         anyio.run(run, model, how, settings, warm or [], Listening(host, port, drain_seconds), trace)

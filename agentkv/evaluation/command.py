@@ -51,6 +51,9 @@ def tools(
         str | None, typer.Option(envvar="AGENTKV_API_KEY", help="What the server wants; better by the environment.")
     ] = None,
     tool_choice: Annotated[ToolChoice, typer.Option(help="Must the first message of a case call?")] = "auto",
+    call_threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="As of `agentkv serve`, and of an agent.")
+    ] = None,
     style: Annotated[str | None, typer.Option(metavar="NAME", help="Style of the agent.")] = None,
     call_format: Annotated[
         str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
@@ -79,6 +82,7 @@ def tools(
         api_key=api_key,
         tool_choice=tool_choice,
         style=style,
+        call_threshold=call_threshold,
         call_format=call_format,
         parallel=parallel,
         max_tokens=max_tokens,
@@ -116,6 +120,8 @@ def _check(how: How) -> None:
         fail("--call-format is of a model that is opened here; the server at --server has its own")
     if (how.serve or how.server is not None) and find_spec("openai") is None:
         fail("openai is missing; install it with: pip install 'agentkv-sdk[serve]'")
+    if how.server is not None and how.call_threshold is not None:
+        fail("--call-threshold is of a model that is opened here; the server at --server has its own")
     if how.style is not None and (how.serve or how.server is not None):
         fail("--style is of an agent, and a server has none; leave it out")
 
@@ -165,7 +171,8 @@ def _show(
     title = f"{how.model.name} through {how.through}: {len(results)} cases"
     facts = {"model": str(how.model), "through": how.through, "cases": str(cases or "our own")}
     facts |= {"tool choice": how.tool_choice, "most tokens of a message": str(how.max_tokens)}
-    facts |= {name: value for name, value in (("style", how.style), ("call format", how.call_format)) if value}
+    given = (("style", how.style), ("call format", how.call_format), ("call threshold", how.call_threshold))
+    facts |= {name: str(value) for name, value in given if value is not None}
     print_table(title, COLUMNS, [score.row() for score in scores(results)])
     _write(json_file, lambda: report(facts, results))
     _write(page_file, lambda: page(title, facts, results))

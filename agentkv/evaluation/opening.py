@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .cases import Case
 from .outcome import Runner
@@ -23,6 +22,7 @@ class How:
     api_key: str | None
     tool_choice: str
     style: str | None
+    call_threshold: float | None
     call_format: str | None
     parallel: int
     max_tokens: int
@@ -55,12 +55,13 @@ async def _runner(how: How) -> AsyncIterator[Runner]:
         if how.serve:
             from .serving import served
 
-            async with served(context) as url, _of_server(how, url) as runner:
+            async with served(context, how.call_threshold) as url, _of_server(how, url) as runner:
                 yield runner
             return
         from .agent_runner import AgentRunner
 
-        options: dict[str, Any] = {} if how.style is None else {"style": how.style}
+        given = {"style": how.style, "call_threshold": how.call_threshold}
+        options = {name: value for name, value in given.items() if value is not None}
         yield AgentRunner(context, how.max_tokens, how.tool_choice, options)
 
 

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def served(context: Context) -> AsyncIterator[str]:
+async def served(context: Context, call_threshold: float | None) -> AsyncIterator[str]:
     """The URL of a server of this Context, which is there until the block ends."""
-    async with listening(application(context, Settings(names=("model",), any_name=True))) as url:
+    settings = Settings(names=("model",), any_name=True, call_threshold=call_threshold)
+    async with listening(application(context, settings)) as url:
         yield url
 
 

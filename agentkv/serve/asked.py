@@ -39,6 +39,7 @@ class Asked:
         template: variables for the chat template.
         reasoning: those of them that say how much the model is to think.
         grammar_tools: the tools as calls are held to them, where that is less than the model is shown.
+        call_threshold: the message makes no call where the model says with less probability that a tool fits.
         given_as: the parameter that the messages came in.
     """
 
@@ -55,6 +56,7 @@ class Asked:
     template: Mapping[str, Any] = field(default_factory=dict)
     reasoning: Mapping[str, Any] = field(default_factory=dict)
     grammar_tools: Sequence[Mapping[str, Any]] | None = None
+    call_threshold: float | None = None
     given_as: str = "messages"
 
     def held(self, form: Format, prefix: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.formats.parsed import (
@@ -21,6 +21,7 @@ from agentkv_runtime.formats.parsed import (
 from .._generation import Generation, Token, TopLogprob
 from .._message import Message, ToolCall
 from .._spelling import is_ended, text_decoder
+from ..agents.call_decision import call_probability
 from .checks import begun_reply
 
 if TYPE_CHECKING:
@@ -93,8 +94,16 @@ async def write(branch: Branch, asked: Asked, tell: Tell | None = None) -> Writt
 
     What cannot be asked was refused before (`check_reply`). Raises as `Branch.generate` does.
     """
-    reply = _Reply(branch, asked)
+    reply = _Reply(branch, await _decided(branch, asked))
     return await (reply.whole() if tell is None else reply.streamed(tell))
+
+
+async def _decided(branch: Branch, asked: Asked) -> Asked:
+    """The same, without a call where the model says that no tool fits."""
+    if asked.call_threshold is None or asked.choice != "auto" or not asked.tools:
+        return asked
+    probability = await call_probability(branch)
+    return replace(asked, choice="none") if probability is not None and probability < asked.call_threshold else asked
 
 
 class _Reply:

@@ -27,6 +27,7 @@ class Settings:
         origins: web pages whose scripts may call the server (CORS); "*" for any.
         hosts: names that requests may have in their Host header; none for any. What keeps pages from calling a server
             of this machine by a name of their own (DNS rebinding).
+        call_threshold: as of `kv.Agent`, for each message that may call; None asks not.
         strict: are requests refused for what asks for nothing, or changes no answer here? Else it is left out.
     """
 
@@ -45,4 +46,5 @@ class Settings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     any_name: bool = False
+    call_threshold: float | None = None
     strict: bool = False

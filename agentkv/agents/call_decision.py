@@ -23,7 +23,7 @@ async def call_probability(branch: Branch) -> float | None:
     Raises as `Branch.fork`, `extend` and `select` do.
     """
     entries = branch._history.conversation.entries
-    if not entries or entries[-1].message["role"] != "user":
+    if not entries or branch.messages[-1].role != "user":
         return None
     last = entries[-1]
     asked = f"{text_of(last.message)}\n\n{QUESTION}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def served(context: Context, call_threshold: float | None) -> AsyncIterator[str]:
+async def served(context: Context, call_threshold: float | None = None) -> AsyncIterator[str]:
     """The URL of a server of this Context, which is there until the block ends."""
     settings = Settings(names=("model",), any_name=True, call_threshold=call_threshold)
     async with listening(application(context, settings)) as url:

@@ -125,7 +125,7 @@ class World:
         if name not in self._told:
             raise Retry(f"unknown tool {name}; the tools are {', '.join(self._told)}")
         try:
-            return self._run(name, self._told[name].check(arguments))
+            return self._run(name, self._told[name].checked(arguments))
         except InvalidArguments as error:
             raise Retry(f"bad arguments: {error}") from error
 

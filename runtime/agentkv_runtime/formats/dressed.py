@@ -55,8 +55,10 @@ class DressedCalls:
         """Reads more content; gives what is text for certain and was not given before."""
         self._text += text
         match = self._head.search(self._text, self._told, partial=True)
-        told, self._told = self._told, len(self._text) if match is None else match.start()
-        return self._text[told : self._told]
+        end = len(self._text) if match is None else match.start()
+        end = max(len(self._text[:end].rstrip()), self._told)  # white space may be that before a call
+        told, self._told = self._told, end
+        return self._text[told:end]
 
     @property
     def held(self) -> str:

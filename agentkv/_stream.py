@@ -75,7 +75,7 @@ class TokenStream(Generic[Out_co]):
         await self._request.prepare()
         await open_turn(self._branch)
         await self._branch._ready()
-        self._request = self._request.after(self._branch._history.log)
+        self._request = self._request.after(self._branch._history)
         self._decoder = text_decoder(self._request.begun)
         self._entered = True
         self._loop.submit(self._job)

@@ -15,6 +15,7 @@ from .._inputs import checked_count, checked_sampling, items_of, text_of
 from .._messages import checked_template
 from .._shown import shown
 from .._speculation import INHERIT, Inherit, Speculative
+from .._thinking import Thinking, checked_thinking, template_switches
 from .answers import Answers
 from .asking import Approve, asking
 from .calling import Desk, nobody
@@ -59,6 +60,8 @@ class Agent(Generic[Deps, Out]):
         speculative: a strategy of `kv.spec` or your own, None for none; left out, as the Context does.
         toolsets: further tools, asked for before each turn.
         output_retries: how often an answer that its type refuses is asked for again.
+        thinking: how many tokens of each message may be reasoning, as `Branch.generate` has it; False and True also
+            reach the chat template, where that has a switch.
         template: variables for the chat template, such as `{"enable_thinking": False}`.
         before_round: called with the run context before each message; what it raises ends the turn.
         after_call: called with the run context and the record of each call that ends; what it raises ends the turn.
@@ -79,6 +82,7 @@ class Agent(Generic[Deps, Out]):
     speculative: Speculative | Inherit | None = INHERIT
     toolsets: Sequence[Toolset] = ()
     output_retries: int = 1
+    thinking: Thinking = None
     template: Mapping[str, Any] | None = None
     before_round: BeforeRound | None = None
     after_call: AfterCall | None = None
@@ -132,6 +136,7 @@ class Agent(Generic[Deps, Out]):
             check_seconds(self.max_seconds, "max_seconds", zero=False)
         if self.sampling is not None:
             checked_sampling(self.sampling)
+        checked_thinking(self.thinking)
         checked_template(self.template, known=True)
         check_hooks(before_round=self.before_round, after_call=self.after_call)
 
@@ -274,7 +279,9 @@ class Agent(Generic[Deps, Out]):
     async def _prompt(self, context: Context, definitions: Sequence[Mapping[str, Any]]) -> Branch:
         """A new branch with the system prompt and the tools."""
         messages = [{"role": "system", "content": self.instructions}]
-        return await context.branch(messages, tools=definitions or None, template=self.template)
+        switches = template_switches(self.thinking, context._home.tokenizer.template_variables)
+        template = {**switches, **(self.template or {})}
+        return await context.branch(messages, tools=definitions or None, template=template or None)
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """A turn that is a call of another agent's turn."""

@@ -14,7 +14,7 @@ from .._shown import shown
 from ..output import Constraint, Grammar, JsonSchema
 from ..output._asked import asked
 from ..output._typed import Typed
-from ..output.grammar import GrammarSource
+from ..output.grammar import GrammarSource, MessageGrammar
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -52,7 +52,7 @@ class Answers(Generic[Out]):
         if self._last is not None and self._last[0] is form and self._last[1:3] == (known, prefix):
             return self._last[3]
         try:
-            grammar = Grammar(form.grammar(definitions, output=self._schema, prefix=prefix))
+            grammar = MessageGrammar(form.grammar(definitions, output=self._schema, prefix=prefix))
         except FormatError as error:
             raise InvalidInput(f"{error}; pass call_format to Context.open, or have no tools") from error
         self._last = form, known, prefix, grammar

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from .._errors import InvalidInput
 from .._shown import shown
 from .._speculation import Inherit, Speculative
+from .._thinking import Thinking
 from .asking import Approve
 from .calls import CallRecord
 from .run_context import RunContext
@@ -41,6 +42,7 @@ class Options(TypedDict, total=False):
     speculative: Speculative | Inherit | None
     toolsets: Sequence[Toolset]
     output_retries: int
+    thinking: Thinking
     template: Mapping[str, Any] | None
     before_round: BeforeRound | None
     after_call: AfterCall | None

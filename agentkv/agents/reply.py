@@ -108,6 +108,7 @@ class Reply:
             stop=None,
             sampling=self._sampling,
             speculative=agent.speculative,
+            thinking=agent.thinking,
             output=agent.answers.constraint(home.format, self._definitions, prefix) or str,
             top_logprobs=0,
             home=home,

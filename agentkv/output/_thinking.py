@@ -40,6 +40,7 @@ class ThinkingRule:
         self._budget = parts.budget
         self._tokenizer = tokenizer
         self._pieces = pieces
+        self._ends = [i for i in tokenizer.eos_ids if i < len(pieces)]
         self._closers: dict[tuple[bytes, bool], tuple[int, ...]] = {}
         self._reopening: dict[Place, list[int]] = {}
         self.inner = inner
@@ -69,7 +70,7 @@ class ThinkingRule:
         whole."""
         thought = self._markers.size(self._begun, map(self._pieces.__getitem__, said))
         at, made = self.first, list[int]()
-        for token in said[:thought]:
+        for token in said[: thought if self._budget != 0 else 0]:
             if at.forced and token != at.forced[0]:
                 break
             made.append(token)
@@ -81,7 +82,10 @@ class ThinkingRule:
         return token == at.forced[0] if at.forced else token not in self.forbidden(at)
 
     def forbidden(self, at: At) -> Sequence[int]:
-        """Tokens that would think on once there is nothing left to spend, or close what is closed."""
+        """Tokens that would think on once there is nothing left to spend, or close what is closed; and an end without
+        the output that is to come."""
+        if not self.in_message and at.place.stage is not Stage.ANSWER:
+            return self._ends
         over = self._budget is not None and at.spent >= self._budget
         if not over or at.place.stage not in (Stage.BEFORE, Stage.BEHIND):
             return ()

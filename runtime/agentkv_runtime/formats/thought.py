@@ -72,11 +72,12 @@ class Markers:
         """How many pieces that follow are a thought, markers included: all where it does not end, 0 without one."""
         count = 0
         for count, piece in enumerate(pieces, 1):
-            before, place = place, self.read(place, piece)
-            if place.stage is Stage.ANSWER and before.stage is not Stage.INSIDE:
-                return 0
-            if before.stage is not Stage.BEHIND and place.stage in (Stage.BEHIND, Stage.ANSWER):
-                return count
+            for byte in piece:
+                before, place = place, self.read(place, bytes((byte,)))
+                if before.stage is Stage.INSIDE and place.stage is Stage.BEHIND:
+                    return count
+                if place.stage is Stage.ANSWER:
+                    return 0
         return count if place.stage is Stage.INSIDE else 0
 
     def rest_of_closed(self, place: Place) -> str:

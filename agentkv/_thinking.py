@@ -71,10 +71,14 @@ def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes
     """How many of a message's tokens are reasoning, its markers left out; `begun` is what the prompt has of it."""
     if markers is None:
         return 0
-    count, place = 0, markers.begun(begun)
+    count, doubtful, place = 0, 0, markers.begun(begun)
     for piece in pieces:
         before, place = place, markers.read(place, piece)
-        count += before.stage is place.stage is Stage.INSIDE
+        doubtful += before.stage is Stage.INSIDE  # it may be of the marker that closes the thought
+        if place.stage is Stage.INSIDE and not place.tail:
+            count += doubtful
+        if not place.tail:
+            doubtful = 0
     return count
 
 

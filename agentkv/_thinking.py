@@ -37,6 +37,16 @@ def checked_thinking(thinking: object, held: Description | None = None) -> Think
     return thinking if isinstance(thinking, bool) else checked_count(thinking, "thinking", 0)
 
 
+def thinking_called(said: str | None) -> Thinking:
+    """What a word of the command line means. Raises InvalidInput."""
+    words = {None: None, "on": True, "off": False}
+    if said in words:
+        return words[said]
+    if not (said and said.isdecimal() and said.isascii() and len(said) < 10):
+        raise InvalidInput(f"thinking is {shown(said)}, but it must be on, off, or a number of tokens")
+    return int(said)
+
+
 def template_switches(thinking: Thinking, known: Container[str]) -> dict[str, Any]:
     """The variables, of those that a template knows, that turn its reasoning on or off."""
     return {} if thinking is None else {name: bool(thinking) for name in _SWITCHES if name in known}

@@ -158,7 +158,7 @@ async def test_a_branch_takes_the_option_of_the_sdk(served: Served) -> None:
     made = await served.http.post("/v1/branches", json={"messages": [QUESTION]})
     name = made.json()["branch"] if "branch" in made.json() else made.json()["id"]
     asked = await served.http.post(f"/v1/branches/{name}/generate", json={"thinking": 7, "max_tokens": 100})
-    assert HAND_OVER in asked.json()["text"]
+    assert HAND_OVER in asked.json()["generation"]["text"], asked.json()
     for wrong in (-1, "much", 1.5):
         refused = await served.http.post(f"/v1/branches/{name}/generate", json={"thinking": wrong})
         assert refused.status_code == 400

@@ -166,13 +166,22 @@ class Stop(Body):
     length: Length | None = None
 
 
+class Around(Body):
+    """What is around the reasoning."""
+
+    opened: Annotated[str, Field(min_length=1, max_length=1024)]
+    closed: Annotated[str, Field(min_length=1, max_length=1024)]
+    before: Annotated[str, Field(max_length=1024)] = ""
+    optional: bool = True
+
+
 class Thinking(Body):
     """How much of a message may be reasoning, what is around that, and where the message is that has begun: as a
     Context that is connected asks for it. `in_message`: does the output beside it know of the reasoning?"""
 
     budget: Annotated[int, Field(ge=0, lt=2**31)] | None
-    markers: Markers
-    begun: Stage
+    markers: Around
+    begun: Literal["before", "inside", "behind", "answer"]
     tail: Annotated[str, Field(max_length=1024, pattern="^([0-9a-f]{2})*$")]
     in_message: bool
 
@@ -180,7 +189,8 @@ class Thinking(Body):
         """A message with it, held to an output."""
         if self.in_message and isinstance(held, Grammar):
             held = MessageGrammar(held.lark)
-        return Thought(self.budget, self.markers, Place(self.begun, bytes.fromhex(self.tail)), held)
+        begun = Place(Stage(self.begun), bytes.fromhex(self.tail))
+        return Thought(self.budget, Markers(**self.markers.model_dump()), begun, held)
 
 
 class Output(Body):

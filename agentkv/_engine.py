@@ -155,6 +155,9 @@ class StepEngine(Protocol):
     def replaceable(self, branch: int) -> int:
         """Tokens before this position can be replaced: not the last, and none of an output that is being generated."""
 
+    def goes_on(self, branch: int, constraint: Any) -> bool:
+        """Would a generation under this constraint go on with the output that the branch was asked for last?"""
+
     def uncache(self, branch: int, length: int) -> None:
         """The cache keeps the first `length` tokens, at most; the next job feeds the others again."""
 

@@ -14,6 +14,7 @@ from ._inputs import checked_count
 from ._request import MOST_TOKENS, GenerationRequest
 from ._speculation import INHERIT, Inherit, Speculative
 from ._stream import DEFAULT_BUFFER, Keep, TokenStream
+from ._thinking import Thinking
 
 if TYPE_CHECKING:
     from ._history import History
@@ -36,6 +37,7 @@ class How(TypedDict, total=False):
     sampling: Sampling | None
     speculative: Speculative | Inherit | None
     top_logprobs: int
+    thinking: Thinking
 
 
 class Generating:
@@ -69,6 +71,7 @@ class Generating:
         sampling: Sampling | None = None,
         speculative: Speculative | Inherit | None = INHERIT,
         top_logprobs: int = 0,
+        thinking: Thinking = None,
         output: Any = str,
         output_retries: int = 1,
     ) -> Generation[Any]:
@@ -84,6 +87,11 @@ class Generating:
             speculative: a strategy of `kv.spec` or your own, or None for none; left out, as the Context does. The
                 tokens are the same, in fewer forwards.
             top_logprobs: also report so many of the most likely tokens in the place of each token, at most 20.
+            thinking: of a model that reasons, how many tokens of its message may be reasoning; they count for
+                `max_tokens` as all do. At so many the thought is closed, after a word that says so, and the answer
+                follows. False, as 0, closes it at once, or writes an empty one; True sets no bound; None leaves all as
+                it is. Switches of the chat template are set before: `Context.branch(template=...)`. A typed `output`
+                is what comes behind the thought; with None it comes at once.
             output: what may be said. `str` is any text. A type is written as JSON (a choice of strings, such as
                 `Literal["yes", "no"]` or an Enum, as the bare word): a pydantic model, a dataclass, a TypedDict, int,
                 list[...], a union ... Else a kv.Regex, kv.JsonSchema or kv.Grammar, or a kv.Constraint of your own.
@@ -112,6 +120,7 @@ class Generating:
             sampling=sampling,
             speculative=speculative,
             top_logprobs=top_logprobs,
+            thinking=thinking,
             output=output,
             home=self._home,
             wait_for_room=self._makes_room,
@@ -119,7 +128,7 @@ class Generating:
         await request.prepare()
         await open_turn(self)
         await self._ready("generate")
-        return await generated(self, request.after(self._history.log), retries)
+        return await generated(self, request.after(self._history), retries)
 
     @overload
     def stream(
@@ -138,6 +147,7 @@ class Generating:
         sampling: Sampling | None = None,
         speculative: Speculative | Inherit | None = INHERIT,
         top_logprobs: int = 0,
+        thinking: Thinking = None,
         output: Any = str,
         buffer: int = DEFAULT_BUFFER,
         keep: Keep = "read",
@@ -157,6 +167,7 @@ class Generating:
             sampling=sampling,
             speculative=speculative,
             top_logprobs=top_logprobs,
+            thinking=thinking,
             output=output,
             home=self._home,
             wait_for_room=self._makes_room,

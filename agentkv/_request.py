@@ -15,10 +15,13 @@ from ._inputs import checked_count, checked_sampling, checked_stop
 from ._sampling import Sampling
 from ._speculation import Inherit, Speculative
 from ._spelling import text_of_generation
+from ._thinking import Thinking, checked_thinking, thought_in, thought_of
 from .output._asked import Asked, asked
+from .output._thought import Thought
 
 if TYPE_CHECKING:
     from ._engine import Finished, StepEngine
+    from ._history import History
     from ._home import Home
 
 MOST_TOKENS = 2**31 - 1
@@ -42,7 +45,9 @@ class GenerationRequest:
     wait_for_room: bool
     made: int
     output_made: int
+    thinking: Thinking = None
     begun: bytes = b""
+    thought: Thought | None = None
 
     @classmethod
     def checked(
@@ -60,6 +65,7 @@ class GenerationRequest:
         buffer: int | None = None,
         made: int = 0,
         output_made: int = 0,
+        thinking: Thinking = None,
     ) -> GenerationRequest:
         """Raises InvalidInput for anything out of range; draws the seed where one is needed.
 
@@ -73,8 +79,10 @@ class GenerationRequest:
         sampling = checked_sampling(sampling)
         likely = checked_count(top_logprobs, "top_logprobs", 0, MOST_TOP_LOGPROBS)
         seed = sampling.drawn_seed()
-        how = (branch, limit, stops, sampling, seed, strategy, asked(output), likely)
-        return cls(*how, home, buffer, wait_for_room, made, output_made)
+        wanted = asked(output)
+        how = (branch, limit, stops, sampling, seed, strategy, wanted, likely)
+        thinks = checked_thinking(thinking, wanted.constraint)
+        return cls(*how, home, buffer, wait_for_room, made, output_made, thinks)
 
     def again(self, attempt: int) -> GenerationRequest:
         """The same request with other draws. Greedy would say the same, so it draws by the model's own distribution.
@@ -84,9 +92,11 @@ class GenerationRequest:
         sampling = self.sampling.model_copy(update={"temperature": 1.0}) if self.sampling.greedy else self.sampling
         return replace(self, sampling=sampling, seed=((self.seed or 0) + attempt) % 2**63)
 
-    def after(self, log: Sequence[int]) -> GenerationRequest:
-        """The same request behind these tokens: what they begin of a character, it has in its text."""
-        return replace(self, begun=self.home.spelling.begun(log))
+    def after(self, history: History) -> GenerationRequest:
+        """The same request behind these tokens: what they begin of a character, it has in its text, and what they begin
+        of a thought is in its budget's sight."""
+        thought = thought_of(self.home, history, self.thinking, self.output.constraint)
+        return replace(self, begun=self.home.spelling.begun(history.log), thought=thought)
 
     async def prepare(self) -> None:
         """Compiles what the output must be, the first time, beside the event loop. Raises InvalidInput."""
@@ -105,7 +115,7 @@ class GenerationRequest:
             emit_ahead=self.buffer or 0,
             wait_for_room=self.wait_for_room,
             drafter=self.home.speculation.drafter(self.strategy),
-            constraint=self.home.grammars.of_generation(engine, self.branch, self.output.constraint),
+            constraint=self.home.grammars.of_generation(engine, self.branch, self.thought or self.output.constraint),
             top_logprobs=self.top_logprobs,
             made=self.made,
             output_made=self.output_made,
@@ -127,8 +137,12 @@ class GenerationRequest:
     def _whole(self, finished: Finished) -> str:
         """The text of the output, with what earlier generations made of it."""
         began = finished.output_began if finished.output_began >= 0 else finished.prompt_tokens
-        earlier = self.home.loop.histories[self.branch].log[began : finished.prompt_tokens]
-        return (self.home.spelling.spelled(earlier) + finished.text).decode("utf-8", "replace")
+        history, spelled = self.home.loop.histories[self.branch], self.home.spelling.spelled
+        earlier = history.log[began : finished.prompt_tokens]
+        text, said = spelled(earlier) + finished.text, [*earlier, *finished.tokens]
+        if self.thought is not None and not self.thought.in_message:
+            text = text[len(spelled(said[: thought_in(self.home, history, began, said)])) :]
+        return text.decode("utf-8", "replace")
 
     def _generation(self, finished: Finished, kept: int, text: str, reason: FinishReason) -> Generation[Any]:
         whole = partial(self._whole, finished) if self.output.constraint is not None else lambda: text

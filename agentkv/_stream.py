@@ -20,7 +20,7 @@ from ._overflow import RoomMaker
 from ._spelling import text_decoder
 
 if TYPE_CHECKING:
-    from ._engine import Emitted, Finished
+    from ._engine import Emitted, Finished, StepEngine
     from ._generating import Generating
     from ._request import GenerationRequest
 
@@ -51,7 +51,7 @@ class TokenStream(Generic[Out_co]):
         self._branch = branch  # kept: one that nobody refers to is closed
         self._loop = branch._loop
         self._request = request
-        self._job: StreamJob[Generation[Any]] = StreamJob(request.start, self._end, self._feed, self._wake, urgent)
+        self._job: StreamJob[Generation[Any]] = StreamJob(self._start, self._end, self._feed, self._wake, urgent)
         self._room = RoomMaker(branch, 1)
         self._taken_per_notice = max(buffer // 2, 1)
         self._taken = 0  # tokens since the last notice
@@ -75,7 +75,7 @@ class TokenStream(Generic[Out_co]):
         await self._request.prepare()
         await open_turn(self._branch)
         await self._branch._ready()
-        self._request = self._request.after(self._branch._history.log)
+        self._request = self._request.after(self._branch._history)
         self._decoder = text_decoder(self._request.begun)
         self._entered = True
         self._loop.submit(self._job)
@@ -192,6 +192,9 @@ class TokenStream(Generic[Out_co]):
         if shortened and finished is not None and self._read < len(finished.tokens):
             return self._request.cut(finished, self._read)
         return self._job.result()
+
+    def _start(self, engine: StepEngine) -> int:
+        return self._request.start(engine)  # as it is once the stream was entered
 
     def _feed(self, items: list[Emitted]) -> None:
         while items and not self._left:

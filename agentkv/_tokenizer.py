@@ -59,6 +59,11 @@ class Tokenizer:
         """Whether `apply_chat` works."""
         return self._tokenizer.has_chat_template
 
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """The names that the chat template looks up, such as `messages` and `enable_thinking`."""
+        return self._tokenizer.template_variables
+
     def encode(self, text: str, *, bos: bool = False, parse_special: bool = True) -> list[int]:
         """Ids of a text. `bos` puts `bos_ids` in front; with `parse_special=False` an added token (control tokens,
         `<tool_call>` and the like) that is spelled out in the text stays plain text, which is what untrusted input

@@ -15,6 +15,7 @@ from .._errors import InvalidInput
 from .._inputs import as_messages, items_of, text_of
 from .._shown import shown
 from .._speculation import INHERIT, Inherit, Speculative
+from .._thinking import Thinking
 from .answers import Answers
 from .asking import Approve, asking
 from .calling import Desk, nobody
@@ -76,6 +77,8 @@ class Agent(Generic[Deps, Out]):
             made for the request, and where it says so with less probability, the message makes no call. None asks not.
         style: "free", or "plan": each message is a list of calls, an answer in words being one of them, for models that
             do not call tools by themselves.
+        thinking: how many tokens of each message may be reasoning, as `Branch.generate` has it; False and True also
+            reach the chat template, where that has a switch.
         template: variables for the chat template, such as `{"enable_thinking": False}`.
         before_round: called with the run context before each message; what it raises ends the turn.
         after_call: called with the run context and the record of each call that ends; what it raises ends the turn.
@@ -104,6 +107,7 @@ class Agent(Generic[Deps, Out]):
     final_tool: str | None = None
     call_threshold: float | None = None
     style: Style = "free"
+    thinking: Thinking = None
     template: Mapping[str, Any] | None = None
     before_round: BeforeRound | None = None
     after_call: AfterCall | None = None
@@ -313,11 +317,6 @@ class Agent(Generic[Deps, Out]):
         and the caller's person decides on what it wants approved.
         """
         return sub_agent(self, name, description, fork)
-
-    async def _prompt(self, context: Context, definitions: Sequence[Mapping[str, Any]]) -> Branch:
-        """A new branch with the system prompt and the tools, as much of them as stands before every question."""
-        made = await context._home.encoding.opening(self.instructions, definitions or None, self.template)
-        return await context._branch_of(made, None)
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """A turn that is a call of another agent's turn."""

@@ -15,7 +15,7 @@ from ..output import Constraint, Grammar, JsonSchema
 from ..output._asked import asked
 from ..output._held_tools import held_tools, say_loosened
 from ..output._typed import Typed
-from ..output.grammar import GrammarSource
+from ..output.grammar import GrammarSource, MessageGrammar
 from .steering import Held
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Answers(Generic[Out]):
             held_to = held_tools(form, allowed, say_loosened)
             if self._plans:
                 held_to = with_answer(held_to)
-            return Grammar(
+            return MessageGrammar(
                 form.grammar(held_to, output=self._schema, choice=held.choice, most_calls=most, prefix=prefix)
             )
         except FormatError as error:

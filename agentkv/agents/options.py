@@ -14,6 +14,7 @@ from .._inputs import checked_count, checked_sampling, checked_share, checked_wo
 from .._messages import checked_template
 from .._shown import shown
 from .._speculation import Inherit, Speculative
+from .._thinking import Thinking, checked_thinking
 from .asking import Approve
 from .calls import CallRecord
 from .run_context import RunContext
@@ -58,6 +59,7 @@ class Options(TypedDict, total=False):
     required: Sequence[str] | AbstractSet[str]
     call_threshold: float | None
     style: Style
+    thinking: Thinking
     template: Mapping[str, Any] | None
     before_round: BeforeRound | None
     after_call: AfterCall | None
@@ -99,6 +101,7 @@ def check_limits(agent: Agent[Any, Any]) -> None:
         checked_share(agent.call_threshold, "call_threshold")
     if agent.sampling is not None:
         checked_sampling(agent.sampling)
+    checked_thinking(agent.thinking)
     checked_template(agent.template, known=True)
 
 

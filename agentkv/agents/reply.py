@@ -140,6 +140,7 @@ class Reply:
             stop=None,
             sampling=self._sampling,
             speculative=agent.speculative,
+            thinking=agent.thinking,
             output=agent.answers.constraint(home.format, turn.tools, prefix, self._to) or str,
             top_logprobs=0,
             home=home,

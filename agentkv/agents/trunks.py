@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._aio.lock import Lock
 from .._log import log
+from .._thinking import template_switches
 
 if TYPE_CHECKING:
     from .._branch import Branch
@@ -31,7 +32,7 @@ class Trunks:
         root = self._roots.setdefault(agent, _Root())
         async with root.lock:  # tasks that come at the same time prefill once
             if root.branch is None or root.branch.closed or root.definitions != definitions:
-                root.branch = await agent._prompt(context, definitions)
+                root.branch = await _prompt(agent, context, definitions)
                 root.definitions = definitions
                 root.branch._home.leave(root.branch)
             branch = await root.branch.fork()
@@ -65,3 +66,11 @@ class _Root:
         self.lock = Lock()
         self.branch: Branch | None = None
         self.definitions: Definitions = ()
+
+
+async def _prompt(agent: Agent[Any, Any], context: Context, definitions: Definitions) -> Branch:
+    """A new branch with the system prompt and the tools, as much of them as stands before every question."""
+    switches = template_switches(agent.thinking, context._home.tokenizer.template_variables)
+    template = {**switches, **(agent.template or {})}
+    made = await context._home.encoding.opening(agent.instructions, definitions or None, template or None)
+    return await context._branch_of(made, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._errors import InvalidInput
@@ -13,6 +14,8 @@ from .._snapshot import SavedOutput
 from ._following import OwnRule
 from ._matching import GrammarRule, GrammarVocabulary
 from ._state import ConstraintFailed, Masks, Rule, State
+from ._thinking import ThinkingRule
+from ._thought import Thought, parts_of
 from .constraint import Constraint
 from .grammar import GrammarSource
 
@@ -98,7 +101,19 @@ class Grammars:
         self, engine: StepEngine, branch: int, description: Description | None
     ) -> PythonConstraint | None:
         """What a generation that begins on the branch keeps to, on the engine's thread."""
+        if isinstance(description, Thought):
+            description = self._going_on(engine, branch, description)
         return None if description is None else self.native(description)
+
+    def _going_on(self, engine: StepEngine, branch: int, thought: Thought) -> Description | None:
+        """Of a message that was cut short, what its first part was held to; its thought may have ended since. Where a
+        message that others began is past its thought, what follows is held to the rest alone."""
+        begun = next((each for each in thought.beginnings if self._goes_on(engine, branch, each)), None)
+        return begun or (thought.held if thought.is_over else thought)
+
+    def _goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
+        native = self._known.get(description)
+        return native is not None and engine.goes_on(branch, native)
 
     def known(self, description: Description) -> bool:
         """Has it been compiled? Then `native` takes no time."""
@@ -153,7 +168,7 @@ class Grammars:
             native = known[0] if known else self._restored.get(grammar)
         if native is None:
             try:
-                rule = GrammarRule(grammar, self._open_vocabulary())
+                rule = self._rule(grammar)
             except ValueError as error:
                 raise InvalidInput(f"the grammar of a saved output is none: {error}") from error
             native = self.wrapped("a saved grammar", rule)
@@ -165,11 +180,25 @@ class Grammars:
         """Compiles it anew. Raises InvalidInput with llguidance's reason."""
         if not isinstance(description, GrammarSource):
             return OwnRule(description, frozenset(self.tokenizer.eos_ids), self.vocab_size)
+        held = self.native(description.held).rule if isinstance(description, Thought) and description.held else None
         try:
-            return GrammarRule(description.grammar, self._open_vocabulary())
+            return self._rule(description.grammar, held)
         except ValueError as error:
             advice = 'rules are lines such as `start: "yes" | NAME`, in llguidance\'s variant of Lark'
             raise InvalidInput(f"{shown(description)} is no grammar: {str(error).rstrip()}\n{advice}") from error
+
+    def _rule(self, grammar: str, inner: Rule | None = None) -> Rule:
+        """The rule of a text; `inner`, where it is there already, holds what a thought's message is held to."""
+        parts = parts_of(grammar)
+        if parts is None:
+            return GrammarRule(grammar, self._open_vocabulary())
+        if inner is None and parts.held is not None:
+            inner = GrammarRule(parts.held, self._open_vocabulary())
+        return ThinkingRule(parts, self.tokenizer, self._pieces, inner)
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        return self.tokenizer.token_bytes(self.vocab_size)[: self.vocab_size]
 
     def _open_vocabulary(self) -> GrammarVocabulary:
         with self._lock:

@@ -6,6 +6,7 @@ from typing import Any
 
 from .._errors import InvalidInput
 from .._shown import shown
+from ._thought import Thought
 from ._typed import Typed, _choices, _one_of
 from .constraint import Constraint
 from .grammar import Grammar, GrammarSource
@@ -24,6 +25,8 @@ def told_output(source: GrammarSource[Any] | Constraint | None) -> dict[str, Any
             return {"type": "json_schema", "schema": schema}
         case Regex(pattern=pattern):
             return {"type": "regex", "pattern": pattern}
+        case Thought():
+            return {"type": "thinking", "thinking": source.told, "output": told_output(source.held)}
         case Grammar(lark=lark):
             return {"type": "grammar", "lark": lark}
     held = getattr(source, "held", None)  # the text of a value that another grammar holds

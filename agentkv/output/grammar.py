@@ -54,3 +54,8 @@ class Grammar(GrammarSource[str]):
     def read(self, text: str) -> str:
         """The text itself."""
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGrammar(Grammar):
+    """A grammar of a whole message, as call formats make it: its reasoning and calls too."""

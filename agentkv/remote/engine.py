@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._errors import InvalidInput
+from ..output._thought import Thought
 from ..output._told import told_output
 from .asks import Again, Ask, Fed, Heard
 from .branches import BranchTable, LogChange, RemoteBranch
@@ -61,7 +62,7 @@ class RemoteEngine(WithoutCells):
         self.eos_ids = list(eos_ids)
         self.eos = frozenset(eos_ids)
         self.special = {i: self.spelled(i) for i in special_ids}
-        self.goes_on = exchange.wire.goes_on
+        self.outputs_go_on = exchange.wire.goes_on
         self.longest = min(max_positions, capacity + 1)  # the last token made has no cell yet
         self.warm_from = WARM_FROM
         self.stats_ = Counters(capacity=capacity)
@@ -189,6 +190,10 @@ class RemoteEngine(WithoutCells):
         last = max(len(found) - 1, 0)
         return last if found.job is None else min(found.job.fixed_from, last)
 
+    def goes_on(self, branch: int, constraint: object) -> bool:
+        found = self.branches.at(branch)
+        return found.output is not None and found.output.goes_on(constraint, len(found))
+
     def uncache(self, branch: int, length: int) -> None:
         found = self.branches.still(branch)
         found.sent = min(found.sent, length)
@@ -234,10 +239,15 @@ class RemoteEngine(WithoutCells):
         self.check_tokens(options.sampling.logit_bias or (), "logit_bias names")
         if not options.wait_for_room:
             self.branches.check_positions(found, 1, cells=False)
+        if isinstance(options.constraint, Thought) and not self.outputs_go_on:
+            raise InvalidInput(
+                "a server like this cannot be told how many tokens may be reasoning; leave thinking out, or have its "
+                "chat template turn reasoning off: Context.branch(template=...)"
+            )
         output = told_output(options.constraint)
         last = found.output
         was_cut = last is not None and last.began < last.end and last.goes_on(options.constraint, len(found))
-        if output is not None and was_cut and not self.goes_on:
+        if output is not None and was_cut and not self.outputs_go_on:
             raise InvalidInput(
                 "this output was cut short, and a server like this cannot go on with it; roll the branch back to where "
                 "it began and allow more tokens"

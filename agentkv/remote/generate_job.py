@@ -126,7 +126,7 @@ class GenerateJob(Job):
         constrained = self._options.constraint is not None
         if constrained and (self.branch.output is None or self.branch.output.began < 0):
             return True
-        return not self.engine.goes_on and self._ask().depends_on_made
+        return not self.engine.outputs_go_on and self._ask().depends_on_made
 
     @property
     def fixed_from(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .._errors import InvalidInput
 from .._shown import shown
 from ..output._driver import Grammars
+from ..output._thought import Thought
 from ..output.grammar import GrammarSource
 
 if TYPE_CHECKING:
@@ -23,4 +24,7 @@ class RemoteGrammars(Grammars):
                 f"output is {shown(description)}, an object of this process, which a server cannot ask; give a type, "
                 "kv.Regex, kv.JsonSchema or kv.Grammar"
             )
-        return description
+        return self._going_on(engine, branch, description) if isinstance(description, Thought) else description
+
+    def _goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
+        return engine.goes_on(branch, description)

@@ -10,8 +10,10 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.spelling import MOST_CALLS
 
 from .._sampling import Sampling
-from ..output import Grammar, JsonSchema
+from .._thinking import Thinking
+from ..output import JsonSchema
 from ..output._schema_checks import refused_keyword
+from ..output.grammar import MessageGrammar
 from ..output.json_schema import grammar_of
 from .refused import Refused, advised
 
@@ -37,7 +39,8 @@ class Asked:
         logprobs: is it reported how likely each token of the content was?
         top_logprobs: likely tokens that are reported for each place.
         template: variables for the chat template.
-        reasoning: those of them that say how much the model is to think.
+        thinking: how much of the message may be reasoning, as `Branch.generate` takes it.
+        effort: the same as a word, for where `thinking` says nothing; one of `EFFORTS`.
         grammar_tools: the tools as calls are held to them, where that is less than the model is shown.
         call_threshold: the message makes no call where the model says with less probability that a tool fits.
         given_as: the parameter that the messages came in.
@@ -54,7 +57,8 @@ class Asked:
     logprobs: bool = False
     top_logprobs: int = 0
     template: Mapping[str, Any] = field(default_factory=dict)
-    reasoning: Mapping[str, Any] = field(default_factory=dict)
+    thinking: Thinking = None
+    effort: str | None = None
     grammar_tools: Sequence[Mapping[str, Any]] | None = None
     call_threshold: float | None = None
     given_as: str = "messages"
@@ -75,7 +79,9 @@ class Asked:
             return str if self.schema is None else JsonSchema(self.schema)
         try:
             most = MOST_CALLS if self.parallel else 1
-            return Grammar(form.grammar(tools, output=self.schema, choice=self.choice, most_calls=most, prefix=prefix))
+            return MessageGrammar(
+                form.grammar(tools, output=self.schema, choice=self.choice, most_calls=most, prefix=prefix)
+            )
         except FormatError as error:
             raise Refused("invalid", advised(str(error)), param="tools") from error
 

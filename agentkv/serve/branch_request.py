@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from agentkv_runtime.formats.thought import Markers, Place, Stage
+from pydantic import AfterValidator, Field, StrictBool
 
 from .._sampling import Sampling
 from .._shown import shown
 from ..output import Grammar, JsonSchema, Regex
+from ..output._thought import Thought
+from ..output.grammar import MessageGrammar
 from .body import MOST_STOPS, Body
 from .body_errors import named
 from .branches import OWN_NAMES
@@ -163,13 +166,42 @@ class Stop(Body):
     length: Length | None = None
 
 
+class Around(Body):
+    """What is around the reasoning."""
+
+    opened: Annotated[str, Field(min_length=1, max_length=1024)]
+    closed: Annotated[str, Field(min_length=1, max_length=1024)]
+    before: Annotated[str, Field(max_length=1024)] = ""
+    optional: bool = True
+
+
+class Thinking(Body):
+    """How much of a message may be reasoning, what is around that, and where the message is that has begun: as a
+    Context that is connected asks for it. `in_message`: does the output beside it know of the reasoning?"""
+
+    budget: Annotated[int, Field(ge=0, lt=2**31)] | None
+    markers: Around
+    begun: Literal["before", "inside", "behind", "answer"]
+    tail: Annotated[str, Field(max_length=1024, pattern="^([0-9a-f]{2})*$")]
+    in_message: bool
+
+    def thought(self, held: Any) -> Thought:
+        """A message with it, held to an output."""
+        if self.in_message and isinstance(held, Grammar):
+            held = MessageGrammar(held.lark)
+        begun = Place(Stage(self.begun), bytes.fromhex(self.tail))
+        return Thought(self.budget, Markers(**self.markers.model_dump()), begun, held)
+
+
 class Output(Body):
     """What may be said."""
 
-    type: Literal["text", "json_schema", "regex", "grammar"]
+    type: Literal["text", "json_schema", "regex", "grammar", "thinking"]
     schema_: Annotated[dict[str, Any] | bool | None, Field(alias="schema")] = None
     pattern: Annotated[Text, Field(max_length=1048576)] | None = None
     lark: Annotated[Text, Field(max_length=1048576)] | None = None
+    thinking: Thinking | None = None
+    output: Output | None = None
 
     def asked(self) -> Any:
         """As the SDK takes it. Raises Refused."""
@@ -178,6 +210,8 @@ class Output(Body):
 
     def _asked(self) -> Any:
         match self:
+            case Output(type="thinking", thinking=Thinking() as thinking):
+                return thinking.thought(self.output and self.output._asked())
             case Output(type="text", schema_=None, pattern=None, lark=None):
                 return str
             case Output(type="json_schema", schema_=schema, pattern=None, lark=None) if schema is not None:
@@ -186,7 +220,7 @@ class Output(Body):
                 return Regex(pattern)
             case Output(type="grammar", schema_=None, pattern=None, lark=str(lark)):
                 return Grammar(lark)
-        what = "schema goes with the type json_schema, pattern with regex, lark with grammar"
+        what = "schema goes with the type json_schema, pattern with regex, lark with grammar, thinking with thinking"
         raise Refused("invalid", what, param="output")
 
 
@@ -198,6 +232,7 @@ class Generate(Condition):
     sampling: dict[str, Any] | None = None
     speculative: bool = True
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    thinking: StrictBool | Annotated[int, Field(ge=0, lt=2**31)] | None = None
     output: Output | None = None
     stream: bool = False
     keep: Literal["read", "made"] = "read"
@@ -209,6 +244,7 @@ class Generate(Condition):
             "stop": self.stop,
             "sampling": None if self.sampling is None else sampling_of(self.sampling),
             "top_logprobs": self.top_logprobs,
+            "thinking": self.thinking,
             "output": str if self.output is None else self.output.asked(),
         }
         return how if self.speculative else how | {"speculative": None}

@@ -45,6 +45,7 @@ async def check_reply(home: Home, asked: Asked, made: Continuation) -> None:
         stop=list(asked.stop) or None,
         sampling=asked.sampling,
         top_logprobs=asked.top_logprobs,
+        thinking=asked.thinking,
         output=asked.held(home.format, prefix),
         speculative=INHERIT,
         home=home,

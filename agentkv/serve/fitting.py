@@ -10,24 +10,26 @@ from typing import TYPE_CHECKING, Any
 from ..output._held_tools import held_tools
 from .asked import Asked
 from .ignored import Ignored
+from .reasoning import reasoning_of
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
+
+    from .._home import Home
 
 # A line such as `x-anthropic-billing-header: ...`: written for the API that the client thinks it talks to.
 _HEADER = re.compile(r"\A\s*x-(?:[a-z0-9]+-)+header:[^\n]*\n?", re.IGNORECASE)
 
 
-def fitted(asked: Asked, form: Format, ignored: Ignored) -> Asked:
+def fitted(asked: Asked, home: Home, ignored: Ignored) -> Asked:
     """The same, as far as the model can do it. Where the server is strict, raises Refused for what it cannot."""
-    template = {**_reasoning(asked, form, ignored), **asked.template}
+    asked = _reasoning(asked, home, ignored)
     if ignored.strict:
-        return replace(asked, template=template)
+        return asked
     return replace(
         asked,
         messages=_without_headers(asked.messages, ignored),
-        template=template,
-        grammar_tools=_held(asked, form, ignored),
+        grammar_tools=_held(asked, home.format, ignored),
     )
 
 
@@ -72,10 +74,12 @@ def _content(content: Any, ignored: Ignored) -> Any:
     return left[0]["text"] if len(left) == 1 else left
 
 
-def _reasoning(asked: Asked, form: Format, ignored: Ignored) -> Mapping[str, Any]:
-    """Variables of the template for how much the model is to think."""
-    wanted = asked.reasoning.get("reasoning_effort", "none") != "none" or asked.reasoning.get("enable_thinking")
-    if form.thinking is not None or not wanted:
-        return asked.reasoning
-    ignored.leave_out("reasoning_effort", "the model does not reason")
-    return {}
+def _reasoning(asked: Asked, home: Home, ignored: Ignored) -> Asked:
+    """How much the model is to think, settled: for the template, where the request itself says nothing to it, and for
+    the generation."""
+    if home.format.thought is None:
+        if asked.thinking or asked.effort not in (None, "none"):
+            ignored.leave_out("reasoning_effort", "the model does not reason")
+        return replace(asked, thinking=None, effort=None)
+    thinking, variables = reasoning_of(asked.thinking, asked.effort, home.tokenizer.template_variables)
+    return replace(asked, thinking=thinking, template={**variables, **asked.template})

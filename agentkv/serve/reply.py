@@ -21,6 +21,7 @@ from agentkv_runtime.formats.parsed import (
 from .._generation import Generation, Token, TopLogprob
 from .._message import Message, ToolCall
 from .._spelling import is_ended, text_decoder
+from .._thinking import reasoning_tokens
 from ..agents.call_decision import call_probability
 from .checks import begun_reply
 
@@ -64,12 +65,14 @@ class Written:
         generation: its tokens.
         parts: of the message, in their order.
         stopped_by: the stop string that ended it; None where another thing did.
+        reasoning_tokens: of its tokens, those that are reasoning.
     """
 
     message: Message
     generation: Generation
     parts: Sequence[Part]
     stopped_by: str | None
+    reasoning_tokens: int
 
     @property
     def likely(self) -> list[Likely]:
@@ -122,9 +125,10 @@ class _Reply:
         self._control = frozenset(special) - self._ends
         self._decoder = text_decoder(home.spelling.begun(branch._history.log))
         self._conversation = branch._history.conversation
-        prefix = begun_reply(home, self._conversation, branch._history.log)
-        self._held = asked.held(form, prefix)
-        self._parser = form.parser(prefix=prefix, tools=asked.tools)
+        self._prefix = begun_reply(home, self._conversation, branch._history.log)
+        self._reasons = form.thought
+        self._held = asked.held(form, self._prefix)
+        self._parser = form.parser(prefix=self._prefix, tools=asked.tools)
         self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
         self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
         self._told: list[Part] = []
@@ -175,6 +179,7 @@ class _Reply:
             "stop": list(asked.stop) or None,
             "sampling": asked.sampling,
             "top_logprobs": asked.top_logprobs,
+            "thinking": asked.thinking,
         }
 
     def _read(self, text: str, tokens: Sequence[Token]) -> Part:
@@ -201,7 +206,8 @@ class _Reply:
         _, stopped_by = self._before_stop(generation)
         parsed = self._parser.finish()
         self._branch._home.habits.saw(parsed.calls)
-        return Written(self._message(parsed), generation, self._told, stopped_by)
+        thought = reasoning_tokens(self._reasons, self._prefix, map(self._bytes_of, generation.tokens))
+        return Written(self._message(parsed), generation, self._told, stopped_by, thought)
 
     def _message(self, parsed: ParsedMessage) -> Message:
         """What is new of it. Its calls have the ids that the branch gives them."""

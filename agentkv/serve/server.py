@@ -101,7 +101,7 @@ class Server:
     def checked(self, asked: Asked) -> Asked:
         """The same, as far as the model can do it. Raises Refused for what it cannot."""
         asked = replace(asked, call_threshold=self.settings.call_threshold)
-        return fitted(asked, self.context._home.format, self.ignored)
+        return fitted(asked, self.context._home, self.ignored)
 
     @asynccontextmanager
     async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:

@@ -25,6 +25,9 @@ def chat(
     temperature: Annotated[float, typer.Option(min=0.0, help="0 says the likeliest thing each time.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Says the same again.")] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 2048,
+    thinking: Annotated[
+        str | None, typer.Option(metavar="on|off|N", help="Whether the model reasons, or for N tokens at most.")
+    ] = None,
     spec: Annotated[bool, typer.Option("--spec/--no-spec", help="Draft from what was said before.")] = False,
     load: Annotated[Path | None, typer.Option(metavar="FILE", help="Go on from branches that were saved.")] = None,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all branches.")] = 16384,
@@ -44,6 +47,7 @@ def chat(
 
         from .. import models
         from .._pulling import offer
+        from .._thinking import thinking_called
         from ..models._called import folder_called
         from .chat import told
         from .opening import How, talking
@@ -62,6 +66,7 @@ def chat(
             temperature=temperature,
             seed=seed,
             max_tokens=max_tokens,
+            thinking=thinking_called(thinking),
             speculates=spec,
             load=load,
             capacity=capacity,

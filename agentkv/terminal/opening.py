@@ -12,6 +12,7 @@ from .._console import stderr, stdout
 from .._context import Context
 from .._errors import InvalidInput
 from .._sampling import Sampling
+from .._thinking import Thinking
 from ..agents.agent import Agent
 from ..spec import PromptLookup
 from .chat import HOW_TO_LEAVE, chat, chat_of_lines, show
@@ -33,6 +34,7 @@ class How:
     temperature: float
     seed: int | None
     max_tokens: int
+    thinking: Thinking
     speculates: bool
     load: Path | None
     capacity: int
@@ -51,6 +53,7 @@ async def talking(how: How) -> None:
         sampling=sampling,
         max_tokens=how.max_tokens,
         max_message_tokens=how.max_tokens,
+        thinking=how.thinking,
         speculative=PromptLookup() if how.speculates else None,
     )
     room = ForgetsAloud(stdout if stdout.is_terminal else stderr)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .._errors import InvalidInput
 from ..output._driver import Grammars
 from ..output._state import ConstraintFailed, Masks, Rule, State
+from ..output._thinking import ThinkingRule
 
 if TYPE_CHECKING:
     from agentkv_runtime.constraints import PythonConstraint
@@ -43,6 +44,7 @@ class Script(Grammars):
         tokenizer = self._home.tokenizer
         said = tokenizer.encode(self._spell(reply, self._home.format.write))
         own = None if description is None else self.compiled(description)
+        said = own.spoken(said) if isinstance(own, ThinkingRule) else said
         name = f"reply {self._begun} of the script"
         return self.wrapped(name, ReplyRule([*said, *tokenizer.eos_ids[:1]], tokenizer, self.vocab_size, own))
 

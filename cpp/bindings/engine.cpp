@@ -148,6 +148,9 @@ void bind_verbs(nb::class_<Engine>& engine) {
       .def("replaceable", &Engine::replaceable, "branch"_a,
            "Tokens before this position can be replaced: not the last one, and none of an output that is being "
            "generated. Raises BranchClosed.")
+      .def("goes_on", &Engine::goes_on, "branch"_a, "constraint"_a,
+           "Would a generation under this constraint go on with the output that the branch was asked for last? Raises "
+           "BranchClosed.")
       .def("lacking", &Engine::lacking, "branch"_a,
            "How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.")
       .def("owned", &Engine::owned, "branch"_a, "first"_a,

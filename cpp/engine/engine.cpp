@@ -130,6 +130,11 @@ Pos Engine::replaceable(BranchId id) {
   return branch.job && branch.job->is_constrained() ? std::min(branch.output.began, last) : last;
 }
 
+bool Engine::goes_on(BranchId id, const std::shared_ptr<Constraint>& constraint) const {
+  const Branch& branch = branches_.at(id);
+  return branch.output.goes_on(constraint, branch.length());
+}
+
 void Engine::replace(BranchId id, std::int64_t first, std::int64_t last, std::span<const Token> tokens) {
   Branch& branch = branches_.still(id);
   require<InvalidRange>(last <= replaceable(id), "replacing tokens [", first, ", ", last, ") of branch ", id,

@@ -52,6 +52,8 @@ class Engine {
   void uncache(BranchId branch, std::int64_t length);
   // Tokens before this position can be replaced: not the last one, and none of an output that is being generated.
   Pos replaceable(BranchId branch);
+  // Would a generation under this constraint go on with the output that the branch was asked for last?
+  bool goes_on(BranchId branch, const std::shared_ptr<Constraint>& constraint) const;
   // Tokens [first, last) give way to others, and all that follows them is computed anew, by the next job.
   void replace(BranchId branch, std::int64_t first, std::int64_t last, std::span<const Token> tokens);
   // Ends the wait of a generation that waits for room: StepReport::full named it, and copy() and the verbs above worked

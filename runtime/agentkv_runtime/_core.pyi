@@ -1105,6 +1105,11 @@ class Engine:
         Tokens before this position can be replaced: not the last one, and none of an output that is being generated. Raises BranchClosed.
         """
 
+    def goes_on(self, branch: int, constraint: Constraint) -> bool:
+        """
+        Would a generation under this constraint go on with the output that the branch was asked for last? Raises BranchClosed.
+        """
+
     def lacking(self, branch: int) -> int:
         """
         How many of its tokens the next job feeds at once, before all else. Raises BranchClosed.

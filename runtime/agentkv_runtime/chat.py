@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 
 from agentkv_runtime.added_tokens import AddedTokens, ControlledText
 from agentkv_runtime.errors import TokenizerError
@@ -41,6 +41,11 @@ class ChatTemplate:
     def writes(self, text: str) -> bool:
         """Does it spell `text` in one piece?"""
         return any(text in constant for constant in self._constants)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names that it looks up and does not define: `messages`, `tools`, and what its makers thought of."""
+        return frozenset(meta.find_undeclared_variables(Sandbox().parse(self._source)))
 
     @cached_property
     def reasoning_name(self) -> str | None:

@@ -132,6 +132,11 @@ class Tokenizer:
         return text in self.added_ids or any(template.writes(text) for template in self._templates.values())
 
     @property
+    def template_variables(self) -> frozenset[str]:
+        """The names that its chat templates look up, such as `enable_thinking`."""
+        return frozenset().union(*(template.variables for template in self._templates.values()))
+
+    @property
     def reasoning_name(self) -> str | None:
         """What the chat template calls the reasoning of a message; None where it knows of none."""
         names = (template.reasoning_name for template in self._templates.values())

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ..._sampling import Sampling
+from ..._thinking import Thinking
 from ...output import JsonSchema
 from ..asked import Asked
 from ..body import MOST_STOPS, Body
-from ..openai.chat_request import definition_of, reasoning_of
+from ..openai.chat_request import definition_of
 from ..refused import Refused, about
 from .blocks import CacheControl, Message, Texts
 from .conversation import openai_messages
@@ -64,7 +65,7 @@ class ThinkingOn(Body):
 
 
 class ThinkingBounded(Body):
-    """The model thinks for so many tokens at most, which no model here can be held to."""
+    """The model thinks for so many tokens at most."""
 
     type: Literal["enabled"]
     budget_tokens: Count
@@ -123,12 +124,22 @@ class CountRequest(Body):
             choice=_choice(choice),
             parallel=choice is None or not choice.disable_parallel_tool_use,
             schema=None if form is None else form.schema_of_content(),
-            reasoning=self._reasoning(),
+            thinking=self._thinking(),
+            effort=self.effort,
         )
 
-    def _reasoning(self) -> dict[str, Any]:
-        thinks = {} if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
-        return reasoning_of(self.effort) | thinks
+    def check_budget(self) -> None:
+        """Raises Refused where the thought leaves nothing for an answer. Here there is none."""
+
+    def _thinking(self) -> Thinking:
+        match self.thinking:
+            case ThinkingOff():
+                return False
+            case ThinkingBounded(budget_tokens=budget):
+                return budget
+            case ThinkingOn() if self.effort is None:
+                return True
+        return None
 
 
 class MessageRequest(CountRequest):
@@ -152,6 +163,13 @@ class MessageRequest(CountRequest):
             raise Refused("invalid", told, "thread_unsupported_request", "thread")
         stop = self.stop_sequences or ()
         return replace(super().asked(), sampling=self.sampling, max_tokens=self.max_tokens, stop=stop)
+
+    def check_budget(self) -> None:
+        """Raises Refused where the thought leaves nothing for an answer."""
+        match self.thinking:
+            case ThinkingBounded(budget_tokens=budget) if budget >= self.max_tokens:
+                told = f"max_tokens is {self.max_tokens}, but must be greater than thinking.budget_tokens, {budget}"
+                raise Refused("invalid", told, param="thinking.budget_tokens")
 
     @property
     def sampling(self) -> Sampling:

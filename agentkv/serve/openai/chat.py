@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentkv_runtime.formats.parsed import ArgumentsDelta, CallOpened, ReasoningDelta, TextDelta
+from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
@@ -74,7 +75,7 @@ class _Completion:
         completion = ChatCompletion.model_construct(
             **self._frame("chat.completion"),
             choices=[self._choice(index, each) for index, each in enumerate(written)],
-            usage=usage_of(prompt, prompted.cached, [each.generation for each in written]),
+            usage=_usage(prompt, prompted.cached, written),
             **first,
         )
         return JSONResponse(completion.model_dump(mode="json", exclude_unset=True))
@@ -98,7 +99,7 @@ class _Completion:
                 written = await gather(*(self._message(index, branch, send) for index, branch in enumerate(branches)))
             self._server.remember(prompted, self._asked, written[0])
         if self._body.stream_options and self._body.stream_options.include_usage:
-            await send([], usage=usage_of(prompt, prompted.cached, [each.generation for each in written]))
+            await send([], usage=_usage(prompt, prompted.cached, written))
         await emit("[DONE]")
 
     async def _progress(self, send: Any, progress: PromptProgress, processed: int) -> None:
@@ -164,6 +165,11 @@ def _chunk(index: int, delta: dict[str, Any], **more: Any) -> ChunkChoice:
     return ChunkChoice.model_construct(
         index=index, delta=ChoiceDelta.model_construct(**delta), **({"finish_reason": None} | more)
     )
+
+
+def _usage(prompt: int, cached: int, written: Sequence[Written]) -> CompletionUsage:
+    reasoning = sum(each.reasoning_tokens for each in written)
+    return usage_of(prompt, cached, [each.generation for each in written], reasoning)
 
 
 def _delta(delta: object, name_call: Callable[[int], str]) -> dict[str, Any] | None:

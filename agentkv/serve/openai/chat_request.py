@@ -181,7 +181,7 @@ class ChatRequest(Drawn):
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
             template=self._template(),
-            reasoning=reasoning_of(self.reasoning_effort),
+            effort=self.reasoning_effort,
         )
 
     def _template(self) -> dict[str, Any]:
@@ -212,8 +212,3 @@ def template_message(message: Message, index: int) -> dict[str, Any]:
         raise Refused("invalid", f"it must be one of developer, {', '.join(ROLES)}", param=f"messages.{index}.role")
     given = {name: getattr(message, name) for name in Message.model_fields if name in message.model_fields_set}
     return {key: value for key, value in {**given, "role": role}.items() if value is not None or key == "content"}
-
-
-def reasoning_of(effort: str | None) -> dict[str, Any]:
-    """Variables for the chat template: how much the model thinks, under the names that templates have for it."""
-    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}

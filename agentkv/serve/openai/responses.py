@@ -207,7 +207,7 @@ class _Creation:
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": min(prompted.cached, prompt), "cache_write_tokens": 0},
             "output_tokens": made,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": written.reasoning_tokens},
             "total_tokens": prompt + made,
         }
         details = {"reason": "max_output_tokens"} if written.cut else None

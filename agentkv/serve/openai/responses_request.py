@@ -12,7 +12,7 @@ from ..asked import Asked
 from ..body import Body
 from ..ignored import Ignored
 from ..refused import Refused, about
-from .chat_request import Count, Name, OfAStream, definition_of, reasoning_of
+from .chat_request import Count, Name, OfAStream, definition_of
 from .response_items import messages_of, qualified, read_items
 from .sampling import Drawn
 
@@ -170,7 +170,7 @@ class ResponsesRequest(Drawn):
             max_tokens=self.max_output_tokens,
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
-            reasoning=reasoning_of(self.reasoning.effort if self.reasoning else None),
+            effort=self.reasoning.effort if self.reasoning else None,
             given_as="input",
         )
 

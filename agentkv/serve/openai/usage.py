@@ -11,13 +11,14 @@ from openai.types.completion_usage import CompletionTokensDetails, PromptTokensD
 from ..._generation import Generation
 
 
-def usage_of(prompt: int, cached: int, made: Iterable[Generation[Any]]) -> CompletionUsage:
-    """Of a prompt of so many tokens, some of which were in the cache, and of what was made of it."""
+def usage_of(prompt: int, cached: int, made: Iterable[Generation[Any]], reasoning: int = 0) -> CompletionUsage:
+    """Of a prompt of so many tokens, some of which were in the cache, and of what was made of it, some of which is
+    reasoning."""
     completion = sum(len(each.tokens) for each in made)
     return CompletionUsage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
         prompt_tokens_details=PromptTokensDetails(cached_tokens=min(cached, prompt), audio_tokens=0),
-        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=0),
+        completion_tokens_details=CompletionTokensDetails(reasoning_tokens=reasoning),
     )

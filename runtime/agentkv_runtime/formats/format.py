@@ -17,6 +17,7 @@ from agentkv_runtime.formats.parsed import CallClosed, ParsedMessage
 from agentkv_runtime.formats.parser import MessageParser
 from agentkv_runtime.formats.spelling import MOST_CALLS, NoCalls, Spelling, Wanted
 from agentkv_runtime.formats.template import ResponseTemplate
+from agentkv_runtime.formats.thought import Markers
 
 __all__ = ["Choice", "Format"]
 
@@ -77,6 +78,11 @@ class Format:
         Raises FormatError for calls that it cannot write: several in a format of one, or beside content.
         """
         return self.spelling.write(content, calls, reasoning, self.thinking)
+
+    @cached_property
+    def thought(self) -> Markers | None:
+        """Where in a message its reasoning is; None for models that do not reason."""
+        return self.spelling.thought(self.thinking)
 
     @cached_property
     def call_ends(self) -> frozenset[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.call_spelling import CallSpelling, Tool
 from agentkv_runtime.formats.lark import Lark
+from agentkv_runtime.formats.thought import Markers
 
 __all__ = ["MOST_CALLS", "Calls", "NoCalls", "Spelling", "Thinking", "Wanted", "WrittenCall"]
 
@@ -74,6 +75,10 @@ class Spelling(ABC):
     @abstractmethod
     def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, most: int) -> str:
         """After `before`, which is the end of `opener`, one call to `most` calls: an expression."""
+
+    def thought(self, thinking: Thinking) -> Markers | None:
+        """What is around the reasoning, for a budget of it; None for models that do not reason."""
+        return Markers(*thinking) if thinking else None
 
     def write(self, content: str, calls: Sequence[WrittenCall], reasoning: str, thinking: Thinking) -> str:
         """A message. Raises FormatError for calls that it cannot have."""

@@ -10,6 +10,7 @@ from agentkv_runtime.formats.call_spelling import Tool
 from agentkv_runtime.formats.families.family import AT_END, FUNCTION, Family
 from agentkv_runtime.formats.lark import Lark
 from agentkv_runtime.formats.spelling import Spelling, Thinking, Wanted, WrittenCall
+from agentkv_runtime.formats.thought import Markers
 
 __all__ = ["HARMONY"]
 
@@ -36,6 +37,10 @@ class _Channels(Spelling):
         if content or not calls:
             channels.append(f"{_CHANNEL}{'commentary' if calls else 'final'}{_MESSAGE}{content}")
         return f"{_END}{_START}".join([*channels, *([self.written(calls)] if calls else [])])
+
+    def thought(self, thinking: Thinking) -> Markers:
+        # Up to where channels part: which one comes is settled there.
+        return Markers(f"{_CHANNEL}analysis", _END, before=_START, optional=False)
 
     def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, most: int) -> str:
         # What ends a call ends the generation too, so it is no part of the grammar.

@@ -1,0 +1,210 @@
+"""Reasoning within a budget: the constraint that closes a thought, and leaves everything else as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from agentkv_runtime.added_tokens import ControlledText
+from agentkv_runtime.formats.thought import Place, Stage
+from numpy.typing import NDArray
+
+from ._state import Masks, Rule, State
+
+if TYPE_CHECKING:
+    from agentkv_runtime.tokenizer import Tokenizer
+
+    from ._thought import Parts
+
+HAND_OVER = "\n\nI have thought enough; I answer now.\n"
+"""What a thought is ended with that its budget cuts off."""
+
+
+class At(NamedTuple):
+    """Where a generation is."""
+
+    place: Place
+    spent: int = 0
+    """Tokens of reasoning so far."""
+    forced: tuple[int, ...] = ()
+    """The tokens that come next."""
+
+
+class ThinkingRule:
+    """A thought with a budget, and what its message is held to besides."""
+
+    def __init__(self, parts: Parts, tokenizer: Tokenizer, pieces: Sequence[bytes], inner: Rule | None) -> None:
+        self._markers = parts.markers
+        self._budget = parts.budget
+        self._tokenizer = tokenizer
+        self._pieces = pieces
+        self._ends = [i for i in tokenizer.eos_ids if i < len(pieces)]
+        self._closers: dict[tuple[bytes, bool], tuple[int, ...]] = {}
+        self._reopening: dict[Place, list[int]] = {}
+        self.inner = inner
+        self._begun = parts.begun
+        self.in_message = parts.in_message
+        self.first = self._first(parts.begun)
+
+    def begin(self) -> State:
+        """The state of a message that begins."""
+        return ThinkingState(self)
+
+    def end(self, state: State) -> None:
+        """A generation is over."""
+
+    def step(self, at: At, token: int) -> At:
+        """Where it is after a token."""
+        place = self._markers.read(at.place, self._pieces[token])
+        if self.answers(place):
+            place = Place(Stage.ANSWER)
+        if at.forced:
+            return At(place, at.spent, at.forced[1:])
+        inside = at.place.stage is place.stage is Stage.INSIDE
+        return self._in_budget(At(place, at.spent + inside))
+
+    def spoken(self, said: Sequence[int]) -> list[int]:
+        """What comes of a message that a model would say without a bound: its thought cut off and closed, its answer
+        whole."""
+        thought = self._markers.size(self._begun, map(self._pieces.__getitem__, said))
+        at, made = self.first, list[int]()
+        for token in said[: thought if self._budget != 0 else 0]:
+            if at.forced and token != at.forced[0]:
+                break
+            made.append(token)
+            at = self.step(at, token)
+        return [*made, *at.forced, *said[thought:]]
+
+    def permits(self, at: At, token: int) -> bool:
+        """May the token come, as far as the thought is concerned?"""
+        return token == at.forced[0] if at.forced else token not in self.forbidden(at)
+
+    def forbidden(self, at: At) -> Sequence[int]:
+        """Tokens that would think on once there is nothing left to spend, or close what is closed; and an end without
+        the output that is to come."""
+        if not self.in_message and at.place.stage is not Stage.ANSWER:
+            return self._ends
+        over = self._budget is not None and at.spent >= self._budget
+        if not over or at.place.stage not in (Stage.BEFORE, Stage.BEHIND):
+            return ()
+        if at.place not in self._reopening:
+            reopens = (i for i, piece in enumerate(self._pieces) if self._markers.reopens(at.place, piece))
+            self._reopening[at.place] = list(reopens)
+        return self._reopening[at.place]
+
+    def answers(self, place: Place) -> bool:
+        """Is what comes now the inner rule's alone?"""
+        return not self.in_message and place.stage in (Stage.BEHIND, Stage.ANSWER)
+
+    @cached_property
+    def anything(self) -> NDArray[np.uint32]:
+        """The mask of all tokens."""
+        size = len(self._pieces)
+        bits = np.zeros((size // 32 + 1) * 32, np.bool_)
+        bits[:size] = True
+        return np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def _first(self, begun: Place) -> At:
+        if self.answers(begun):
+            return At(Place(Stage.ANSWER))
+        if begun.stage is not Stage.BEFORE:
+            return self._in_budget(At(begun))
+        opened = self._markers.opened if self._markers.optional and not begun.tail else ""
+        if opened and self._budget == 0:
+            return At(begun, 0, self._encode(f"{opened}\n\n{self._markers.closed}"))
+        return At(begun, 0, self._encode(f"{opened}\n") if opened and not self.in_message else ())
+
+    def _in_budget(self, at: At) -> At:
+        if at.place.stage is not Stage.INSIDE or self._budget is None or at.spent < self._budget:
+            return at
+        return At(at.place, at.spent, self._closing(at))
+
+    def _closing(self, at: At) -> tuple[int, ...]:
+        key = at.place.tail, at.spent > 0
+        if key not in self._closers:
+            rest = self._markers.rest_of_closed(at.place)
+            whole = rest == self._markers.closed
+            self._closers[key] = self._encode((HAND_OVER if at.spent else "\n") + rest if whole else rest)
+        return self._closers[key]
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode_next(ControlledText(text)))
+
+
+class ThinkingState:
+    """How far one message is."""
+
+    def __init__(self, rule: ThinkingRule) -> None:
+        self._rule = rule
+        self._at = rule.first
+        self._inner = rule.inner.begin() if rule.inner is not None and rule.in_message else None
+        if rule.answers(self._at.place):
+            self._begin_answer([])
+
+    def say(self, tokens: list[int]) -> None:
+        """Goes on by tokens that were said."""
+        if self._inner is not None:
+            self._inner.say(tokens)
+        for index, token in enumerate(tokens):
+            self._at = self._rule.step(self._at, token)
+            if self._inner is None and self._rule.answers(self._at.place):
+                self._begin_answer(tokens[index + 1 :])
+
+    def _begin_answer(self, said: list[int]) -> None:
+        assert self._rule.inner is not None
+        self._inner = self._rule.inner.begin()
+        if said:
+            self._inner.say(said)
+
+    @property
+    def complete(self) -> bool:
+        """May nothing follow?"""
+        return not self._at.forced and self._inner is not None and self._inner.complete
+
+    def forced(self, most: int) -> list[int]:
+        """The only tokens that may follow."""
+        if self._at.forced:
+            return list(self._at.forced[:most])
+        return [] if self._inner is None else self._inner.forced(most)
+
+    def allowed(self, tokens: list[int], parents: list[int]) -> list[int]:
+        """The nodes of a draft that may follow. One behind a thought that closes in the draft waits for its grammar."""
+        nodes = [node for node, at in enumerate(self._places(tokens, parents)) if at is not None]
+        if self._inner is None:
+            return nodes
+        return sorted(set(nodes).intersection(self._inner.allowed(tokens, parents)))
+
+    def fill(self, tokens: list[int], parents: list[int], masks: Masks) -> None:
+        """Sets the bits of what may follow."""
+        if self._inner is None:
+            masks[:] = self._rule.anything
+        else:
+            self._inner.fill(tokens, parents, masks)
+        for row, at in enumerate([self._at, *self._places(tokens, parents)]):
+            if at is not None:
+                self._fill_row(at, masks[row : row + 1])
+
+    def _fill_row(self, at: At, mask: Masks) -> None:
+        if at.forced:
+            mask[:] = 0
+            mask[0, at.forced[0] // 32] = 1 << at.forced[0] % 32
+            return
+        if self._inner is None and self._rule.answers(at.place) and self._rule.inner is not None:
+            mask[:] = 0
+            self._rule.inner.begin().fill([], [], mask)
+        for token in self._rule.forbidden(at):
+            mask[0, token // 32] &= ~(1 << token % 32) & 0xFFFFFFFF
+
+    def _places(self, tokens: list[int], parents: list[int]) -> Iterator[At | None]:
+        """Where it is after each node of a draft; None for one that may not come."""
+        places: list[At | None] = []
+        for token, parent in zip(tokens, parents, strict=True):
+            before = self._at if parent < 0 else places[parent]
+            waits = before is None or (self._inner is None and self._rule.answers(before.place))
+            if waits or before is None or not self._rule.permits(before, token):
+                places.append(None)
+            else:
+                places.append(self._rule.step(before, token))
+        yield from places

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
+from agentkv_runtime.formats.shown_calls import shown_call
 
 from .._errors import OutputInvalid, RepeatedCall
+from .._log import log
 from .awaiting import awaited
 from .call_decision import call_probability
 from .calling import Call
@@ -88,6 +90,7 @@ class Round(Generic[Out]):
                     raise
                 await self._ask_again(str(error), attempt)
             else:
+                self._warn_of_text(reply.message.content)
                 return self._step(reply, (), output)
             attempt += 1
 
@@ -186,6 +189,19 @@ class Round(Generic[Out]):
         """Raises OutputInvalid for a message without a call where one was asked for, and no grammar held it."""
         if self._desk.held.must_call:
             raise OutputInvalid("the message makes no call, but it must", text)
+
+    def _warn_of_text(self, text: str) -> None:
+        """Says where the answer looks like a call."""
+        name = shown_call(text) if self._desk.tools else None
+        if name is None:
+            return
+        help_is = "docs: My model does not call my tools"
+        if name in self._desk.tools:
+            what = f"the answer shows a call of {name} as text, which was not run ({help_is})"
+        else:
+            what = f"the answer shows a call of {name}, which is no tool of the agent ({help_is})"
+        self._turn.warnings.append(what)
+        log.warning(what, branch=self._held.id)
 
     async def _ask_again(self, why: str, attempt: int) -> None:
         await self._desk.tell(Retried("output", why, attempt))

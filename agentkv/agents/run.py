@@ -34,6 +34,7 @@ class Run(Generic[Out]):
         usage: tokens that were generated in all rounds, and those that the branch held beside them at the end.
         rounds: messages that the model wrote.
         seconds: that the turn took.
+        warnings: what looks wrong though nothing failed, each with what may help.
     """
 
     text: str
@@ -43,6 +44,7 @@ class Run(Generic[Out]):
     rounds: int
     seconds: float
     _output: Out | Missing = field(default=MISSING)
+    warnings: tuple[str, ...] = ()
 
     @property
     def rescued(self) -> int:

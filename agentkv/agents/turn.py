@@ -49,6 +49,7 @@ class Turn(Generic[Out]):
         desk: what its calls share.
         repeats: knows which calls are made again.
         calls: those that the model wrote, in its order.
+        warnings: what looks wrong though nothing failed.
         rounds: messages that were begun.
         generated: tokens that were generated, those that were rolled back included.
         taken_back: of these, those that were rolled back in the turn.
@@ -66,6 +67,7 @@ class Turn(Generic[Out]):
         self._observers = branch._loop.observers
         self.desk = replace(desk, observe=partial(self._observers.turn_told, self))
         self.calls: list[Call] = []
+        self.warnings: list[str] = []
         self.rounds = 0
         self.generated = 0
         self.taken_back = 0
@@ -207,6 +209,7 @@ class Turn(Generic[Out]):
             rounds=self.rounds,
             seconds=anyio.current_time() - self._began,
             _output=output,
+            warnings=tuple(self.warnings),
         )
 
 

@@ -150,6 +150,9 @@ async def _answer(talk: Talk, message: str, console: Console, typed: TypedAhead 
                         answer.note(f"<- {call.name}: {call.content}")
                     case events.Retried(what, why):
                         answer.note(f"{what} failed, and is tried again: {why}")
+                    case events.Finished(run):
+                        for warning in run.warnings:
+                            answer.note(warning)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ async def test_a_call_in_another_spelling_runs(reply: str) -> None:
         assert [(call.status, call.result) for call in run.calls] == [("done", {"temp": 3})]
         assert (run.text, run.rescued) == ("It has 3 degrees.", 1)
         assert run.calls[0].rescued in ("json", "python")
-        asked, called, result, answered = branch.messages[1:]
+        _, called, result, _ = branch.messages[1:]
         assert [call.name for call in called.calls] == ["weather"]
         assert called.content == ("I look." if reply.startswith("I look") else "")
         assert called.calls[0].id == run.calls[0].id
@@ -133,3 +133,27 @@ async def test_below_the_threshold_nothing_is_called(open_desk: OpenDesk) -> Non
         assert run.calls == ()
         free = agent()
         assert (await free.run(await free.trunk(ctx), "What is the weather in Oslo?")).calls
+
+
+@pytest.mark.parametrize(
+    ("reply", "named"),
+    [
+        (FENCED, "weather"),
+        (f"It is this: {CALL}", "weather"),
+        ('{"name": "wind", "arguments": {}}', "wind, which is no tool"),
+        ('{"name": "Bob", "age": 3}', ""),
+        ("It is fine.", ""),
+    ],
+)
+async def test_an_answer_that_looks_like_a_call_is_said_to(reply: str, named: str) -> None:
+    async with kv.testing.replies([reply], rescue=False) as ctx:
+        run = await agent().run(await agent().trunk(ctx), ONE_CALL)
+        assert (run.text, run.calls) == (reply, ())
+        assert [named in warning for warning in run.warnings] == [True] * bool(named)
+
+
+async def test_a_message_that_a_tool_cannot_answer_stays_text_and_is_warned_of() -> None:
+    shown = 'Use this: {"name": "weather", "arguments": {"town": "Oslo"}}'
+    async with kv.testing.replies([shown]) as ctx:
+        run = await agent().run(await agent().trunk(ctx), ONE_CALL)
+        assert (run.text, len(run.warnings)) == (shown, 1)

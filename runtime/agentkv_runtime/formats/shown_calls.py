@@ -1,0 +1,26 @@
+"""Text that looks like a call and was read as none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentkv_runtime.formats.loose_values import bracketed, loose_value
+
+__all__ = ["shown_call"]
+
+_ARGUMENTS = ("arguments", "parameters", "args")
+_LONGEST = 20_000  # characters that are looked through
+
+
+def shown_call(text: str) -> str | None:
+    """The tool's name in the first JSON object of a text that has a name and arguments; None where there is none."""
+    text = text[:_LONGEST]
+    at = text.find("{")
+    while at >= 0 and '"name"' in text[at:]:
+        raw = bracketed(text, at)
+        value = loose_value(raw) if raw else None
+        name = value.get("name") if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping) and isinstance(name, str) and any(key in value for key in _ARGUMENTS):
+            return name
+        at = text.find("{", at + (len(raw) if isinstance(value, Mapping) else 1))
+    return None

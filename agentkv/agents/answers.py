@@ -78,7 +78,7 @@ class Answers(Generic[Out]):
         return self._made[held, prefix]
 
     def _grammar(self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str, held: Held) -> Grammar:
-        allowed = [tool.definition for tool in tools if held.allows(tool.name)]
+        allowed = [tool.definition for tool in tools if held.choice == "none" or held.allows(tool.name)]
         most = self._most_calls
         try:
             held_to = held_tools(form, allowed, say_loosened)

@@ -15,7 +15,7 @@ __all__ = ["FENCED"]
 _NOT_FIRST = r"\s*([{\[]|```|<[|a-z_]*(tool|function|call))"
 # What an answer in words has nothing of.
 _NOT_IN_WORDS = r"\s*[{\[`<]"
-_OF_CALLS = ('"name":', '"arguments":')
+_OF_CALLS = r"[\"'](name|tool|function|arguments|parameters)[\"']\s*:"
 
 
 class _FencedList(Calls):
@@ -33,11 +33,15 @@ class _FencedList(Calls):
         if not wanted.text or (wanted.output is not None and not wanted.answers):
             return super().message(lark, wanted)
         if not wanted.tools:
-            thought = (wanted.thinking or ())[:1]
-            return self.after_thought(lark, wanted, lark.free_text([*_OF_CALLS, *thought], not_first=_NOT_IN_WORDS))
+            return self.after_thought(lark, wanted, self._words(lark, wanted))
         calls = self.calls(lark, wanted.tools, self.opener, most=wanted.most_calls)
         other = self._answer(lark, wanted) if wanted.answers else self._text(lark, wanted)
         return self.after_thought(lark, wanted, lark.either("body", [calls, other]))
+
+    def _words(self, lark: Lark, wanted: Wanted) -> str:
+        """Text that is no call in any spelling."""
+        without = [*(marker for marker in wanted.markers if marker != self.marker), *(wanted.thinking or ())[:1]]
+        return lark.free_text(without, not_first=_NOT_IN_WORDS, nowhere=_OF_CALLS)
 
     def _text(self, lark: Lark, wanted: Wanted) -> str:
         return lark.free_text((wanted.thinking or ())[:1], not_first=_NOT_FIRST)

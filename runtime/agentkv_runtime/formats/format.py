@@ -137,8 +137,10 @@ class Format:
             thinking=self.thinking,
             in_reasoning=self.parser(prefix=prefix).in_reasoning,
             answers=answers,
+            markers=self.spelling.markers,
         )
         lark = Lark(self.tokens)
-        spelling = FENCED if self.steered or answers else self.spelling
+        in_words = choice == "none" and bool(known) and self.rescue  # no call in any spelling
+        spelling = FENCED if self.steered or answers or in_words else self.spelling
         lark.rule("start", spelling.message(lark, wanted))
         return str(lark)

@@ -69,10 +69,12 @@ class Lark:
         styled = {**as_meant(schema), "x-guidance": {**json_style(schema), **options}}
         return self.rule("json", f"%json {json.dumps(styled, ensure_ascii=False)}")
 
-    def free_text(self, without: Iterable[str] = (), *, not_first: str = "") -> str:
-        """Any text that spells none of these, and does not begin as the pattern `not_first` says."""
+    def free_text(self, without: Iterable[str] = (), *, not_first: str = "", nowhere: str = "") -> str:
+        """Any text that spells none of these, does not begin as the pattern `not_first` says, and has nothing that the
+        pattern `nowhere` finds."""
+        nothing = f" & ~/{_ANYTHING}({nowhere}){_ANYTHING}/" if nowhere else ""
         begin = f" & ~/{not_first}{_ANYTHING}/" if not_first else ""
-        return self.rule("TEXT", f"/{_ANYTHING}/{_but(without)}{begin}")
+        return self.rule("TEXT", f"/{_ANYTHING}/{_but(without)}{begin}{nothing}")
 
     def text_up_to(self, end: str, without: Iterable[str] = ()) -> str:
         """Any text that spells none of `without`, and `end` where its beginning is written for the first time.

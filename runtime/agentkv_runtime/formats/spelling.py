@@ -46,6 +46,8 @@ class Wanted:
     """Has the prompt opened the reasoning?"""
     answers: bool = False
     """Is an answer written as a call, too?"""
+    markers: tuple[str, ...] = ()
+    """What is read as the beginning of calls."""
 
 
 class Spelling(ABC):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ._call_format import CallFormat, checked_format
 from ._errors import ModelError, loading
+from ._inputs import checked_bool
 from ._opening import opening
 from ._overflow import Overflow, checked_overflow
 from ._overflow_policies import Stop
@@ -43,6 +44,7 @@ class Connecting:
         *,
         call_format: CallFormat | None = None,
         overflow: Overflow | None = None,
+        rescue: bool = True,
         timeout: float = 300.0,  # noqa: ASYNC109 - of each request, not of the block
         retries: int = 8,
         most_running: int = 256,
@@ -65,6 +67,7 @@ class Connecting:
             backend: what the servers are: "vllm", or "agentkv" for `agentkv serve`.
             call_format: as of `open`.
             overflow: as of `open`.
+            rescue: as of `open`.
             timeout: seconds without a byte after which a request counts as lost; above 0.
             retries: how often what got no further is asked for again: where a server does not answer, breaks off, or
                 says that it has too much to do. Pauses double from 0.25 to 8 seconds: 8 retries take some 22 seconds,
@@ -85,7 +88,8 @@ class Connecting:
         given = (checked_format(call_format), timeout, retries, most_running, verify)
         remote = Remote(url, model, api_key, tokenizer, backend, *given)
         policy = Stop() if overflow is None else checked_overflow(overflow)
-        async with cls._running(remote.open, policy, remote.give_up) as context:
+        checked_bool(rescue, "rescue")
+        async with cls._running(remote.open, policy, rescue, remote.give_up) as context:
             yield context
 
     async def attach(self, name: str, *, overflow: Overflow | None = None) -> Branch:
@@ -120,6 +124,7 @@ class Connecting:
         cls,
         open_host: Callable[[Callable[[], None]], tuple[EngineHost, OpenModel]],
         policy: Overflow,
+        rescue: bool,
         give_up: Callable[[], None] | None = None,
     ) -> AbstractAsyncContextManager[Context]:
         raise NotImplementedError

@@ -12,6 +12,7 @@ from anyio import to_thread
 
 from ._branch import Branch
 from ._call_format import CallFormat, checked_format
+from ._chat import Chat
 from ._commands import CellCall
 from ._connecting import Connecting
 from ._continuation import Continuation
@@ -19,7 +20,7 @@ from ._encoding import Encoding
 from ._errors import InvalidInput
 from ._exporting import exported, needs_export
 from ._home import Home
-from ._inputs import Prompt, checked_count, checked_path
+from ._inputs import Prompt, checked_bool, checked_count, checked_path
 from ._log import log
 from ._loop import StepLoop
 from ._model import EngineHost, OpenModel, is_here, located, open_model
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 class Context(Storing, Connecting):
     """One model and one KV cache, shared by any number of branches. Made by `Context.open` or `Context.connect`."""
 
-    def __init__(self, loop: StepLoop, model: OpenModel, overflow: Overflow) -> None:
+    def __init__(self, loop: StepLoop, model: OpenModel, overflow: Overflow, rescue: bool) -> None:
         """Private: use `Context.open` or `Context.connect`."""
         self._loop = loop
         info = self._info = model.info
@@ -53,8 +54,10 @@ class Context(Storing, Connecting):
         loop.histories.trained_positions = info.trained_positions
         reader = ReplyReader(model.tokenizer, lambda: self._home.format)
         capacity = loop.snapshot.engine.capacity if info.window is None else MOST_POSITIONS
-        encoding = Encoding(model.tokenizer, reader, info.vocab_size, capacity, info.max_positions)
-        self._home = Home(self, loop, encoding, reader, Tokenizer(model.tokenizer, info.vocab_size), model, overflow)
+        chat = Chat(model.tokenizer, reader.find_format)
+        encoding = Encoding(model.tokenizer, chat, reader, info.vocab_size, capacity, info.max_positions)
+        tokenizer = Tokenizer(model.tokenizer, chat, info.vocab_size)
+        self._home = Home(self, loop, encoding, reader, tokenizer, model, overflow, rescue)
 
     @classmethod
     @opening
@@ -75,6 +78,7 @@ class Context(Storing, Connecting):
         quantize_after: int | None = None,
         overflow: Overflow | None = None,
         quant: str | None = None,
+        rescue: bool = True,
     ) -> AsyncIterator[Context]:
         """Opens a model for an `async with` block; leaving it cancels what runs and frees everything.
 
@@ -108,6 +112,8 @@ class Context(Storing, Connecting):
             quant: of the weights: "none", "file" (a GGUF file's own), "q4" to "q8" (cpu), "affine8", "affine4"
                 (mlx). A model that is exported here gets it, by default "file" where it is a GGUF file and else "q4"
                 or "affine4"; one that was exported must have it.
+            rescue: a call of a known tool that the model writes otherwise than its format does (as JSON in a code
+                block, say) is a call; False leaves it text. After two of them the spelling of calls is steered.
 
         Raises:
             InvalidInput: an argument out of range.
@@ -131,11 +137,12 @@ class Context(Storing, Connecting):
             quant=quant,
         )
         policy = Stop() if overflow is None else checked_overflow(overflow)
+        checked_bool(rescue, "rescue")
         if not is_here(options):
             options = await to_thread.run_sync(located, options)
         if needs_export(options):
             options = replace(options, path=await exported(options), quant=None)
-        async with cls._running(lambda _: open_model(options), policy) as context:
+        async with cls._running(lambda _: open_model(options), policy, rescue) as context:
             yield context
 
     @classmethod
@@ -144,6 +151,7 @@ class Context(Storing, Connecting):
         cls,
         open_host: Callable[[Callable[[], None]], tuple[EngineHost, OpenModel]],
         policy: Overflow,
+        rescue: bool,
         give_up: Callable[[], None] | None = None,
     ) -> AsyncIterator[Context]:
         """`open_host` runs on the step loop's thread, and takes what wakes that; `give_up` ends it early."""
@@ -156,7 +164,7 @@ class Context(Storing, Connecting):
             return host
 
         await loop.start(open_engine, give_up)
-        context = cls(loop, opened[0], policy)
+        context = cls(loop, opened[0], policy, rescue)
         named = {"model": str(context.model_info.path), "backend": context.model_info.backend}
         log.debug("context opened", **named)
         try:
@@ -233,6 +241,10 @@ class Context(Storing, Connecting):
         return await self._branch_of(made, policy)
 
     async def _branch_of(self, made: Continuation, overflow: Overflow | None) -> Branch:
+        if not made.added and made.conversation is not None:  # the chat template writes it with the first question
+            branch = await self._empty_branch(overflow)
+            branch._history.converse(made.conversation)
+            return branch
         job = PromptJob(self._loop.histories, made)
         await self._loop.run(job)
         return Branch(self._home, job.branch, None, overflow, job.reused)

@@ -19,6 +19,7 @@ from ._conversation import Conversation, Entry
 from ._errors import InvalidInput
 from ._message import calls_before
 from ._pieces import Pieces, find_elsewhere, find_generated
+from ._roles import GIVES_INSTRUCTIONS
 
 if TYPE_CHECKING:
     from agentkv_runtime.added_tokens import ControlledText
@@ -109,9 +110,9 @@ class Continuing:
         kept = old.start + common_prefix(self._log[old.start :], pieces.tokens)
         length = old.start + len(pieces.tokens)
         if kept == length:
-            if kept == len(self._log) and messages:
+            if kept == len(self._log) and any(message["role"] not in GIVES_INSTRUCTIONS for message in messages):
                 raise InvalidInput("the chat template writes nothing for these messages; check their roles")
-            kept -= 1  # the last token is fed again, for its logits
+            kept = max(kept - 1, 0)  # the last token is fed again, for its logits
         end = self._border(entries, text) if opened else len(text.text)
         reply, place = pieces.reply_at(len(text.text) - len(said)) if said else (length, len(text.text))
         entries = self._with_spans(entries, placed, pieces, kept, text, end)
@@ -133,18 +134,39 @@ class Continuing:
         return Continuation(kept, pieces.tokens[kept - old.start :].tolist(), conversation)
 
     def _render_reply(self, entries: Sequence[Entry]) -> ReplyBegun:
-        messages, old = [entry.message for entry in entries], self._conversation
+        old = self._conversation
         return self._chat.render_reply(
-            messages, old.tools, self._variables, self._clock.left(), self._check, after_text=old.start > 0
+            self._messages(entries),
+            old.tools,
+            self._variables,
+            self._clock.left(),
+            self._check,
+            after_text=old.start > 0,
         )
 
     def _render(
         self, entries: Sequence[Entry], reply: bool, check: Callable[[str], None] = lambda _: None
     ) -> ControlledText:
-        messages, old = [entry.message for entry in entries], self._conversation
+        old = self._conversation
         return self._chat.render_from(
-            messages, old.tools, reply, self._variables, self._clock.left(), check, after_text=old.start > 0
+            self._messages(entries),
+            old.tools,
+            reply,
+            self._variables,
+            self._clock.left(),
+            check,
+            after_text=old.start > 0,
         )
+
+    def _messages(self, entries: Sequence[Entry]) -> list[Mapping[str, Any]]:
+        """As templates get them. Calls that a template leaves out are the text that the model made them with."""
+        calling = any(entry.read and entry.read.calls for entry in entries)
+        if not calling or self._chat.takes_calls(self._conversation.tools, self._clock.left()):
+            return [entry.message for entry in entries]
+        return [
+            {"role": "assistant", "content": entry.spelled} if entry.read and entry.read.calls else entry.message
+            for entry in entries
+        ]
 
     def _placed(self, text: ControlledText, entries: list[Entry]) -> tuple[Pieces, dict[int, Entry]]:
         """The rendering as tokens, with what was generated in its place; and where those entries are now."""
@@ -243,7 +265,7 @@ class Continuing:
 
 def asks_for_reply(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Is it the assistant's turn after these messages?"""
-    return bool(messages) and messages[-1]["role"] not in ("system", "developer", "assistant")
+    return bool(messages) and messages[-1]["role"] not in (*GIVES_INSTRUCTIONS, "assistant")
 
 
 def common_prefix(one: array[int], other: array[int]) -> int:

@@ -69,7 +69,7 @@ class Conversation:
     def cut(self, kept: int) -> Conversation:
         """What is known of a branch's first `kept` tokens."""
         conversation = self
-        while conversation.before is not None and kept <= conversation.base:
+        while conversation.before is not None and conversation._came_after(kept):
             conversation = conversation.before
         if kept >= max(conversation.end, conversation.leftover):
             return conversation
@@ -86,6 +86,11 @@ class Conversation:
             opened=False,
             leftover=kept,
         )
+
+    def _came_after(self, length: int) -> bool:
+        """Did a branch of so many tokens hold nothing of it? Messages that have no tokens yet are there from its
+        beginning on."""
+        return length < self.base or length == self.base < max(self.end, self.leftover)
 
     def without(self, first: int, last: int, added: int) -> Conversation:
         """As it is when the tokens at [first, last), and the messages among them, gave way to so many others."""
@@ -121,13 +126,19 @@ class Conversation:
         """The id of a call of the assistant's next message, counted from 0."""
         return call_id(self.calls + index, self.calls_of)
 
+    @property
+    def begun(self) -> bool:
+        """Does it hold messages, or what the template writes before the first?"""
+        return bool(self.entries) or self.tail is not None
+
     def is_opened_at(self, length: int) -> bool:
         """Does a branch of so many tokens end where the assistant's turn was opened?"""
         return self.opened and length == self.end
 
     def awaits_turn(self, length: int) -> bool:
-        """Is a branch of so many tokens at the end of messages behind which no turn is opened?"""
-        return not self.opened and length == self.end and len(self.entries) > self.first
+        """Is a branch of so many tokens at the end of messages behind which no turn is opened, or before the first?"""
+        begun = len(self.entries) > self.first or self.tail is not None
+        return not self.opened and length == self.end and begun
 
     def follows(self, length: int) -> bool:
         """Do messages go on from it on a branch of so many tokens? Not from tokens that are no message's."""

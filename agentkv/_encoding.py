@@ -38,10 +38,16 @@ class Encoding:
     """What makes tokens of prompts, for one model and cache. Used on one event loop."""
 
     def __init__(
-        self, tokenizer: Tokenizer, reader: ReplyReader, vocab_size: int, capacity: int, max_positions: int | None
+        self,
+        tokenizer: Tokenizer,
+        chat: Chat,
+        reader: ReplyReader,
+        vocab_size: int,
+        capacity: int,
+        max_positions: int | None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._chat = Chat(tokenizer)
+        self._chat = chat
         self._reader = reader
         self._vocab_size = vocab_size
         self._capacity = capacity
@@ -71,13 +77,9 @@ class Encoding:
         if tools is not None and not is_messages(prompt):
             raise InvalidInput("tools need a prompt of chat messages: the chat template spells them out")
         if is_messages(prompt):
-            begun = Conversation(tools=checked_tools(tools))
             extend = partial(Continuing.extend, messages=checked_messages(prompt), template=variables)
             extend = partial(extend, speaks=speaks, calls_of=calls_of, order=partial(_order, whole=after is None))
-            made = await self._messages(characters_in(extend.keywords["messages"]), extend, after, begun)
-            if not after:
-                self._check_count(len(made.added), "")
-            return made
+            return await self._conversation(extend, tools, after)
         if isinstance(prompt, str | bytes):
             tokens = await self._text(text_of(prompt, "the prompt"))
             if tokens and not after:
@@ -89,6 +91,13 @@ class Encoding:
         if not after:
             self._check_count(len(tokens), "")
         return Continuation(len(after or ()), tokens, None)
+
+    async def opening(self, instructions: str, tools: object, template: object) -> Continuation:
+        """What a conversation under such instructions begins with, whatever is asked in it: no tokens, where the chat
+        template writes all of it behind the question. Raises as `prompt` does."""
+        messages = [{"role": "system", "content": instructions}] if instructions else []
+        extend = partial(Continuing.extend, messages=messages, template=checked_template(template, known=True))
+        return await self._conversation(extend, tools, None)
 
     def whole(self, made: Continuation, after: History) -> Continuation:
         """All that the branch would hold: what a new one begins with. Raises as `prompt` does."""
@@ -119,6 +128,13 @@ class Encoding:
     def _encoded(self, text: str) -> list[int]:
         self._check_fits(text)
         return self._tokenizer.encode(text)
+
+    async def _conversation(self, extend: partial[Continuation], tools: object, after: History | None) -> Continuation:
+        begun = Conversation(tools=checked_tools(tools))
+        made = await self._messages(characters_in(extend.keywords["messages"]), extend, after, begun)
+        if not after:
+            self._check_count(len(made.added), "")
+        return made
 
     async def _messages(
         self, size: int, extend: Callable[[Continuing], Continuation], after: History | None, begun: Conversation

@@ -143,12 +143,17 @@ class LimitReached(AgentKVError):
     """An agent's turn needed more rounds, tokens, calls or seconds than it was allowed.
 
     Attributes:
-        limit: which: "max_rounds", "max_tokens", "max_calls" or "max_seconds".
+        limit: which: "max_rounds", "max_tokens", "max_calls", "max_seconds", "max_message_tokens", "max_repeats", or
+            "repetition" for a message that says the same again and again.
     """
 
     def __init__(self, message: str, limit: str = "") -> None:
         super().__init__(message)
         self.limit = limit
+
+
+class RepeatedCall(LimitReached):
+    """A turn made the same call again and again, though it was told the result and then refused."""
 
 
 # The error for each class of the runtime's, and what to do where its message does not say it. By name: the native

@@ -108,13 +108,16 @@ class Extending:
     async def run(self) -> Extended:
         """All or nothing. Raises Moved where the branch was changed meanwhile."""
         made, length = self._made, self._before[0]
-        if made.conversation is None:
+        conversation = made.conversation
+        if conversation is None:
             job = Job(lambda engine: engine.extend(self._branch, made.added), check_finished)
             await self._loop.run(job)
+        elif not made.added:  # the chat template writes it with the first question
+            await self._loop.call(self._check, told=lambda _: self._history.converse(conversation))
         elif made.kept == length:
             await self._loop.run(ExtendJob(self._branch, self._history, made, self._check))
         else:
-            await self._rewrite(made.conversation)
+            await self._rewrite(conversation)
         return Extended(made.kept, len(made.added), length - made.kept)
 
     def _check(self, engine: StepEngine) -> None:

@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 
 Out_co = TypeVar("Out_co", covariant=True, default=str)
 
-FinishReason = Literal["eos", "stop", "length", "context_full", "cancelled"]
+FinishReason = Literal["eos", "stop", "length", "context_full", "cancelled", "repetition"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Generation(Generic[Out_co]):
         tokens: every token that entered the branch, including end of text and those of a stop string.
         logprobs: natural logarithm of the model's own probability of each token, one per token.
         finish_reason: "eos", "stop" (a stop string, or an `output` that nothing may follow), "length" (max_tokens),
-            "context_full" or "cancelled".
+            "context_full" or "cancelled"; "repetition" of an agent's message whose end is one period again and again.
         usage: token counts.
         seed: the seed that was used; None when nothing was drawn at random and none was given.
         top_logprobs: per token, the most likely tokens in its place, as many as were asked for, best first; the lower

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from ._call_habits import CallHabits
 from ._errors import ForeignBranch, InvalidInput, ModelError
 from ._snapshot import ModelKey
 from ._spelling import Spelling
@@ -44,6 +45,7 @@ class Home:
         tokenizer: Tokenizer,
         model: OpenModel,
         overflow: Overflow,
+        rescue: bool,
     ) -> None:
         self.context = context
         self.loop = loop
@@ -55,6 +57,8 @@ class Home:
         self.overflow = overflow
         self.shared: dict[object, Any] = {}  # one of each in a Context, by who makes it
         self._model = model
+        self._rescue = rescue
+        self.habits = CallHabits(self._find_format)
         self._key: ModelKey | None = None
         self.generate_options = model.generate_options
         self.grammars = model.grammars(model.tokenizer, model.info.vocab_size)
@@ -65,13 +69,16 @@ class Home:
         """How it was opened; None over a server."""
         return self._model.options
 
-    @cached_property
+    @property
     def format(self) -> Format:
         """How the model's output is read as a message. Raises ModelError where the folder says it wrongly."""
+        return self.habits.format
+
+    def _find_format(self) -> Format:
         from agentkv_runtime.formats import find_format
 
         try:
-            return find_format(self._model.tokenizer, self._model.call_format)
+            return find_format(self._model.tokenizer, self._model.call_format, rescue=self._rescue)
         except ValueError as error:
             raise ModelError(
                 f"{self._model.info.path}: {error}; or pass call_format (--call-format) when opening"

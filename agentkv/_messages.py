@@ -120,6 +120,16 @@ def with_joined_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str
     ]
 
 
+def with_text_parts(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Messages whose content is one text part, where it was a text."""
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message.get("content"), str)
+        else message
+        for message in messages
+    ]
+
+
 def with_empty_content(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Messages whose content is an empty text, where it was None."""
     return [{**message, "content": ""} if message.get("content") is None else message for message in messages]

@@ -161,7 +161,8 @@ def open_model(options: Options) -> tuple[OpenEngine, OpenModel]:
     imposed = "" if options.window is None else f"{options.window}+{options.sinks}"
     call_format = options.call_format
     if call_format is None and source and tokenizer.response_template is None:
-        call_format = source.manifest.call_format
+        named = source.manifest.call_format
+        call_format = None if named == "plain" else named  # older exports knew no format for those
     return OpenEngine(engine, session, speculation), OpenModel(
         info, tokenizer, speculation, fingerprint, imposed, call_format, options
     )

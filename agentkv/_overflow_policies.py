@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ._errors import ContextFull, InvalidInput, LimitReached, PositionsExhausted, TooManyBranches
+from ._errors import ContextFull, InvalidInput, LimitReached, OutputInvalid, PositionsExhausted, TooManyBranches
 from ._inputs import checked_count
 from ._log import log
 from ._shown import shown
@@ -118,7 +118,7 @@ class Summarize:
             async with await room.branch.fork() as fork:
                 await fork.rollback(last)
                 run = await self.agent.run(fork, self.prompt)
-        except (ContextFull, LimitReached, PositionsExhausted, TooManyBranches) as error:
+        except (ContextFull, LimitReached, OutputInvalid, PositionsExhausted, TooManyBranches) as error:
             log.warning("no summary was made; the oldest tokens go", branch=room.branch.id, error=str(error))
             await room.replace(first, last)  # what follows them is to be fed again already
             return True

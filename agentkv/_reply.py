@@ -24,7 +24,7 @@ class ReplyReader:
 
     def __init__(self, tokenizer: Tokenizer, find_format: Callable[[], Format]) -> None:
         self._tokenizer = tokenizer
-        self._find_format = find_format  # takes a few renderings, the first time
+        self.find_format = find_format  # takes a few renderings, the first time
         self._ends = frozenset(tokenizer.eos_ids)
         self._spelling = Spelling(tokenizer)
 
@@ -48,7 +48,7 @@ class ReplyReader:
             name_call: gives the calls of the text their ids; they are counted from 0.
         """
         try:
-            form = self._find_format()
+            form = self.find_format()
             parser = form.parser(prefix=form.template.begun_in(prompt), tools=tools or ())
             parser.feed(text)
             parsed = parser.finish()
@@ -66,7 +66,7 @@ class ReplyReader:
         if any(call.error is not None for call in message.calls):
             return {"role": "assistant", "content": text}
         if message.reasoning is not None and self._tokenizer.reasoning_name is None:
-            written = self._find_format().write(message.content, (), message.reasoning)
+            written = self.find_format().write(message.content, (), message.reasoning)
             message = replace(message, content=written, reasoning=None)
         return as_mapping(message)
 

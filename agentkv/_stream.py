@@ -134,6 +134,12 @@ class TokenStream(Generic[Out_co]):
         """The last tokens that were handed out count as not read: they are not kept where those that were read are."""
         self._read -= count
 
+    def _first(self, count: int) -> Generation[Any]:
+        """So many of its first tokens, as a generation that was cut there, once it has ended."""
+        if self._finished is None:
+            return self._job.result()
+        return self._request.cut(self._finished, count)
+
     def _check_entered(self) -> None:
         if not self._entered:
             raise AgentKVError("the stream has not begun; use `async with branch.stream(...) as tokens`")

@@ -28,10 +28,10 @@ class Tokenizer:
     Every method raises InvalidInput for what it cannot take.
     """
 
-    def __init__(self, tokenizer: RuntimeTokenizer, model_vocab_size: int) -> None:
+    def __init__(self, tokenizer: RuntimeTokenizer, chat: Chat, model_vocab_size: int) -> None:
         """Private: use `Context.tokenizer`."""
         self._tokenizer = tokenizer
-        self._chat = Chat(tokenizer)
+        self._chat = chat
         self._ids = max(tokenizer.vocab_size, model_vocab_size)
 
     @property

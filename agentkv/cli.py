@@ -21,6 +21,7 @@ from agentkv._progress import displayed
 from agentkv._serving import serve
 from agentkv._weights import loss_text, size_text
 from agentkv.adapters.mcp.command import mcp
+from agentkv.evaluation.command import evaluation
 from agentkv.terminal.command import chat
 from agentkv.trace.replay_command import replay
 from agentkv.trace.view_command import view
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
+app.add_typer(evaluation, name="eval")
 app.command()(pull)
 app.command("list")(list_models)
 app.command()(rm)

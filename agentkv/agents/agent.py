@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from agentkv_runtime.formats.spelling import MOST_CALLS
 from typing_extensions import TypeForm, TypeVar, Unpack
 
 from .._branch import Branch
 from .._errors import InvalidInput
-from .._inputs import checked_count, checked_sampling, items_of, text_of
-from .._messages import checked_template
+from .._inputs import items_of, text_of
 from .._shown import shown
 from .._speculation import INHERIT, Inherit, Speculative
 from .answers import Answers
 from .asking import Approve, asking
 from .calling import Desk, nobody
-from .options import AfterCall, BeforeRound, How, Options, Toolset, check_hooks, checked_tools
+from .options import AfterCall, BeforeRound, How, Options, Toolset, check_hooks, check_limits, checked_tools
 from .run_context import RunContext
+from .steering import MESSAGE_TOKENS, Steer, Steering, ToolChoice
 from .stream import AgentStream
 from .sub_agent import sub_agent
-from .tool import Tool, check_seconds
+from .tool import Tool
 from .trunks import warn_of_untold
 from .turn import Turn
 
@@ -53,12 +54,24 @@ class Agent(Generic[Deps, Out]):
             them. With tools it must have a JSON schema.
         max_rounds: most messages of a turn.
         max_tokens: most tokens that are generated in a turn.
+        max_message_tokens: most tokens of one message.
         max_calls: most calls of a turn; None for any number.
-        max_seconds: longest time of a turn.
+        max_calls_per_message: most calls of one message.
+        max_repeats: a call that the turn has made, where nothing else was called since, is not run again: the model is
+            told its result once, then that it is refused. After so many messages that make it again the turn ends.
+        max_seconds: longest time of a turn, waits for tools and persons included; math.inf for any.
         sampling: how tokens are drawn; None is greedy.
         speculative: a strategy of `kv.spec` or your own, None for none; left out, as the Context does.
         toolsets: further tools, asked for before each turn.
-        output_retries: how often an answer that its type refuses is asked for again.
+        output_retries: how often an answer that its type refuses, or that is empty, is asked for again.
+        tool_choice: whether messages may call ("auto"), must ("required") or must not ("none"); or the name of the tool
+            that they call. "required" and a name are for the first call of a turn: afterwards it is "auto", or no turn
+            would end. A function, plain or async, gets the run context before each message and returns one of these.
+        required: tools that must have been called, and done, before an answer counts: in this order, or in any where it
+            is a set. Until then messages are calls of these.
+        final_tool: the tool that ends the turn: each message is a call of some tool until this one is done, and the
+            last of `max_rounds`, and one after a message that only repeats calls, is a call of this one. Its result is
+            the output; where that is None, its arguments are.
         template: variables for the chat template, such as `{"enable_thinking": False}`.
         before_round: called with the run context before each message; what it raises ends the turn.
         after_call: called with the run context and the record of each call that ends; what it raises ends the turn.
@@ -73,19 +86,35 @@ class Agent(Generic[Deps, Out]):
     output: Any = str
     max_rounds: int = 8
     max_tokens: int = 4096
+    max_message_tokens: int = MESSAGE_TOKENS
     max_calls: int | None = None
-    max_seconds: float = math.inf
+    max_calls_per_message: int = MOST_CALLS
+    max_repeats: int = 2
+    max_seconds: float = 3600
     sampling: Sampling | None = None
     speculative: Speculative | Inherit | None = INHERIT
     toolsets: Sequence[Toolset] = ()
     output_retries: int = 1
+    tool_choice: ToolChoice = "auto"
+    required: Sequence[str] | AbstractSet[str] = ()
+    final_tool: str | None = None
     template: Mapping[str, Any] | None = None
     before_round: BeforeRound | None = None
     after_call: AfterCall | None = None
     answers: Answers[Out] = field(init=False, repr=False)
+    steering: Steering = field(init=False, repr=False)
 
     if TYPE_CHECKING:
 
+        @overload
+        def __init__(
+            self: Agent[Deps, Any],
+            instructions: str = "",
+            *,
+            final_tool: str,
+            tools: Sequence[Tool[Deps, ..., Any]] = (),
+            **options: Unpack[Options],
+        ) -> None: ...
         @overload
         def __init__(
             self: Agent[Deps, str],
@@ -120,20 +149,15 @@ class Agent(Generic[Deps, Out]):
             raise InvalidInput(f"instructions are {shown(self.instructions)}, but they must be a str")
         text_of(self.instructions, "instructions")
         object.__setattr__(self, "tools", checked_tools(self.tools))
-        object.__setattr__(self, "answers", Answers(self.output))
         object.__setattr__(self, "toolsets", tuple(items_of(self.toolsets, "toolsets")))
-        self.answers.check(bool(self.tools or self.toolsets))
-        checked_count(self.max_rounds, "max_rounds", 1)
-        checked_count(self.max_tokens, "max_tokens", 1)
-        checked_count(self.output_retries, "output_retries", 0)
-        if self.max_calls is not None:
-            checked_count(self.max_calls, "max_calls", 0)
-        if self.max_seconds != math.inf:
-            check_seconds(self.max_seconds, "max_seconds", zero=False)
-        if self.sampling is not None:
-            checked_sampling(self.sampling)
-        checked_template(self.template, known=True)
+        check_limits(self)
+        object.__setattr__(self, "answers", Answers(self.output, self.max_calls_per_message))
         check_hooks(before_round=self.before_round, after_call=self.after_call)
+        self.answers.check(bool(self.tools or self.toolsets))
+        steering = Steering(self.tool_choice, None, self.required, self.final_tool, self.max_message_tokens)
+        object.__setattr__(self, "steering", steering)
+        if not self.toolsets:
+            steering.check(self, [tool.name for tool in self.tools])
 
     async def trunk(self, context: Context) -> Branch:
         """A branch with the system prompt and the tools, to fork and to run on.
@@ -148,7 +172,7 @@ class Agent(Generic[Deps, Out]):
             raise InvalidInput(f"context is {shown(context)}, but it must be a Context; `kv.Context.open` opens one")
         tools = await self._all_tools()
         definitions = [tool.definition for tool in tools]
-        self.answers.constraint(home.format, definitions)  # what cannot be held is said here
+        self.answers.constraint(home.format, tools)  # what cannot be held is said here
         trunk: Branch = await home.trunks.fork(self, context, definitions)
         return trunk
 
@@ -179,6 +203,7 @@ class Agent(Generic[Deps, Out]):
         deps: Any = None,
         approve: Approve | None = None,
         keep_partial: bool = False,
+        **steer: Unpack[Steer],
     ) -> Run[Out]:
         """One turn: the question, rounds of messages and calls, the answer.
 
@@ -194,14 +219,16 @@ class Agent(Generic[Deps, Out]):
                 True or False, or answers the event. Without it they are denied.
             keep_partial: keep on the branch what was done, whatever ends the turn early: the message as far as it came,
                 and where that was whole, the results of its calls.
+            steer: `tool_choice`, `required`, `final_tool`, `max_message_tokens` of this turn, instead of the agent's;
+                and `allowed_tools`, the names of the tools that it may call, of those that the prompt tells of.
 
         Raises:
-            LimitReached: one of the agent's limits.
+            LimitReached: one of the agent's limits; `limit` names it. RepeatedCall is one.
             ToolFailed: a tool with on_error="raise" failed.
             OutputInvalid: the answer was refused by its type, and so were its retries.
             AgentKVError: as the verbs do: ContextFull, BranchBusy, StepFailed and so on.
         """
-        turn = await self._turn(branch, deps, nobody, asking(approve))
+        turn = await self._turn(branch, deps, self._steered(steer), nobody, asking(approve))
         return await turn.run(_as_messages(prompt), keep_partial)
 
     @overload
@@ -231,6 +258,7 @@ class Agent(Generic[Deps, Out]):
         deps: Any = None,
         approve: Approve | None = None,
         keep_partial: bool = False,
+        **steer: Unpack[Steer],
     ) -> AgentStream[Out]:
         """As `run`, with what happens as it happens: `async with agent.stream(branch, "...") as events: ...`.
 
@@ -238,8 +266,9 @@ class Agent(Generic[Deps, Out]):
         block before `Finished` was read cancels the turn; with `keep_partial` the branch then holds the text that was
         read.
         """
+        steering = self._steered(steer)
         return AgentStream(
-            lambda emit, ask, unheard: self._turn(branch, deps, emit, ask, unheard),
+            lambda emit, ask, unheard: self._turn(branch, deps, steering, emit, ask, unheard),
             lambda turn: turn.run(_as_messages(prompt), keep_partial),
             approve,
             waits=keep_partial,
@@ -251,14 +280,21 @@ class Agent(Generic[Deps, Out]):
     async def step(self, branch: Branch, *, deps: Deps, **how: Unpack[How]) -> Step[Out]: ...
 
     async def step(
-        self, branch: Branch, *, deps: Any = None, approve: Approve | None = None, keep_partial: bool = False
+        self,
+        branch: Branch,
+        *,
+        deps: Any = None,
+        approve: Approve | None = None,
+        keep_partial: bool = False,
+        **steer: Unpack[Steer],
     ) -> Step[Out]:
         """One round, for loops of your own: a message, and the results of its calls. A transaction, as `run`.
 
         The branch holds the question: `await branch.extend([{"role": "user", "content": "..."}])`. The message is the
-        answer where `step.done`. Raises as `run` does.
+        answer where `step.done`. Tools that were called since the question count as called; `tool_choice` is that of
+        this message. Raises as `run` does.
         """
-        turn = await self._turn(branch, deps, nobody, asking(approve))
+        turn = await self._turn(branch, deps, self._steered(steer), nobody, asking(approve))
         return await turn.step(keep_partial)
 
     def as_tool(self, name: str, description: str, *, fork: bool = True) -> Tool[Deps, ..., Any]:
@@ -272,29 +308,36 @@ class Agent(Generic[Deps, Out]):
         return sub_agent(self, name, description, fork)
 
     async def _prompt(self, context: Context, definitions: Sequence[Mapping[str, Any]]) -> Branch:
-        """A new branch with the system prompt and the tools."""
-        messages = [{"role": "system", "content": self.instructions}]
-        return await context.branch(messages, tools=definitions or None, template=self.template)
+        """A new branch with the system prompt and the tools, as much of them as stands before every question."""
+        made = await context._home.encoding.opening(self.instructions, definitions or None, self.template)
+        return await context._branch_of(made, None)
 
     async def _run_for(self, context: RunContext[Any], branch: Branch, prompt: Prompt) -> Run[Out]:
         """A turn that is a call of another agent's turn."""
-        turn = await self._turn(branch, context.deps, nobody, context._ask or asking(None))
+        turn = await self._turn(branch, context.deps, self.steering, nobody, context._ask or asking(None))
         return await turn.run(prompt, False)
 
-    async def _turn(self, branch: Branch, deps: Any, emit: Emit, ask: Ask, *unheard: Unheard) -> Turn[Out]:
+    def _steered(self, steer: Steer) -> Steering:
+        return replace(self.steering, **steer) if steer else self.steering
+
+    async def _turn(
+        self, branch: Branch, deps: Any, steering: Steering, emit: Emit, ask: Ask, *unheard: Unheard
+    ) -> Turn[Out]:
         if not isinstance(branch, Branch):
             raise InvalidInput(
                 f"branch is {shown(branch)}, but it must be a Branch; `await agent.trunk(ctx)` makes one"
             )
-        branch._check_started("an agent's turn")
+        branch._check_free()
         tools = await self._all_tools()
         context = RunContext(deps, branch, self, _ask=ask)
         home = branch._home
         by_name = {tool.name: tool for tool in tools}
+        steering.check(self, by_name)
         warn_of_untold(branch, by_name)
-        return Turn(self, branch, Desk(by_name, context, home.tool_threads, home.tokenizer, emit, ask, *unheard))
+        desk = Desk(by_name, context, home.tool_threads, home.tokenizer, emit, ask, *unheard)
+        return Turn(self, branch, desk, steering)
 
-    async def _all_tools(self) -> Sequence[Tool[Any, ..., Any]]:
+    async def _all_tools(self) -> tuple[Tool[Any, ..., Any], ...]:
         further = [tool for toolset in self.toolsets for tool in await toolset.tools()]
         return checked_tools([*self.tools, *further])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -13,23 +12,31 @@ from .._errors import InvalidInput, OutputIncomplete, OutputInvalid
 from .._shown import shown
 from ..output import Constraint, Grammar, JsonSchema
 from ..output._asked import asked
+from ..output._held_tools import held_tools, say_loosened
 from ..output._typed import Typed
 from ..output.grammar import GrammarSource
+from .steering import Held
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
 
+    from .tool import Tool
+
 Out = TypeVar("Out")
+
+ANYTHING = Held()
 
 
 class Answers(Generic[Out]):
     """What `output` of an agent asks for: text, a type, or a grammar. Raises InvalidInput for anything else."""
 
-    def __init__(self, output: object) -> None:
+    def __init__(self, output: object, most_calls: int) -> None:
         self._asked = asked(output)
         self._held = self._asked.constraint
         self._schema = self._held.schema if isinstance(self._held, Typed | JsonSchema) else None
-        self._last: tuple[Format, list[Mapping[str, Any]], str, Grammar] | None = None
+        self._made_for: tuple[Format, tuple[Tool[Any, ..., Any], ...]] | None = None
+        self._made: dict[tuple[Held, str], Grammar] = {}  # for these
+        self._most_calls = most_calls
 
     def check(self, tools: bool) -> None:
         """Raises InvalidInput where an answer could not be told from calls."""
@@ -40,29 +47,38 @@ class Answers(Generic[Out]):
             )
 
     def constraint(
-        self, form: Format, definitions: Sequence[Mapping[str, Any]], prefix: str = ""
+        self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str = "", held: Held = ANYTHING
     ) -> GrammarSource[Any] | Constraint | None:
         """What the next message is held to: calls of these tools alone, an answer of this form; None for free text.
 
-        Raises InvalidInput for tools where no calls are known for the model, or one that a grammar cannot hold.
+        Raises InvalidInput for tools where no calls are known for the model.
         """
-        if not self._is_in_message(form, bool(definitions)):
+        if not self._is_in_message(form, bool(tools)):
             return _AsText(self._held) if isinstance(self._held, GrammarSource) else self._held
-        known = list(definitions)
-        if self._last is not None and self._last[0] is form and self._last[1:3] == (known, prefix):
-            return self._last[3]
+        if self._made_for != (form, tools):
+            self._made_for, self._made = (form, tools), {}
+        if (held, prefix) not in self._made:
+            self._made[held, prefix] = self._grammar(form, tools, prefix, held)
+        return self._made[held, prefix]
+
+    def _grammar(self, form: Format, tools: tuple[Tool[Any, ..., Any], ...], prefix: str, held: Held) -> Grammar:
+        allowed = [tool.definition for tool in tools if held.allows(tool.name)]
+        most = self._most_calls
         try:
-            grammar = Grammar(form.grammar(definitions, output=self._schema, prefix=prefix))
+            held_to = held_tools(form, allowed, say_loosened)
+            return Grammar(
+                form.grammar(held_to, output=self._schema, choice=held.choice, most_calls=most, prefix=prefix)
+            )
         except FormatError as error:
             raise InvalidInput(f"{error}; pass call_format to Context.open, or have no tools") from error
-        self._last = form, known, prefix, grammar
-        return grammar
 
     def read(self, text: str, form: Format, tools: bool) -> Out:
         """The value of an answer of an agent with or without tools. Raises OutputInvalid."""
         try:
             if isinstance(self._held, Typed) and self._held.words and self._is_in_message(form, tools):
                 text = json.loads(text)  # beside calls, and after reasoning, words are JSON as well
+            if self._held is None and not text.strip():
+                raise ValueError("it is empty")
             return cast(Out, self._asked.read(text))
         except (OutputIncomplete, ValueError) as error:
             raise OutputInvalid(f"the answer {shown(text)} is refused: {error}", text) from error

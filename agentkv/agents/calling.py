@@ -20,6 +20,7 @@ from .events import ApprovalAsked, CallFinished, CallStarted, Event, Retried
 from .parameters import InvalidArguments
 from .results import TooLong, bounded, text_of_error, text_of_result
 from .run_context import RunContext
+from .steering import Held
 from .tool import Retry, Tool
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Desk:
         ask: has a person decide.
         unheard: of an event that was told when its turn ended early.
         observe: is told as well, by whoever watches the Context.
+        held: what the message is held to that makes the calls.
     """
 
     tools: Mapping[str, Tool[Any, ..., Any]]
@@ -70,6 +72,7 @@ class Desk:
     ask: Ask
     unheard: Unheard = _heard_at_once
     observe: Callable[[Event], None] = field(default=_unobserved, kw_only=True)
+    held: Held = field(default=Held(), kw_only=True)
 
     @property
     def heard(self) -> bool:
@@ -93,8 +96,10 @@ class _NoResult(Exception):
 class Call:
     """One call of a turn. `record` says what became of it, from the end of `run` on, however that ended."""
 
-    def __init__(self, desk: Desk, request: CallRequest) -> None:
+    def __init__(self, desk: Desk, request: CallRequest, repeats: str | None = None) -> None:
+        """`repeats`: what the model reads of a call that it makes again, and that is not to run."""
         self._desk = desk
+        self._repeats = repeats
         self._tool = desk.tools.get(request.name)
         self._began = anyio.current_time()
         self._attempts = 0
@@ -106,6 +111,11 @@ class Call:
     def begins_early(self) -> bool:
         """May it begin while the model still writes its message?"""
         return self.request.error is None and self._tool is not None and self._tool.begins_early
+
+    @property
+    def repeatable(self) -> bool:
+        """May it give something else when it is made again?"""
+        return self._tool is not None and self._tool.repeatable
 
     @property
     def finished(self) -> CallRecord:
@@ -136,13 +146,18 @@ class Call:
             raise ToolFailed(f"tool {self.request.name} failed: {self.record.error}") from failure
 
     def _checked(self) -> tuple[Tool[Any, ..., Any], dict[str, Any]]:
-        request = self.request
+        request, held = self.request, self._desk.held
+        if self._repeats is not None:
+            raise _NoResult("repeated", self._repeats)
         if request.error is not None:
             raise _NoResult("invalid", request.error)
         if self._tool is None:
             raise _NoResult("invalid", f"unknown tool {request.name}; the tools are {', '.join(self._desk.tools)}")
+        if not held.allows(request.name):
+            may = ", ".join(filter(held.allows, self._desk.tools)) or "none"
+            raise _NoResult("invalid", f"{request.name} may not be called now; of the tools {may} may")
         try:
-            return self._tool, self._tool.check(request.arguments)
+            return self._tool, self._tool.checked(request.arguments)
         except InvalidArguments as error:
             raise _NoResult("invalid", f"bad arguments: {error}") from error
         except Exception as error:  # a validator of the user's
@@ -223,7 +238,8 @@ class Call:
         return cut() if len(text) <= _LONG else await to_thread.run_sync(cut, abandon_on_cancel=True)
 
     def _ended(self, status: CallStatus, why: str) -> CallRecord:
-        return self._record(status, text_of_error(why), error=why)
+        content = why if status == "repeated" else text_of_error(why)  # which may quote a result
+        return self._record(status, content, error=why)
 
     def _record(self, status: CallStatus, content: str, result: Any = None, error: str | None = None) -> CallRecord:
         return CallRecord(
@@ -236,6 +252,7 @@ class Call:
             status=status,
             content=content,
             attempts=self._called,
+            rescued=self.request.rescued,
         )
 
 

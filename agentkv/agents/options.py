@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from typing_extensions import TypedDict
 
 from .._errors import InvalidInput
+from .._inputs import checked_count, checked_sampling
+from .._messages import checked_template
 from .._shown import shown
 from .._speculation import Inherit, Speculative
 from .asking import Approve
 from .calls import CallRecord
 from .run_context import RunContext
-from .tool import Tool
+from .steering import Steer, ToolChoice
+from .tool import Tool, check_seconds
 
 if TYPE_CHECKING:
     from .._sampling import Sampling
+    from .agent import Agent
 
 BeforeRound: TypeAlias = Callable[[RunContext[Any]], Awaitable[None] | None]
 AfterCall: TypeAlias = Callable[[RunContext[Any], CallRecord], Awaitable[None] | None]
@@ -35,18 +41,23 @@ class Options(TypedDict, total=False):
 
     max_rounds: int
     max_tokens: int
+    max_message_tokens: int
     max_calls: int | None
+    max_calls_per_message: int
+    max_repeats: int
     max_seconds: float
     sampling: Sampling | None
     speculative: Speculative | Inherit | None
     toolsets: Sequence[Toolset]
     output_retries: int
+    tool_choice: ToolChoice
+    required: Sequence[str] | AbstractSet[str]
     template: Mapping[str, Any] | None
     before_round: BeforeRound | None
     after_call: AfterCall | None
 
 
-class How(TypedDict, total=False):
+class How(Steer, total=False):
     """What a turn takes beside branch, prompt and deps, for type checkers; see `Agent.run`."""
 
     approve: Approve | None
@@ -64,6 +75,22 @@ def checked_tools(tools: object) -> tuple[Tool[Any, ..., Any], ...]:
             raise InvalidInput(f"two tools are called {item.name}; give one of them another name: kv.tool(name=...)")
         names.add(item.name)
     return items
+
+
+_LEAST = {"max_rounds": 1, "max_tokens": 1, "max_calls_per_message": 1, "max_repeats": 0, "output_retries": 0}
+
+
+def check_limits(agent: Agent[Any, Any]) -> None:
+    """Raises InvalidInput for a bound that is none, sampling that is none, or variables that no template takes."""
+    for name, least in _LEAST.items():
+        checked_count(getattr(agent, name), name, least)
+    if agent.max_calls is not None:
+        checked_count(agent.max_calls, "max_calls", 0)
+    if agent.max_seconds != math.inf:
+        check_seconds(agent.max_seconds, "max_seconds", zero=False)
+    if agent.sampling is not None:
+        checked_sampling(agent.sampling)
+    checked_template(agent.template, known=True)
 
 
 def check_hooks(**hooks: object) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
+import re
 import typing
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 import docstring_parser
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, PydanticJsonSchemaWarning
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.json_schema import JsonSchemaValue, PydanticJsonSchemaWarning
+from pydantic_core import SchemaError
 
 from .._errors import InvalidInput
 from .._shown import said
+from ..output._held_schema import PlainSchema
 from .run_context import RunContext
 
+_ADVICE = re.compile(r"\. Set `arbitrary| For further information")  # pydantic's
+_LONGEST = 300  # characters of a reason
 _KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -61,19 +67,30 @@ class Parameters:
                 # Fields have names of our own: those of parameters may be those of the model's methods.
                 names[f"p{index}"] = parameter.name
                 fields[f"p{index}"] = (Annotated[hint, Field(alias=parameter.name)], default)
-            model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-            return cls(model, names, descriptions, takes_context)
+            return cls(_model_of(fields), names, descriptions, takes_context)
         except Exception as error:  # pydantic's own, and whatever hints and their hooks raise
-            why = (said(error).splitlines() or [type(error).__name__])[0]
-            raise InvalidInput(f"the parameters of tool {name} have no JSON schema: {why}") from error
+            which = next(
+                (f"{each.name} of tool {name} has" for each, hint in parameters if not _has_schema(hint)), None
+            )
+            told = f"parameter {which}" if which else f"the parameters of tool {name} have"
+            raise InvalidInput(f"{told} no JSON schema: {_why(error)}") from error
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments as the function takes them. Raises InvalidArguments."""
         try:
-            values = self._model.model_validate(dict(arguments))
+            # As JSON: strict types take what JSON has for them.
+            values = self._model.model_validate_json(json.dumps(dict(arguments)))
         except ValidationError as error:
             raise InvalidArguments("; ".join(map(_problem, error.errors(include_url=False)))) from None
         return {parameter: getattr(values, field) for field, parameter in self._names.items()}
+
+
+def _model_of(fields: dict[str, Any]) -> type[BaseModel]:
+    config = ConfigDict(extra="forbid")
+    try:
+        return create_model("Arguments", __config__=config, **fields)
+    except SchemaError:  # Python's regular expressions can look around
+        return create_model("Arguments", __config__=config | ConfigDict(regex_engine="python-re"), **fields)
 
 
 def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -134,11 +151,25 @@ def _is_context(hint: object) -> bool:
     return hint is RunContext or get_origin(hint) is RunContext
 
 
-class _Untitled(GenerateJsonSchema):
+class _Untitled(PlainSchema):
     """Without the titles that pydantic makes of names: they say nothing, and cost the model tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+
+def _has_schema(hint: Any) -> bool:
+    try:
+        TypeAdapter(hint).json_schema()
+    except Exception:
+        return False
+    return True
+
+
+def _why(error: Exception) -> str:
+    """In one line, without advice for those who write the model that is ours."""
+    text = _ADVICE.split(" ".join(said(error).split()))[0] or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _schema_of(model: type[BaseModel], descriptions: Mapping[str, str]) -> JsonSchemaValue:

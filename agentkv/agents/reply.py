@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
 
-from .._errors import BranchClosed, ContextFull, LimitReached, PositionsExhausted
+from .._errors import BranchClosed, ContextFull, PositionsExhausted
 from .._request import GenerationRequest
 from .._sampling import Sampling
 from .._stream import DEFAULT_BUFFER, TokenStream
+from .repetition import Repetition
 
 if TYPE_CHECKING:
     from .._branch import Branch
     from .._generation import Generation
+    from .steering import Held
     from .turn import Turn
 
+Written = Callable[[ParsedCall, bool], None]
+
+_LOOKED_AT = 64  # so often a message is read that nobody listens to, for text that repeats itself
 _PREFIX = 64  # tokens before the message, in which a template may have begun it, with `<think>` say
 
 
@@ -34,29 +40,31 @@ class Reply:
     message: ParsedMessage
     generation: Generation
 
-    def __init__(self, turn: Turn[Any], held: Branch, attempt: int) -> None:
+    def __init__(self, turn: Turn[Any], branch: Branch, held: Held, attempt: int) -> None:
         self._turn = turn
         self._sampling = turn.agent.sampling or Sampling()
         if attempt > 1:  # the same draws would say the same
             drawn = {"seed": (self._sampling.seed or 0) + attempt - 1}
             warmer = {"temperature": 1.0} if self._sampling.temperature == 0 else {}
             self._sampling = self._sampling.model_copy(update=drawn | warmer)
-        self._held = held
-        self._home = held._home
-        self._definitions = [tool.definition for tool in turn.desk.tools.values()]
+        self._held = branch
+        self._to = held
+        self._home = branch._home
+        self._repetition = Repetition()
         self._bytes = self._home.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._unheard = False  # the reader has not got what it was told last
 
-    async def read(self, written: Callable[[ParsedCall], None]) -> None:
-        """Generates it to its end; `written` is told of each call once it is complete, or never will be.
+    async def read(self, written: Written) -> None:
+        """Generates it to its end; `written` is told of each call once it is complete, or never will be, and whether
+        the message is whole by then. Where it is not and that raises EndOfCalls, the message has no more.
 
         Raises LimitReached or ContextFull for a message that is cut short, BranchClosed where the branch is closed.
         """
-        turn, before, read, told = self._turn, len(self._held), 0, 0
+        turn, before, read, told, calls = self._turn, len(self._held), 0, 0, None
         turn.text = ""
         prefix = self._begun()
-        parser = self._home.format.parser(prefix=prefix, tools=self._definitions)
+        parser = self._home.format.parser(prefix=prefix, tools=turn.definitions)
         stream = self._stream(prefix)
         most = 1 if turn.desk.heard else None
         try:
@@ -65,7 +73,7 @@ class Reply:
                     read += len(batch)
                     deltas = list(parser.feed(self._text(token.id for token in batch)))
                     try:
-                        await self._tell(deltas, written)
+                        await self._tell(deltas, written, whole=False)
                     except BaseException:
                         if self._unheard:
                             tokens._unread(read - told)
@@ -73,6 +81,10 @@ class Reply:
                             turn.text = turn.text.removesuffix(_text_of(deltas))
                         raise
                     told = read if deltas else told
+                    if self._repetition.take(token.id for token in batch):
+                        break
+        except EndOfCalls as end:
+            calls = end.calls
         except BaseException:
             with suppress(FormatError):
                 rest = parser.feed(self._text(self._held._history.log[before + read :]))
@@ -80,11 +92,33 @@ class Reply:
             raise
         finally:
             turn.generated += len(self._held) - before
+        if calls is not None:
+            await self._end_behind(calls, stream, prefix, before)
+            return
         self.generation = stream.generation
+        if self._repetition.period:
+            self.generation = replace(self.generation, finish_reason="repetition")
         self._check_whole()
-        await self._tell(parser.end(), written)
+        await self._tell(parser.end(), written, whole=True)
         self.message = parser.finish()
+        self._home.habits.saw(self.message.calls)
         turn.text = self.message.content
+
+    async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
+        """The message ends behind so many calls, whatever was made after them."""
+        parser = self._home.format.parser(prefix=prefix, tools=self._turn.definitions)
+        self._decoder.reset()
+        tokens, count = self._held._history.log[start:], 0
+        while calls and count < len(tokens):
+            deltas = parser.feed(self._text(tokens[count : count + 1]))
+            calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
+            count += 1
+        self.message = parser.finish()
+        self._home.habits.saw(self.message.calls)
+        self.generation = replace(stream._first(count), finish_reason="stop")
+        self._turn.taken_back += len(tokens) - count
+        self._turn.text = self.message.content
+        await self._held.rollback(start + count)
 
     def _begun(self) -> str:
         """What the template wrote of the message."""
@@ -95,11 +129,9 @@ class Reply:
         """Its tokens. Where somebody listens each comes at once, and those that were read are kept; else they come with
         those that may complete a call, and all are kept."""
         turn, agent, home = self._turn, self._turn.agent, self._home
-        left = agent.max_tokens - turn.generated
+        left = min(agent.max_tokens - turn.generated, turn.steering.max_message_tokens)
         if left <= 0:
-            raise LimitReached(
-                f"the turn generated {turn.generated} tokens; pass a larger max_tokens to the agent", "max_tokens"
-            )
+            raise turn.limit(f"the turn generated {turn.generated} tokens", "max_tokens")
         heard = turn.desk.heard
         buffer = DEFAULT_BUFFER if heard else left
         request = GenerationRequest.checked(
@@ -108,16 +140,16 @@ class Reply:
             stop=None,
             sampling=self._sampling,
             speculative=agent.speculative,
-            output=agent.answers.constraint(home.format, self._definitions, prefix) or str,
+            output=agent.answers.constraint(home.format, turn.tools, prefix, self._to) or str,
             top_logprobs=0,
             home=home,
             wait_for_room=self._held._makes_room,
             buffer=buffer,
         )
-        urgent = None if heard else home.call_ends if self._definitions else frozenset[int]()
+        urgent = None if heard else _AtTimes(home.call_ends if turn.tools else frozenset())
         return TokenStream(self._held, request, buffer, "read" if heard else "made", urgent)
 
-    async def _tell(self, deltas: Iterable[Delta], written: Callable[[ParsedCall], None]) -> None:
+    async def _tell(self, deltas: Iterable[Delta], written: Written, *, whole: bool) -> None:
         for delta in deltas:
             match delta:
                 case TextDelta(text):
@@ -126,7 +158,7 @@ class Reply:
                 case ReasoningDelta():
                     await self._emit(delta)
                 case CallClosed(_, call):
-                    written(call)
+                    written(call, whole)
 
     async def _emit(self, delta: TextDelta | ReasoningDelta) -> None:
         try:
@@ -146,12 +178,18 @@ class Reply:
     def _check_whole(self) -> None:
         """A message that was cut short is no message: its last call may be half a call."""
         count, reason = len(self.generation.tokens), self.generation.finish_reason
-        if reason == "length":
-            raise LimitReached(
-                f"a message was cut after {count} tokens: the turn may generate {self._turn.agent.max_tokens}; pass a "
-                "larger max_tokens to the agent",
-                "max_tokens",
+        turn = self._turn
+        if reason == "repetition":
+            raise turn.limit(
+                f"a message was cut after {count} tokens: the last {self._repetition.period} come again and again",
+                "repetition",
+                "ask for less at once, or pass a sampling with a temperature or a repetition_penalty",
             )
+        if reason == "length" and count == turn.steering.max_message_tokens:
+            raise turn.limit(f"a message was cut after {count} tokens", "max_message_tokens")
+        if reason == "length":
+            most = turn.agent.max_tokens
+            raise turn.limit(f"a message was cut after {count} tokens: the turn may generate {most}", "max_tokens")
         policy = "" if self._held._makes_room else ", or give the branch an `overflow` policy"
         if reason == "context_full" and self._held.context.model_info.max_positions == len(self._held):
             raise PositionsExhausted(
@@ -164,6 +202,26 @@ class Reply:
             )
         if reason == "cancelled":
             raise BranchClosed("the branch was closed in an agent's turn; close it after the turn")
+
+
+class EndOfCalls(Exception):
+    """The message ends behind so many of its calls."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(calls)
+        self.calls = calls
+
+
+class _AtTimes(Container[int]):
+    """These tokens, and now and then any."""
+
+    def __init__(self, tokens: Container[int]) -> None:
+        self._tokens = tokens
+        self._asked = 0
+
+    def __contains__(self, token: object) -> bool:
+        self._asked += 1
+        return self._asked % _LOOKED_AT == 0 or token in self._tokens
 
 
 def _text_of(deltas: Iterable[Delta]) -> str:

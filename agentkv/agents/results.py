@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -10,6 +11,10 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 if TYPE_CHECKING:
     from .._tokenizer import Tokenizer
     from .tool import OnLong
+
+
+ERROR = '{"error": '
+"""How the text of an error begins."""
 
 
 class TooLong(Exception):
@@ -21,7 +26,10 @@ def text_of_result(result: object) -> str:
     if isinstance(result, str):
         return _spellable(result)
     try:
-        plain = to_jsonable_python(result)
+        plain = to_jsonable_python(result, fallback=_plain)
+    except UnicodeDecodeError as error:
+        what = f"the tool returned a {type(result).__name__} with bytes that are no text"
+        raise TypeError(f"{what}; return what they say, or where they are") from error
     except PydanticSerializationError as error:
         raise TypeError(f"the tool returned a {type(result).__name__}, which has no JSON form") from error
     except ValueError as error:
@@ -53,6 +61,15 @@ def bounded(text: str, most: int, on_long: OnLong, tokenizer: Tokenizer) -> str:
             return cut
         kept -= over
     return ""
+
+
+def _plain(value: object) -> object:
+    """Arrays and their numbers, ranges, views of dicts."""
+    if callable(as_list := getattr(value, "tolist", None)):
+        return as_list()
+    if isinstance(value, Collection):
+        return list(value)
+    raise PydanticSerializationError("it has no JSON form")
 
 
 def _spellable(text: str) -> str:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 
-from .._errors import LimitReached, OutputInvalid
+from .._errors import OutputInvalid, RepeatedCall
 from .awaiting import awaited
 from .calling import Call
 from .calls import CallRequest
 from .events import Retried, RolledBack
-from .reply import Reply
+from .reply import EndOfCalls, Reply
+from .steering import checked_choice
 from .step import Step
 from .together import Together
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from .._branch import Branch
+    from .steering import Held
     from .turn import Turn
 
 Out = TypeVar("Out")
@@ -36,10 +38,12 @@ class Round(Generic[Out]):
         self._held = held
         self._start = len(held)
         self._conversation = held._history.conversation
-        self._context = replace(turn.desk.context, _asked_at=self._start)
+        ended = tuple(call.finished for call in turn.calls)
+        self._context = replace(turn.desk.context, calls=ended, _asked_at=self._start)
         self._desk = replace(turn.desk, context=self._context)
         self._calls: list[Call] = []  # of the message
         self._begun: set[Call] = set()
+        self._is_over = False  # the final tool was called
         self._calls_are_open = False  # the message that makes them is whole, and no result has entered
 
     async def run(self) -> Step[Out]:
@@ -49,12 +53,11 @@ class Round(Generic[Out]):
         """
         most = self._agent.max_rounds
         if self._turn.rounds == most:
-            raise LimitReached(
-                f"the turn made calls in all of its {most} rounds; pass a larger max_rounds to the agent", "max_rounds"
-            )
+            raise self._turn.limit(f"the turn made calls in all of its {most} rounds", "max_rounds")
         self._turn.rounds += 1
         if self._agent.before_round is not None:
             await awaited(self._agent.before_round(self._context))
+        self._desk = replace(self._desk, held=await self._steered())
         try:
             return await self._answered()
         except BaseException as error:
@@ -70,8 +73,11 @@ class Round(Generic[Out]):
             if self._calls:
                 await self._enter_results()
                 records = tuple(call.finished for call in self._calls)
-                return Step(reply.message.content, reply.message.reasoning, records, reply.generation)
+                self._check_repeats()
+                output = self._turn.steering.answer(records)
+                return Step(reply.message.content, reply.message.reasoning, records, reply.generation, output)
             try:
+                self._check_called(reply.message.content)
                 output = self._agent.answers.read(
                     reply.message.content, self._held._home.format, bool(self._desk.tools)
                 )
@@ -86,26 +92,47 @@ class Round(Generic[Out]):
     async def _reply(self, attempt: int) -> Reply:
         """The model's message, once all of its calls have ended."""
         async with Together() as group:
-            reply = Reply(self._turn, self._held, attempt)
-            await reply.read(lambda call: self._written(call, group))
+            reply = Reply(self._turn, self._held, self._desk.held, attempt)
+            await reply.read(lambda call, whole: self._written(call, whole, group))
             self._calls_are_open = bool(self._calls)
             for call in self._calls:
                 self._begin(call, group)
         return reply
 
-    def _written(self, parsed: ParsedCall, group: TaskGroup) -> None:
-        """A call is complete, or never will be. Those that may begin early begin here."""
+    def _written(self, parsed: ParsedCall, whole: bool, group: TaskGroup) -> None:
+        """A call is complete, or never will be; the message may be `whole` by then. Those that may begin early do.
+
+        Raises LimitReached where it is one too many for the turn; EndOfCalls where the message, which is not whole, has
+        made it, or where it ends the turn.
+        """
+        if not whole and self._turn.repeats.has_now(parsed):
+            raise EndOfCalls(len(self._calls))
         most = self._agent.max_calls
         if most is not None and len(self._turn.calls) == most:
-            raise LimitReached(
-                f"the turn makes more than {most} calls; pass a larger max_calls to the agent", "max_calls"
-            )
+            raise self._turn.limit(f"the turn makes more than {most} calls", "max_calls")
         name = self._conversation.call_id(len(self._calls))  # as `Branch.messages` calls it
-        call = Call(self._desk, CallRequest(name, parsed.name, parsed.arguments or {}, parsed.error))
+        request = CallRequest(
+            name, parsed.name, parsed.arguments or {}, parsed.error or self._one_too_many(), parsed.rescued
+        )
+        call = Call(self._desk, request, self._turn.repeats.why_not(request))
+        self._turn.repeats.write(call)
         self._calls.append(call)
         self._turn.calls.append(call)
         if call.begins_early:
             self._begin(call, group)
+        if self._turn.steering.is_final(request, self._desk.held):
+            self._is_over = True
+            if not whole:
+                raise EndOfCalls(len(self._calls))
+
+    def _one_too_many(self) -> str | None:
+        """Why a message that no grammar held may not make one more call."""
+        most = self._agent.max_calls_per_message
+        if self._is_over:
+            return f"the turn ends with {self._turn.steering.final_tool}; nothing is called behind it"
+        if len(self._calls) >= most:
+            return f"a message may make {most} calls; make this one in another message"
+        return None
 
     def _begin(self, call: Call, group: TaskGroup) -> None:
         if call not in self._begun:
@@ -124,6 +151,29 @@ class Round(Generic[Out]):
         await self._held.extend(
             [{"role": "tool", "name": r.name, "tool_call_id": r.id, "content": r.content} for r in records]
         )
+
+    async def _steered(self) -> Held:
+        """What the message is held to."""
+        given = self._turn.steering.tool_choice
+        if callable(given):
+            given = checked_choice(await awaited(given(self._context)), self._desk.tools)
+        return self._turn.held(given)
+
+    def _check_repeats(self) -> None:
+        """Raises RepeatedCall where the model does not heed what it was told of a call that it makes again."""
+        name, times = self._turn.repeats.end_message()
+        if times > self._agent.max_repeats:
+            raise self._turn.limit(
+                f"the turn made the same call of {name} in {times + 1} messages one after another",
+                "max_repeats",
+                "say in the instructions what is to follow, or give the tool repeatable=True",
+                RepeatedCall,
+            )
+
+    def _check_called(self, text: str) -> None:
+        """Raises OutputInvalid for a message without a call where one was asked for, and no grammar held it."""
+        if self._desk.held.must_call:
+            raise OutputInvalid("the message makes no call, but it must", text)
 
     async def _ask_again(self, why: str, attempt: int) -> None:
         await self._desk.tell(Retried("output", why, attempt))

@@ -45,6 +45,11 @@ class Run(Generic[Out]):
     _output: Out | Missing = field(default=MISSING)
 
     @property
+    def rescued(self) -> int:
+        """Calls that were written otherwise than the model's format has them, and read all the same."""
+        return sum(call.rescued is not None for call in self.calls)
+
+    @property
     def output(self) -> Out:
         """What the agent was asked for: the text, or a value of the type that it was given as `output`.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from .._branch import Branch
     from .agent import Agent
-    from .calls import CallRequest
+    from .calls import CallRecord, CallRequest
     from .events import ApprovalAsked
 
 DepsT_co = TypeVar("DepsT_co", covariant=True)
@@ -25,6 +25,7 @@ class RunContext(Generic[DepsT_co]):
         agent: whose turn it is.
         call: the call: id, name, arguments; None for a hook.
         attempt: 1 for the first attempt at this call; `retries` count on.
+        calls: of the turn, those that had ended before the message that is written now.
     """
 
     deps: DepsT_co
@@ -32,5 +33,6 @@ class RunContext(Generic[DepsT_co]):
     agent: Agent[Any, Any]
     call: CallRequest | None = None
     attempt: int = 1
+    calls: tuple[CallRecord, ...] = ()
     _asked_at: int = field(default=0, repr=False)  # length of the branch before the message that calls
     _ask: Callable[[ApprovalAsked], Awaitable[str | None]] | None = field(default=None, repr=False)  # a person

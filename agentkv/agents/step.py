@@ -32,8 +32,8 @@ class Step(Generic[Out]):
 
     @property
     def done(self) -> bool:
-        """Did the message make no calls, so that it is the answer?"""
-        return not self.calls
+        """Is it the answer: a message that made no calls, or a call of the agent's final tool?"""
+        return self._output is not MISSING
 
     @property
     def output(self) -> Out:

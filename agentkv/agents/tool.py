@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from .._errors import AgentKVError, InvalidInput
@@ -14,6 +15,7 @@ from .._inputs import checked_bool, checked_count, text_of
 from .._shown import shown
 from .parameters import Parameters, described
 from .run_context import RunContext
+from .schema_check import SchemaCheck
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -21,9 +23,13 @@ R = TypeVar("R")
 Deps = TypeVar("Deps")
 Deps_contra = TypeVar("Deps_contra", contravariant=True)
 
+Check = Callable[[Mapping[str, Any]], dict[str, Any]]
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-_OPTIONS = frozenset(["timeout", "retries", "backoff", "approve", "early", "max_result_tokens", "on_long", "on_error"])
+_OPTIONS = frozenset(
+    ["timeout", "retries", "backoff", "approve", "early", "repeatable", "max_result_tokens", "on_long", "on_error"]
+)
 
 OnError = Literal["tell", "raise"]
 OnLong = Literal["cut", "refuse"]
@@ -38,7 +44,10 @@ class Tool(Generic[Deps_contra, P, R_co]):
     """A function that a model may call. Made by `kv.tool`; calling it calls the function.
 
     A tool whose schema comes from elsewhere is made directly: `Tool(name, description, schema, function)`. Its function
-    gets the arguments by name, unchecked beyond what the call's grammar holds them to.
+    gets the arguments by name, once they were checked against the schema.
+
+    Calls are held to `parameters` by a grammar, as far as one can hold them. What it cannot, such as `uniqueItems`, is
+    found by the check, and the model reads what was wrong.
 
     Attributes:
         name: what the model calls it; 1 to 64 letters, digits, `_`, `.` or `-`.
@@ -50,10 +59,13 @@ class Tool(Generic[Deps_contra, P, R_co]):
         backoff: seconds before the first of those, doubled for each one after it.
         approve: does a person decide on each call?
         early: may a call begin while the model still writes its message? Never where a person decides.
+        repeatable: may it give something else when it is called again with the same arguments, though nothing else
+            was called since? A turn runs such a call once otherwise, see `Agent.max_repeats`.
         max_result_tokens: most tokens of a result; None for any number.
         on_long: what becomes of a result that is longer: "cut", with a mark, or "refuse", which the model reads.
         on_error: what becomes of an exception: "tell" the model, or "raise" ToolFailed, which ends the turn.
-        check: makes the function's arguments of the model's; raises InvalidArguments.
+        check: makes the function's arguments of the model's, and raises where it takes none of them; None for a check
+            against `parameters`.
         takes_context: does the function take a RunContext before its arguments?
     """
 
@@ -67,10 +79,11 @@ class Tool(Generic[Deps_contra, P, R_co]):
     backoff: float = 0.1
     approve: bool = False
     early: bool = True
+    repeatable: bool = False
     max_result_tokens: int | None = None
     on_long: OnLong = "cut"
     on_error: OnError = "tell"
-    check: Callable[[Mapping[str, Any]], dict[str, Any]] = field(default=dict, repr=False)
+    check: Check | None = field(default=None, repr=False)
     takes_context: bool = False
 
     def __post_init__(self) -> None:
@@ -99,6 +112,7 @@ class Tool(Generic[Deps_contra, P, R_co]):
             checked_count(self.max_result_tokens, f"max_result_tokens {what}", 1)
         checked_bool(self.approve, f"approve {what}")
         checked_bool(self.early, f"early {what}")
+        checked_bool(self.repeatable, f"repeatable {what}")
         for value, name, known in (
             (self.on_long, "on_long", ("cut", "refuse")),
             (self.on_error, "on_error", ("tell", "raise")),
@@ -106,11 +120,20 @@ class Tool(Generic[Deps_contra, P, R_co]):
             if value not in known:
                 raise InvalidInput(f"{name} {what} is {shown(value)}, but it must be one of {', '.join(known)}")
 
+    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What the function gets for a model's arguments. Raises InvalidArguments, or what a `check` raises."""
+        return (self.check or self._schema_check)(arguments)
+
+    @cached_property
+    def _schema_check(self) -> Check:
+        return SchemaCheck(self.name, self.parameters)
+
     @property
     def definition(self) -> dict[str, Any]:
         """The tool in the form that chat templates and tool-calling APIs share."""
         parameters = dict(self.parameters)
-        parameters.setdefault("properties", {})  # which many templates read, and some schemas leave out
+        if not isinstance(parameters.get("properties"), Mapping):  # many templates go through them
+            parameters["properties"] = {}
         function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
@@ -154,6 +177,7 @@ def tool(
     backoff: float = 0.1,
     approve: bool = False,
     early: bool = True,
+    repeatable: bool = False,
     max_result_tokens: int | None = None,
     on_long: OnLong = "cut",
     on_error: OnError = "tell",

@@ -54,7 +54,7 @@ def warn_of_untold(branch: Branch, names: Iterable[str]) -> None:
     """Logs which tools of an agent a branch's messages do not tell its model of: it will hardly call them."""
     told = told_tools(branch)
     untold = [name for name in names if name not in told]
-    if untold and branch._history.conversation.entries:
+    if untold and branch._history.conversation.begun:
         log.warning("the branch does not tell the model of all tools of its agent", branch=branch.id, untold=untold)
 
 

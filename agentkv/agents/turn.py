@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -17,8 +18,11 @@ from .._hold import Hold
 from .._shown import said
 from .calling import Call, Desk
 from .events import Finished, RolledBack
+from .repeats import Repeats
+from .results import ERROR
 from .round import Round
 from .run import MISSING, Run
+from .steering import Held, Steering
 from .step import Step
 
 if TYPE_CHECKING:
@@ -36,7 +40,11 @@ class Turn(Generic[Out]):
 
     Attributes:
         agent: whose turn it is.
+        steering: what its messages are held to.
+        tools: that the model was told of.
+        definitions: of these.
         desk: what its calls share.
+        repeats: knows which calls are made again.
         calls: those that the model wrote, in its order.
         rounds: messages that were begun.
         generated: tokens that were generated, those that were rolled back included.
@@ -46,8 +54,12 @@ class Turn(Generic[Out]):
         failed: what was done when something ended the turn early; nothing otherwise.
     """
 
-    def __init__(self, agent: Agent[Any, Out], branch: Branch, desk: Desk) -> None:
+    def __init__(self, agent: Agent[Any, Out], branch: Branch, desk: Desk, steering: Steering) -> None:
         self.agent = agent
+        self.steering = steering
+        self.tools = tuple(desk.tools.values())
+        self.definitions = [tool.definition for tool in self.tools]
+        self.repeats = Repeats()
         self._observers = branch._loop.observers
         self.desk = replace(desk, observe=partial(self._observers.turn_told, self))
         self.calls: list[Call] = []
@@ -60,6 +72,7 @@ class Turn(Generic[Out]):
         self._branch = branch
         self._began = anyio.current_time()
         self._start = 0  # messages of the branch before the turn
+        self._done_before: list[str] = []  # tools that were called since the question, in turns that ended early
         self._hold: Hold | None = None
 
     async def run(self, prompt: Prompt | None, keep: bool) -> Run[Out]:
@@ -67,7 +80,7 @@ class Turn(Generic[Out]):
 
         async def rounds(held: Branch) -> Run[Out]:
             if prompt is None:
-                _check_asked(held)
+                self._go_on(held)
             else:
                 await held.extend(prompt)
             while True:
@@ -81,10 +94,33 @@ class Turn(Generic[Out]):
         """One round. Whatever ends it early leaves the branch where it was, unless it is to `keep`."""
 
         async def one(held: Branch) -> Step[Out]:
-            _check_asked(held)
+            self._go_on(held)
             return await Round(self, held).run()
 
         return await self._transaction(one, keep)
+
+    def held(self, choice: str) -> Held:
+        """What the next message is held to, where `choice` is what the turn's `tool_choice` says."""
+        done = [call.finished.name for call in self.calls if call.finished.status == "done"]
+        last = self.repeats.stuck or self.rounds == self.agent.max_rounds
+        return self.steering.next(choice, [*self._done_before, *done], bool(self.calls), last)
+
+    def limit(self, what: str, limit: str, advice: str = "", kind: type[LimitReached] = LimitReached) -> LimitReached:
+        """The error for a limit, which says what the turn did."""
+        called = Counter(call.request.name for call in self.calls)
+        calls = ", ".join(f"{name} {count}x" for name, count in called.items()) or "none"
+        rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
+        told = f"{rounds}, {self.generated} tokens, calls: {calls}"
+        return kind(f"{what} ({told}); {advice or f'pass a larger {limit} to the agent'}", limit)
+
+    def _go_on(self, held: Branch) -> None:
+        """The branch holds the question, and may hold calls of turns that ended early. Raises InvalidInput."""
+        _check_asked(held)
+        for message in reversed(held.messages):
+            if message.role == "user":
+                break
+            if message.role == "tool" and message.name is not None and not message.content.startswith(ERROR):
+                self._done_before.insert(0, message.name)
 
     async def _transaction(
         self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None = None
@@ -124,8 +160,8 @@ class Turn(Generic[Out]):
         seconds = self.agent.max_seconds
         with move_on_after(seconds):
             return await work
-        raise LimitReached(
-            f"the turn took longer than {seconds:g} s; pass a larger max_seconds, or ask for less", "max_seconds"
+        raise self.limit(
+            f"the turn took longer than {seconds:g} s", "max_seconds", "pass a larger max_seconds, or ask for less"
         )
 
     def _so_far(self, held: Branch, output: Any = MISSING) -> Run[Out]:
@@ -143,9 +179,8 @@ class Turn(Generic[Out]):
 def _check_asked(held: Branch) -> None:
     """Raises InvalidInput for a branch that ends with its instructions: no template has the model speak there."""
     conversation = held._history.conversation
-    if conversation.entries and not conversation.opened and len(held) <= conversation.end:
-        role = conversation.entries[-1].message["role"]
-        raise InvalidInput(
-            f"the branch ends with a message of the {role}, which asks nothing; pass a prompt, or extend the branch by "
-            "a user's message first"
-        )
+    if conversation.begun and not conversation.opened and len(held) <= conversation.end:
+        role = conversation.entries[-1].message["role"] if conversation.entries else None
+        ends = f"ends with a message of the {role}, which asks nothing" if role else "holds no question"
+        raise InvalidInput(f"the branch {ends}; pass a prompt, or extend the branch by a user's message first")
+    held._check_started("an agent's turn")

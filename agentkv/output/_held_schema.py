@@ -11,7 +11,21 @@ from ._subschemas import subschemas
 FORMATS = frozenset(["date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"])
 
 
-class HeldSchema(GenerateJsonSchema):
+class PlainSchema(GenerateJsonSchema):
+    """With one spelling for each value, where pydantic takes several."""
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        """A number; the string that pydantic would take as well may hold anything."""
+        number: JsonSchemaValue = super().decimal_schema(schema)["anyOf"][0]
+        return number
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        """Any of the choices: their tags tell them apart, which llguidance does not see in all of them."""
+        made = super().tagged_union_schema(schema)
+        return {"anyOf": made["oneOf"]}
+
+
+class HeldSchema(PlainSchema):
     """What these schemas leave out, pydantic finds when it validates the value."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
@@ -26,11 +40,6 @@ class HeldSchema(GenerateJsonSchema):
                 inner.pop("format", None)
         return made
 
-    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
-        """A number; the string that pydantic would take as well may hold anything."""
-        number: JsonSchemaValue = super().decimal_schema(schema)["anyOf"][0]
-        return number
-
     def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
         """An array; what it has twice, the set has once."""
         return _without("uniqueItems", super().set_schema(schema))
@@ -38,11 +47,6 @@ class HeldSchema(GenerateJsonSchema):
     def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
         """As `set_schema`."""
         return _without("uniqueItems", super().frozenset_schema(schema))
-
-    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        """Any of the choices: their tags tell them apart, which llguidance does not see in all of them."""
-        made = super().tagged_union_schema(schema)
-        return {"anyOf": made["oneOf"]}
 
 
 def _without(key: str, schema: JsonSchemaValue) -> JsonSchemaValue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalItems", "additionalProperties")
 
@@ -22,6 +22,6 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
         for key in _LISTS:
             if isinstance(schema.get(key), list):
                 pending += schema[key]
-        for key in _MAPS:
+        for key in MAPS:
             if isinstance(schema.get(key), dict):
                 pending += schema[key].values()

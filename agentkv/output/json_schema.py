@@ -37,14 +37,7 @@ class JsonSchema(GrammarSource[Any]):
 
     def __init__(self, schema: Mapping[str, Any] | bool) -> None:
         object.__setattr__(self, "text", _json_of(schema))
-        schema = self.schema
-        fault = (
-            repeatable_keys(schema)
-            or inexact_number(schema)
-            or refused_keyword(self.grammar)
-            or unwritable_text(schema)
-            or endless_reference(schema)  # last: it takes for granted that the schema is one
-        )
+        fault = unheld(self.schema)
         if fault:
             raise InvalidInput(f"a grammar cannot hold this schema: {fault}; take that out, and check it afterwards")
 
@@ -73,6 +66,17 @@ class JsonSchema(GrammarSource[Any]):
 def grammar_of(schema: dict[str, Any]) -> str:
     """A schema as llguidance takes it, in our style unless it has an `x-guidance` of its own."""
     return json.dumps({"grammars": [{"json_schema": styled(schema, json_style(schema))}]})
+
+
+def unheld(schema: dict[str, Any]) -> str | None:
+    """What a grammar cannot hold of a schema, by its keyword; None where it holds all of it."""
+    return (
+        repeatable_keys(schema)
+        or inexact_number(schema)
+        or refused_keyword(grammar_of(schema))
+        or unwritable_text(schema)
+        or endless_reference(schema)  # last: it takes for granted that the schema is one
+    )
 
 
 def styled(schema: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

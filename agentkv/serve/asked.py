@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.spelling import MOST_CALLS
 
 from .._sampling import Sampling
 from ..output import Grammar, JsonSchema
@@ -71,9 +72,8 @@ class Asked:
         if not tools and (self.schema is None or form.thinking is None):
             return str if self.schema is None else JsonSchema(self.schema)
         try:
-            return Grammar(
-                form.grammar(tools, output=self.schema, choice=self.choice, parallel=self.parallel, prefix=prefix)
-            )
+            most = MOST_CALLS if self.parallel else 1
+            return Grammar(form.grammar(tools, output=self.schema, choice=self.choice, most_calls=most, prefix=prefix))
         except FormatError as error:
             raise Refused("invalid", advised(str(error)), param="tools") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class Choices:
-    """The branches of a request's choices, for the length of a block: the prompt's own, and forks of it."""
+    """The branches of a request's choices, for the length of a block: the prompt's own, and forks of it. No two have a
+    call of the same id."""
 
     def __init__(self, server: Server, branch: Branch, seed: int | None, count: int) -> None:
         self._server = server
@@ -25,8 +27,10 @@ class Choices:
         try:
             if self._count > 1:
                 forks = await self._server.with_room(lambda: self._branch.fork(self._count - 1))
-                for fork in forks:
+                for index, fork in enumerate(forks, 1):
                     self._stack.callback(fork.close)
+                    said = fork._history.conversation
+                    fork._history.converse(replace(said, calls_of=f"{said.calls_of} choice {index}"))
                 branches += forks
             if self._seed is not None:  # the same request draws the same tokens again
                 for index, branch in enumerate(branches):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..output._loosened import loosened
+from ..output._held_tools import held_tools
 from .asked import Asked
 from .ignored import Ignored
 
@@ -27,8 +27,18 @@ def fitted(asked: Asked, form: Format, ignored: Ignored) -> Asked:
         asked,
         messages=_without_headers(asked.messages, ignored),
         template=template,
-        grammar_tools=[_loose(tool, ignored) for tool in asked.tools],
+        grammar_tools=_held(asked, form, ignored),
     )
+
+
+def _held(asked: Asked, form: Format, ignored: Ignored) -> Sequence[Mapping[str, Any]]:
+    """The tools as a grammar can hold their calls. The model is shown them as they were."""
+
+    def note(tool: str, keywords: Sequence[str]) -> None:
+        what = f"no grammar holds {', '.join(keywords)}; calls are held to the rest, and nobody checks them here"
+        ignored.note("schemas of tools", what, tool)
+
+    return held_tools(form, asked.tools, note) if asked.choice != "none" else asked.tools
 
 
 def without_header(text: str, ignored: Ignored) -> str:
@@ -69,14 +79,3 @@ def _reasoning(asked: Asked, form: Format, ignored: Ignored) -> Mapping[str, Any
         return asked.reasoning
     ignored.leave_out("reasoning_effort", "the model does not reason")
     return {}
-
-
-def _loose(tool: Mapping[str, Any], ignored: Ignored) -> Mapping[str, Any]:
-    """A tool whose calls a grammar can hold. The model is shown it as it was."""
-    function = tool["function"]
-    parameters, dropped = loosened({"additionalProperties": False, **function["parameters"]})
-    for keyword in dropped:
-        ignored.note(
-            f"schemas of tools: {keyword}", "no grammar holds it; calls are held to the rest", function["name"]
-        )
-    return {**tool, "function": {**function, "parameters": parameters}} if dropped else tool

@@ -191,6 +191,7 @@ class _Reply:
     def _written(self, generation: Generation) -> Written:
         _, stopped_by = self._before_stop(generation)
         parsed = self._parser.finish()
+        self._branch._home.habits.saw(parsed.calls)
         return Written(self._message(parsed), generation, self._told, stopped_by)
 
     def _message(self, parsed: ParsedMessage) -> Message:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from .._generating import How
     from .._generation import Generation
+    from .._inputs import Prompt
     from ..agents.agent import Agent
+    from ..agents.options import How as TurnHow
     from ..agents.run import Run
     from ..output import Constraint
     from ..output.grammar import GrammarSource
@@ -83,9 +85,11 @@ class SyncBranch:
         """As `Branch.adopt`."""
         self._loop.wait(self.awaited.adopt(other.awaited))
 
-    def run(self, agent: Agent[Any, Out], *args: Any, **options: Any) -> Run[Out]:
+    def run(
+        self, agent: Agent[Any, Out], prompt: Prompt | None = None, *, deps: Any = None, **how: Unpack[TurnHow]
+    ) -> Run[Out]:
         """A turn of an agent: as `agent.run(branch, ...)`."""
-        return self._loop.wait(agent.run(self.awaited, *args, **options))
+        return self._loop.wait(agent.run(self.awaited, prompt, deps=deps, **how))
 
     def mark(self, name: str | None = None) -> Mark:
         """As `Branch.mark`."""

@@ -50,6 +50,7 @@ async def talking(how: How) -> None:
         tools=on,
         sampling=sampling,
         max_tokens=how.max_tokens,
+        max_message_tokens=how.max_tokens,
         speculative=PromptLookup() if how.speculates else None,
     )
     room = ForgetsAloud(stdout if stdout.is_terminal else stderr)

@@ -63,13 +63,14 @@ class ChatTemplate:
         the template makes of the content as it is, with one exception: where a control token is spelled in it and the
         template cannot be followed, the template sees another character in its place.
 
-        `check` sees the text before it is worked on, and may raise.
+        `check` sees the text before it is worked on, and may raise. Most templates want None where there are no tools,
+        some an empty list.
 
         Raises TokenizerError with the template's own words when it refuses, TemplateTimeout after `seconds`.
         """
         given = {
             "messages": [dict(message) for message in messages],
-            "tools": [dict(tool) for tool in tools] if tools else None,
+            "tools": None if tools is None else [dict(tool) for tool in tools],
             "documents": variables.get("documents"),
         }
         now = datetime.now()

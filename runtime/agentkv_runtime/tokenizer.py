@@ -189,7 +189,7 @@ class Tokenizer:
         """Ids of a conversation under the model's chat template. `variables` go to the template, such as
         `enable_thinking=False`. Only the template itself writes control tokens: those that messages, tools or documents
         spell out are text. Raises TokenizerError when there is no template or it refuses the messages."""
-        return self.encode_rendered(self.render(messages, tools, add_generation_prompt, variables))
+        return self.encode_rendered(self.render(messages, tools or None, add_generation_prompt, variables))
 
     def render_chat(
         self,
@@ -199,7 +199,7 @@ class Tokenizer:
         **variables: Any,
     ) -> str:
         """The text that `apply_chat` encodes."""
-        return self.render(messages, tools, add_generation_prompt, variables).text
+        return self.render(messages, tools or None, add_generation_prompt, variables).text
 
     def render(
         self,

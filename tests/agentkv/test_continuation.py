@@ -48,8 +48,8 @@ class Log:
 
     def __init__(self, tokenizer: Tokenizer, tools: Any = None) -> None:
         self.tokenizer = tokenizer
-        self.chat = Chat(tokenizer)
         self.reader = ReplyReader(tokenizer, lambda: find_format(tokenizer))
+        self.chat = Chat(tokenizer, lambda: find_format(tokenizer))
         self.tokens = array("i")
         self.conversation = Conversation(tools=tools)
 

@@ -30,7 +30,7 @@ def stock() -> kv.Tool[Any, ..., Any]:
 
 async def bare(agent: kv.Agent[Any, str], branch: kv.Branch) -> None:
     """The same turn by hand, under the same grammar."""
-    held = agent.answers.constraint(branch._home.format, [tool.definition for tool in agent.tools])
+    held = agent.answers.constraint(branch._home.format, agent.tools)
     await branch.extend([{"role": "user", "content": QUESTION}])
     await branch.generate(max_tokens=200, output=held)
     await branch.extend([{"role": "tool", "content": '{"count": 152, "price": 57}'}])

@@ -28,6 +28,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import anyio
 import typer
@@ -140,8 +141,12 @@ class Reader:
                 BODIES[ENDPOINTS[method_and_path]].model_validate(body)
             elif name not in CLIENTS:
                 assert name == "agentkv", f"{block.where}: {command}"
-                known = typer.main.get_command(app).commands[words[0]].params  # type: ignore[attr-defined]
-                options = {option for parameter in known for option in parameter.opts}
+                called: Any = typer.main.get_command(app)
+                for word in words:
+                    if word not in getattr(called, "commands", ()):
+                        break
+                    called = called.commands[word]
+                options = {option for parameter in called.params for option in parameter.opts}
                 given = {word for word in words if word.startswith("--")}
                 assert given <= options, f"{block.where}: {given - options}"
 

@@ -69,6 +69,19 @@ async def test_ids_are_those_of_the_conversation_and_of_no_other() -> None:
     assert {*found[0]}.isdisjoint(call[0] for call in other.calls)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_choices_of_one_prompt_have_ids_of_their_own(stream: bool) -> None:
+    async with kv.testing.replies(lambda _: CALLS, capacity=8192, threads=1) as ctx, serving_of(ctx) as served:
+        asked: Any = {"model": "nano", "messages": [AGAIN], "tools": [WEATHER], "n": 3, "max_tokens": 200}
+        made = await served.openai.chat.completions.create(**asked, stream=stream)
+        if stream:
+            choices = [choice for chunk in [chunk async for chunk in made] for choice in chunk.choices]
+            calls = [call for choice in choices for call in choice.delta.tool_calls or () if call.id]
+        else:
+            calls = [call for choice in made.choices for call in choice.message.tool_calls]
+        assert len(calls) == len({call.id for call in calls}) == 6
+
+
 async def test_results_of_a_conversation_that_waits_may_have_ids_of_another_maker() -> None:
     async with kv.testing.replies(lambda _: CALLS, capacity=8192, threads=1) as ctx, serving_of(ctx) as served:
         first = await ask(served, "chat", False, [AGAIN], tools=[WEATHER], max_tokens=200)

@@ -75,7 +75,7 @@ TAKEN = [
     Row("Claude Code", MESSAGES, {"messages": [text(cache_control={"type": "ephemeral", "scope": "global"})]}, "scope"),
     Row("Claude Code", MESSAGES, {"messages": [text(cache_control={"type": "ephemeral", "ttl": "1d"})]}, "ttl"),
     Row("Claude Code", MESSAGES, {"messages": [text(citations=[1])]}, "citations", "citations"),
-    Row("Claude Code", MESSAGES, {"tools": [{"name": "task", "input_schema": TASK}]}, "propertyNames", "propertyNames"),
+    Row("Claude Code", MESSAGES, {"tools": [{"name": "t", "input_schema": TASK}]}, "propertyN", "schemas of tools"),
     Row("Claude Code", MESSAGES, {"tools": [WEATHER, {"type": "web_search_1", "name": "s", "max_uses": 3}]}, "tools.1"),
     Row("Claude Code", MESSAGES, {"tools": [{**WEATHER, "defer_loading": True}]}, "defer", "tools.*.defer_loading"),
     Row("OpenCode", MESSAGES, {"mcp_servers": [], "container": None, "stop_sequences": None}, "mcp_servers"),
@@ -126,6 +126,8 @@ TAKEN = [
     Row("any", BRANCHES, {"template": None, "tools": None, "messages": before(finish_reason="stop")["messages"]}, "m"),
     Row("any", TOKENS, {"max_tokens": 1.0, "tokens": [5.0, 6], "lora": None}, "tokens.0"),
     Row("any", TOKENIZE, {"add_special_tokens": None, "id": None}, "id"),
+    Row("any", MESSAGES, {"tools": [{"name": "f", "input_schema": {"required": [5]}}]}, "tools", "schemas of tools"),
+    Row("any", MESSAGES, {"tools": [{"name": "f", "input_schema": {"properties": None, "required": None}}]}, ""),
 ]  # fmt: skip
 
 REFUSED = [
@@ -154,7 +156,6 @@ REFUSED = [
     Row("any", MESSAGES, {"model": "other"}, "other"),
     Row("any", MESSAGES, {"tools": [{"type": "s_1", "name": "s"}], "tool_choice": {"type": "tool", "name": "s"}}, "t"),
     Row("any", MESSAGES, {"container": "c"}, "container"),
-    Row("any", MESSAGES, {"tools": [{"name": "f", "input_schema": {"required": [5]}}]}, "tools"),
     Row("any", TOKENS, {"tokens": []}, "tokens"),
     Row("any", TOKENS, {"tokens": [5.5]}, "tokens.0"),
 ]
@@ -214,7 +215,7 @@ async def test_what_is_left_out_is_said_once(caplog: pytest.LogCaptureFixture) -
     assert "propertyNames" in said[1]
     assert "'task'" in said[1]
     assert _ignored(metrics, "messages.*.finish_reason") == 3
-    assert _ignored(metrics, "schemas of tools: propertyNames") == 3
+    assert _ignored(metrics, "schemas of tools") == 3
 
 
 async def test_a_header_line_that_changes_leaves_the_prefix_in_the_cache() -> None:

@@ -23,7 +23,6 @@ from ..._errors import InvalidInput
 from ..._log import log
 from ..._shown import shown
 from ...agents.tool import Tool
-from ...output import JsonSchema
 from .errors import ServerLost, ServerToolError
 from .results import result_of
 
@@ -138,7 +137,8 @@ class Connection:
                 answer = await client.call_tool(tool.name, arguments)
             return result_of(answer)
 
-        return Tool(name, tool.description or tool.title or "", _held(tool), call, timeout=self._timeout)
+        schema = {**tool.input_schema, "type": "object"}
+        return Tool(name, tool.description or tool.title or "", schema, call, timeout=self._timeout)
 
     async def _client(self) -> Client:
         """Of the session, which is opened where none is open."""
@@ -256,17 +256,6 @@ def _words(server: object) -> list[str]:
         return shlex.split(server) if isinstance(server, str) else []
     except ValueError:  # a quotation without its end
         return []
-
-
-def _held(tool: ServerTool) -> dict[str, Any]:
-    """The schema that calls are held to: any object, where a grammar cannot hold the server's."""
-    schema = {**tool.input_schema, "type": "object"}
-    try:
-        JsonSchema(schema)
-    except InvalidInput as error:
-        log.warning("calls of an MCP tool are not held to its schema", tool=tool.name, error=str(error))
-        return {"type": "object"}
-    return schema
 
 
 def _reason(error: BaseException) -> str:

@@ -190,8 +190,9 @@ class ChatRequest(Drawn):
 
 
 def definition_of(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A tool as chat templates take it: many read the properties of its parameters."""
-    schema = {"type": "object", "properties": {}, **(parameters or {})}
+    """A tool as chat templates take it: many read the properties of its parameters. What is null says nothing."""
+    said = {key: value for key, value in (parameters or {}).items() if value is not None}
+    schema = {"type": "object", "properties": {}, **said}
     check_properties(schema, f"the tool {name!r}")
     return {"type": "function", "function": {"name": name, "description": description or "", "parameters": schema}}
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.families import FAMILIES, Family
+from agentkv_runtime.formats.families.generic import GENERIC
+from agentkv_runtime.formats.families.plain import PLAIN
+from agentkv_runtime.formats.fenced import FENCED
 from agentkv_runtime.formats.format import Format
 from agentkv_runtime.formats.parser import REASONING
 from agentkv_runtime.formats.probe import CALLS, Call, definitions, reply_headers, reply_with_calls
-from agentkv_runtime.formats.spelling import NoCalls
 from agentkv_runtime.formats.template import ResponseTemplate, load_template
 
 if TYPE_CHECKING:
@@ -22,19 +25,29 @@ TEMPLATE = "response_template"
 """The format of a folder that has a response template of its own."""
 
 
-def find_format(tokenizer: Tokenizer, wanted: Format | Family | Mapping[str, Any] | str | None = None) -> Format:
+def find_format(
+    tokenizer: Tokenizer,
+    wanted: Format | Family | Mapping[str, Any] | str | None = None,
+    *,
+    rescue: bool = False,
+) -> Format:
     """The format of a model's output.
 
     Args:
         tokenizer: of the model.
         wanted: the name of a known format, a response template, a family or a format; None takes the folder's response
             template, or else what its chat template writes.
+        rescue: calls of known tools in another spelling are calls. A format of the caller's says so itself.
 
     Raises:
         FormatError: a name that is not known, or a malformed response template.
     """
     if isinstance(wanted, Format):
         return wanted
+    return replace(_found(tokenizer, wanted), rescue=rescue)
+
+
+def _found(tokenizer: Tokenizer, wanted: Family | Mapping[str, Any] | str | None) -> Format:
     if isinstance(wanted, Family):
         return _fitted(wanted, tokenizer)
     if isinstance(wanted, Mapping):
@@ -48,14 +61,17 @@ def find_format(tokenizer: Tokenizer, wanted: Format | Family | Mapping[str, Any
 
 
 def format_name(tokenizer: Tokenizer) -> str:
-    """The name of a model's format, "plain" where it is none that is known.
+    """The name of a model's format: "generic" where its chat template spells no calls that are known, "plain" where it
+    has no chat template.
 
     A conversation with calls is rendered: the format is the one that reads them and spells them most alike.
     """
     if tokenizer.response_template is not None:
         return TEMPLATE
     family = _family_of(tokenizer)
-    return family.name if family else "plain"
+    if family is not None:
+        return family.name
+    return GENERIC.name if reply_headers(tokenizer) else PLAIN.name
 
 
 def _fitted(family: Family, tokenizer: Tokenizer) -> Format:
@@ -101,4 +117,4 @@ def _read_by(template: ResponseTemplate, tokenizer: Tokenizer) -> Format:
     for family in [likely, *callers] if likely else callers:
         if _reads(template, family.spelling.written(CALLS[:1]), CALLS[:1]):
             return Format(TEMPLATE, template, family.spelling, thinking, tokenizer.added_ids, tokenizer.ends)
-    return Format(TEMPLATE, template, NoCalls(), thinking, tokenizer.added_ids, tokenizer.ends)
+    return Format(TEMPLATE, template, FENCED, thinking, tokenizer.added_ids, tokenizer.ends)

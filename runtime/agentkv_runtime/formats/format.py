@@ -8,11 +8,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from agentkv_runtime.errors import FormatError
+from agentkv_runtime.formats.answering import is_answer, with_answer
 from agentkv_runtime.formats.call_spelling import tool_of
+from agentkv_runtime.formats.dressed import DressedCalls
+from agentkv_runtime.formats.fenced import FENCED
 from agentkv_runtime.formats.lark import Lark
 from agentkv_runtime.formats.parsed import CallClosed, ParsedMessage
 from agentkv_runtime.formats.parser import MessageParser
-from agentkv_runtime.formats.spelling import NoCalls, Spelling, Wanted
+from agentkv_runtime.formats.spelling import MOST_CALLS, NoCalls, Spelling, Wanted
 from agentkv_runtime.formats.template import ResponseTemplate
 
 __all__ = ["Choice", "Format"]
@@ -36,6 +39,19 @@ class Format:
     """Ids of the tokenizer's added tokens, by what they spell."""
     ends: tuple[str, ...] = ()
     """What the tokens spell that end a generation: its text may come without them."""
+    rescue: bool = False
+    """Calls of known tools in another spelling are calls."""
+    steered: bool = False
+    """The model does not keep to the spelling: its calls are held to one that any model can write."""
+
+    @property
+    def writes_calls(self) -> bool:
+        """Is it known how the model writes calls?"""
+        return not isinstance(self.spelling, NoCalls)
+
+    def shown(self, tools: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """The tools that the model is told of: where each message is to be calls, answers are a tool, too."""
+        return with_answer(tools) if self.spelling is FENCED else tools
 
     def parser(self, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> MessageParser:
         """What reads one message.
@@ -44,7 +60,10 @@ class Format:
             prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
             tools: tool definitions; arguments that are written as bare text are cast to the types of their schemas.
         """
-        return MessageParser(self.template, prefix=prefix, tools=tools, ends=self.ends)
+        tools = self.shown(tools)
+        own = FENCED.dress if any(map(is_answer, tools)) else self.spelling.dress
+        dressed = DressedCalls(tools, own=own) if tools and (self.rescue or own) else None
+        return MessageParser(self.template, prefix=prefix, tools=tools, ends=self.ends, dressed=dressed)
 
     def parse(self, text: str, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> ParsedMessage:
         """The message of a whole output, special tokens included."""
@@ -76,7 +95,7 @@ class Format:
         *,
         output: Mapping[str, Any] | None = None,
         choice: Choice = "auto",
-        parallel: bool = True,
+        most_calls: int = MOST_CALLS,
         prefix: str = "",
     ) -> str:
         """A grammar for the next message, in llguidance's dialect of Lark.
@@ -88,17 +107,19 @@ class Format:
             definitions: of tools.
             output: the JSON schema of a message that makes no calls; None for free text.
             choice: "auto", "required" (the message is calls), "none", or the name of a tool, which is called once.
-            parallel: may there be several calls?
+            most_calls: so many calls may a message make.
             prefix: as `parser` takes it.
 
         Raises:
             FormatError: a tool that is not there, or calls in a format whose spelling is not known.
         """
-        known = {tool.name: tool for tool in map(tool_of, definitions)}
+        definitions = self.shown(definitions)
+        answers = any(map(is_answer, definitions))
+        known = {tool.name: tool for tool in map(tool_of, (d for d in definitions if not is_answer(d)))}
         if choice not in ("auto", "required", "none"):
             if choice not in known:
                 raise FormatError(f"choice is {choice!r}, but there is no such tool; there are {', '.join(known)}")
-            known, parallel = {choice: known[choice]}, False
+            known, most_calls = {choice: known[choice]}, 1
         tools = [] if choice == "none" else list(known.values())
         if choice == "required" and not tools:
             raise FormatError("calls are required, but there is no tool to call")
@@ -106,10 +127,12 @@ class Format:
             tools,
             text=choice in ("auto", "none"),
             output=output,
-            parallel=parallel,
+            most_calls=most_calls,
             thinking=self.thinking,
             in_reasoning=self.parser(prefix=prefix).in_reasoning,
+            answers=answers,
         )
         lark = Lark(self.tokens)
-        lark.rule("start", self.spelling.message(lark, wanted))
+        spelling = FENCED if self.steered or answers else self.spelling
+        lark.rule("start", spelling.message(lark, wanted))
         return str(lark)

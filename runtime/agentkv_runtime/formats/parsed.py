@@ -34,6 +34,8 @@ class ParsedCall:
     """The text between the call's markers."""
     error: str | None = None
     """Why it must not run: cut off, or nothing that the format allows."""
+    rescued: str | None = None
+    """The spelling it was written in, where that is not the format's: "json", "python", "tag" or a format's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentkv_runtime.formats.calls import CallReader, region_value
 from agentkv_runtime.formats.casts import schemas_of
-from agentkv_runtime.formats.parsed import Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
+from agentkv_runtime.formats.dressed import DressedCalls
+from agentkv_runtime.formats.parsed import (
+    ArgumentsDelta,
+    CallClosed,
+    CallOpened,
+    Delta,
+    ParsedCall,
+    ParsedMessage,
+    ReasoningDelta,
+    TextDelta,
+)
 from agentkv_runtime.formats.regions import Regions, Step
 from agentkv_runtime.formats.template import ResponseTemplate
 
@@ -26,6 +37,7 @@ class MessageParser:
         prefix: the prompt, or what it holds of the reply: templates often write its beginning, such as `<think>`.
         tools: tool definitions; arguments that the model writes as bare text are cast to the types of their schemas.
         ends: what the tokens spell that end a generation: where they close a call, the end of the text does, too.
+        dressed: reads calls in the content that are spelled otherwise than the template says; None leaves them there.
     """
 
     def __init__(
@@ -35,6 +47,7 @@ class MessageParser:
         prefix: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
         ends: Sequence[str] = (),
+        dressed: DressedCalls | None = None,
     ) -> None:
         self._template = template
         self._schemas = schemas_of(tools)
@@ -43,8 +56,12 @@ class MessageParser:
         self._calls: list[ParsedCall] = []
         self._reader: CallReader | None = None
         self._shown = _Shown()
+        self._dressed: DressedCalls | None = None  # what stands in the prompt is text
+        self._content: list[str] = []  # that is no call, where those are looked for
+        self._found = False  # some in another spelling
         self.deltas_of_prefix: list[Delta] = self.feed(template.reply_in(prefix))
         """What the prompt holds of the reply."""
+        self._dressed = dressed
 
     @property
     def in_reasoning(self) -> bool:
@@ -67,7 +84,7 @@ class MessageParser:
 
     def end(self) -> list[Delta]:
         """Says that the text has ended; the last deltas. Calls that were cut off are closed with an `error`."""
-        return [delta for step in self._regions.finish() for delta in self._deltas(step)]
+        return [*(delta for step in self._regions.finish() for delta in self._deltas(step)), *self._held_back()]
 
     def finish(self) -> ParsedMessage:
         """The message, once all text was read."""
@@ -75,6 +92,8 @@ class MessageParser:
         given = {**self._template.defaults, **self._fields}
         fields = {name: value for name, value in given.items() if name in self._template.defaults or not _empty(value)}
         content = _as_text(fields.pop("content", ""))
+        if self._found:
+            content = "".join(self._content).strip()
         reasoning = [_as_text(fields.pop(name)) for name in REASONING if name in fields]
         return ParsedMessage(content, "".join(reasoning[:1]), tuple(self._calls), fields)
 
@@ -85,10 +104,32 @@ class MessageParser:
             return
         kind = TextDelta if entry.name == "content" else ReasoningDelta if entry.name in REASONING else None
         shown = self._shown.text(step, again=entry.name in self._fields)
-        if kind and shown:
+        if kind is TextDelta:
+            yield from self._text(self._dressed.feed(shown) if self._dressed else shown)
+        elif kind and shown:
             yield kind(shown)
         if step.ended:
             self._set(step)
+
+    def _text(self, text: str) -> Iterator[Delta]:
+        """Content that is no call."""
+        self._content.append(text)
+        if text:
+            yield TextDelta(text)
+
+    def _held_back(self) -> Iterator[Delta]:
+        """What may have been calls, at the end of the message."""
+        if self._dressed is None:
+            return
+        held, read = self._dressed.held, self._dressed.end()
+        changed = read.text != held
+        self._found = self._found or changed
+        yield from self._text(read.text.rstrip() if changed else held)
+        for call in read.calls:
+            yield CallOpened(len(self._calls), call.name)
+            yield ArgumentsDelta(len(self._calls), json.dumps(call.arguments, ensure_ascii=False))
+            yield CallClosed(len(self._calls), call)
+            self._calls.append(call)
 
     def _call_deltas(self, step: Step) -> Iterator[Delta]:
         if self._reader is None:
@@ -96,9 +137,19 @@ class MessageParser:
             yield from self._reader.begin()
         yield from self._reader.feed(step.text)
         if step.ended:
-            yield from self._reader.end(closed=step.closed)
-            self._calls.extend(self._reader.closed)
+            yield from map(self._repaired, self._reader.end(closed=step.closed))
+            self._calls.extend(map(self._repaired_call, self._reader.closed))
             self._reader = None
+
+    def _repaired(self, delta: Delta) -> Delta:
+        return replace(delta, call=self._repaired_call(delta.call)) if isinstance(delta, CallClosed) else delta
+
+    def _repaired_call(self, call: ParsedCall) -> ParsedCall:
+        """A call between the template's markers that is written otherwise there, or whose end is missing."""
+        if call.error is None or self._dressed is None:
+            return call
+        read = self._dressed.read(call.raw)
+        return read.calls[0] if len(read.calls) == 1 and not read.text.strip() else call
 
     def _set(self, step: Step) -> None:
         entry, name = step.region.entry, step.region.entry.name

@@ -11,12 +11,15 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.call_spelling import CallSpelling, Tool
 from agentkv_runtime.formats.lark import Lark
 
-__all__ = ["Calls", "NoCalls", "Spelling", "Thinking", "Wanted", "WrittenCall"]
+__all__ = ["MOST_CALLS", "Calls", "NoCalls", "Spelling", "Thinking", "Wanted", "WrittenCall"]
 
 _UNKNOWN = (
     "how this model spells calls is not known. Name the format that it was trained on (call_format, on the command "
     "line --call-format), or give one of your own"
 )
+
+MOST_CALLS = 16
+"""Of one message, where nothing else is asked for: a model that may go on for ever does."""
 
 WrittenCall = tuple[str, Mapping[str, Any]]
 """A tool's name, and the arguments."""
@@ -34,12 +37,14 @@ class Wanted:
     """May it make no calls?"""
     output: Mapping[str, Any] | None = None
     """The JSON schema of a message that makes none; None for free text."""
-    parallel: bool = True
-    """May it make several?"""
+    most_calls: int = MOST_CALLS
+    """It may make so many."""
     thinking: Thinking = None
     """What is around the reasoning, for models that reason."""
     in_reasoning: bool = False
     """Has the prompt opened the reasoning?"""
+    answers: bool = False
+    """Is an answer written as a call, too?"""
 
 
 class Spelling(ABC):
@@ -49,6 +54,8 @@ class Spelling(ABC):
     """Where only a whole message can be calls: the pattern of how it begins."""
     several: bool = True
     """May a message make more than one call?"""
+    dress: str | None = None
+    """How the reader of any spelling calls this one; None where a template reads it."""
 
     @property
     def opener(self) -> str:
@@ -65,8 +72,8 @@ class Spelling(ABC):
         """Calls as the model writes them."""
 
     @abstractmethod
-    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:
-        """After `before`, which is the end of `opener`, one call, or several if `parallel`: an expression."""
+    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, most: int) -> str:
+        """After `before`, which is the end of `opener`, one call to `most` calls: an expression."""
 
     def write(self, content: str, calls: Sequence[WrittenCall], reasoning: str, thinking: Thinking) -> str:
         """A message. Raises FormatError for calls that it cannot have."""
@@ -86,12 +93,15 @@ class Spelling(ABC):
             if wanted.text and wanted.output is None and self.markers:
                 opened = lark.text_up_to(self.markers[0], controls[1:])
                 rest = self.opener[len(self.markers[0]) :]
-            choices.append(f"{opened} {self.calls(lark, wanted.tools, rest, parallel=wanted.parallel)}".strip())
+            choices.append(f"{opened} {self.calls(lark, wanted.tools, rest, most=wanted.most_calls)}".strip())
         if wanted.text and wanted.output is not None:
             choices.append(lark.json(wanted.output))
         elif wanted.text:
             choices.append(lark.free_text(controls, not_first=self.begins if wanted.tools else ""))
-        body = lark.either("body", choices)
+        return self.after_thought(lark, wanted, lark.either("body", choices))
+
+    def after_thought(self, lark: Lark, wanted: Wanted, body: str) -> str:
+        """What comes behind the reasoning, and the reasoning: an expression."""
         if not wanted.thinking:
             return body
         gap = lark.rule("GAP", r"/\n{0,2}/")
@@ -107,7 +117,7 @@ class NoCalls(Spelling):
     def written(self, calls: Sequence[WrittenCall]) -> str:  # noqa: D102
         raise FormatError(_UNKNOWN)
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:  # noqa: D102
+    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, most: int) -> str:  # noqa: D102
         raise FormatError(_UNKNOWN)
 
 
@@ -128,6 +138,8 @@ class Calls(Spelling):
     """What is read as the beginning of calls, where that is less than all before the first."""
     also: tuple[str, ...] = ()
     """What else is."""
+    dress: str | None = None
+    """Where no template reads such calls: how the reader of any spelling calls this one, such as "json"."""
 
     @property
     def opener(self) -> str:  # noqa: D102
@@ -143,10 +155,10 @@ class Calls(Spelling):
         each = (self.before + self.call.written(name, arguments) + self.after for name, arguments in calls)
         return self.section[0] + self.between.join(each) + self.section[1]
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:  # noqa: D102
+    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, most: int) -> str:  # noqa: D102
         after, between = lark.text(self.after), self.between + self.before
         calls = f"{lark.either('call', (self.call.grammar(lark, tool, before) for tool in tools))} {after}"
-        if parallel and self.several:
+        if most > 1 and self.several:
             more = lark.either("call", (self.call.grammar(lark, tool, between) for tool in tools))
-            calls = f"{calls} ({more} {after})*"
+            calls = f"{calls} ({more} {after}){{0,{most - 1}}}"
         return f"{calls} {lark.text(self.section[1])}"

@@ -22,6 +22,7 @@ class Weather(BaseModel):
 
 
 class Deep(BaseModel):
+    n: int
     x: Deep | None
 
 
@@ -35,7 +36,7 @@ async def test_an_answer_is_a_value(open_desk: OpenDesk) -> None:
 
 @pytest.mark.parametrize("output", [Weather, Literal["warm", "cold"]])
 async def test_beside_tools_a_message_is_calls_or_the_value(open_desk: OpenDesk, output: Any) -> None:
-    agent = kv.Agent(SYSTEM, tools=[as_tool("weather")], output=output, max_rounds=3)
+    agent = kv.Agent(SYSTEM, tools=[as_tool("weather", repeatable=True)], output=output, max_rounds=3)
     values = 0
     async with open_desk() as ctx:
         trunk = await agent.trunk(ctx)
@@ -103,9 +104,11 @@ async def test_words_may_begin_with_a_quotation_mark(choice: str, thinking: bool
 
 @pytest.mark.parametrize("kind", [Deep, list[object]])
 async def test_an_answer_that_is_nested_too_deeply_is_refused(kind: Any) -> None:
-    agent = kv.Agent(SYSTEM, output=kind, output_retries=0)
-    said = '{"x": ' * 300 + "null" + "}" * 300 if kind is Deep else "[" * 300 + "]" * 300
-    async with kv.testing.replies([said], capacity=4096) as ctx:
+    levels = range(250)  # counted: a message that repeats itself is cut before
+    deep = "".join(f'{{"n": {n}, "x": ' for n in levels) + "null" + "}" * 250
+    said = deep if kind is Deep else "".join(f"[{n}, " for n in levels) + "0" + "]" * 250
+    agent = kv.Agent(SYSTEM, output=kind, output_retries=0, max_message_tokens=4096)
+    async with kv.testing.replies([said], capacity=8192) as ctx:
         branch = await agent.trunk(ctx)
         with pytest.raises(kv.OutputInvalid, match="refused"):
             await agent.run(branch, NO_CALL)

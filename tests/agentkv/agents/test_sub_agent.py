@@ -78,13 +78,13 @@ async def test_a_helper_begins_early_from_before_the_message(open_desk: OpenDesk
     """Whatever has been generated since: the message that calls is not in the fork."""
     lengths: list[tuple[int, int]] = []
 
-    async def weather(ctx: kv.RunContext[Any], city: str) -> str:
+    async def weather(ctx: kv.RunContext[Any], city: str) -> dict[str, Any]:
         from agentkv.agents.sub_agent import informed
 
         async with await ctx.branch.fork() as now, await informed(ctx) as fork:
             assert now.tokens[: len(fork)] == fork.tokens
             lengths.append((len(fork), len(now)))
-        return city
+        return {"temp": 3, "sky": "rainy"}
 
     agent = desk_agent(tools=[as_tool("weather", weather, takes_context=True)])
     async with open_desk() as ctx:

@@ -93,7 +93,7 @@ def test_the_schema_says_what_the_signature_and_the_docstring_say() -> None:
 
 
 def test_arguments_are_checked_before_the_function_sees_them() -> None:
-    values = order.check(
+    values = order.checked(
         {"city": "Oslo", "box": {"width": 2}, "to": {"street": "A"}, "colour": "blue", "at": [{"x": 1, "y": 2}]}
     )
     assert values["to"] == Address(street="A", number=1)
@@ -106,12 +106,12 @@ def test_arguments_are_checked_before_the_function_sees_them() -> None:
         ({"city": "x", "box": {"width": 2}, "many": -1}, "many: Input should be greater than or equal to 0"),
     ]:
         with pytest.raises(InvalidArguments, match=said):
-            order.check(bad)
+            order.checked(bad)
 
 
 def test_defaults_are_not_shared_between_calls() -> None:
-    order.check({"city": "x", "box": {"width": 1}})["at"].append(1)
-    assert order.check({"city": "x", "box": {"width": 1}})["at"] == []
+    order.checked({"city": "x", "box": {"width": 1}})["at"].append(1)
+    assert order.checked({"city": "x", "box": {"width": 1}})["at"] == []
 
 
 def numpy_style(city: str) -> None:
@@ -179,7 +179,7 @@ def test_hints_may_name_what_is_local() -> None:
     @kv.tool(retries=1)
     def with_options(a: Local) -> None: ...
 
-    assert direct.check({"a": {"x": 1}}) == {"a": Local(x=1)} == with_options.check({"a": {"x": 1}})
+    assert direct.checked({"a": {"x": 1}}) == {"a": Local(x=1)} == with_options.checked({"a": {"x": 1}})
 
 
 def test_methods_and_partials_are_tools() -> None:
@@ -207,7 +207,7 @@ def test_a_tool_is_still_the_function() -> None:
 def test_a_tool_may_come_with_a_schema_of_its_own() -> None:
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
     tool = kv.Tool("search", "Searches.", schema, nothing, timeout=3)
-    assert tool.check({"q": "x"}) == {"q": "x"}
+    assert tool.checked({"q": "x"}) == {"q": "x"}
     assert tool.definition["function"]["parameters"] == schema
     bare = kv.Tool("now", "The time.", {"type": "object"}, nothing)
     assert bare.definition["function"]["parameters"] == {"type": "object", "properties": {}}

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import anyio
 import openai
 import pytest
+from agentkv_runtime.formats.spelling import MOST_CALLS
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
@@ -140,6 +141,18 @@ async def test_parallel_calls_and_what_is_asked_of_them() -> None:
             forced = await ask(site, HI, tools=[WEATHER], tool_choice=choice)
             assert forced.choices[0].message.tool_calls
             assert forced.choices[0].finish_reason in ("tool_calls", "length")
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, MOST_CALLS), ({"parallel_tool_calls": False}, 1)])
+@pytest.mark.parametrize("choice", ["required", "auto"])
+async def test_a_message_that_goes_on_calling_comes_to_an_end(choice: str, options: dict[str, Any], most: int) -> None:
+    async with serving() as site:
+        ends = {str(end): -100 for end in site.ctx.tokenizer.eos_ids}
+        made = await ask(
+            site, OSLO, tools=[WEATHER], tool_choice=choice, logit_bias=ends, max_tokens=2000, temperature=0, **options
+        )
+        assert len(made.choices[0].message.tool_calls or []) == most
+        assert made.choices[0].finish_reason == "tool_calls"
 
 
 class Mood(BaseModel):

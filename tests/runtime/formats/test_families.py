@@ -189,10 +189,10 @@ def seen_by_transformers(family: Family, text: str) -> tuple[str, str, list[tupl
 
 
 def test_every_family_is_tried() -> None:
-    assert OUTPUTS.keys() == FAMILIES.keys()
+    assert OUTPUTS.keys() == FAMILIES.keys() - {"generic"}  # which is read with the tools: see test_dressed.py
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_outputs_are_read_in_any_cuts(name: str) -> None:
     family = FAMILIES[name]
     form = family.fit({})
@@ -289,12 +289,12 @@ def check_spliced(name: str, count: int) -> None:
     assert name in OURS_ALONE or compared > count // 8
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_spliced_outputs_are_read_alike(name: str) -> None:
     check_spliced(name, 40)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_many_spliced_outputs_are_read_alike(name: str, soak_count: int) -> None:
     check_spliced(name, soak_count)

@@ -157,9 +157,12 @@ def test_calls_may_be_required_forbidden_and_chosen(family: Family) -> None:
         assert not grammar.takes(reply(form, plan))
         assert not grammar.takes(reply(form, now, now))
         assert not grammar.takes(text)
-    for form, grammar in grammars(family, parallel=False):
+    for form, grammar in grammars(family, most_calls=1):
         assert grammar.takes(reply(form, now))
         assert not grammar.takes(reply(form, now, plan))
+    for form, grammar in grammars(family, most_calls=3):
+        assert grammar.takes(reply(form, now, plan, now)) == family.spelling.several
+        assert not grammar.takes(reply(form, now, plan, now, now))
     for form, grammar in grammars(family, output={"type": "integer"}):
         assert grammar.takes(reply(form, now))
         assert grammar.takes(text.replace("Hi", "12"))

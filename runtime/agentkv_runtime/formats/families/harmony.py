@@ -37,7 +37,7 @@ class _Channels(Spelling):
             channels.append(f"{_CHANNEL}{'commentary' if calls else 'final'}{_MESSAGE}{content}")
         return f"{_END}{_START}".join([*channels, *([self.written(calls)] if calls else [])])
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, parallel: bool) -> str:
+    def calls(self, lark: Lark, tools: Sequence[Tool], before: str, *, most: int) -> str:
         # What ends a call ends the generation too, so it is no part of the grammar.
         head, body = (
             lark.text(f"{before}{_CHANNEL}commentary to=functions."),
@@ -54,7 +54,7 @@ class _Channels(Spelling):
         choices = []
         if wanted.tools:
             preamble = f"({lark.text(f'{_CHANNEL}commentary{_MESSAGE}')} {to_the_end})?"
-            choices.append(f"{preamble} {self.calls(lark, wanted.tools, '', parallel=wanted.parallel)}")
+            choices.append(f"{preamble} {self.calls(lark, wanted.tools, '', most=wanted.most_calls)}")
         if wanted.text:
             final = lark.json(wanted.output) if wanted.output is not None else text
             choices.append(f"{lark.text(f'{_CHANNEL}final{_MESSAGE}')} {final}")

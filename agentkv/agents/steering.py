@@ -1,0 +1,196 @@
+"""What the messages of a turn are held to: which tools they may call, and whether they must."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from typing_extensions import TypedDict
+
+from .._errors import InvalidInput
+from .._inputs import checked_count
+from .._shown import shown
+from .calls import CallRecord, CallRequest
+from .run import MISSING
+from .run_context import RunContext
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+__all__ = ["CHOICES", "Choose", "Held", "Steer", "Steering", "ToolChoice"]
+
+CHOICES = ("auto", "required", "none")
+MESSAGE_TOKENS = 1024
+
+Choose: TypeAlias = Callable[[RunContext[Any]], Awaitable[str] | str]
+ToolChoice: TypeAlias = str | Choose
+"""Whether a message may ("auto"), must ("required") or must not ("none") call; the name of the tool that it calls; or
+what says one of these before each message."""
+
+
+class Steer(TypedDict, total=False):
+    """How one turn is steered, for type checkers; see `Agent.run`."""
+
+    tool_choice: ToolChoice
+    allowed_tools: Collection[str] | None
+    required: Sequence[str] | AbstractSet[str]
+    final_tool: str | None
+    max_message_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one message is held to.
+
+    Attributes:
+        choice: "auto", "required", "none" or the name of a tool.
+        allowed: names of the tools that it may call; None for all.
+    """
+
+    choice: str = "auto"
+    allowed: frozenset[str] | None = None
+
+    @property
+    def must_call(self) -> bool:
+        """Is a message without a call no message?"""
+        return self.choice not in ("auto", "none")
+
+    def allows(self, name: str) -> bool:
+        """May it call this tool?"""
+        return (self.allowed is None or name in self.allowed) and self.choice in (*CHOICES[:2], name)
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """How a turn is steered. Frozen; raises InvalidInput for what is of the wrong type.
+
+    Attributes:
+        tool_choice: see `ToolChoice`.
+        allowed_tools: names of the tools that may be called; None for all.
+        required: tools that must have been called before an answer counts; in this order, if it is one.
+        final_tool: the tool whose call is the answer.
+        max_message_tokens: most tokens of a message.
+    """
+
+    tool_choice: ToolChoice = "auto"
+    allowed_tools: Collection[str] | None = None
+    required: Sequence[str] | AbstractSet[str] = ()
+    final_tool: str | None = None
+    max_message_tokens: int = MESSAGE_TOKENS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tool_choice, str) and not callable(self.tool_choice):
+            raise InvalidInput(
+                f"tool_choice is {shown(self.tool_choice)}, but it must be 'auto', 'required', 'none', the name of a "
+                "tool, or a function that returns one of these"
+            )
+        if self.allowed_tools is not None:
+            object.__setattr__(self, "allowed_tools", frozenset(_names(self.allowed_tools, "allowed_tools")))
+        in_any_order = isinstance(self.required, AbstractSet)
+        names = _names(self.required, "required")
+        object.__setattr__(self, "required", frozenset(names) if in_any_order else tuple(names))
+        if self.final_tool is not None and not isinstance(self.final_tool, str):
+            raise InvalidInput(f"final_tool is {shown(self.final_tool)}, but it must be the name of a tool")
+        if self.final_tool in self.required:
+            raise InvalidInput(
+                f"{self.final_tool} is the final tool, which is called last anyway; leave it out of required"
+            )
+        if self.tool_choice == "none" and (self.required or self.final_tool):
+            raise InvalidInput("tool_choice is 'none', but there are tools that must be called; leave one of them out")
+        checked_count(self.max_message_tokens, "max_message_tokens", 1)
+
+    def check(self, agent: Agent[Any, Any], tools: Collection[str]) -> None:
+        """Raises InvalidInput for a tool that is not there or must not be called, for rounds that cannot do, and for an
+        agent whose answer is something else than what its final tool gives."""
+        chosen = {self.tool_choice} - {*CHOICES} if isinstance(self.tool_choice, str) else set()
+        for what, names in (
+            ("allowed_tools", self.allowed_tools or ()),
+            ("tool_choice", chosen),
+            ("required", self.required),
+            ("final_tool", [] if self.final_tool is None else [self.final_tool]),
+        ):
+            for name in names:
+                _check_name(name, what, tools)
+                if self.allowed_tools is not None and name not in self.allowed_tools:
+                    raise InvalidInput(f"{what} has {name}, which is not among allowed_tools; allow it as well")
+        if self.tool_choice == "required" and not (tools if self.allowed_tools is None else self.allowed_tools):
+            raise InvalidInput("tool_choice is 'required', but there is no tool to call; give the agent tools")
+        least = 1 + (bool(self.required) if isinstance(self.required, AbstractSet) else len(self.required))
+        if agent.max_rounds < least:
+            raise InvalidInput(
+                f"max_rounds is {agent.max_rounds}, but required tools and the answer take {least} messages; pass more"
+            )
+        if self.final_tool is not None and agent.output is not str:
+            raise InvalidInput(
+                f"output is {shown(agent.output)}, but what the final tool {self.final_tool} gives is the answer; "
+                "leave one of them out"
+            )
+
+    def next(self, given: str, done: Sequence[str], called: bool, last: bool) -> Held:
+        """What the next message is held to.
+
+        Args:
+            given: what `tool_choice` says, of a function what it returned.
+            done: the tools that were called so far, in order.
+            called: has the turn made calls?
+            last: is it the last message that there may be, or does the turn repeat itself?
+        """
+        missing = self.missing(done)
+        if missing:
+            return Held("required", missing)
+        allowed = None if self.allowed_tools is None else frozenset(self.allowed_tools)
+        if isinstance(self.tool_choice, str) and called:
+            given = "none" if given == "none" else "auto"
+        if self.final_tool is None:
+            return Held(given, allowed)
+        if last:
+            return Held(self.final_tool)
+        return Held("required" if given in CHOICES else given, allowed)
+
+    def is_final(self, call: CallRequest, held: Held) -> bool:
+        """May this call end the turn, so that no other one follows it?"""
+        return call.name == self.final_tool and call.error is None and held.allows(call.name)
+
+    def answer(self, calls: Iterable[CallRecord]) -> Any:
+        """What the first call of the final tool that was done gave, its arguments where it gave nothing; MISSING where
+        there is none."""
+        for call in calls:
+            if call.name == self.final_tool and call.status == "done":
+                return dict(call.arguments) if call.result is None else call.result
+        return MISSING
+
+    def missing(self, done: Iterable[str]) -> frozenset[str]:
+        """The tools that may be called now because they must have been: the next one where there is an order."""
+        if isinstance(self.required, AbstractSet):
+            return frozenset(self.required).difference(done)
+        rest = list(self.required)
+        for name in done:
+            if rest and name == rest[0]:
+                rest.pop(0)
+        return frozenset(rest[:1])
+
+
+def checked_choice(given: object, tools: Collection[str]) -> str:
+    """What a function chose. Raises InvalidInput where that is no choice."""
+    if not isinstance(given, str):
+        raise InvalidInput(f"tool_choice returned {shown(given)}, but it must return a str")
+    if given not in CHOICES:
+        _check_name(given, "tool_choice", tools)
+    return given
+
+
+def _names(given: object, what: str) -> list[str]:
+    if isinstance(given, str) or not isinstance(given, Collection):
+        raise InvalidInput(f"{what} is {shown(given)}, but it must be a list or a set of names of tools")
+    for name in given:
+        if not isinstance(name, str):
+            raise InvalidInput(f"{what} has {shown(name)}, but it must have names of tools")
+    return list(given)
+
+
+def _check_name(name: str, what: str, tools: Collection[str]) -> None:
+    if name not in tools:
+        known = f"the tools are {', '.join(tools)}" if tools else "the agent has no tools"
+        raise InvalidInput(f"{what} has {shown(name)}, but there is no such tool; {known}")

@@ -1,0 +1,1 @@
+"""Evaluating a model with tools: cases, runs of them, judgement, tables and pages."""

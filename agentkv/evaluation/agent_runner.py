@@ -1,0 +1,100 @@
+"""Cases put to `kv.Agent` in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from .._errors import AgentKVError, LimitReached
+from ..agents.agent import Agent
+from ..agents.tool import Tool
+from .cases import Case, ToolDefinition
+from .outcome import MAX_ROUNDS, Called, Outcome
+from .worlds import World
+
+if TYPE_CHECKING:
+    from .._branch import Branch
+    from .._context import Context
+    from ..agents.calls import CallRecord
+
+
+class AgentRunner:
+    """Puts each case to an agent of its own, on a branch of its own; greedy.
+
+    Args:
+        context: the model.
+        max_tokens: of one message.
+        options: further ones of `kv.Agent`.
+    """
+
+    def __init__(self, context: Context, max_tokens: int, options: Mapping[str, Any]) -> None:
+        self._context = context
+        self._max_tokens = max_tokens
+        self._options = options
+
+    async def answer(self, case: Case) -> Outcome:
+        """What came of it."""
+        began = anyio.current_time()
+        try:
+            outcome = await self._answer(case)
+        except AgentKVError as error:  # of the prompt: there is nothing to judge
+            outcome = Outcome(error=_text(error))
+        return replace(outcome, seconds=anyio.current_time() - began)
+
+    async def _answer(self, case: Case) -> Outcome:
+        world = None if case.world is None else World(case.world)
+        agent = Agent[None, str](
+            case.instructions,
+            tools=[_noting(tool) for tool in case.tools] if world is None else world.tools,
+            max_rounds=MAX_ROUNDS,
+            max_tokens=self._max_tokens if world is None else self._max_tokens * MAX_ROUNDS,
+            **self._options,
+        )
+        async with await agent.trunk(self._context) as branch:
+            await branch.extend(case.conversation)
+            begin = len(branch)
+            try:
+                outcome = await _message(agent, branch) if world is None else await _turn(agent, branch)
+            except AgentKVError as error:
+                outcome = _stopped(error)
+            raw = self._context.tokenizer.decode(branch.tokens[begin:], skip_special=False)
+        return replace(outcome, raw=raw, state=None if world is None else world.state)
+
+
+async def _message(agent: Agent[None, str], branch: Branch) -> Outcome:
+    step = await agent.step(branch, keep_partial=True)
+    return Outcome(tuple(map(_called, step.calls)), step.text, tokens=len(step.generation.tokens))
+
+
+async def _turn(agent: Agent[None, str], branch: Branch) -> Outcome:
+    run = await agent.run(branch, keep_partial=True)
+    return Outcome(tuple(map(_called, run.calls)), run.text, tokens=run.usage.completion_tokens)
+
+
+def _stopped(error: AgentKVError) -> Outcome:
+    """What there was when something ended a turn early: a limit leaves what was done to be judged."""
+    limit = error.limit if isinstance(error, LimitReached) else None
+    told = None if limit else _text(error)
+    if (run := error.run) is None:
+        return Outcome(stopped=limit, error=told)
+    calls = tuple(map(_called, run.calls))
+    return Outcome(calls, run.text, tokens=run.usage.completion_tokens, stopped=limit, error=told)
+
+
+def _text(error: AgentKVError) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _called(call: CallRecord) -> Called:
+    return Called(call.name, call.arguments, call.result, call.error, getattr(call, "rescued", None) is not None)
+
+
+async def _nothing(**arguments: Any) -> None:
+    pass
+
+
+def _noting(tool: ToolDefinition) -> Tool[Any, ..., Any]:
+    return Tool(tool.name, tool.description, tool.parameters, _nothing)

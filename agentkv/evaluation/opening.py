@@ -1,0 +1,74 @@
+"""What an evaluation was asked for, and who puts its cases to the model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .cases import Case
+from .outcome import Runner
+from .run import Result, evaluate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """What `agentkv eval tools` was asked for; its options say what each is."""
+
+    model: Path
+    server: str | None
+    serve: bool
+    api_key: str | None
+    tool_choice: str
+    style: str | None
+    call_format: str | None
+    parallel: int
+    max_tokens: int
+    capacity: int
+    threads: int | None
+
+    @property
+    def through(self) -> str:
+        """What the cases go through."""
+        return self.server or ("agentkv serve" if self.serve else "kv.Agent")
+
+
+async def evaluated(how: How, cases: Sequence[Case], done: Callable[[Result], None]) -> list[Result]:
+    """Every case's result. Raises as `Context.open` does, RemoteError, InvalidInput."""
+    async with _runner(how) as runner:
+        return await evaluate(cases, runner, how.parallel, done)
+
+
+@asynccontextmanager
+async def _runner(how: How) -> AsyncIterator[Runner]:
+    if how.server is not None:
+        async with _of_server(how, how.server) as runner:
+            yield runner
+        return
+    from .._context import Context
+    from ..models._called import folder_called
+
+    folder = folder_called(how.model)
+    async with Context.open(folder, how.capacity, threads=how.threads, call_format=how.call_format) as context:
+        if how.serve:
+            from .serving import served
+
+            async with served(context) as url, _of_server(how, url) as runner:
+                yield runner
+            return
+        from .agent_runner import AgentRunner
+
+        options: dict[str, Any] = {"tool_choice": how.tool_choice, "style": how.style}
+        yield AgentRunner(
+            context, how.max_tokens, {name: value for name, value in options.items() if value not in (None, "auto")}
+        )
+
+
+@asynccontextmanager
+async def _of_server(how: How, url: str) -> AsyncIterator[Runner]:
+    from .server_runner import server_runner
+
+    async with server_runner(url, str(how.model), how.max_tokens, how.tool_choice, how.api_key) as runner:
+        yield runner

@@ -1,0 +1,160 @@
+"""Calls of known tools that a message spells otherwise than its model's format does: JSON in a code block or bare, a
+tag of the model's own, Python. What stands around them tells them from text that shows a call to a person."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import regex
+
+from agentkv_runtime.formats.answering import ANSWER_NAME, answer_in, is_answer
+from agentkv_runtime.formats.known_tools import KnownTools
+from agentkv_runtime.formats.loose_values import bracketed, loose_value
+from agentkv_runtime.formats.parsed import ParsedCall
+from agentkv_runtime.formats.pythonic import parse_calls
+
+__all__ = ["DressedCalls", "Read"]
+
+_MOST_BEHIND = 200  # characters of prose behind a call; where there are more, they explain what it shows
+_KEYS = "name|tool|tool_name|function_name|function|action"
+_OTHER_KEYS = "arguments|parameters|tool_calls|calls|function_calls|type|id"
+_FENCE = r"```+[\w-]*\s*"
+_TAG = r"<\|?[A-Za-z_][^<>\n]{0,120}>\s*|\[[A-Z][A-Z_]{2,20}\]\s*"
+_WRAPPING = regex.compile(rf"(?:[\s,;]|{_FENCE}|{_TAG})*")
+_CLOSING = regex.compile(r"(?:[\s,;\])]|`{3,}(?=\s|$)|</?\|?[^<>\n]{1,40}>|\[/[A-Z_]{3,20}\])*")
+
+
+class Read(NamedTuple):
+    """What a message's content is."""
+
+    text: str
+    calls: list[ParsedCall]
+
+
+class DressedCalls:
+    """Reads the content of one message while it is written. From where it may be a call it is held back to the end.
+
+    Args:
+        tools: definitions of the tools whose calls are looked for.
+        markers: further texts with which calls may begin.
+        own: the dress that the model's format has, where it has one of these: calls in it are not rescued ones.
+    """
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]], markers: Iterable[str] = (), own: str | None = None) -> None:
+        self._tools = KnownTools(tools)
+        self._answers = any(map(is_answer, tools))
+        self._own = own
+        self._head = _head_of(self._tools.names, tuple(markers))
+        self._text = ""
+        self._told = 0  # characters that are text for certain
+
+    def feed(self, text: str) -> str:
+        """Reads more content; gives what is text for certain and was not given before."""
+        self._text += text
+        match = self._head.search(self._text, self._told, partial=True)
+        told, self._told = self._told, len(self._text) if match is None else match.start()
+        return self._text[told : self._told]
+
+    @property
+    def held(self) -> str:
+        """What was not given yet."""
+        return self._text[self._told :]
+
+    def end(self) -> Read:
+        """What was held back, once the content has ended. Nothing is held any more then."""
+        held, before = self.held, self._text[: self._told]
+        self._told = len(self._text)
+        return self.read(held, alone=not before.strip())
+
+    def read(self, text: str, *, alone: bool = True) -> Read:
+        """The calls in a text, and the text beside them; no calls where the text shows them to a person.
+
+        Args:
+            text: of a message.
+            alone: nothing stands before it.
+        """
+        calls, texts, at = [], [], 0
+        while match := self._head.search(text, at):
+            run = self._run(text, match.start())
+            texts.append(text[at : match.end() if not run.calls else match.start()])
+            calls += run.calls
+            at = run.end if run.calls else match.end()
+        texts.append(text[at:])
+        behind = "".join(texts[1:]).strip()
+        told = alone and not behind and not texts[0].strip()
+        meant = len(behind) <= _MOST_BEHIND and (told or all(map(self._tools.fits, calls)))
+        if not calls or not meant:
+            return Read(text, [])
+        own = [replace(call, rescued=None) if call.rescued == self._own else call for call in calls]
+        return self._answered("".join(texts), own)
+
+    def _answered(self, text: str, calls: list[ParsedCall]) -> Read:
+        """The same, with answers in words as the text that they are."""
+        said = [answer_in(call) for call in calls if self._answers and call.name == ANSWER_NAME]
+        if not said:
+            return Read(text, calls)
+        text = "\n".join(filter(None, [text.strip(), *said]))
+        return Read(text, [call for call in calls if call.name != ANSWER_NAME])
+
+    def _run(self, text: str, start: int) -> _Run:
+        """Calls one after another, from `start` on."""
+        calls: list[ParsedCall] = []
+        end = start
+        while True:
+            wrapping = _WRAPPING.match(text, end)
+            assert wrapping is not None
+            body = self._body(text, wrapping.end(), self._named_in(wrapping[0]))
+            if not body.calls:
+                return _Run(calls, end)
+            calls += body.calls
+            closing = _CLOSING.match(text, body.end)
+            assert closing is not None
+            end = closing.end()
+
+    def _named_in(self, wrapping: str) -> str | None:
+        """The tool that a tag names, as `<function=weather>` and `<tool_call name="weather">` do."""
+        words = regex.findall(r"(?<=[=:\s\"'<])[\w.:/-]+", wrapping) if "<" in wrapping else []
+        return next((name for name in map(self._tools.name_of, words) if name is not None), None)
+
+    def _body(self, text: str, start: int, named: str | None) -> _Run:
+        """One call, or a list of them."""
+        if text[start : start + 1] in ("{", "["):
+            raw = bracketed(text, start)
+            value = loose_value(raw) if raw else None
+            calls = self._tools.calls(value, raw, "json")
+            if not calls and named is not None:
+                calls = [call for call in [self._tools.call(named, value, raw, "tag")] if call is not None]
+            return _Run(calls or self._python(raw), start + len(raw))
+        match = regex.compile(r"[\w.:/-]+\s*(?=\()").match(text, start)
+        raw = match[0] + bracketed(text, match.end()) if match else ""
+        return _Run(self._python(raw), start + len(raw))
+
+    def _python(self, raw: str) -> list[ParsedCall]:
+        try:
+            written = parse_calls(raw) if raw else []
+        except ValueError:
+            return []
+        calls = [self._tools.call(name, arguments, raw, "python") for name, arguments in written]
+        return [call for call in calls if call is not None] if all(calls) else []
+
+
+class _Run(NamedTuple):
+    calls: list[ParsedCall]
+    end: int
+
+
+@functools.lru_cache(64)
+def _head_of(names: tuple[str, ...], markers: tuple[str, ...]) -> regex.Pattern[str]:
+    """How a call begins, up to where it names a tool or could only be data of another kind."""
+    known = "|".join(regex.sub(r"[^0-9A-Za-z]+", r"[\\W_]", name) for name in sorted(names, key=len, reverse=True))
+    wrapped = rf"(?:{_FENCE})?(?:{_TAG})?"
+    named = rf"""(?:{_KEYS})["']\s*:\s*["'](?:functions\.)?(?:{known})["']"""
+    json = rf"""[\[{{][\s\[{{]*["'](?:{named}|(?:{_OTHER_KEYS}|{known})["']\s*:)"""
+    python = rf"(?:\[\s*)?(?:functions\.)?(?:{known})\s*\("
+    tag = rf"""<\|?[\w]*[\s=:][^<>\n]{{0,60}}?["']?(?:{known})["']?[^<>\n]{{0,60}}>"""
+    at_line = r"(?<![^\n])[ \t]*"
+    begun = [f"{wrapped}{json}", f"{at_line}{wrapped}{python}", f"(?:{_FENCE})?{tag}", *map(regex.escape, markers)]
+    return regex.compile("|".join(begun), regex.IGNORECASE)

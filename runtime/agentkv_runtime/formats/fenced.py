@@ -1,0 +1,53 @@
+"""A list of calls as JSON in a code block: the spelling of models that know none, or do not keep to theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentkv_runtime.formats.answering import ANSWER_NAME, ANSWER_TEXT
+from agentkv_runtime.formats.call_spelling import JsonCall, Tool
+from agentkv_runtime.formats.lark import Lark
+from agentkv_runtime.formats.spelling import Calls, Wanted, WrittenCall
+
+__all__ = ["FENCED"]
+
+# How models begin calls in other spellings.
+_NOT_FIRST = r"\s*([{\[]|```|<[|a-z_]*(tool|function|call))"
+
+
+class _FencedList(Calls):
+    """Where a message begins as a call in any spelling, only a list of calls may stand; later its text is free.
+
+    A model that may close the code block ends the list after its first call; so messages end with the list.
+    """
+
+    def written(self, calls: Sequence[WrittenCall]) -> str:
+        """Calls with the end of the code block, for what others read."""
+        return super().written(calls) + "\n```"
+
+    def message(self, lark: Lark, wanted: Wanted) -> str:
+        """The message: an expression."""
+        if not wanted.tools or not wanted.text or (wanted.output is not None and not wanted.answers):
+            return super().message(lark, wanted)
+        calls = self.calls(lark, wanted.tools, self.opener, most=wanted.most_calls)
+        other = self._answer(lark, wanted) if wanted.answers else self._text(lark, wanted)
+        return self.after_thought(lark, wanted, lark.either("body", [calls, other]))
+
+    def _text(self, lark: Lark, wanted: Wanted) -> str:
+        return lark.free_text((wanted.thinking or ())[:1], not_first=_NOT_FIRST)
+
+    def _answer(self, lark: Lark, wanted: Wanted) -> str:
+        """An answer in words, or a value of the schema that is asked for."""
+        said = {"type": "string"} if wanted.output is None else wanted.output
+        parameters = {
+            "type": "object",
+            "properties": {ANSWER_TEXT: said},
+            "required": [ANSWER_TEXT],
+            "additionalProperties": False,
+        }
+        answer = self.call.grammar(lark, Tool(ANSWER_NAME, parameters), self.opener)
+        return f"{answer} {lark.text(self.section[1])}"
+
+
+FENCED = _FencedList(JsonCall(), between=", ", section=("```json\n[", "]"), marker="```json\n[", dress="json")
+"""Read by the reader of calls in any spelling; no template tells them from other code blocks."""

@@ -1,0 +1,98 @@
+"""The tools of a conversation, as calls in any spelling name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentkv_runtime.formats.casts import cast_arguments, schemas_of
+from agentkv_runtime.formats.parsed import ParsedCall
+
+__all__ = ["KnownTools"]
+
+_NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "action")
+_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "params", "tool_input", "action_input", "kwargs")
+_LIST_KEYS = ("tool_calls", "calls", "function_calls")
+_APART = re.compile(r"[^0-9A-Za-z]+")
+
+
+class KnownTools:
+    """Tools by name, and what their arguments must look like."""
+
+    def __init__(self, definitions: Sequence[Mapping[str, Any]]) -> None:
+        self._schemas = schemas_of(definitions)
+        self._parameters = {
+            function["name"]: function.get("parameters") or {}
+            for function in (definition.get("function", definition) for definition in definitions)
+            if isinstance(function, Mapping) and function.get("name") in self._schemas
+        }
+        self._alike = {_plain(name): name for name in reversed(list(self._schemas))}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all tools."""
+        return tuple(self._schemas)
+
+    def name_of(self, written: object) -> str | None:
+        """The tool that a name means, in whatever case and with whatever between its words; None for no tool."""
+        if not isinstance(written, str) or written in self._schemas:
+            return written if isinstance(written, str) else None
+        return self._alike.get(_plain(written.removeprefix("functions.")))
+
+    def call(self, name: object, arguments: object, raw: str, dress: str) -> ParsedCall | None:
+        """The call of a known tool; None for anything else."""
+        known = self.name_of(name)
+        if known is None or not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+            return None
+        return ParsedCall(known, cast_arguments(arguments, self._schemas[known]), raw, None, dress)
+
+    def calls(self, value: object, raw: str, dress: str) -> list[ParsedCall]:
+        """The calls that a JSON value spells, in any of the usual shapes; none where a part of it is no call."""
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            each = [self.calls(item, raw, dress) for item in value]
+            return [call for calls in each for call in calls] if all(each) else []
+        if not isinstance(value, Mapping):
+            return []
+        for key in _LIST_KEYS:
+            if isinstance(value.get(key), list):
+                return self.calls(value[key], raw, dress)
+        if isinstance(value.get("function"), Mapping):
+            return self.calls(value["function"], raw, dress)
+        call = self._named(value, raw, dress) or self._keyed(value, raw, dress)
+        return [call] if call else []
+
+    def fits(self, call: ParsedCall) -> bool:
+        """Do the names of a call's arguments agree with its tool's schema?"""
+        parameters, arguments = self._parameters[call.name], call.arguments or {}
+        properties, required = parameters.get("properties"), parameters.get("required")
+        known = properties if isinstance(properties, Mapping) else {}
+        needed = required if isinstance(required, list) else []
+        free = not known or bool(parameters.get("additionalProperties"))
+        return all(name in arguments for name in needed) and (free or all(name in known for name in arguments))
+
+    def _named(self, value: Mapping[str, Any], raw: str, dress: str) -> ParsedCall | None:
+        """`{"name": "weather", "arguments": {...}}`, under whatever keys."""
+        name = next((value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)), None)
+        given: object = next((value[key] for key in _ARGUMENT_KEYS if key in value), {})
+        return self.call(name, _object(given), raw, dress)
+
+    def _keyed(self, value: Mapping[str, Any], raw: str, dress: str) -> ParsedCall | None:
+        """`{"weather": {...}}`"""
+        if len(value) != 1:
+            return None
+        ((name, arguments),) = value.items()
+        return self.call(name, arguments, raw, dress) if name in self._schemas else None
+
+
+def _plain(name: str) -> str:
+    return _APART.sub("_", name).casefold()
+
+
+def _object(value: object) -> object:
+    """Arguments that were encoded twice, decoded."""
+    if not isinstance(value, str):
+        return {} if value is None else value
+    from agentkv_runtime.formats.loose_values import loose_value
+
+    return loose_value(value) if value.strip() else {}

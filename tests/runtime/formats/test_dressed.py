@@ -1,0 +1,174 @@
+"""Calls of known tools in other spellings than the format's: one row per spelling that models were seen to write."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from agentkv_runtime.formats import FAMILIES, Format, ParsedMessage, TextDelta
+
+from .cuts import cuts
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": name, "parameters": {"type": "object", "properties": properties, "required": required}},
+    }
+    for name, properties, required in [
+        ("get_weather", {"city": {"type": "string"}, "days": {"type": "integer"}}, ["city"]),
+        ("math.add", {"a": {"type": "number"}, "b": {"type": "number"}}, ["a", "b"]),
+        ("now", {}, []),
+    ]
+]
+OSLO: tuple[str, dict[str, Any]] = ("get_weather", {"city": "Oslo"})
+ROME: tuple[str, dict[str, Any]] = ("get_weather", {"city": "Rome"})
+CALL = '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
+OTHER = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
+EXPLAINED = (
+    'Here "name" is the function that is to be called, and "arguments" has a value for each of its parameters. Those '
+    "that are not required may be left out; the function takes its defaults then. Answers come back as a message."
+)
+
+# Text, the calls in it, the content beside them, the spelling.
+CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
+    (f"```json\n{CALL}\n```", [OSLO], "", "json"),
+    (f"```json\n{json.dumps(json.loads(CALL), indent=2)}\n```", [OSLO], "", "json"),
+    (f"```\n{CALL}\n```", [OSLO], "", "json"),
+    (f"```json\n{CALL}", [OSLO], "", "json"),
+    (CALL, [OSLO], "", "json"),
+    (f"I look.\n{CALL}", [OSLO], "I look.", "json"),
+    (f"I look: {CALL}", [OSLO], "I look:", "json"),
+    (f"[{CALL}, {OTHER}]", [OSLO, ROME], "", "json"),
+    (f"```json\n[{CALL}, {OTHER}]", [OSLO, ROME], "", "json"),
+    (f"{CALL}\n{OTHER}", [OSLO, ROME], "", "json"),
+    (f"{CALL}, {OTHER}", [OSLO, ROME], "", "json"),
+    (f"```json\n{CALL}\n```\n```json\n{OTHER}\n```", [OSLO, ROME], "", "json"),
+    (f"First:\n```json\n{CALL}\n```\nThen:\n```json\n{OTHER}\n```", [OSLO, ROME], "First:\nThen:", "json"),
+    (f"```json\n{CALL}\n```\nI wait for the result.", [OSLO], "I wait for the result.", "json"),
+    ('{"tool": "get_weather", "parameters": {"city": "Oslo"}}', [OSLO], "", "json"),
+    ('{"action": "get_weather", "action_input": {"city": "Oslo"}}', [OSLO], "", "json"),
+    ('{"arguments": {"city": "Oslo"}, "name": "get_weather"}', [OSLO], "", "json"),
+    ('{"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}', [OSLO], "", "json"),
+    ('{"function": "get_weather", "arguments": "{\\"city\\": \\"Oslo\\"}"}', [OSLO], "", "json"),
+    (f'{{"tool_calls": [{CALL}, {OTHER}]}}', [OSLO, ROME], "", "json"),
+    ('{"get_weather": {"city": "Oslo"}}', [OSLO], "", "json"),
+    ("{'name': 'get_weather', 'arguments': {'city': 'Oslo'}}", [OSLO], "", "json"),
+    ('{"name": "Get-Weather", "arguments": {"city": "Oslo"}}', [OSLO], "", "json"),
+    ('{"name": "functions.get_weather", "arguments": {"city": "Oslo"}}', [OSLO], "", "json"),
+    ('{"name": "math_add", "arguments": {"a": "1", "b": 2}}', [("math.add", {"a": 1, "b": 2})], "", "json"),
+    ('{"name": "now"}', [("now", {})], "", "json"),
+    (f"<tool_call>\n{CALL}", [OSLO], "", "json"),
+    (f"{CALL}\n</tool_call>", [OSLO], "", "json"),
+    (f"<tools>\n{CALL}\n</tools>", [OSLO], "", "json"),
+    (f"<function_call>{CALL}</function_call>", [OSLO], "", "json"),
+    (f"[TOOL_CALLS] [{CALL}]", [OSLO], "", "json"),
+    ('<tool_call name="get_weather">{"city": "Oslo"}</tool_call>', [OSLO], "", "tag"),
+    ('<function=get_weather>{"city": "Oslo"}</function>', [OSLO], "", "tag"),
+    ('<tool_call>get_weather(city="Oslo")</tool_call>', [OSLO], "", "python"),
+    ('get_weather(city="Oslo")', [OSLO], "", "python"),
+    ('[get_weather(city="Oslo"), get_weather(city="Rome")]', [OSLO, ROME], "", "python"),
+    ('```python\nget_weather(city="Oslo")\n```', [OSLO], "", "python"),
+    (
+        '```tool_code\nget_weather(city="Oslo", days=2)\n```',
+        [("get_weather", {"city": "Oslo", "days": 2})],
+        "",
+        "python",
+    ),
+    # Alone it is meant as a call, whatever it lacks: the tool says what.
+    ('{"name": "get_weather", "arguments": {"town": "Oslo"}}', [("get_weather", {"town": "Oslo"})], "", "json"),
+]
+
+# What is shown to a person, or is no call.
+TEXTS = [
+    "The function get_weather(city) gives the weather.",
+    "Use `get_weather` for that.",
+    f"A call looks like this:\n```json\n{CALL}\n```\n{EXPLAINED}",
+    f"{CALL}\n{EXPLAINED}",
+    'Use this: {"name": "get_weather", "arguments": {"town": "Oslo"}}',
+    '{"name": "Bob", "age": 3}',
+    '[{"name": "Bob", "arguments": {}}]',
+    '```json\n{"city": "Oslo"}\n```',
+    '{"type": "object", "properties": {"name": {"type": "string"}}}',
+    '```python\nprint(get_weather("Oslo"))\n```',
+    '```python\nfor city in ("Oslo", "Rome"):\n    get_weather(city=city)\n```',
+    'def get_weather(city="Oslo"):\n    return 3',
+    '{"name": "get_weather", "arguments": {"city": "Oslo"',
+    '{"name": "get_weather", "arguments": ["Oslo"]}',
+    '{"name": "get_weather"} is half of it',
+    "[1, 2, 3]",
+    "{",
+    "```",
+    "<b>get</b> and <i>weather</i>",
+]
+SPACES = {"hermes", "nano"}
+
+
+@pytest.fixture(params=["hermes", "mistral", "generic", "plain"])
+def form(request: pytest.FixtureRequest) -> Format:
+    return replace(FAMILIES[request.param].fit({}, ends=("<|im_end|>",), thinks=False), rescue=True)
+
+
+def read(form: Format, parts: list[str]) -> tuple[ParsedMessage, str]:
+    """The message, and the content as its deltas have it."""
+    parser = form.parser(tools=TOOLS)
+    deltas = [delta for part in parts for delta in parser.feed(part)] + parser.end()
+    return parser.finish(), "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+
+
+@pytest.mark.parametrize("row", CALLS, ids=lambda row: row[0][:40])
+def test_a_call_in_another_spelling_is_a_call(form: Format, row: tuple[str, list[Any], str, str]) -> None:
+    text, expected, content, spelling = row
+    message, told = read(form, [text])
+    assert [(call.name, call.arguments) for call in message.calls] == expected
+    assert [call.error for call in message.calls] == [None] * len(expected)
+    assert " ".join(message.content.split()) == " ".join(content.split()) == " ".join(told.split())
+    own = form.name == "generic" and spelling == "json"
+    assert {call.rescued for call in message.calls} <= {None if own else spelling, None}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:40])
+def test_what_is_shown_stays_text(form: Format, text: str) -> None:
+    message, told = read(form, [text])
+    assert (message.calls, message.content, told.strip()) == ((), text, text)
+
+
+@pytest.mark.parametrize("text", [*(row[0] for row in CALLS), *TEXTS], ids=lambda text: text[:40])
+def test_cuts_do_not_matter(form: Format, text: str) -> None:
+    whole = read(form, [text])[0]
+    for parts in cuts(text, random.Random(0), 6):
+        assert read(form, list(parts))[0] == whole
+
+
+def test_text_is_held_back_only_where_it_may_be_a_call() -> None:
+    parser = replace(FAMILIES["hermes"].fit({}), rescue=True).parser(tools=TOOLS)
+    told = [
+        "".join(delta.text for delta in parser.feed(part) if isinstance(delta, TextDelta))
+        for part in ("The weather", " is {fine", "} in [Oslo", "] at ```", 'js\n{"a"', ": 1}", "\nget_w", "ay(1)")
+    ]
+    assert "".join(told) == 'The weather is {fine} in [Oslo] at ```js\n{"a": 1}\nget_way(1)'
+    assert sum(map(bool, told)) >= 6
+
+
+def test_without_tools_or_rescue_there_are_no_calls() -> None:
+    form = FAMILIES["hermes"].fit({})
+    for parser in (replace(form, rescue=True).parser(), form.parser(tools=TOOLS)):
+        parser.feed(CALL)
+        assert parser.finish().calls == ()
+
+
+def test_what_stands_in_the_prompt_is_text() -> None:
+    form = replace(FAMILIES["hermes"].fit({}), rescue=True)
+    parser = form.parser(prefix=f"<|im_start|>assistant\n{CALL}\n", tools=TOOLS)
+    parser.feed(OTHER)
+    assert [call.arguments for call in parser.finish().calls] == [{"city": "Rome"}]
+
+
+def test_generic_calls_are_read_as_they_are_written() -> None:
+    form = FAMILIES["generic"].fit({})
+    calls = [OSLO, ("math.add", {"a": 1, "b": 2.5})]
+    message = form.parse(form.write("I look.", calls), tools=TOOLS)
+    assert [(call.name, call.arguments, call.rescued) for call in message.calls] == [(*call, None) for call in calls]
+    assert message.content == "I look."

@@ -16,7 +16,7 @@ from agentkv_runtime.errors import ExportError, UnsupportedModelError
 from agentkv_runtime.export import export_folder
 from agentkv_runtime.export.direct import writing
 from agentkv_runtime.export.direct.decoder import FAMILIES, Decoder
-from agentkv_runtime.export.direct.hf_folder import FolderWeights
+from agentkv_runtime.export.direct.hf_folder import QuantizedWeights
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.lower import lower_model
 from agentkv_runtime.export.quantization import Recipe
@@ -42,7 +42,7 @@ def saved(place: Path, name: str, dtype: torch.dtype = torch.bfloat16, **more: A
 
 def decoder_of(folder: Path, quant: str = "q4") -> Decoder:
     config = plain_config(folder)
-    return Decoder(config, FolderWeights(folder, config, quant))
+    return Decoder(config, QuantizedWeights(folder, config, quant))
 
 
 def written(decoder: Decoder, place: Path) -> Parts:
@@ -211,14 +211,14 @@ def test_what_only_torch_may_know_is_left_to_it(
     source = Path(shutil.copytree(tiny_hf_folder("llama"), tmp_path / "source"))
     damage(source)
     with pytest.raises(UnsupportedModelError, match=why):
-        FolderWeights(source, plain_config(source), "q4")
+        QuantizedWeights(source, plain_config(source), "q4")
 
 
 def test_what_follows_from_the_config_may_lie_in_a_file(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny_hf_folder("llama"), tmp_path / "source"))
     put("model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(8))(source)
     config = plain_config(source)
-    assert FolderWeights(source, config, "q4").floats("model.norm.weight").dtype == np.float32
+    assert QuantizedWeights(source, config, "q4").floats("model.norm.weight").dtype == np.float32
 
 
 def test_a_head_that_is_the_embedding_may_lie_beside_it(tiny_hf_folder: FolderFactory, tmp_path: Path) -> None:
@@ -226,4 +226,4 @@ def test_a_head_that_is_the_embedding_may_lie_beside_it(tiny_hf_folder: FolderFa
     changed(lambda weights: weights.update({"lm_head.weight": weights["model.embed_tokens.weight"].clone()}))(source)
     said(tie_word_embeddings=True)(source)
     config = plain_config(source)
-    assert "lm_head.weight" not in FolderWeights(source, config, "q4").names()
+    assert "lm_head.weight" not in QuantizedWeights(source, config, "q4").names()

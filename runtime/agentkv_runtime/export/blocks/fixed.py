@@ -9,7 +9,10 @@ __all__ = ["usual_cost"]
 # What an error's square costs beside that in other layers: as `Importance` finds it in a published model (SmolLM2-135M),
 # in the middle one of its layers.
 _OF_EACH = {"v_proj": 25.0, "k_proj": 6.0, "qkv_proj": 6.0}  # few rows, which all queries of a group read
-_OF_ALL_ROWS = {"lm_head": 300_000.0, EMBEDDING_TITLE: 25_000.0}  # a token has one row: the more tokens, the less of each
+_OF_ALL_ROWS = {
+    "lm_head": 300_000.0,
+    EMBEDDING_TITLE: 25_000.0,
+}  # a token has one row: the more tokens, the less of each
 
 
 def usual_cost(layer: str, outputs: int) -> float:

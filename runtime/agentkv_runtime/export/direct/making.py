@@ -13,7 +13,7 @@ from agentkv_runtime.export.block_kinds import kind_and_bits
 from agentkv_runtime.export.checks import check_value
 from agentkv_runtime.export.choices import OWN_BLOCKS
 from agentkv_runtime.export.direct.decoder import EMBEDDING, HEAD, Decoder
-from agentkv_runtime.export.direct.hf_folder import FolderWeights
+from agentkv_runtime.export.direct.hf_folder import QuantizedWeights
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.made import EMBEDDING_TITLE, Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
@@ -39,7 +39,7 @@ def find_decoder(source: Source, options: Options) -> tuple[Decoder | None, str]
             config, weights = source.gguf.config, source.gguf.weights()
         else:
             config = plain_config(source.described)
-            weights = FolderWeights(source.weights, config, options.quant)
+            weights = QuantizedWeights(source.weights, config, options.quant)
         return Decoder(config, weights, long_factors(SimpleNamespace(**config), options.max_context)), ""
     except UnsupportedModelError as error:
         return None, f"{error}, so it is traced with torch"

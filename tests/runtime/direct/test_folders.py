@@ -154,10 +154,10 @@ def renamed(folder: Path) -> None:
 
 
 def indexed(name: str) -> Callable[[Path], None]:
-    """The file elsewhere, and an index that names it."""
+    """The weights in a file of another name, and an index that names this one."""
 
     def damage(folder: Path) -> None:
-        (folder / "model.safetensors").rename(folder.parent / "elsewhere.safetensors")
+        (folder / "model.safetensors").rename(folder / "other.safetensors")
         places = {"weight_map": {DOWN: name}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(places))
 
@@ -170,7 +170,7 @@ def put(name: str, value: torch.Tensor) -> Callable[[Path], None]:
 
 HOSTILE: list[tuple[str, Callable[[Path], None], str]] = [
     ("cut", cut, "model.safetensors: damaged"),
-    ("no number", put(DOWN, torch.full((64, 128), torch.nan)), "down_proj.weight: .*output 0 has a number that is not"),
+    ("no number", put(DOWN, torch.full((64, 128), torch.nan)), "layers.1.mlp.down_proj holds infinities or NaN"),
     ("no norm", put("model.norm.weight", torch.full((64,), torch.inf)), "model.norm.weight holds infinities"),
     ("a shape", put(DOWN, torch.ones(64, 64)), r"down_proj.weight is \[64, 64\], and by its config \[64, 128\]"),
     ("a vector", put(DOWN, torch.ones(64 * 128)), r"is \[8192\], and by its config"),

@@ -149,7 +149,7 @@ def choose_kinds(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[s
 
 
 def _fits(name: str, numbers: Numbers) -> bool:
-    """Do blocks divide the rows, and do their steps reach the numbers? Raises QuantizationError for infinities and NaN."""
+    """Do blocks divide the rows, and do their steps reach the numbers? Raises QuantizationError where some are none."""
     largest = _largest(numbers)
     if not np.isfinite(largest):
         raise QuantizationError(f"{name} holds infinities or NaN: its file is broken. Download it again")

@@ -30,6 +30,8 @@ from tests.runtime.gguf import tiny_files
 from tests.runtime.gguf.rows import ARCHITECTURES
 
 ROWS = {name: row for name, row in ARCHITECTURES.items() if row.config["model_type"] in FAMILIES}
+FUSED = [name for name, row in ROWS.items() if FAMILIES[row.config["model_type"]].fused]
+"""Torch's route makes two layers of gate and up before it chooses their bits: compared where there is no choice."""
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "head_dim": 64}
 
 
@@ -59,7 +61,7 @@ def traced(folder: Path, quant: Any) -> tuple[Parts, Recipe]:
 @pytest.mark.parametrize(
     ("name", "quant", "dtype", "more"),
     [
-        *((name, "q4", torch.bfloat16, {}) for name in ROWS),
+        *((name, "q8" if name in FUSED else "q4", torch.bfloat16, {}) for name in ROWS),
         ("llama", "q4", torch.float32, WIDE),
         ("qwen3", "q5", torch.float16, WIDE),
         ("phi3", "q6", torch.bfloat16, WIDE),
@@ -80,7 +82,8 @@ def test_a_program_is_the_one_that_tracing_gives(
     assert got.named == want.named
     assert got.blobs == want.blobs
     assert (got.memory, got.constants) == (want.memory, want.constants)
-    assert decoder.errors() == pytest.approx(recipe.errors)
+    if name not in FUSED:
+        assert decoder.errors() == pytest.approx(recipe.errors)
 
 
 def test_pieces_of_weights_are_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

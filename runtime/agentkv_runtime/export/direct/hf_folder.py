@@ -27,8 +27,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 _QKV, _GATED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")
 _OUT, _DOWN = ("self_attn.o_proj",), ("mlp.down_proj",)
-_ATTENTION_BIAS = {"attention_bias": (*_QKV, *_OUT)}
-_MLP_BIAS = {"mlp_bias": (*_GATED, *_DOWN)}
+_ATTENTION_BIAS: dict[str, tuple[str, ...]] = {"attention_bias": (*_QKV, *_OUT)}
+_MLP_BIAS: dict[str, tuple[str, ...]] = {"mlp_bias": (*_GATED, *_DOWN)}
 _BIASES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "llama": _ATTENTION_BIAS | _MLP_BIAS,
     "qwen2": {"model_type": _QKV},  # always

@@ -83,6 +83,6 @@ def test_a_text_of_ones_own_is_what_is_calibrated_on(tiny_hf_folder: FolderFacto
     source, text = tiny_hf_folder("llama", hidden=256, intermediate=512), tmp_path / "text"
     text.write_text("the quick brown fox " * 400)
     own = export_folder(source, tmp_path / "own", quant="q4", calibrate=text, max_tokens=64, max_logits=64)
-    usual = export_folder(source, tmp_path / "usual", quant="q4", max_tokens=64, max_logits=64)
-    again = export_folder(source, tmp_path / "again", quant="q4", max_tokens=64, max_logits=64)
+    usual = export_folder(source, tmp_path / "usual", quant="q4", recipe="measured", max_tokens=64, max_logits=64)
+    again = export_folder(source, tmp_path / "again", quant="q4", recipe="measured", max_tokens=64, max_logits=64)
     assert own.manifest.fingerprint != usual.manifest.fingerprint == again.manifest.fingerprint

@@ -27,7 +27,15 @@ def test_what_travels_with_the_program(tiny_hf_folder: FolderFactory, tmp_path: 
     (src / "tokenizer_config.json").write_text(json.dumps({**described, "chat_template": STYLES["chatml"].template}))
     said: list[str] = []
     shares: list[float] = []
-    folder = export_folder(src, tmp_path / "out", max_tokens=8, max_logits=4, progress=said.append, done=shares.append)
+    folder = export_folder(
+        src,
+        tmp_path / "out",
+        max_tokens=8,
+        max_logits=4,
+        recipe="measured",
+        progress=said.append,
+        done=shares.append,
+    )
 
     folder.verify()
     manifest = folder.manifest

@@ -22,6 +22,7 @@ PlainConfig = dict[str, Any]
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _MOST = 1 << 24  # of a size; the largest vocabularies are a hundredth of it
+_MOST_LAYERS = 1 << 12
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _SCALED = ("llama3", "yarn", "longrope")  # beyond an original context
 
@@ -165,6 +166,8 @@ def _read(said: PlainConfig, family: _Family) -> PlainConfig:
     config = {**_COMMON, **family.defaults, **said}
     for name in _SIZES:
         _whole(config, name)
+    if config["num_hidden_layers"] > _MOST_LAYERS:
+        raise _Wrong(f"num_hidden_layers is {config['num_hidden_layers']}")
     if config.get("num_key_value_heads") is None:
         config["num_key_value_heads"] = config["num_attention_heads"]
     if config.get("head_dim") is None:

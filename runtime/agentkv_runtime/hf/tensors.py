@@ -24,7 +24,11 @@ from agentkv_runtime.small_files import MOST_BYTES, open_regular
 __all__ = ["DTYPES", "Tensor", "open_tensors"]
 
 _DIMENSIONS = 8
-DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(np.uint16)}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(np.uint16),
+}
 """Those whose numbers are the weights themselves, by the names of safetensors."""
 
 

@@ -6,13 +6,10 @@ from agentkv_runtime.export.made import EMBEDDING_TITLE
 
 __all__ = ["usual_cost"]
 
-# What an error's square costs beside that in other layers: as `Importance` finds it in a published model (SmolLM2-135M),
-# in the middle one of its layers.
+# What an error's square costs beside that in other layers: what `Importance` finds in the middle one of a published
+# model's layers (SmolLM2-135M).
 _OF_EACH = {"v_proj": 25.0, "k_proj": 6.0, "qkv_proj": 6.0}  # few rows, which all queries of a group read
-_OF_ALL_ROWS = {
-    "lm_head": 300_000.0,
-    EMBEDDING_TITLE: 25_000.0,
-}  # a token has one row: the more tokens, the less of each
+_OF_ALL_ROWS = {"lm_head": 300_000.0, EMBEDDING_TITLE: 25_000.0}  # a token has one row, so of many each counts little
 
 
 def usual_cost(layer: str, outputs: int) -> float:

@@ -77,12 +77,12 @@ def plan_kinds(weights: Mapping[str, Candidate], quant: str) -> dict[str, str]:
     """The kind of each weight, by name, for one of `BITS`.
 
     Those whose rows are no multiple of 32, and whose numbers are far from 1, become bfloat16, which the budget does not
-    count. Raises QuantizationError where no kinds keep to the budget.
+    count. Raises QuantizationError where no kinds keep to the budget, and for numbers that are not finite.
     """
     kinds, choices = {}, {}
     for name, weight in weights.items():
         numbers = weight.numbers()
-        if not _fits(numbers):
+        if not _fits(name, numbers):
             kinds[name] = FITS_ALL
             continue
         found = choices_of(numbers, weight.inputs, weight.outputs)
@@ -148,12 +148,12 @@ def choose_kinds(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[s
     return {name: choice.kind for name, choice in chosen.items()}
 
 
-def _fits(numbers: Numbers) -> bool:
-    """Do blocks divide the rows, and do their steps reach the numbers? Those that are not finite are refused later."""
-    if numbers.shape[1] % _NARROWEST:
-        return False
+def _fits(name: str, numbers: Numbers) -> bool:
+    """Do blocks divide the rows, and do their steps reach the numbers? Raises QuantizationError where some are none."""
     largest = _largest(numbers)
-    return not largest or not np.isfinite(largest) or _LEAST <= largest <= _MOST
+    if not np.isfinite(largest):
+        raise QuantizationError(f"{name} holds infinities or NaN: its file is broken. Download it again")
+    return not numbers.shape[1] % _NARROWEST and (not largest or _LEAST <= largest <= _MOST)
 
 
 def _largest(numbers: Numbers) -> float:

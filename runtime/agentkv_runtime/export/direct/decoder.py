@@ -287,5 +287,5 @@ def _halves(layer: Layer) -> list[Layer]:
     return found
 
 
-def _part(load: Callable[[], npt.NDArray[Any]], part: slice) -> npt.NDArray[Any]:
+def _part(load: Callable[[], Any], part: slice) -> Any:
     return load()[part]

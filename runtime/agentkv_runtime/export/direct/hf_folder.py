@@ -21,14 +21,14 @@ from agentkv_runtime.hf.plain_config import PlainConfig
 from agentkv_runtime.hf.tensors import DTYPES, Tensor, open_tensors
 from agentkv_runtime.printable import printable
 
-__all__ = ["FolderWeights"]
+__all__ = ["QuantizedWeights"]
 
 Shapes = dict[str, tuple[int, ...]]
 
 _QKV, _GATED = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ("mlp.gate_proj", "mlp.up_proj")
 _OUT, _DOWN = ("self_attn.o_proj",), ("mlp.down_proj",)
-_ATTENTION_BIAS = {"attention_bias": (*_QKV, *_OUT)}
-_MLP_BIAS = {"mlp_bias": (*_GATED, *_DOWN)}
+_ATTENTION_BIAS: dict[str, tuple[str, ...]] = {"attention_bias": (*_QKV, *_OUT)}
+_MLP_BIAS: dict[str, tuple[str, ...]] = {"mlp_bias": (*_GATED, *_DOWN)}
 _BIASES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "llama": _ATTENTION_BIAS | _MLP_BIAS,
     "qwen2": {"model_type": _QKV},  # always
@@ -43,7 +43,7 @@ _OF_NO_USE = "rotary_emb.inv_freq"  # in older files: it follows from the config
 _COMPARED = 1 << 20  # numbers at a time
 
 
-class FolderWeights:
+class QuantizedWeights:
     """Parameters of a model, as blocks of the kinds that a plan gives them. Nothing of their values is kept."""
 
     def __init__(self, folder: Path, config: PlainConfig, quant: str) -> None:
@@ -74,7 +74,7 @@ class FolderWeights:
 
     def errors(self) -> dict[str, float]:
         """What was lost of each layer's weight so far, beside its norm."""
-        return {layer: loss.error for layer, loss in self._losses.items() if loss.whole}
+        return {layer: loss.error for layer, loss in self._losses.items()}
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
@@ -98,7 +98,7 @@ class _Loss:
 
     @property
     def error(self) -> float:
-        return float((self.lost / self.whole) ** 0.5)
+        return float((self.lost / self.whole) ** 0.5) if self.whole else 0.0
 
 
 @dataclass

@@ -12,8 +12,8 @@ from agentkv_runtime.export.asked import Options, Source
 from agentkv_runtime.export.block_kinds import kind_and_bits
 from agentkv_runtime.export.checks import check_value
 from agentkv_runtime.export.choices import OWN_BLOCKS
-from agentkv_runtime.export.direct.decoder import EMBEDDING, HEAD, Decoder
-from agentkv_runtime.export.direct.hf_folder import FolderWeights
+from agentkv_runtime.export.direct.decoder import EMBEDDING, HEAD, Decoder, Weights
+from agentkv_runtime.export.direct.hf_folder import QuantizedWeights
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.made import EMBEDDING_TITLE, Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
@@ -35,11 +35,12 @@ def find_decoder(source: Source, options: Options) -> tuple[Decoder | None, str]
     if (why := _asks_for_torch(source, options)) is not None:
         return None, f"{why} takes torch"
     try:
+        weights: Weights
         if source.gguf is not None:
             config, weights = source.gguf.config, source.gguf.weights()
         else:
             config = plain_config(source.described)
-            weights = FolderWeights(source.weights, config, options.quant)
+            weights = QuantizedWeights(source.weights, config, options.quant)
         return Decoder(config, weights, long_factors(SimpleNamespace(**config), options.max_context)), ""
     except UnsupportedModelError as error:
         return None, f"{error}, so it is traced with torch"
@@ -65,6 +66,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
     max_positions = position_limit(config, options.max_context)
     quantized = options.quant in OWN_BLOCKS
     tell("choosing bits" if quantized else "laying out the weights")
+    reached(Stage.CHOOSING if quantized else Stage.LAYING_OUT)
     facts = _facts(decoder, source.weights)
     check_value("a layer", 4 * options.max_tokens * decoder.widest, "max_tokens", options.max_tokens)
     check_value("the head", 4 * options.max_logits * decoder.vocab_size, "max_logits", options.max_logits)

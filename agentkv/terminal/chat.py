@@ -128,7 +128,7 @@ def told(error: Exception) -> str:
     match error:
         case ContextFull():
             return f"{error} (/close, --capacity)"
-        case LimitReached(limit="max_tokens"):
+        case LimitReached(limit="max_tokens" | "max_message_tokens"):
             return f"{error} (--max-tokens)"
     return str(error)
 

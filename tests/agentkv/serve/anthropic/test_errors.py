@@ -56,7 +56,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
     ({"thinking": {"type": "between_tools"}}, "'between_tools'"),
     ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, r"output_config\.format: .*not"),
-    ({"tools": [{"name": "f", "input_schema": {"required": [5]}}]}, "tools: calls of the tool 'f'"),
     ({"tools": [{"name": "f", "input_schema": {"properties": -1}}]}, "tools: .*'f' have the properties int -1"),
     ({"temperature": 1.5}, "temperature"),
     ({"top_p": 0}, "top_p"),
@@ -65,6 +64,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"container": "x"}, "container is not supported"),
 ]
 WRONG_STRICTLY: list[tuple[dict[str, Any], str]] = [
+    ({"tools": [{"name": "f", "input_schema": {"required": [5]}}]}, "tools: calls of the tool 'f'"),
     (said({"type": "redacted_thinking", "data": "x"}, "assistant"), "'redacted_thinking'"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
     ({"tools": [{**WEATHER, "defer_loading": True}]}, "defer_loading"),

@@ -27,6 +27,10 @@ _WRAPPING = regex.compile(rf"(?:[\s,;]|{_FENCE}|{_TAG})*")
 _CLOSING = regex.compile(r"(?:[\s,;\])]|`{3,}(?=\s|$)|</?\|?[^<>\n]{1,40}>|\[/[A-Z_]{3,20}\])*")
 
 
+_NAME = regex.compile(r"[\w.:/-]+\s*(?=\()")
+_WORD = regex.compile(r"(?<=[=:\s\"'<])[\w.:/-]+")
+
+
 class Read(NamedTuple):
     """What a message's content is."""
 
@@ -118,7 +122,7 @@ class DressedCalls:
 
     def _named_in(self, wrapping: str) -> str | None:
         """The tool that a tag names, as `<function=weather>` and `<tool_call name="weather">` do."""
-        words = regex.findall(r"(?<=[=:\s\"'<])[\w.:/-]+", wrapping) if "<" in wrapping else []
+        words = _WORD.findall(wrapping) if "<" in wrapping else []
         return next((name for name in map(self._tools.name_of, words) if name is not None), None)
 
     def _body(self, text: str, start: int, named: str | None) -> _Run:
@@ -130,7 +134,7 @@ class DressedCalls:
             if not calls and named is not None:
                 calls = [call for call in [self._tools.call(named, value, raw, "tag")] if call is not None]
             return _Run(calls or self._python(raw), start + len(raw))
-        match = regex.compile(r"[\w.:/-]+\s*(?=\()").match(text, start)
+        match = _NAME.match(text, start)
         raw = match[0] + bracketed(text, match.end()) if match else ""
         return _Run(self._python(raw), start + len(raw))
 

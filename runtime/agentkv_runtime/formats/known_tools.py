@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentkv_runtime.formats.casts import cast_arguments, schemas_of
+from agentkv_runtime.formats.loose_values import loose_value
 from agentkv_runtime.formats.parsed import ParsedCall
 
 __all__ = ["KnownTools"]
@@ -93,6 +94,4 @@ def _object(value: object) -> object:
     """Arguments that were encoded twice, decoded."""
     if not isinstance(value, str):
         return {} if value is None else value
-    from agentkv_runtime.formats.loose_values import loose_value
-
     return loose_value(value) if value.strip() else {}

@@ -114,7 +114,7 @@ def test_stopped_it_tells_what_there_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--style", "--tool-choice", "--call-threshold", "--n"])
-def test_what_an_option_does_not_take_is_refused_before_a_case_is_asked(run, option):
+def test_what_an_option_does_not_take_is_refused_before_a_case_is_asked(option: str) -> None:
     done = run("nano", *FEW, option, "-2")
     assert (done.exit_code, option in done.output, "cases" in done.output) == (2, True, False)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .run import Result
 
 ToolChoice = Literal["auto", "required"]
+Style = Literal["free", "plan"]
 
 evaluation = typer.Typer(help="Evaluate a model.", no_args_is_help=True)
 
@@ -54,7 +55,7 @@ def tools(
     call_threshold: Annotated[
         float | None, typer.Option(min=0, max=1, help="As of `agentkv serve`, and of an agent.")
     ] = None,
-    style: Annotated[str | None, typer.Option(metavar="NAME", help="Style of the agent.")] = None,
+    style: Annotated[Style | None, typer.Option(help="Style of the agent.")] = None,
     call_format: Annotated[
         str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
     ] = None,

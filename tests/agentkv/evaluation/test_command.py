@@ -113,6 +113,12 @@ def test_stopped_it_tells_what_there_is(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"nano through kv.Agent: {len(told['cases'])} cases")
 
 
+@pytest.mark.parametrize("option", ["--style", "--tool-choice", "--call-threshold", "--n"])
+def test_what_an_option_does_not_take_is_refused_before_a_case_is_asked(option: str) -> None:
+    done = run("nano", *FEW, option, "-2")
+    assert (done.exit_code, option in done.output, "cases" in done.output) == (2, True, False)
+
+
 @pytest.mark.parametrize("through", [["--serve"], ["--server", "http://a/v1"]])
 def test_what_is_not_installed_is_named(through: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)

@@ -128,7 +128,8 @@ class _Reply:
         self._prefix = begun_reply(home, self._conversation, branch._history.log)
         self._reasons = form.thought
         self._held = asked.held(form, self._prefix)
-        self._parser = form.parser(prefix=self._prefix, tools=asked.tools)
+        called = () if asked.choice == "none" else asked.tools  # else what looks like a call is text
+        self._parser = form.parser(prefix=self._prefix, tools=called)
         self._said = _text_of(TextDelta, self._parser.deltas_of_prefix)
         self._thought = _text_of(ReasoningDelta, self._parser.deltas_of_prefix)
         self._told: list[Part] = []

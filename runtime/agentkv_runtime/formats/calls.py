@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,11 +12,11 @@ from agentkv_runtime.formats.content import parse_content, transformed
 from agentkv_runtime.formats.parsed import CUT_OFF, ArgumentsDelta, CallClosed, CallOpened, Delta, ParsedCall
 from agentkv_runtime.formats.regions import Region
 from agentkv_runtime.formats.template import Field
+from agentkv_runtime.formats.values import check_value
 
 __all__ = ["CallReader", "region_value"]
 
 _NO_CALL = "what is written there is no call"
-_DEEPEST = 48  # levels of arguments: messages hold somewhat more, and have some of their own
 
 
 def region_value(entry: Field, text: str, captures: Mapping[str, str]) -> Any:
@@ -99,28 +98,12 @@ class CallReader:
             raise ValueError("its arguments are no object")
         name = function["name"]
         made = cast_arguments(arguments or {}, self._schemas.get(name, {}))
-        _check_value(made)
+        check_value(made)
         return ParsedCall(name, made, raw)
 
     def _failed(self, why: str, raw: str) -> ParsedCall:
         named = self._named[len(self.closed) :]
         return ParsedCall(named[0] if named else "", None, raw, why)
-
-
-def _check_value(value: object, depth: int = 0) -> None:
-    """Raises ValueError for what no message can hold, and no template can spell."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError("half of a surrogate pair is no character") from None
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("JSON has no such number")
-    elif isinstance(value, Mapping | list):
-        if depth == _DEEPEST:
-            raise ValueError(f"nested more than {_DEEPEST} levels deep")
-        for item in [*value, *value.values()] if isinstance(value, Mapping) else value:
-            _check_value(item, depth + 1)
 
 
 def _body_of(entry: Field) -> Body:

@@ -21,8 +21,10 @@ __all__ = ["DressedCalls", "Read"]
 _MOST_BEHIND = 200  # characters of prose behind a call; where there are more, they explain what it shows
 _KEYS = "name|tool|tool_name|function_name|function|action"
 _OTHER_KEYS = "arguments|parameters|tool_calls|calls|function_calls|type|id"
-_FENCE = r"```+[\w-]*\s*"
-_TAG = r"<\|?[A-Za-z_][^<>\n]{0,120}>\s*|\[[A-Z][A-Z_]{2,20}\]\s*"
+# All that begins a call has a bound and cannot begin in two places at once: a text is read in linear time, in any cuts.
+_SPACE = r"\s{0,80}+"
+_FENCE = rf"(?<!`)`{{3,8}}+[\w-]{{0,20}}{_SPACE}"
+_TAG = rf"<\|?[A-Za-z_][^<>\n\[{{]{{0,120}}+>{_SPACE}|\[[A-Z][A-Z_]{{2,20}}+\]{_SPACE}"
 _WRAPPING = regex.compile(rf"(?:[\s,;]|{_FENCE}|{_TAG})*")
 _CLOSING = regex.compile(r"(?:[\s,;\])]|`{3,}(?=\s|$)|</?\|?[^<>\n]{1,40}>|\[/[A-Z_]{3,20}\])*")
 
@@ -54,15 +56,19 @@ class DressedCalls:
         self._head = _head_of(self._tools.names, tuple(markers))
         self._text = ""
         self._told = 0  # characters that are text for certain
+        self._read = 0  # no call begins before
+        self._is_found = False  # what may be a call begins there
 
     def feed(self, text: str) -> str:
         """Reads more content; gives what is text for certain and was not given before."""
         self._text += text
-        match = self._head.search(self._text, self._told, partial=True)
-        end = len(self._text) if match is None else match.start()
-        end = max(len(self._text[:end].rstrip()), self._told)  # white space may be that before a call
-        told, self._told = self._told, end
-        return self._text[told:end]
+        if not self._is_found:
+            match = self._head.search(self._text, self._read, partial=True)
+            self._read = len(self._text) if match is None else match.start()
+            self._is_found = match is not None and not match.partial
+        told = self._text[self._told : self._read].rstrip()  # white space may be that before a call
+        self._told += len(told)
+        return told
 
     @property
     def held(self) -> str:
@@ -86,6 +92,8 @@ class DressedCalls:
         while match := self._head.search(text, at):
             run = self._run(text, match.start())
             texts.append(text[at : match.end() if not run.calls else match.start()])
+            if len("".join(texts[1:]).strip()) > _MOST_BEHIND:
+                return Read(text, [])
             calls += run.calls
             at = run.end if run.calls else match.end()
         texts.append(text[at:])
@@ -155,12 +163,17 @@ class _Run(NamedTuple):
 @functools.lru_cache(64)
 def _head_of(names: tuple[str, ...], markers: tuple[str, ...]) -> regex.Pattern[str]:
     """How a call begins, up to where it names a tool or could only be data of another kind."""
-    known = "|".join(regex.sub(r"[^0-9A-Za-z]+", r"[\\W_]", name) for name in sorted(names, key=len, reverse=True))
+    known = "|".join(map(_spellings, sorted(names, key=len, reverse=True)))
     wrapped = rf"(?:{_FENCE})?(?:{_TAG})?"
-    named = rf"""(?:{_KEYS})["']\s*:\s*["'](?:functions\.)?(?:{known})["']"""
-    json = rf"""[\[{{][\s\[{{]*["'](?:{named}|(?:{_OTHER_KEYS}|{known})["']\s*:)"""
-    python = rf"(?:\[\s*)?(?:functions\.)?(?:{known})\s*\("
-    tag = rf"""<\|?[\w]*[\s=:][^<>\n]{{0,60}}?["']?(?:{known})["']?[^<>\n]{{0,60}}>"""
-    at_line = r"(?<![^\n])[ \t]*"
+    named = rf"""(?:{_KEYS})["']{_SPACE}:{_SPACE}["'](?:functions\.)?(?:{known})["']"""
+    json = rf"""[\[{{][\s\[{{]{{0,80}}+["'](?:{named}|(?:{_OTHER_KEYS}|{known})["']{_SPACE}:)"""
+    python = rf"(?:\[{_SPACE})?(?:functions\.)?(?:{known}){_SPACE}\("
+    tag = rf"""<\|?\w{{0,40}}+[\s=:][^<>\n\[{{]{{0,60}}?["']?(?:{known})["']?[^<>\n\[{{]{{0,60}}+>"""
+    at_line = r"(?<![^\n])[ \t]{0,80}+"
     begun = [f"{wrapped}{json}", f"{at_line}{wrapped}{python}", f"(?:{_FENCE})?{tag}", *map(regex.escape, markers)]
     return regex.compile("|".join(begun), regex.IGNORECASE)
+
+
+def _spellings(name: str) -> str:
+    """A pattern of a tool's name with anything between its words."""
+    return regex.sub(r"[\W_]+", r"[\\W_]", name) if regex.search(r"[^\W_]", name) else regex.escape(name)

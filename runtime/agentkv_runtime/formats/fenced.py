@@ -30,7 +30,7 @@ class _FencedList(Calls):
 
     def message(self, lark: Lark, wanted: Wanted) -> str:
         """The message: an expression."""
-        if not wanted.text or (wanted.output is not None and not wanted.answers):
+        if not wanted.text or (wanted.output is not None and not (wanted.answers and wanted.tools)):
             return super().message(lark, wanted)
         if not wanted.tools:
             return self.after_thought(lark, wanted, self._words(lark, wanted))

@@ -9,13 +9,14 @@ from typing import Any
 from agentkv_runtime.formats.casts import cast_arguments, schemas_of
 from agentkv_runtime.formats.loose_values import loose_value
 from agentkv_runtime.formats.parsed import ParsedCall
+from agentkv_runtime.formats.values import check_value
 
 __all__ = ["KnownTools"]
 
 _NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "action")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "params", "tool_input", "action_input", "kwargs")
 _LIST_KEYS = ("tool_calls", "calls", "function_calls")
-_APART = re.compile(r"[^0-9A-Za-z]+")
+_APART = re.compile(r"[\W_]+")
 
 
 class KnownTools:
@@ -28,7 +29,7 @@ class KnownTools:
             for function in (definition.get("function", definition) for definition in definitions)
             if isinstance(function, Mapping) and function.get("name") in self._schemas
         }
-        self._alike = {_plain(name): name for name in reversed(list(self._schemas))}
+        self._alike = {_plain(name): name for name in reversed(list(self._schemas)) if _plain(name) != "_"}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,24 +43,35 @@ class KnownTools:
         return self._alike.get(_plain(written.removeprefix("functions.")))
 
     def call(self, name: object, arguments: object, raw: str, dress: str) -> ParsedCall | None:
-        """The call of a known tool; None for anything else."""
+        """The call of a known tool; None for anything else, and for arguments that no message can hold."""
         known = self.name_of(name)
-        if known is None or not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+        if known is None or not isinstance(arguments, Mapping):
             return None
-        return ParsedCall(known, cast_arguments(arguments, self._schemas[known]), raw, None, dress)
+        try:
+            made = cast_arguments(arguments, self._schemas[known])
+            check_value(made)
+        except (ValueError, RecursionError):
+            return None
+        return ParsedCall(known, made, raw, None, dress)
 
     def calls(self, value: object, raw: str, dress: str) -> list[ParsedCall]:
         """The calls that a JSON value spells, in any of the usual shapes; none where a part of it is no call."""
+        try:
+            return self._calls(value, raw, dress)
+        except RecursionError:
+            return []
+
+    def _calls(self, value: object, raw: str, dress: str) -> list[ParsedCall]:
         if isinstance(value, Sequence) and not isinstance(value, str):
-            each = [self.calls(item, raw, dress) for item in value]
+            each = [self._calls(item, raw, dress) for item in value]
             return [call for calls in each for call in calls] if all(each) else []
         if not isinstance(value, Mapping):
             return []
         for key in _LIST_KEYS:
             if isinstance(value.get(key), list):
-                return self.calls(value[key], raw, dress)
+                return self._calls(value[key], raw, dress)
         if isinstance(value.get("function"), Mapping):
-            return self.calls(value["function"], raw, dress)
+            return self._calls(value["function"], raw, dress)
         call = self._named(value, raw, dress) or self._keyed(value, raw, dress)
         return [call] if call else []
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from agentkv_runtime.formats import FAMILIES, Format, ParsedMessage, TextDelta
+from agentkv_runtime.formats.dressed import DressedCalls
 
 from .cuts import cuts
 
@@ -21,6 +22,8 @@ TOOLS = [
         ("get_weather", {"city": {"type": "string"}, "days": {"type": "integer"}}, ["city"]),
         ("math.add", {"a": {"type": "number"}, "b": {"type": "number"}}, ["a", "b"]),
         ("now", {}, []),
+        ("時間", {}, []),
+        ("天気", {"都市": {"type": "string"}}, []),
     ]
 ]
 OSLO: tuple[str, dict[str, Any]] = ("get_weather", {"city": "Oslo"})
@@ -77,8 +80,26 @@ CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
         "",
         "python",
     ),
+    ('{"name": "天気", "arguments": {"都市": "東京"}}', [("天気", {"都市": "東京"})], "", "json"),
+    ('天気(都市="東京")', [("天気", {"都市": "東京"})], "", "python"),
+    # Begun around it, a tag that is none.
+    ('```json\n<tool {"get_weather": {"city": "Oslo"}}></function>', [OSLO], "```json\n<tool ></function>", "json"),
     # Alone it is meant as a call, whatever it lacks: the tool says what.
     ('{"name": "get_weather", "arguments": {"town": "Oslo"}}', [("get_weather", {"town": "Oslo"})], "", "json"),
+]
+
+UNWRITABLE = [
+    "NaN",
+    "1e999",
+    "1" + "0" * 5000,
+    '"\\ud800"',
+    '{"\\ud800": 1}',
+    "[" * 60 + "]" * 60,
+    "b'x'",
+    "{1, 2}",
+    "(1, 2)",
+    "{3: 4}",
+    "{(1, 2): 3}",
 ]
 
 # What is shown to a person, or is no call.
@@ -98,6 +119,11 @@ TEXTS = [
     '{"name": "get_weather", "arguments": {"city": "Oslo"',
     '{"name": "get_weather", "arguments": ["Oslo"]}',
     '{"name": "get_weather"} is half of it',
+    '{"name": "未知", "arguments": {}}',
+    # What no message can hold.
+    *(f'{{"name": "get_weather", "arguments": {{"city": {value}}}}}' for value in UNWRITABLE),
+    *(f"{{'name': 'get_weather', 'arguments': {{'city': {value}}}}}" for value in UNWRITABLE),
+    *(f"get_weather(city={value})" for value in ("1e999", '"\\ud800"', f"0x{'f' * 5000}", "[" * 60 + "]" * 60)),
     "[1, 2, 3]",
     "{",
     "```",
@@ -150,6 +176,26 @@ def test_text_is_held_back_only_where_it_may_be_a_call() -> None:
     ]
     assert "".join(told) == 'The weather is {fine} in [Oslo] at ```js\n{"a": 1}\nget_way(1)'
     assert sum(map(bool, told)) >= 6
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    ["{", "[", "[{", "{ [", "`", "```", "```json\n", "<", "<tool ", "<tool_call>", '{"', "get_weather", "[TOOL_CALLS]"],
+)
+def test_what_leads_nowhere_is_not_held_for_long(beginning: str) -> None:
+    """So each character is looked at a bounded number of times."""
+    dressed = DressedCalls(TOOLS)
+    told = sum(len(dressed.feed(beginning)) for _ in range(3000 // len(beginning)))
+    assert told > 2500
+    assert len(dressed.held) < 500
+
+
+@pytest.mark.parametrize("depth", [40, 700, 900, 3000])
+def test_lists_in_lists_are_read_as_far_as_they_can_be(depth: int) -> None:
+    dressed = DressedCalls(TOOLS)
+    text = "[" * depth + CALL + "]" * depth
+    assert dressed.feed(text) == "" or depth > 40
+    assert [call.name for call in dressed.end().calls] in ([], ["get_weather"])
 
 
 def test_without_tools_or_rescue_there_are_no_calls() -> None:

@@ -218,3 +218,9 @@ def test_generic_calls_are_read_as_they_are_written() -> None:
     message = form.parse(form.write("I look.", calls), tools=TOOLS)
     assert [(call.name, call.arguments, call.rescued) for call in message.calls] == [(*call, None) for call in calls]
     assert message.content == "I look."
+
+
+@pytest.mark.parametrize("choice", ["none", "auto"])
+def test_generic_messages_keep_to_an_output(choice: str) -> None:
+    schema = {"type": "object", "properties": {"degrees_of_it": {"type": "integer"}}}
+    assert "degrees_of_it" in FAMILIES["generic"].fit({}).grammar(TOOLS, output=schema, choice=choice)

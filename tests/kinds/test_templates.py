@@ -254,23 +254,28 @@ def test_usual_names_of_ends(added: tuple[str, ...], ends: tuple[str, ...]) -> N
 
 
 SHOWN = [
-    ("{% if tools %}{{ tools | tojson }}{% endif %}" + CHATML, None),
-    (CHATML, ["get_weather"]),
-    ({"default": CHATML, "tool_use": "{{ tools | tojson }}" + CHATML}, None),
+    ("{% if tools %}{{ tools | tojson }}{% endif %}" + CHATML, None, None),
+    (CHATML, None, None),  # told in words
+    (CHATML, "plain", ["get_weather"]),  # which spells no calls
+    ({"default": CHATML, "tool_use": "{{ tools | tojson }}" + CHATML}, None, None),
 ]
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("template", "untold"), SHOWN, ids=["shown", "not shown", "named"])
+@pytest.mark.parametrize(("template", "form", "untold"), SHOWN, ids=["shown", "told", "not shown", "named"])
 async def test_tools_that_a_template_does_not_show_are_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, template: str | dict[str, str], untold: list[str] | None
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    template: str | dict[str, str],
+    form: str | None,
+    untold: list[str] | None,
 ) -> None:
     folder = tmp_path / "model"
     shutil.copytree(kv.models.nano(), folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
     with caplog.at_level(logging.WARNING, "agentkv"):
-        async with kv.Context.open(folder) as ctx:
+        async with kv.Context.open(folder, call_format=form) as ctx:
             branch = await ctx.branch(USER, tools=TOOLS)
             assert ("get_weather" in branch.text) == (untold is None)
             await ctx.branch(USER, tools=TOOLS)

@@ -11,6 +11,7 @@ from agentkv_runtime.formats.calls import CallReader, region_value
 from agentkv_runtime.formats.casts import schemas_of
 from agentkv_runtime.formats.dressed import DressedCalls
 from agentkv_runtime.formats.parsed import (
+    CUT_OFF,
     ArgumentsDelta,
     CallClosed,
     CallOpened,
@@ -145,8 +146,8 @@ class MessageParser:
         return replace(delta, call=self._repaired_call(delta.call)) if isinstance(delta, CallClosed) else delta
 
     def _repaired_call(self, call: ParsedCall) -> ParsedCall:
-        """A call between the template's markers that is written otherwise there, or whose end is missing."""
-        if call.error is None or self._dressed is None:
+        """A call between the template's markers that is written otherwise there. One that is cut off may lack more."""
+        if call.error in (None, CUT_OFF) or self._dressed is None:
             return call
         read = self._dressed.read(call.raw)
         return read.calls[0] if len(read.calls) == 1 and not read.text.strip() else call

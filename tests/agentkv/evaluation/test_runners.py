@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 import agentkv as kv
+from agentkv.agents.turn import ANSWER_NOW
 from agentkv.evaluation import serving
 from agentkv.evaluation.agent_runner import AgentRunner
 from agentkv.evaluation.cases import Case
@@ -108,12 +109,16 @@ async def test_a_call_in_another_spelling_is_told_as_rescued() -> None:
 async def test_what_ends_a_case_early_is_told(through: Through) -> None:
 
     def calling(text: str) -> Any:
+        if ANSWER_NOW in text:
+            return "It is cold."
         return kv.testing.call("get_weather", city="Oslo" + " " * text.count("get_weather"))
 
     looping = made(in_world(id="rounds"))
     async with kv.testing.replies(calling) as ctx, runner_of(ctx, through) as runner:
         rounds = await runner.answer(looping)
-    assert (rounds.stopped, rounds.error, len(rounds.calls)) == ("max_rounds", None, 8)
+    # A client of a server may ask for more; an agent is held to an answer in its last message.
+    stopped, calls = ("max_rounds", 8) if through == "server" else (None, 7)
+    assert (rounds.stopped, rounds.error, len(rounds.calls)) == (stopped, None, calls)
     async with kv.testing.replies(["a long story " * 20]) as ctx, runner_of(ctx, through, 8) as runner:
         tokens = await runner.answer(made(document(expected={"called": False})))
     assert (tokens.stopped, tokens.error, tokens.tokens) == ("max_message_tokens", None, 8)

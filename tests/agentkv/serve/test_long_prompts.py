@@ -234,7 +234,7 @@ async def test_a_client_that_leaves_before_its_first_token_leaves_nothing_behind
 REFUSED: list[tuple[str, dict[str, Any], int]] = [
     (
         "/v1/chat/completions",
-        {"messages": SAID, "tools": [{"type": "function", "function": {"name": "a", "parameters": {"properties": -1}}}]},
+        {"messages": SAID, "tools": [{"type": "function", "function": {"name": "a", "parameters": {"properties": 1}}}]},
         400,
     ),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG * 40}]}, 400),

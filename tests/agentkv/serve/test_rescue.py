@@ -26,7 +26,6 @@ FENCED = f"I look.\n```json\n{CALL}\n```"
         ({}, 1, "I look."),
         ({"logprobs": True, "top_logprobs": 2}, 1, "I look."),
         ({"n": 2}, 1, "I look."),
-        ({"tool_choice": "none"}, 0, FENCED),
         ({"max_tokens": 12}, 0, None),
         ({"stop": "Oslo"}, 0, FENCED.partition("Oslo")[0]),
         ({"stop": "}}"}, 0, FENCED.partition("}}")[0]),

@@ -63,7 +63,6 @@ CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
     ('{"name": "functions.get_weather", "arguments": {"city": "Oslo"}}', [OSLO], "", "json"),
     ('{"name": "math_add", "arguments": {"a": "1", "b": 2}}', [("math.add", {"a": 1, "b": 2})], "", "json"),
     ('{"name": "now"}', [("now", {})], "", "json"),
-    (f"<tool_call>\n{CALL}", [OSLO], "", "json"),
     (f"{CALL}\n</tool_call>", [OSLO], "", "json"),
     (f"<tools>\n{CALL}\n</tools>", [OSLO], "", "json"),
     (f"<function_call>{CALL}</function_call>", [OSLO], "", "json"),
@@ -224,3 +223,9 @@ def test_generic_calls_are_read_as_they_are_written() -> None:
 def test_generic_messages_keep_to_an_output(choice: str) -> None:
     schema = {"type": "object", "properties": {"degrees_of_it": {"type": "integer"}}}
     assert "degrees_of_it" in FAMILIES["generic"].fit({}).grammar(TOOLS, output=schema, choice=choice)
+
+
+def test_a_call_without_the_closing_marker_of_its_format_may_be_cut_off() -> None:
+    hermes, plain = (replace(FAMILIES[name].fit({}), rescue=True) for name in ("hermes", "plain"))
+    assert [call.error for call in hermes.parse(f"<tool_call>\n{CALL}", tools=TOOLS).calls] == ["the call is cut off"]
+    assert [call.error for call in plain.parse(f"<tool_call>\n{CALL}", tools=TOOLS).calls] == [None]

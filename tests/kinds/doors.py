@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
-from agentkv_runtime.formats import Format, format_name
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.formats import Format
 
 import agentkv as kv
 from agentkv.terminal import commands
@@ -65,12 +64,8 @@ def with_template(template: str, folder: Path) -> Path:
 
 @asynccontextmanager
 async def opened(folder: Path, seen: Seen) -> AsyncIterator[kv.Context]:
-    """The model, with a script. It calls as its template spells calls, or else as hermes does."""
-    unknown = format_name(Tokenizer.from_folder(folder)) == "plain"
-    form = "hermes" if unknown else None
-    async with kv.testing.replies(
-        seen.reply, folder, capacity=32768, threads=1, kv_dtype="int8", call_format=form
-    ) as ctx:
+    """The model, with a script. It calls as its template spells calls."""
+    async with kv.testing.replies(seen.reply, folder, capacity=32768, threads=1, kv_dtype="int8") as ctx:
         seen.form = ctx._home.format
         yield ctx
 

@@ -291,7 +291,8 @@ def test_output_that_has_no_room() -> None:
 @pytest.mark.parametrize("importing", ["agentkv", "pydantic", "torch", "torch.fx", "executorch.exir"])
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals(sent: signal.Signals, status: int, importing: str, src: Path, tmp_path: Path) -> None:
-    process = command(SAYS_WHEN_IT_IMPORTS.format(importing), "export", src, tmp_path / "a" / "out")
+    by_torch = ("--quant", "8da4w")
+    process = command(SAYS_WHEN_IT_IMPORTS.format(importing), "export", src, tmp_path / "a" / "out", *by_torch)
     process.send_signal(sent)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == status, errors

@@ -273,10 +273,13 @@ async def test_a_saved_message_goes_on_in_its_thought(model: Path, tmp_path: Pat
         assert loaded.tokens[len(branch) :] == whole.tokens
 
 
+THOUGHT = " ".join(f"Hm {i}," for i in range(100)) + " 4!"
+
+
 @pytest.mark.parametrize(
     ("budget", "text", "reasoning"),
     [
-        (None, "It is 4.", "Hm, " * 200 + "4!"),
+        (None, "It is 4.", THOUGHT),
         (False, "It is 4.", None),
         (2, "It is 4.", "H" + HAND_OVER),
     ],
@@ -284,7 +287,7 @@ async def test_a_saved_message_goes_on_in_its_thought(model: Path, tmp_path: Pat
 async def test_a_scripted_model_that_thinks_without_end(
     tmp_path: Path, budget: Any, text: str, reasoning: str | None
 ) -> None:
-    said = "<think>\n" + "Hm, " * 200 + "4!\n</think>\n\nIt is 4."
+    said = f"<think>\n{THOUGHT}\n</think>\n\nIt is 4."
     async with kv.testing.replies([said], nano_with(THINKING, tmp_path / "model"), capacity=4096) as ctx:
         agent = kv.Agent("You are Nano.", thinking=budget)
         run = await agent.run(await agent.trunk(ctx), "What is 2 + 2?")

@@ -16,7 +16,8 @@ from ..test_thinking import nano_with
 
 pytestmark = pytest.mark.anyio
 
-LONG = "<think>\n" + "Hm, " * 300 + "\n</think>\n\n"
+THOUGHT = " ".join(f"Hm {i}," for i in range(100))
+LONG = f"<think>\n{THOUGHT}\n</think>\n\n"
 OFF = "\n<think>\n\n</think>"
 
 
@@ -50,13 +51,13 @@ async def test_calls_and_answers_come_behind_the_thought(tmp_path: Path, budget:
         assert len(thoughts) == 2
         for thought in thoughts:
             if budget is None or budget is True:
-                assert thought == ("Hm, " * 300).strip()
+                assert thought == THOUGHT
             else:
                 assert (HAND_OVER.strip() in thought) == (budget > 0)
                 assert len(thought) < 200
 
 
-@pytest.mark.parametrize("output", [int, list[str], kv.Regex("[a-z]{3}")], ids=str)
+@pytest.mark.parametrize("output", [int, bool, kv.Regex("[a-z]{3}")], ids=str)
 @pytest.mark.parametrize("tools", [(), (weather,)], ids=["alone", "tools"])
 @pytest.mark.parametrize("budget", [False, 2, 12])
 async def test_what_nano_itself_says_keeps_to_thought_and_form(

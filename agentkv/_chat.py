@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from ._log import log
 from ._messages import text_of, with_empty_content, with_joined_parts, with_reasoning_as, with_text_parts
 from ._results import check_answered, has_plain_ids, with_plain_ids
 from ._roles import GIVES_INSTRUCTIONS, Roles
-from ._told_tools import GENERIC, told
+from ._told_tools import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +143,7 @@ class Chat:
             if tools and self._tells_tools is None:
                 self._tells_tools = self._must_tell(tools, seconds)
             if self._tells_tools:
-                messages, tools = told(messages, tools, self._find_format()), None
+                messages, tools = told(messages, tools, self._find_format(), self._write_calls), None
             tools = self._roles.tools(tools, seconds)
             asked = any(message["role"] not in GIVES_INSTRUCTIONS for message in messages)
             if asked or (messages and self._roles.takes_alone(tools, seconds)):
@@ -254,12 +255,13 @@ class Chat:
             self._ids[bool(tools)] = not plain or (other != "" != none)
         return self._ids[bool(tools)]
 
-    def _write_calls(self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str | None:
-        """A message and its calls as the model writes them; None where that is not known."""
+    def _write_calls(self, content: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """A message and its calls as the model writes them; in tags, as JSON, where it is not known how."""
         try:
             return self._find_format().write(content, calls)
         except FormatError:
-            return None
+            each = [json.dumps({"name": name, "arguments": given}, ensure_ascii=False) for name, given in calls]
+            return "\n".join([*filter(None, [content]), *(f"<tool_call>\n{call}\n</tool_call>" for call in each)])
 
     def _must_tell(self, tools: Sequence[Mapping[str, Any]], seconds: float) -> bool:
         """Does the template tell the model of no tools, or was a format asked for that is told otherwise? Logs where
@@ -268,7 +270,7 @@ class Chat:
         made = self._tried([_user(".")], self._roles.tools(tools, seconds), True, seconds)
         names = [str(tool.get("function", tool).get("name")) for tool in tools]
         untold = [name for name in names if name not in made]
-        if not untold and form.name != GENERIC:
+        if not untold and not form.is_generic:
             return False
         if not form.writes_calls:
             log.warning("the chat template does not tell the model of its tools", untold=untold)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from ._errors import AgentKVError, InvalidInput
 from ._inputs import items_of
@@ -15,6 +15,9 @@ from ._inputs import text_of as checked_text
 from ._log import log
 from ._message import REASONING, Message, as_mapping
 from ._shown import shown
+
+WriteCalls: TypeAlias = Callable[[str, Sequence[tuple[str, Mapping[str, Any]]]], str]
+"""A message of text and calls, as one text."""
 
 _DEEPEST = 64
 _MOST_BITS = 4096  # of an integer: Python writes none of 14,285 or more
@@ -141,6 +144,24 @@ def with_reasoning_as(name: str, message: Mapping[str, Any]) -> Mapping[str, Any
         return message
     others = {key: value for key, value in message.items() if key != "reasoning_content"}
     return {name: message["reasoning_content"], **others}
+
+
+def with_calls_as_text(message: Mapping[str, Any], write: WriteCalls) -> Mapping[str, Any]:
+    """A message whose calls are part of its text."""
+    if not message.get("tool_calls"):
+        return message
+    functions = [call.get("function", call) for call in message["tool_calls"]]
+    calls = [(function["name"], function.get("arguments") or {}) for function in functions]
+    others = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**others, "content": write(text_of(message), calls)}
+
+
+def with_result_as_words(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The result of a tool, as a user tells it; any other message as it is."""
+    if message["role"] != "tool":
+        return message
+    of = f" of {message['name']}" if message.get("name") else ""
+    return {"role": "user", "content": f"Result{of}:\n{text_of(message)}"}
 
 
 class _Unread:

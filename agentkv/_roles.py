@@ -12,15 +12,12 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
-from ._messages import text_of
+from ._messages import WriteCalls, text_of, with_calls_as_text, with_result_as_words
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
 Try = Callable[[Messages, Tools, bool, float], str]
 """What a template makes of messages, nothing where it refuses them; `bool`: the assistant speaks next."""
-
-WriteCalls = Callable[[str, Sequence[tuple[str, Mapping[str, Any]]]], str | None]
-"""A message and its calls as the model writes them; None where that is not known."""
 
 GIVES_INSTRUCTIONS = ("system", "developer")
 _ONE, _OTHER = (secrets.token_hex(8) for _ in range(2))  # words that no template has of its own
@@ -104,9 +101,9 @@ class Roles:
         if "developer" in roles and not (takes("developer") and takes("system")):
             messages = [_renamed(message, "developer", "system") for message in messages]
         if any(message.get("tool_calls") for message in messages) and not takes("calls"):
-            messages = [self._with_calls_as_text(message) for message in messages]
+            messages = [with_calls_as_text(message, self._write_calls) for message in messages]
         if "tool" in roles and not takes("results"):
-            messages = [_result_as_words(message) for message in messages]
+            messages = [with_result_as_words(message) for message in messages]
         messages = self._without_systems(messages, takes)
         rows = [("user", "questions in a row"), ("assistant", "answers in a row")]
         for role, kind in rows:
@@ -130,19 +127,6 @@ class Roles:
             return [*words, *rest]
         return [*rest[:asked], *_joined([*words, rest[asked]], "user"), *rest[asked + 1 :]]
 
-    def _with_calls_as_text(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not message.get("tool_calls"):
-            return message
-        functions = [call.get("function", call) for call in message["tool_calls"]]
-        calls = [(function["name"], function.get("arguments") or {}) for function in functions]
-        text = text_of(message)
-        written = self._write_calls(text, calls)
-        if written is None:
-            spelled = [json.dumps({"name": name, "arguments": given}, ensure_ascii=False) for name, given in calls]
-            lines = [_tagged("tool_call", each) for each in spelled]
-            written = "\n".join([text, *lines] if text else lines)
-        return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": written}
-
 
 def _described(value: Any) -> Any:
     """A tool definition in which each property has a description, if an empty one."""
@@ -164,17 +148,6 @@ def _has(messages: Messages, word: str) -> bool:
 
 def _renamed(message: Mapping[str, Any], role: str, other: str) -> Mapping[str, Any]:
     return {**message, "role": other} if message["role"] == role else message
-
-
-def _result_as_words(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The result of a tool, as a user tells it."""
-    if message["role"] != "tool":
-        return message
-    return {"role": "user", "content": _tagged("tool_response", text_of(message))}
-
-
-def _tagged(tag: str, text: str) -> str:
-    return f"<{tag}>\n{text}\n</{tag}>"
 
 
 def _in_a_row(messages: Messages, role: str) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._messages import text_of
+from ._messages import WriteCalls, text_of, with_calls_as_text, with_result_as_words
 
 if TYPE_CHECKING:
     from agentkv_runtime.formats import Format
@@ -14,16 +14,13 @@ if TYPE_CHECKING:
 Messages = Sequence[Mapping[str, Any]]
 Definitions = Sequence[Mapping[str, Any]]
 
-GENERIC = "generic"
-"""The format that is always told so."""
-
 _EXAMPLE = [("function_name", {"argument": "value"})]
 _NESTED = {"properties", "items", "anyOf", "oneOf", "allOf", "$ref"}
 
 
-def told(messages: Messages, tools: Definitions | None, form: Format) -> list[Mapping[str, Any]]:
+def told(messages: Messages, tools: Definitions | None, form: Format, write: WriteCalls) -> list[Mapping[str, Any]]:
     """The messages with the tools in the system prompt, calls as text, and each result as a user's message."""
-    spelled = [_spelled(message, form) for message in messages]
+    spelled = [with_calls_as_text(with_result_as_words(message), write) for message in messages]
     if not tools:
         return spelled
     words = tools_in_words(tools, form)
@@ -77,15 +74,3 @@ def _value_in_words(schema: Any) -> str:
         shape = {key: value for key, value in schema.items() if key != "description"}
         words.append(json.dumps(shape, ensure_ascii=False))
     return " ".join(words)
-
-
-def _spelled(message: Mapping[str, Any], form: Format) -> Mapping[str, Any]:
-    if message["role"] == "tool":
-        of = f" of {message['name']}" if message.get("name") else ""
-        return {"role": "user", "content": f"Result{of}:\n{text_of(message)}"}
-    if not message.get("tool_calls"):
-        return message
-    functions = [call.get("function", call) for call in message["tool_calls"]]
-    calls = [(function["name"], function["arguments"]) for function in functions]
-    others = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**others, "content": form.write(text_of(message), calls)}

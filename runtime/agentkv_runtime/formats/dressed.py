@@ -4,14 +4,14 @@ tag of the model's own, Python. What stands around them tells them from text tha
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import regex
 
 from agentkv_runtime.formats.answering import ANSWER_NAME, answer_in, is_answer
-from agentkv_runtime.formats.known_tools import KnownTools
+from agentkv_runtime.formats.known_tools import ARGUMENT_KEYS, LIST_KEYS, NAME_KEYS, KnownTools
 from agentkv_runtime.formats.loose_values import bracketed, loose_value
 from agentkv_runtime.formats.parsed import ParsedCall
 from agentkv_runtime.formats.pythonic import parse_calls
@@ -19,16 +19,14 @@ from agentkv_runtime.formats.pythonic import parse_calls
 __all__ = ["DressedCalls", "Read"]
 
 _MOST_BEHIND = 200  # characters of prose behind a call; where there are more, they explain what it shows
-_KEYS = "name|tool|tool_name|function_name|function|action"
-_OTHER_KEYS = "arguments|parameters|tool_calls|calls|function_calls|type|id"
+_KEYS = "|".join(NAME_KEYS)
+_OTHER_KEYS = "|".join([*ARGUMENT_KEYS, *LIST_KEYS, "function", "type", "id"])
 # All that begins a call has a bound and cannot begin in two places at once: a text is read in linear time, in any cuts.
 _SPACE = r"\s{0,80}+"
 _FENCE = rf"(?<!`)`{{3,8}}+[\w-]{{0,20}}{_SPACE}"
 _TAG = rf"<\|?[A-Za-z_][^<>\n\[{{]{{0,120}}+>{_SPACE}|\[[A-Z][A-Z_]{{2,20}}+\]{_SPACE}"
 _WRAPPING = regex.compile(rf"(?:[\s,;]|{_FENCE}|{_TAG})*")
 _CLOSING = regex.compile(r"(?:[\s,;\])]|`{3,}(?=\s|$)|</?\|?[^<>\n]{1,40}>|\[/[A-Z_]{3,20}\])*")
-
-
 _NAME = regex.compile(r"[\w.:/-]+\s*(?=\()")
 _WORD = regex.compile(r"(?<=[=:\s\"'<])[\w.:/-]+")
 
@@ -45,15 +43,14 @@ class DressedCalls:
 
     Args:
         tools: definitions of the tools whose calls are looked for.
-        markers: further texts with which calls may begin.
         own: the dress that the model's format has, where it has one of these: calls in it are not rescued ones.
     """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]], markers: Iterable[str] = (), own: str | None = None) -> None:
+    def __init__(self, tools: Sequence[Mapping[str, Any]], own: str | None = None) -> None:
         self._tools = KnownTools(tools)
         self._answers = any(map(is_answer, tools))
         self._own = own
-        self._head = _head_of(self._tools.names, tuple(markers))
+        self._head = _head_of(self._tools.names)
         self._text = ""
         self._told = 0  # characters that are text for certain
         self._read = 0  # no call begins before
@@ -161,7 +158,7 @@ class _Run(NamedTuple):
 
 
 @functools.lru_cache(64)
-def _head_of(names: tuple[str, ...], markers: tuple[str, ...]) -> regex.Pattern[str]:
+def _head_of(names: tuple[str, ...]) -> regex.Pattern[str]:
     """How a call begins, up to where it names a tool or could only be data of another kind."""
     known = "|".join(map(_spellings, sorted(names, key=len, reverse=True)))
     wrapped = rf"(?:{_FENCE})?(?:{_TAG})?"
@@ -170,7 +167,7 @@ def _head_of(names: tuple[str, ...], markers: tuple[str, ...]) -> regex.Pattern[
     python = rf"(?:\[{_SPACE})?(?:functions\.)?(?:{known}){_SPACE}\("
     tag = rf"""<\|?\w{{0,40}}+[\s=:][^<>\n\[{{]{{0,60}}?["']?(?:{known})["']?[^<>\n\[{{]{{0,60}}+>"""
     at_line = r"(?<![^\n])[ \t]{0,80}+"
-    begun = [f"{wrapped}{json}", f"{at_line}{wrapped}{python}", f"(?:{_FENCE})?{tag}", *map(regex.escape, markers)]
+    begun = [f"{wrapped}{json}", f"{at_line}{wrapped}{python}", f"(?:{_FENCE})?{tag}"]
     return regex.compile("|".join(begun), regex.IGNORECASE)
 
 

@@ -50,9 +50,14 @@ class Format:
         """Is it known how the model writes calls?"""
         return not isinstance(self.spelling, NoCalls)
 
+    @property
+    def is_generic(self) -> bool:
+        """Is it a spelling of ours, which no template tells a model of?"""
+        return self.spelling is FENCED
+
     def shown(self, tools: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The tools that the model is told of: where each message is to be calls, answers are a tool, too."""
-        return with_answer(tools) if self.spelling is FENCED else tools
+        return with_answer(tools) if self.is_generic else tools
 
     def parser(self, *, prefix: str = "", tools: Sequence[Mapping[str, Any]] = ()) -> MessageParser:
         """What reads one message.

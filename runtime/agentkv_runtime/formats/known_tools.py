@@ -11,11 +11,11 @@ from agentkv_runtime.formats.loose_values import loose_value
 from agentkv_runtime.formats.parsed import ParsedCall
 from agentkv_runtime.formats.values import check_value
 
-__all__ = ["KnownTools"]
+__all__ = ["ARGUMENT_KEYS", "LIST_KEYS", "NAME_KEYS", "KnownTools"]
 
-_NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "action")
-_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "params", "tool_input", "action_input", "kwargs")
-_LIST_KEYS = ("tool_calls", "calls", "function_calls")
+NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "action")
+ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "params", "tool_input", "action_input", "kwargs")
+LIST_KEYS = ("tool_calls", "calls", "function_calls")
 _APART = re.compile(r"[\W_]+")
 
 
@@ -67,7 +67,7 @@ class KnownTools:
             return [call for calls in each for call in calls] if all(each) else []
         if not isinstance(value, Mapping):
             return []
-        for key in _LIST_KEYS:
+        for key in LIST_KEYS:
             if isinstance(value.get(key), list):
                 return self._calls(value[key], raw, dress)
         if isinstance(value.get("function"), Mapping):
@@ -86,8 +86,8 @@ class KnownTools:
 
     def _named(self, value: Mapping[str, Any], raw: str, dress: str) -> ParsedCall | None:
         """`{"name": "weather", "arguments": {...}}`, under whatever keys."""
-        name = next((value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)), None)
-        given: object = next((value[key] for key in _ARGUMENT_KEYS if key in value), {})
+        name = next((value[key] for key in NAME_KEYS if isinstance(value.get(key), str)), None)
+        given: object = next((value[key] for key in ARGUMENT_KEYS if key in value), {})
         return self.call(name, _object(given), raw, dress)
 
     def _keyed(self, value: Mapping[str, Any], raw: str, dress: str) -> ParsedCall | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentkv_runtime.formats.known_tools import ARGUMENT_KEYS
 from agentkv_runtime.formats.loose_values import bracketed, loose_value
 
 __all__ = ["shown_call"]
 
-_ARGUMENTS = ("arguments", "parameters", "args")
 _LONGEST = 20_000  # characters that are looked through
 
 
@@ -20,7 +20,7 @@ def shown_call(text: str) -> str | None:
         raw = bracketed(text, at)
         value = loose_value(raw) if raw else None
         name = value.get("name") if isinstance(value, Mapping) else None
-        if isinstance(value, Mapping) and isinstance(name, str) and any(key in value for key in _ARGUMENTS):
+        if isinstance(value, Mapping) and isinstance(name, str) and any(key in value for key in ARGUMENT_KEYS):
             return name
         at = text.find("{", at + (len(raw) if isinstance(value, Mapping) else 1))
     return None

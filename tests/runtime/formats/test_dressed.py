@@ -128,7 +128,6 @@ TEXTS = [
     "```",
     "<b>get</b> and <i>weather</i>",
 ]
-SPACES = {"hermes", "nano"}
 
 
 @pytest.fixture(params=["hermes", "mistral", "generic", "plain"])

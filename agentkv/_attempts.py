@@ -12,19 +12,18 @@ from ._generation_jobs import GenerationJob
 from ._overflow import run_generation
 
 if TYPE_CHECKING:
+    from ._branch import Branch
     from ._engine import StepEngine
-    from ._generating import Generating
     from ._generation import Generation
     from ._request import GenerationRequest
 
 
-async def generated(branch: Generating, request: GenerationRequest, retries: int) -> Generation[Any]:
+async def generated(branch: Branch, request: GenerationRequest, retries: int) -> Generation[Any]:
     """The generation of a request, or of one of as many others after it as `retries` says.
 
     Raises what the last value was refused with, after forgetting it; where another task went on with the branch
     meanwhile, it stays.
     """
-    loop = branch._loop
     generation = await run_generation(branch, GenerationJob(request.start, request.finish))
     for attempt in range(1, retries + 1):
         if not isinstance(generation._fault, OutputInvalid) or not _is_last(generation, branch):
@@ -46,13 +45,13 @@ async def generated(branch: Generating, request: GenerationRequest, retries: int
         return generation
     if _is_last(generation, branch):
         with suppress(Moved, BranchBusy):
-            await loop.call(_forgetting(generation, branch))
+            await branch._handle.call(_forgetting(generation, branch))
     raise fault
 
 
-def _forgetting(generation: Generation[Any], branch: Generating) -> Callable[[StepEngine], None]:
+def _forgetting(generation: Generation[Any], branch: Branch) -> Callable[[StepEngine], None]:
     """Takes back what is the last of a branch now. Raises Moved or BranchBusy where another task was quicker."""
-    number, end, length = branch._id, branch._history.end, generation.usage.prompt_tokens
+    number, end, length = branch.id, branch._handle.state.end, generation.usage.prompt_tokens
 
     def forget(engine: StepEngine) -> None:
         if engine.end(number) != end:
@@ -62,10 +61,10 @@ def _forgetting(generation: Generation[Any], branch: Generating) -> Callable[[St
     return forget
 
 
-def _is_last(generation: Generation[Any], branch: Generating) -> bool:
+def _is_last(generation: Generation[Any], branch: Branch) -> bool:
     """Is what it made still the end of the branch, for us to take back?"""
     try:
-        branch._check_free()
+        branch._handle.check_free()
     except BranchBusy:
         return False
-    return branch._history.aside is None and len(branch._history) == generation.usage.total_tokens
+    return not branch.offloaded and len(branch) == generation.usage.total_tokens

@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import anyio
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypeForm, TypeVar
 
+from ._attempts import generated
 from ._closing import Closing
 from ._commands import Job, check_finished
-from ._errors import BranchBusy, BranchClosed, InvalidInput
-from ._extending import Extended, extend_by
-from ._generating import Generating
-from ._generation import Choice
-from ._hold import acting_hold
-from ._inputs import Prompt, checked_count, checked_name
-from ._keeping import Keeping
-from ._mark import Mark, make_mark, place_of
+from ._errors import InvalidInput
+from ._extending import Extended, extend_by, open_turn
+from ._generation import Choice, Generation
+from ._handle import BranchHandle
+from ._inputs import Prompt, checked_count, checked_name, checked_path
+from ._mark import Mark
 from ._message import Message
+from ._offloading import Aside, InFile, InMemory  # here: a verb may find no file to be opened any more
 from ._overflow import Overflow, checked_overflow, with_room
-from ._overflow_policies import Stop
 from ._record import BranchRecord
+from ._request import MOST_TOKENS, GenerationRequest
+from ._saving import Progress, Saved
 from ._shown import shown
+from ._speculation import INHERIT, Inherit, Speculative
+from ._storing import save_branches
+from ._stream import DEFAULT_BUFFER, Keep, TokenStream
+from ._thinking import Thinking
 
 if TYPE_CHECKING:
     from ._commands import Worker
     from ._context import Context
     from ._engine import Finished
     from ._home import Home
+    from ._loading import Loaded
+    from ._sampling import Sampling
+    from .output.constraint import Constraint
+    from .output.grammar import GrammarSource
+
+Out = TypeVar("Out", default=str)
 
 MOST_FORKS = 2**31 - 1
+MOST_STREAMS = 2**63 - 1
 
 
-class Branch(Generating, Keeping):
+class How(TypedDict, total=False):
+    """What both verbs take beside `output`, for type checkers."""
+
+    max_tokens: int
+    stop: str | Sequence[str] | None
+    sampling: Sampling | None
+    speculative: Speculative | Inherit | None
+    top_logprobs: int
+    thinking: Thinking
+
+
+class Branch:
     """One line of history. Made by `Context.branch` and `Branch.fork`.
 
     A branch does one thing at a time: a verb on a branch that still runs something, an agent's turn included, raises
@@ -48,103 +74,80 @@ class Branch(Generating, Keeping):
     A branch that is no longer referenced is closed.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_history",
-        "_hold",
-        "_home",
-        "_id",
-        "_loop",
-        "_record",
-    )
+    __slots__ = ("__weakref__", "_handle")
 
-    def __init__(
-        self, home: Home, engine_id: int, parent: Branch | None, overflow: Overflow | None = None, reused: int = 0
-    ) -> None:
-        self._home = home
-        self._loop = home.loop
-        self._id = engine_id
-        self._history = self._loop.histories[engine_id]
-        self._hold: object = None
-        policy = overflow or (home.overflow if parent is None else parent._overflow_of_forks())
-        self._record = BranchRecord(self, parent, policy, reused if parent is None else len(self._history))
-        home.enter(self)
+    def __init__(self, handle: BranchHandle) -> None:
+        """Private: see `new_branch`."""
+        self._handle = handle
 
     @property
     def id(self) -> int:
         """Number of the branch within its Context; never reused."""
-        return self._id
+        return self._handle.id
 
     @property
     def context(self) -> Context:
         """The Context that it lives in."""
-        context: Context = self._home.context
+        context: Context = self._handle.core.context
         return context
 
     @property
     def parent(self) -> Branch | None:
         """The branch that it was forked from; None for a root, and once the parent is gone."""
-        parent = self._record.parent
+        parent = self._handle.record.parent
         return None if parent is None else parent()
 
     @property
     def overflow(self) -> Overflow:
         """What makes room when it does not fit any more; forks begin with their parent's. To be set by anybody, for
         what begins after that."""
-        return self._record.overflow
+        return self._handle.record.overflow
 
     @overflow.setter
     def overflow(self, policy: Overflow) -> None:
-        self._record.overflow = checked_overflow(policy)
-
-    @property
-    def _makes_room(self) -> bool:
-        return not isinstance(self.overflow, Stop)
-
-    def _overflow_of_forks(self) -> Overflow:
-        return Stop() if self._history.asking else self.overflow  # a policy is not asked on behalf of itself
+        self._handle.record.overflow = checked_overflow(policy)
 
     @property
     def closed(self) -> bool:
         """Was it closed?"""
-        return self._record.closed or not self._loop.is_open
+        return self._handle.record.closed or not self._handle.loop.is_open
 
     @property
     def reused(self) -> int:
         """How many of the tokens that it began with were in the cache already: all of them for a fork."""
-        return self._record.reused
+        return self._handle.record.reused
 
     @property
     def tokens(self) -> list[int]:
         """Every token of the history, including the last sampled one; as of the last verb that ended."""
-        return self._history.log.tolist()
+        return self._handle.state.log.tolist()
 
     @property
     def text(self) -> str:
         """The tokens as text, special tokens included; a character that the last ones only begin is none of it."""
-        return self._home.spelling.whole(self.tokens)
+        return self._handle.core.chat.spelling.whole(self.tokens)
 
     def __len__(self) -> int:
-        return len(self._history)
+        return len(self._handle.state)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Branch) and other._record is self._record
+        return isinstance(other, Branch) and other._handle.record is self._handle.record
 
     def __hash__(self) -> int:
-        return hash(self._record)
+        return hash(self._handle.record)
 
     def __bool__(self) -> bool:
         return True  # an empty branch is still a branch
 
     def __repr__(self) -> str:
-        return f"<Branch {self._id}: {len(self)} tokens{', closed' if self.closed else ''}>"
+        return f"<Branch {self.id}: {len(self)} tokens{', closed' if self.closed else ''}>"
 
     @property
     def messages(self) -> list[Message]:
         """The conversation: messages that were given, and what was generated in an assistant's turn; as of the last
         verb that ended. Text and ids that the branch was extended with are no messages, outside of such a turn."""
-        history = self._history
-        return history.conversation.messages(history.log, self._home.reader)
+        history = self._handle.state
+        return history.conversation.messages(history.log, self._handle.core.chat.reader)
 
     async def extend(self, prompt: Prompt, *, template: Mapping[str, Any] | None = None) -> Extended:
         """Adds text, token ids or chat messages to the history and prefills them.
@@ -168,24 +171,24 @@ class Branch(Generating, Keeping):
             ContextFull: fewer cells are free than tokens were given, and `overflow` makes no room.
             PositionsExhausted: more tokens than the model has positions.
         """
-        encode = self._home.encoding.prompt
-        return await extend_by(self, lambda: encode(prompt, after=self._history, template=template))
+        encode = self._handle.core.chat.encoding.prompt
+        return await extend_by(self, lambda: encode(prompt, after=self._handle.state, template=template))
 
     def mark(self, name: str | None = None) -> Mark:
         """The present end of the history, to roll back to. Synchronous and free.
 
         One with a name is also among `marks`, and saved with the branch; a later one takes the name over.
         """
-        self._check()
-        mark = make_mark(self._id, self._history)
+        self._handle.check_open()
+        mark = self._handle.state.mark()
         if name is not None:
-            self._history.marks[checked_name(name, "the name of a mark")] = mark
+            self._handle.state.marks[checked_name(name, "the name of a mark")] = mark
         return mark
 
     @property
     def marks(self) -> dict[str, Mark]:
         """The marks that were given a name, and that still hold."""
-        return dict(self._history.marks)
+        return dict(self._handle.state.marks)
 
     async def rollback(self, to: Mark | int) -> None:
         """Takes back everything after a mark, or after the first `to` tokens. Moves no bytes.
@@ -196,9 +199,9 @@ class Branch(Generating, Keeping):
         Raises:
             InvalidRollback: a mark of another branch or of rewritten history, or a length beyond the present one.
         """
-        await self._ready()
-        length, epoch = place_of(to, self._id, self._history)
-        await self._loop.call(lambda engine: engine.rollback(self._id, length, epoch))
+        await self._handle.ready()
+        length, epoch = self._handle.state.resolve(to)
+        await self._handle.call(lambda engine: engine.rollback(self.id, length, epoch))
 
     @overload
     async def fork(self) -> Branch: ...
@@ -213,18 +216,150 @@ class Branch(Generating, Keeping):
         Raises:
             TooManyBranches: more live branches than the cache was built for; then none is made.
         """
-        self._check()
-        await self._here()
+        self._handle.check_open()
+        await self._handle.reload()
         count = 1 if n is None else checked_count(n, "n", 1, MOST_FORKS)
 
         def undo(worker: Worker, made: list[int]) -> None:
             for child in made:
                 worker.close(child)
 
-        share = partial(self._loop.histories.share, self._id)
-        made = await self._loop.call(lambda engine: engine.fork(self._id, count), undo, told=share)
-        children = [Branch(self._home, child, self) for child in made]
+        share = partial(self._handle.core.states.share, self.id)
+        made = await self._handle.call(lambda engine: engine.fork(self.id, count), undo, told=share)
+        children = [new_branch(self._handle.core, child, self) for child in made]
         return children[0] if n is None else children
+
+    @overload
+    async def generate(
+        self, *, output: TypeForm[Out] = ..., output_retries: int = ..., **how: Unpack[How]
+    ) -> Generation[Out]: ...
+    @overload
+    async def generate(
+        self, *, output: GrammarSource[Out] | Constraint, output_retries: int = ..., **how: Unpack[How]
+    ) -> Generation[Out]: ...
+
+    async def generate(
+        self,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        sampling: Sampling | None = None,
+        speculative: Speculative | Inherit | None = INHERIT,
+        top_logprobs: int = 0,
+        thinking: Thinking = None,
+        output: Any = str,
+        output_retries: int = 1,
+    ) -> Generation[Any]:
+        """Samples tokens until something ends it. They all enter the history.
+
+        Behind messages the assistant speaks: where the last one is a system's or developer's, its turn is opened first,
+        and where the last one is its own, it goes on with that.
+
+        Args:
+            max_tokens: at most this many tokens, at least 1.
+            stop: strings that end the generation; the text leaves them out, the history keeps them.
+            sampling: how tokens are drawn; None is greedy.
+            speculative: a strategy of `kv.spec` or your own, or None for none; left out, as the Context does. The
+                tokens are the same, in fewer forwards.
+            top_logprobs: also report so many of the most likely tokens in the place of each token, at most 20.
+            thinking: of a model that reasons, how many tokens of its message may be reasoning; they count for
+                `max_tokens` as all do. At so many the thought is closed, after a word that says so, and the answer
+                follows. False, as 0, closes it at once, or writes an empty one; True sets no bound; None leaves all as
+                it is. Switches of the chat template are set before: `Context.branch(template=...)`. A typed `output`
+                is what comes behind the thought; with None it comes at once.
+            output: what may be said. `str` is any text. A type is written as JSON (a choice of strings, such as
+                `Literal["yes", "no"]` or an Enum, as the bare word): a pydantic model, a dataclass, a TypedDict, int,
+                list[...], a union ... Else a kv.Regex, kv.JsonSchema or kv.Grammar, or a kv.Constraint of your own.
+                `Generation.output` is the value. An output that was cut short (by `max_tokens`, a cancellation, a full
+                cache, or a rollback into it) goes on when the same is asked for again. finish_reason is "stop" where
+                nothing may follow, "eos" where the model ends what may end.
+            output_retries: how often a value that the type's validators refuse is asked for again. The branch goes
+                back to where it was, and the tokens are drawn anew with another seed, by the model's own distribution
+                where it was greedy.
+
+        Raises:
+            InvalidInput: an argument out of range, a branch without tokens, or an `output` that no grammar holds.
+            OutputInvalid: the last value was refused as well; the branch is as it was.
+            PositionsExhausted: the branch is at the model's last position.
+            ModelError: a strategy that this is the first use of cannot be opened; DraftMismatch where it was not made
+                for this model.
+            StepFailed: a forward failed, or the strategy or the constraint did; the branch keeps the tokens that were
+                made before it.
+        """
+        self._handle.check_started("generate")
+        retries = checked_count(output_retries, "output_retries", 0)
+        request = GenerationRequest.checked(
+            self.id,
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            speculative=speculative,
+            top_logprobs=top_logprobs,
+            thinking=thinking,
+            output=output,
+            home=self._handle.core,
+            wait_for_room=self._handle.makes_room,
+        )
+        await request.prepare()
+        await open_turn(self)
+        await self._handle.ready("generate")
+        return await generated(self, request.after(self._handle.state), retries)
+
+    @overload
+    def stream(
+        self, *, output: TypeForm[Out] = ..., buffer: int = ..., keep: Keep = ..., **how: Unpack[How]
+    ) -> TokenStream[Out]: ...
+    @overload
+    def stream(
+        self, *, output: GrammarSource[Out] | Constraint, buffer: int = ..., keep: Keep = ..., **how: Unpack[How]
+    ) -> TokenStream[Out]: ...
+
+    def stream(
+        self,
+        *,
+        max_tokens: int = 256,
+        stop: str | Sequence[str] | None = None,
+        sampling: Sampling | None = None,
+        speculative: Speculative | Inherit | None = INHERIT,
+        top_logprobs: int = 0,
+        thinking: Thinking = None,
+        output: Any = str,
+        buffer: int = DEFAULT_BUFFER,
+        keep: Keep = "read",
+    ) -> TokenStream[Any]:
+        """As `generate`, token by token: `async with branch.stream() as tokens: async for token in tokens: ...`.
+
+        Leaving the block stops the generation, and the branch keeps exactly the tokens that were read, or with
+        `keep="made"` all that were made. A reader that falls `buffer` tokens behind pauses its own branch only.
+        A value that its type refuses is not asked for again, since it was read: `generation.output` raises.
+        """
+        self._handle.check_started("stream")
+        limit = checked_count(buffer, "buffer", 1, MOST_TOKENS)
+        request = GenerationRequest.checked(
+            self.id,
+            max_tokens=max_tokens,
+            stop=stop,
+            sampling=sampling,
+            speculative=speculative,
+            top_logprobs=top_logprobs,
+            thinking=thinking,
+            output=output,
+            home=self._handle.core,
+            wait_for_room=self._handle.makes_room,
+            buffer=limit,
+        )
+        return TokenStream(self, request, limit, keep)
+
+    async def draw_as(self, stream: int) -> None:
+        """Takes its random numbers from the stream of this number from now on, and its forks theirs from those derived
+        from it: the same prompt, seed and stream then give the same tokens, however many branches there were before.
+
+        Raises:
+            InvalidInput: `stream` is not in 0 <= stream < 2**63.
+        """
+        number = checked_count(stream, "stream", 0, MOST_STREAMS)
+        await self._handle.ready()
+        await self._handle.call(lambda engine: engine.set_stream(self.id, number, 0))
 
     async def select(self, choices: Sequence[str]) -> Choice:
         """The most likely of `choices` as a continuation, with the log-probability of each; the branch is unchanged.
@@ -236,16 +371,16 @@ class Branch(Generating, Keeping):
             ContextFull: fewer cells are free than the choices have tokens.
             PositionsExhausted: a choice needs more positions than the model has left.
         """
-        self._check_started("select")
-        texts, encoded = await self._home.encoding.choices(choices)
-        await self._ready("select")
+        self._handle.check_started("select")
+        texts, encoded = await self._handle.core.chat.encoding.choices(choices)
+        await self._handle.ready("select")
 
         def finish(finished: Finished) -> list[float]:
             check_finished(finished)
             return list(finished.scores)
 
         def scored() -> Awaitable[list[float]]:
-            return self._loop.run(Job(lambda engine: engine.select(self._id, encoded), finish))
+            return self._handle.run(Job(lambda engine: engine.select(self.id, encoded), finish))
 
         scores = await with_room(self, sum(map(len, encoded)), scored)
         return Choice(texts[int(np.argmax(scores))], int(np.argmax(scores)), scores)
@@ -256,7 +391,7 @@ class Branch(Generating, Keeping):
         Raises:
             InvalidInput: a branch without tokens.
         """
-        await self._ready("logits")
+        await self._handle.ready("logits")
 
         def finish(finished: Finished) -> NDArray[np.float32]:
             check_finished(finished)
@@ -264,7 +399,7 @@ class Branch(Generating, Keeping):
             return finished.logits
 
         def computed() -> Awaitable[NDArray[np.float32]]:
-            return self._loop.run(Job(lambda engine: engine.logits(self._id), finish))
+            return self._handle.run(Job(lambda engine: engine.logits(self.id), finish))
 
         return await with_room(self, 1, computed)
 
@@ -276,29 +411,127 @@ class Branch(Generating, Keeping):
         Raises:
             ForeignBranch: `other` lives in another Context.
         """
-        self._check_free()
+        self._handle.check_free()
         if not isinstance(other, Branch):
             raise InvalidInput(f"other is {shown(other)}, but it must be a Branch")
-        other._check_free()
-        self._home.check_owns(other)
-        while self._history.aside is not None or other._history.aside is not None:
-            await other._ready()
-            await self._ready()
-        share = partial(self._loop.histories.share, other._id)
-        await self._loop.call(lambda engine: engine.adopt(self._id, other._id), told=lambda _: share([self._id]))
+        other._handle.check_free()
+        self._handle.core.check_owns(other)
+        while self._handle.state.aside is not None or other._handle.state.aside is not None:
+            await other._handle.ready()
+            await self._handle.ready()
+        share = partial(self._handle.core.states.share, other.id)
+        await self._handle.call(lambda engine: engine.adopt(self.id, other.id), told=lambda _: share([self.id]))
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """Where a branch that was loaded from a file has its cells from; None for any other."""
+        return self._handle.record.loaded
+
+    async def save(self, path: str | Path, *, shareable: bool = False, progress: Progress | None = None) -> Saved:
+        """Saves the branch to a file, for `Context.load`: tokens, keys and values, messages, named marks, and what its
+        random numbers depend on. Takes it as it is now, also while it runs something; it and others go on meanwhile.
+
+        What was at `path` is replaced once the file is whole and on the disk, or else stays as it is.
+
+        Args:
+            path: the file; its folder must be there.
+            shareable: lay its cells out in pages, for `Context.load(path, shared=True)`. Up to a page is added for each
+                head and array.
+            progress: called with the bytes that are done and the bytes in all.
+
+        Raises:
+            SnapshotError: the file cannot be written.
+            InvalidInput: `shareable` on another backend than the CPU's.
+        """
+        self._handle.check_open()
+        return await save_branches(self._handle.core, path, {"branch": self}, shareable, progress)
+
+    async def offload(self, folder: str | Path | None = None) -> int:
+        """Moves the cells that no other branch shares out of the cache, and frees them. The next verb brings them back,
+        with the same bits; `mark` and `close` do not need them.
+
+        Args:
+            folder: keep them in a file without a name in this folder; None keeps them in memory.
+
+        Returns:
+            How many cells were freed.
+
+        Raises:
+            BranchBusy: the branch runs something.
+            SnapshotError: the file cannot be written; the branch stays in the cache.
+        """
+        self._handle.check_free()
+        place = None if folder is None else checked_path(folder, "folder", "a folder")
+        if self._handle.state.aside is not None:
+            return 0
+        store = InMemory if place is None else partial(InFile, place)
+        return await Aside(self._handle.loop, self.id, self._handle.state, store).offload()
+
+    async def forget(self, p0: int, p1: int) -> int:
+        """Frees the cells of the tokens at [p0, p1). The tokens stay, and so do the positions of all others; what came
+        between still has in it what it saw, but from the last token on nothing sees them any more.
+
+        This is part of the history: forks have it, it is saved, and a rollback to fewer tokens than there were takes it
+        back (then the tokens are fed again when the next verb needs them, see `ctx.stats.refed`). One to as
+        many tokens leaves it.
+
+        Returns:
+            How many cells are free for it: none for those that other branches share.
+
+        Raises:
+            InvalidInput: positions that are not there; or the last one, from which comes what follows.
+            BranchBusy: the branch runs something.
+        """
+        await self._handle.ready()
+        length = len(self._handle.state)
+        last = checked_count(p1, "p1", 0, max(length - 1, 0))
+        first = checked_count(p0, "p0", 0, last)
+        return await self._handle.call(lambda engine: engine.forget(self.id, first, last))
+
+    async def publish(self, name: str) -> None:
+        """Has the server keep the branch, as it is now, under a name, for `Context.attach` in any process: tokens, the
+        server's cells, messages, tools, named marks, the last output, and what its random numbers depend on.
+
+        What this branch is extended by later is not there until it is published again: then it takes the place of what
+        was. That is so for the branch that published it, and for one that was attached; not for their forks, nor where
+        somebody else changed it there since. Sent again where its answer is lost, and done once.
+
+        The server keeps it as it keeps the branches of `/v1/branches`, where it has the same name: until somebody
+        deletes it, it was idle for long (`agentkv serve --branch-seconds`), or the server ends.
+
+        Args:
+            name: 1 to 64 letters, digits, "_", "." and "-"; the first one a letter or a digit.
+
+        Raises:
+            BranchExists: another branch has that name, or somebody changed this one there.
+            BranchBusy: the branch runs something.
+            InvalidInput: no name, or no server of `agentkv serve`.
+            RemoteError: no server answers.
+        """
+        await self._handle.ready()
+        self._handle.core.check_publishes()
+        from ._published import checked_publication
+        from ._publishing import publish
+
+        await publish(self, checked_publication(name))
+
+    @property
+    def offloaded(self) -> bool:
+        """Are cells of the branch outside of the cache?"""
+        return self._handle.state.aside is not None
 
     def close(self) -> Closing:
         """Frees the branch; what it runs is cancelled. Synchronous and idempotent.
 
         `await branch.close()` also waits until its cells are free.
         """
-        self._home.leave(self)
-        if not self._record.close():
-            return Closing(self._loop, None)
-        return Closing(self._loop, self._loop.close(self._id))
+        self._handle.core.registry.remove(self)
+        if not self._handle.record.close():
+            return Closing(self._handle.loop, None)
+        return Closing(self._handle.loop, self._handle.loop.close(self.id))
 
     async def __aenter__(self) -> Branch:
-        self._check()
+        self._handle.check_open()
         return self
 
     async def __aexit__(
@@ -309,26 +542,15 @@ class Branch(Generating, Keeping):
             with anyio.CancelScope(shield=True):
                 await closing
 
-    def _check(self) -> None:
-        self._loop.check_open()
-        if self._record.closed:
-            raise BranchClosed(f"branch {self._id} is closed; use a live branch, or fork before closing")
 
-    def _check_free(self) -> None:
-        """For verbs that change the branch, or run something on it."""
-        self._check()
-        if self._history.hold not in (None, self._hold, acting_hold.get()):
-            raise BranchBusy(f"branch {self._id} is in an agent's turn; wait for its end, or work on a fork")
-
-    async def _ready(self, verb: str | None = None) -> None:
-        """For verbs that need the cells: brings back those that were offloaded. Awaits nothing else."""
-        self._check_free()
-        await self._here()
-        self._check_free()
-        if verb is not None:
-            self._check_started(verb)
-
-    def _check_started(self, verb: str) -> None:
-        self._check_free()
-        if not len(self._history):
-            raise InvalidInput(f"{verb} on branch {self._id}, which has no tokens; extend it first")
+def new_branch(core: Home, id: int, parent: Branch | None, overflow: Overflow | None = None, reused: int = 0) -> Branch:
+    """The Branch of one that the engine has just made. A fork begins with all of its parent's tokens and policy."""
+    of_parent = None if parent is None else parent._handle
+    state = core.states[id]
+    policy = overflow or (core.overflow if of_parent is None else of_parent.overflow_of_forks)
+    record = BranchRecord(core, state, policy, reused if parent is None else len(state))
+    branch = Branch(BranchHandle(record))
+    record.branch = weakref.ref(branch)
+    record.parent = None if of_parent is None else of_parent.record.branch
+    core.registry.add(branch)
+    return branch

@@ -12,52 +12,45 @@ from anyio import to_thread
 
 from ._branch import Branch
 from ._call_format import CallFormat, checked_format
-from ._chat import Chat
 from ._commands import CellCall
-from ._connecting import Connecting
-from ._continuation import Continuation
-from ._encoding import Encoding
-from ._errors import InvalidInput
+from ._errors import InvalidInput, ModelError, loading
 from ._exporting import exported, needs_export
+from ._handle import handle_of
+from ._history import Histories
 from ._home import Home
 from ._inputs import Prompt, checked_bool, checked_count, checked_path
 from ._log import log
 from ._loop import StepLoop
-from ._model import EngineHost, OpenModel, is_here, located, open_model
+from ._model import OpenModel, is_here, located, open_model
 from ._model_info import ModelInfo
+from ._observers import Observers
 from ._opening import opening, sync_of
-from ._options import MOST_POSITIONS, Options
+from ._options import Options
 from ._overflow import Overflow, checked_overflow
 from ._overflow_policies import Stop
-from ._prefilling import PromptJob
-from ._reply import ReplyReader
+from ._prefilling import empty_branch, prompted_branch
+from ._saving import Progress, Saved
 from ._shown import shown
 from ._speculation import Speculative
 from ._stats import Stats
-from ._storing import Storing
+from ._storing import load_branches, save_branches
 from ._tokenizer import Tokenizer
 from ._trace import StepRecord
 
 if TYPE_CHECKING:
-    from ._engine import CellStore, StepEngine
+    from ssl import SSLContext
+
+    from ._engine import CellStore, EngineHost, StepEngine
+    from ._servers import ServerState
     from .sync.context import SyncContext
 
 
-class Context(Storing, Connecting):
+class Context:
     """One model and one KV cache, shared by any number of branches. Made by `Context.open` or `Context.connect`."""
 
-    def __init__(self, loop: StepLoop, model: OpenModel, overflow: Overflow, rescue: bool) -> None:
+    def __init__(self, loop: StepLoop, states: Histories, model: OpenModel, overflow: Overflow, rescue: bool) -> None:
         """Private: use `Context.open` or `Context.connect`."""
-        self._loop = loop
-        info = self._info = model.info
-        self._servers = model.servers
-        loop.histories.trained_positions = info.trained_positions
-        reader = ReplyReader(model.tokenizer, lambda: self._home.format)
-        capacity = loop.snapshot.engine.capacity if info.window is None else MOST_POSITIONS
-        chat = Chat(model.tokenizer, reader.find_format)
-        encoding = Encoding(model.tokenizer, chat, reader, info.vocab_size, capacity, info.max_positions)
-        tokenizer = Tokenizer(model.tokenizer, chat, info.vocab_size)
-        self._home = Home(self, loop, encoding, reader, tokenizer, model, overflow, rescue)
+        self._core = Home(self, loop, states, model, overflow, rescue)
 
     @classmethod
     @opening
@@ -146,6 +139,66 @@ class Context(Storing, Connecting):
             yield context
 
     @classmethod
+    @opening
+    async def connect(
+        cls,
+        url: str | Sequence[str],
+        model: str | None = None,
+        api_key: str | None = None,
+        tokenizer: str | Path | None = None,
+        backend: str = "vllm",
+        *,
+        call_format: CallFormat | None = None,
+        overflow: Overflow | None = None,
+        rescue: bool = True,
+        timeout: float = 300.0,  # noqa: ASYNC109 - of each request, not of the block
+        retries: int = 8,
+        most_running: int = 256,
+        verify: bool | str | Path | SSLContext = True,
+    ) -> AsyncIterator[Context]:
+        """Connects to a server for an `async with` block: the same branches, whose cells are the server's.
+
+        A branch is a log of tokens here. Requests carry token ids, so nothing is tokenised twice, and what a fork
+        shares is in the server's prefix cache. `ctx.model_info` says what the server promises: `bit_exact`,
+        `top_logits`, `speculates`, `holds_cells`. A generation whose connection breaks goes on behind the tokens that
+        came. Connecting itself is tried once.
+
+        Args:
+            url: such as "http://host:8000/v1"; or those of several servers of the same model: a tree of branches stays
+                on one of them, as long as that answers and has room. One that does not answer now may come later.
+            model: its name there; None for the first that the server names.
+            api_key: what the server asks for; no log and no error shows it.
+            tokenizer: the folder of the model, or of its tokenizer; None where the server hands it out ("agentkv"), or
+                names a folder that is on this machine, too.
+            backend: what the servers are: "vllm", or "agentkv" for `agentkv serve`.
+            call_format: as of `open`.
+            overflow: as of `open`.
+            rescue: as of `open`.
+            timeout: seconds without a byte after which a request counts as lost; above 0.
+            retries: how often what got no further is asked for again: where a server does not answer, breaks off, or
+                says that it has too much to do. Pauses double from 0.25 to 8 seconds: 8 retries take some 22 seconds,
+                and each further one up to 8 more.
+            most_running: requests that one server has at a time; more go to another one, or wait.
+            verify: of TLS: certificates of known authorities, a file of your own, a context, or False for none.
+
+        Raises:
+            InvalidInput: an argument out of range.
+            ModelError: the server has no such model, or its tokenizer is not to be had.
+            RemoteError: no server answers, or one lets nobody in or is not what `backend` names.
+        """
+        try:
+            with loading("what connects to servers"):
+                from .remote.connecting import Remote
+        except ImportError as error:
+            raise ModelError(f"{error}; pip install 'agentkv-sdk[remote]'") from error
+        given = (checked_format(call_format), timeout, retries, most_running, verify)
+        remote = Remote(url, model, api_key, tokenizer, backend, *given)
+        policy = Stop() if overflow is None else checked_overflow(overflow)
+        checked_bool(rescue, "rescue")
+        async with cls._running(remote.open, policy, rescue, remote.give_up) as context:
+            yield context
+
+    @classmethod
     @asynccontextmanager
     async def _running(
         cls,
@@ -156,7 +209,8 @@ class Context(Storing, Connecting):
     ) -> AsyncIterator[Context]:
         """`open_host` runs on the step loop's thread, and takes what wakes that; `give_up` ends it early."""
         opened: list[OpenModel] = []
-        loop = StepLoop()
+        states = Histories(Observers())
+        loop = StepLoop(states)
 
         def open_engine() -> EngineHost:
             host, model = open_host(loop.wake)
@@ -164,7 +218,7 @@ class Context(Storing, Connecting):
             return host
 
         await loop.start(open_engine, give_up)
-        context = cls(loop, opened[0], policy, rescue)
+        context = cls(loop, states, opened[0], policy, rescue)
         named = {"model": str(context.model_info.path), "backend": context.model_info.backend}
         log.debug("context opened", **named)
         try:
@@ -179,30 +233,30 @@ class Context(Storing, Connecting):
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
-        return self._home.tokenizer
+        return self._core.chat.tokenizer
 
     @property
     def model_info(self) -> ModelInfo:
         """Facts of the model."""
-        return self._info
+        return self._core.model.info
 
     @property
     def stats(self) -> Stats:
         """What was done and is held, as of the last verb that ended; streams refresh it a few times a second."""
-        return self._loop.snapshot.stats()
+        return self._core.loop.snapshot.stats()
 
     @property
     def steps(self) -> list[StepRecord]:
         """What each of the last 4,096 steps merged, oldest first."""
-        return self._loop.steps
+        return self._core.loop.steps
 
     @property
     def branches(self) -> list[Branch]:
         """The live branches, oldest first."""
-        return self._home.branches
+        return self._core.registry.live()
 
     def __repr__(self) -> str:
-        state = f"{len(self.branches)} branches" if self._loop.is_open else "closed"
+        state = f"{len(self.branches)} branches" if self._core.loop.is_open else "closed"
         return f"<Context {self.model_info.path.name}: {state}>"
 
     async def branch(
@@ -233,29 +287,107 @@ class Context(Storing, Connecting):
             PositionsExhausted: the prompt has more tokens than the model has positions.
             TooManyBranches: more live branches than the cache was built for.
         """
-        self._loop.check_open()
+        self._core.loop.check_open()
         policy = None if overflow is None else checked_overflow(overflow)
         if prompt is None:
-            return await self._empty_branch(policy)
-        made = await self._home.encoding.prompt(prompt, tools=tools, template=template)
-        return await self._branch_of(made, policy)
-
-    async def _branch_of(self, made: Continuation, overflow: Overflow | None) -> Branch:
-        if not made.added and made.conversation is not None:  # the chat template writes it with the first question
-            branch = await self._empty_branch(overflow)
-            branch._history.converse(made.conversation)
-            return branch
-        job = PromptJob(self._loop.histories, made)
-        await self._loop.run(job)
-        return Branch(self._home, job.branch, None, overflow, job.reused)
+            return await empty_branch(self._core, policy)
+        made = await self._core.chat.encoding.prompt(prompt, tools=tools, template=template)
+        return await prompted_branch(self._core, made, policy)
 
     def sync(self) -> SyncContext:
         """The same Context with verbs that block, for other threads than its event loop's. Raises WrongEventLoop."""
         return sync_of(self)
 
+    async def attach(self, name: str, *, overflow: Overflow | None = None) -> Branch:
+        """A branch like the one that `Branch.publish`, or a client of `/v1/branches`, keeps on the server under this
+        name: it says what that one would say, and what of it is in the server's cache is not computed again. The one on
+        the server stays as it is; `publish` under the same name puts this one in its place.
+
+        Args:
+            name: of the branch.
+            overflow: as of `branch`.
+
+        Raises:
+            BranchNotFound: there is none; the message says which there are.
+            InvalidInput: no name, or no server of `agentkv serve`.
+            RemoteError: no server answers, or it keeps what is no branch of this model.
+        """
+        self._core.loop.check_open()
+        self._core.check_publishes()
+        policy = None if overflow is None else checked_overflow(overflow)
+        from ._published import checked_publication
+        from ._publishing import attach
+
+        return await attach(self._core, checked_publication(name), policy)
+
+    @property
+    def servers(self) -> list[ServerState]:
+        """The servers as they are now, in the order of `url`; none where the model is in this process."""
+        return self._core.model.servers()
+
+    async def save(
+        self,
+        path: str | Path,
+        branches: Mapping[str, Branch],
+        *,
+        shareable: bool = False,
+        progress: Progress | None = None,
+    ) -> Saved:
+        """Saves several branches to one file, as they are at one moment; see `Branch.save`.
+
+        Cells that they share are in the file once, and are shared again when it is loaded.
+
+        Args:
+            path: the file; its folder must be there.
+            branches: by the names that `load_all` gives them back under.
+            shareable: as of `Branch.save`.
+            progress: called with the bytes that are done and the bytes in all.
+
+        Raises:
+            SnapshotError: the file cannot be written; what was there is unchanged.
+        """
+        self._core.loop.check_open()
+        return await save_branches(self._core, path, branches, shareable, progress)
+
+    async def load(
+        self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
+    ) -> Branch:
+        """The branch of a file that `Branch.save` wrote. It goes on as the saved one would have: the same tokens,
+        random draws, messages and named marks, and without a forward. `Branch.loaded` says where its cells are from.
+
+        The file is mapped, and checked before the branch is there; it may come from anybody.
+
+        With `shared` its pages become the cells themselves, until these are written: every Context of every process
+        that loads the file so has them in memory once. Nobody may change or cut the file in place from then on (whoever
+        reads a page that is gone dies of SIGBUS); replacing or removing it is harmless. Where the cache has no free
+        cells in a row for it, they are copied, and `Branch.loaded.shared` says 0.
+
+        Args:
+            path: the file.
+            shared: map the cells of a file that was saved with `shareable`.
+            recompute: where the file is of another model with the same tokenizer, or of a cache of another kind, feed
+                its tokens again instead of refusing it.
+            progress: called with the bytes, or the tokens, that are done, and those in all.
+
+        Raises:
+            SnapshotError: the file is missing, unreadable, damaged, or holds no branch.
+            SnapshotMismatch: it does not fit this Context, and `recompute` is False; or it has another tokenizer; or it
+                is to be `shared` and was not saved for that.
+            InvalidInput: it holds several branches; `shared` on another backend than the CPU's.
+            ContextFull, PositionsExhausted, TooManyBranches: there is no room for it.
+        """
+        loaded = await load_branches(self._core, path, shared, recompute, progress, one=True)
+        return next(iter(loaded.values()))
+
+    async def load_all(
+        self, path: str | Path, *, shared: bool = False, recompute: bool = False, progress: Progress | None = None
+    ) -> dict[str, Branch]:
+        """All branches of a file, by name; all or none. Cells that they shared are shared again. See `load`."""
+        return await load_branches(self._core, path, shared, recompute, progress, one=False)
+
     async def keep(self, *branches: Branch | Iterable[Branch]) -> None:
         """Closes every other branch of this Context, agents' prompts too, and waits until their cells are free."""
-        self._loop.check_open()
+        self._core.loop.check_open()
         kept: set[int] = set()
         for item in branches:
             try:
@@ -265,14 +397,13 @@ class Context(Storing, Connecting):
             for branch in given:
                 if not isinstance(branch, Branch):
                     raise InvalidInput(f"keep was given {shown(branch)}, but it takes branches")
-                self._home.check_owns(branch)
-                branch._check()
+                self._core.check_owns(branch)
+                handle_of(branch).check_open()
                 kept.add(branch.id)
-        self._home.trunks.close()
-        for branch in self.branches:
+        for branch in self._core.registry.every():
             if branch.id not in kept:
                 branch.close()
-        await self._loop.call(lambda _: None)  # verbs apply in order: the branches are free after this one
+        await self._core.loop.call(lambda _: None)  # verbs apply in order: the branches are free after this one
 
     async def compact(self, *, retain: int | None = None) -> int:
         """Moves what is in the cache together, and gives memory that is free then back to the system.
@@ -289,7 +420,7 @@ class Context(Storing, Connecting):
         Raises:
             InvalidInput: `retain` is no count.
         """
-        self._loop.check_open()
+        self._core.loop.check_open()
         most = None if retain is None else checked_count(retain, "retain", 0, 2**31 - 1)
 
         def compact(engine: StepEngine, cells: CellStore) -> int:
@@ -297,8 +428,4 @@ class Context(Storing, Connecting):
             cells.shrink(engine.compact(most))
             return max(0, before - cells.kv_bytes)  # cells that leave pages of a file take memory
 
-        return await self._loop.run(CellCall(compact))
-
-    async def _empty_branch(self, overflow: Overflow | None) -> Branch:
-        branch, _ = await self._loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))
-        return Branch(self._home, branch, None, overflow)
+        return await self._core.loop.run(CellCall(compact))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentkv_runtime.formats.parsed import CUT_OFF
 
 from ._message import Message, call_id, message_of
 
 if TYPE_CHECKING:
+    from array import array
+
     from agentkv_runtime.added_tokens import ControlledText
 
     from ._reply import ReplyReader
@@ -170,3 +172,21 @@ class Conversation:
     def messages(self, log: Sequence[int], reader: ReplyReader) -> list[Message]:
         """The messages as users read them."""
         return [entry.told for entry in self.with_reply(log, reader)]
+
+
+class Transcript(Protocol):
+    """The tokens of a branch, and the conversation that they are."""
+
+    @property
+    def log(self) -> array[int]:
+        """All tokens."""
+
+    @property
+    def conversation(self) -> Conversation:
+        """Which of them are which messages."""
+
+    @property
+    def revision(self) -> int:
+        """Number that changes with tokens or messages."""
+
+    def __len__(self) -> int: ...

@@ -181,21 +181,23 @@ def _bandwidth(threads: int) -> float:
 
 async def _decoding() -> tuple[float, float]:
     """Tokens per second of one branch of nano, and of eight."""
-    import agentkv as kv
+    from . import models
+    from ._context import Context
+    from ._gather import gather
+    from ._sampling import Sampling
 
-    async def rate(ctx: kv.Context, branches: int) -> float:
+    async def rate(ctx: Context, branches: int) -> float:
         kids = await (await ctx.branch("Once upon a time")).fork(branches)
-        no_end = kv.Sampling(logit_bias={token: -100.0 for token in ctx.tokenizer.eos_ids})
+        no_end = Sampling(logit_bias={token: -100.0 for token in ctx.tokenizer.eos_ids})
         made, start = 0, time.perf_counter()
         while time.perf_counter() - start < MEASURED_S / 2:
             made += sum(
-                len(each.tokens)
-                for each in await kv.gather(*(k.generate(max_tokens=64, sampling=no_end) for k in kids))
+                len(each.tokens) for each in await gather(*(k.generate(max_tokens=64, sampling=no_end) for k in kids))
             )
             for kid in kids:
                 await kid.rollback(4)
         return made / (time.perf_counter() - start)
 
-    async with kv.Context.open(kv.models.nano(), capacity=2048) as ctx:
+    async with Context.open(models.nano(), capacity=2048) as ctx:
         await rate(ctx, 1)
         return await rate(ctx, 1), await rate(ctx, 8)

@@ -14,7 +14,7 @@ from agentkv_runtime.errors import TemplateTimeout
 from ._aio.lock import Semaphore
 from ._chat import MOST_SECONDS, Chat
 from ._continuation import Clock, Continuation, Continuing
-from ._conversation import Conversation, Entry
+from ._conversation import Conversation, Entry, Transcript
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._inputs import Prompt, checked_ids, items_of, text_of
 from ._messages import characters_in, checked_messages, checked_template, checked_tools, is_messages
@@ -24,7 +24,6 @@ from ._shown import shown
 if TYPE_CHECKING:
     from agentkv_runtime.tokenizer import Tokenizer
 
-    from ._history import History
     from ._reply import ReplyReader
 
 T = TypeVar("T")
@@ -59,7 +58,7 @@ class Encoding:
         self,
         prompt: Prompt,
         *,
-        after: History | None = None,
+        after: Transcript | None = None,
         tools: object = None,
         template: object = None,
         speaks: bool = False,
@@ -99,13 +98,13 @@ class Encoding:
         extend = partial(Continuing.extend, messages=messages, template=checked_template(template, known=True))
         return await self._conversation(extend, tools, None)
 
-    def whole(self, made: Continuation, after: History) -> Continuation:
+    def whole(self, made: Continuation, after: Transcript) -> Continuation:
         """All that the branch would hold: what a new one begins with. Raises as `prompt` does."""
         tokens = [*after.log[: made.kept], *made.added]
         self._check_count(len(tokens), "")
         return Continuation(0, tokens, made.conversation)
 
-    async def turn(self, after: History) -> Continuation:
+    async def turn(self, after: Transcript) -> Continuation:
         """What the assistant's turn makes of a branch that ends with somebody's message: one is opened; after the
         assistant's own, what closes that is taken back. Raises as `prompt` does."""
         extend = partial(Continuing.extend, messages=[], template={}, speaks=True)
@@ -129,7 +128,9 @@ class Encoding:
         self._check_fits(text)
         return self._tokenizer.encode(text)
 
-    async def _conversation(self, extend: partial[Continuation], tools: object, after: History | None) -> Continuation:
+    async def _conversation(
+        self, extend: partial[Continuation], tools: object, after: Transcript | None
+    ) -> Continuation:
         begun = Conversation(tools=checked_tools(tools))
         made = await self._messages(characters_in(extend.keywords["messages"]), extend, after, begun)
         if not after:
@@ -137,7 +138,7 @@ class Encoding:
         return made
 
     async def _messages(
-        self, size: int, extend: Callable[[Continuing], Continuation], after: History | None, begun: Conversation
+        self, size: int, extend: Callable[[Continuing], Continuation], after: Transcript | None, begun: Conversation
     ) -> Continuation:
         while True:
             revision = after.revision if after is not None else 0

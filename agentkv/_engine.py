@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agentkv_runtime.engine import Engine, GenerateOptions, Hold, Stats, StoredBranch
 
     from ._saved_conversations import SavedConversations
+    from ._stats import Snapshot
 
 MOST_BRANCHES = 256
 SPARE_SEQUENCES = 16  # for what is saved, loaded or set aside at one time, beside all branches
@@ -34,6 +35,16 @@ class LogChange(Protocol):
     def appended(self) -> bytes: ...
     @property
     def epoch(self) -> int: ...
+
+
+class LogListener(Protocol):
+    """Keeper of the branches' tokens on the event loop: hears every change before the outcomes that follow it."""
+
+    def apply(self, changes: Iterable[LogChange]) -> None:
+        """Takes over what the engine did, in its order."""
+
+    def drop(self, branch: int) -> None:
+        """The branch was closed. Idempotent."""
 
 
 class Emitted(Protocol):
@@ -335,6 +346,24 @@ class CellStore(Protocol):
 
     def shrink(self, cells: int) -> None:
         """Gives memory above the first `cells` cells back, as far as that is worth it."""
+
+
+class EngineHost(Protocol):
+    """An engine, and what stays with the thread that made it."""
+
+    @property
+    def engine(self) -> Any:
+        """A StepEngine."""
+
+    @property
+    def session(self) -> Any:
+        """A CellStore."""
+
+    def snapshot(self) -> Snapshot:
+        """Counters of the engine and its cache."""
+
+    def close(self) -> None:
+        """Lets go of what others may still refer to."""
 
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._commands import Job, Worker, check_finished
 from ._errors import ContextFull, PositionsExhausted
@@ -69,13 +69,13 @@ class ExtendJob(Job[None]):
 
 async def extend_by(branch: Branch, make: Callable[[], Awaitable[Continuation]]) -> Extended:
     """Extends a branch by what is made of its history. All or nothing. Raises as `make` and the engine do."""
-    room: RoomMaker | None = None
+    handle, room = branch._handle, None
     while True:
-        await branch._ready()
+        await handle.ready()
         made = await make()
-        await branch._ready()
+        await handle.ready()
         try:
-            return await Extending(branch._loop, branch._id, branch._history, made).run()
+            return await Extending(handle.loop, handle.id, handle.state, made).run()
         except Moved:
             pass  # it is made anew
         except (ContextFull, PositionsExhausted):
@@ -84,15 +84,16 @@ async def extend_by(branch: Branch, make: Callable[[], Awaitable[Continuation]])
                 raise
 
 
-async def open_turn(branch: Any) -> None:
+async def open_turn(branch: Branch) -> None:
     """Before the model speaks on a branch: behind messages whose last asks for nothing, a system's say, the assistant's
     turn is opened; within a message of its own it goes on. Raises as `Branch.extend` does, and InvalidInput where some
     of its calls wait for results."""
-    history: History = branch._history
+    handle = branch._handle
+    history = handle.state
     if history.conversation.is_opened_at(len(history)):
         check_answered([entry.message for entry in history.conversation.entries])
     while history.conversation.awaits_turn(len(history)):
-        await extend_by(branch, partial(branch._home.encoding.turn, history))
+        await extend_by(branch, partial(handle.core.chat.encoding.turn, history))
 
 
 class Extending:

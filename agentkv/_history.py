@@ -4,18 +4,45 @@ they are."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from ._conversation import Conversation
+from ._errors import InvalidRollback
+from ._inputs import checked_count
 from ._log import log
+from ._mark import Mark
 from ._observers import Observers
 
 if TYPE_CHECKING:
     from ._engine import LogChange
-    from ._hold import Hold
-    from ._mark import Mark
-    from ._offloading import Aside
+
+
+class Reloadable(Protocol):
+    """Cells of a branch that wait outside of the cache."""
+
+    async def bring_back(self) -> None:
+        """Brings them back, with the same bits."""
+
+
+class Lease(Protocol):
+    """The right of one turn to change a branch, which can go back to where the turn began.
+
+    Attributes:
+        start: tokens of the branch from before the turn, as far as they still are.
+    """
+
+    start: int
+
+    def rewritten(self, kept: int, before: int) -> bool:
+        """The branch lost all but its first `kept` tokens, and the branch `before` has them. True where it takes that
+        branch over."""
+
+    def needs(self, kept: int) -> bool:
+        """Is a copy to be taken of the branch before it loses all but its first `kept` tokens?"""
+
+    def moved(self, tokens: int, messages: int, before: int | None) -> None:
+        """Tokens from before the turn gave way to so many more, messages among them; `before` is the copy, if any."""
 
 
 class History:
@@ -27,7 +54,6 @@ class History:
     """
 
     __slots__ = (
-        "_branch",
         "_observers",
         "aside",
         "asking",
@@ -35,6 +61,7 @@ class History:
         "conversation",
         "end",
         "hold",
+        "id",
         "log",
         "marks",
         "owner",
@@ -42,7 +69,7 @@ class History:
     )
 
     def __init__(self, branch: int, observers: Observers) -> None:
-        self._branch = branch
+        self.id = branch
         self._observers = observers
         self.log = array("i")
         self.end = (0, 0)
@@ -50,8 +77,8 @@ class History:
         self.coming: Conversation | None = None
         self.revision = 0  # of tokens and messages
         self.owner = object()  # of the marks of this history
-        self.hold: Hold | None = None
-        self.aside: Aside | None = None  # cells that wait outside of the cache
+        self.hold: Lease | None = None
+        self.aside: Reloadable | None = None  # cells that wait outside of the cache
         self.asking = False  # a policy makes room for the branch
         self.marks: dict[str, Mark] = {}  # those with a name that hold
 
@@ -73,14 +100,45 @@ class History:
         self.revision += 1
         self.conversation = conversation
         self.coming = None
-        self._observers.converse(self._branch, conversation)
+        self._observers.converse(self.id, conversation)
+
+    def restore(self, conversation: Conversation, marks: Mapping[str, int]) -> None:
+        """The tokens, all of one epoch, are those of a conversation that was kept elsewhere, with marks by name."""
+        self.converse(conversation)
+        _, epoch = self.end
+        self.marks = {name: self.mark_at(length, epoch if length else 0) for name, length in marks.items()}
+
+    def mark(self) -> Mark:
+        """A mark at the end."""
+        return self.mark_at(*self.end)
+
+    def resolve(self, to: Mark | int) -> tuple[int, int | None]:
+        """How many tokens a rollback keeps, and the epoch of the last one where that matters.
+
+        Raises InvalidRollback; InvalidInput for what is neither mark nor length. Whether the mark still holds is for
+        the engine to say, when it has done what other tasks asked of the branch before.
+        """
+        if not isinstance(to, Mark):
+            length = checked_count(to, "the length to roll back to", 0, 2**63 - 1)
+            if length > len(self):
+                raise InvalidRollback(
+                    f"cannot roll branch {self.id} back to {length} tokens: it has {len(self)}; pass at most that"
+                )
+            return length, None
+        if to._owner is not self.owner:
+            raise InvalidRollback(f"{to} does not belong to branch {self.id}; use a mark of this branch")
+        return to.length, to._epoch
+
+    def mark_at(self, length: int, epoch: int) -> Mark:
+        """A mark behind `length` tokens, the last of which is of this epoch."""
+        return Mark(self.id, length, self.owner, epoch)
 
 
 class Histories:
     """The histories of a Context's branches. The engine's changes, applied in its order, are all that alters them."""
 
     def __init__(self, observers: Observers) -> None:
-        self._observers = observers
+        self.observers = observers
         self._of: dict[int, History] = {}
         self.trained_positions: int | None = None  # of the model; None once somebody was told, too
 
@@ -92,7 +150,7 @@ class Histories:
         for change in changes:
             history = self._of.get(change.branch)
             if history is None:
-                history = self._of[change.branch] = History(change.branch, self._observers)
+                history = self._of[change.branch] = History(change.branch, self.observers)
             history.change(change.kept, change.appended, change.epoch)
             if self.trained_positions is not None and len(history) > self.trained_positions:
                 log.warning(

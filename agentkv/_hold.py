@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,12 @@ from ._commands import Call
 from ._errors import BranchClosed, ContextClosed
 
 if TYPE_CHECKING:
-    from ._branch import Branch
     from ._engine import StepEngine
+    from ._handle import BranchHandle
+    from ._history import Lease
 
 
-acting_hold: ContextVar[Hold | None] = ContextVar("acting_hold", default=None)
+acting_hold: ContextVar[Lease | None] = ContextVar("acting_hold", default=None)
 """The hold that an overflow policy acts for while it is asked: the branch itself takes its verbs then."""
 
 
@@ -34,10 +36,10 @@ class Hold:
     Raises BranchBusy where the branch runs something, or is held.
     """
 
-    def __init__(self, branch: Branch, *, keep: bool = False) -> None:
-        self._branch = branch
-        self._loop = branch._loop
-        self._history = branch._history
+    def __init__(self, handle: BranchHandle, *, keep: bool = False) -> None:
+        self._handle = handle
+        self._loop = handle.loop
+        self._history = handle.state
         self._keep = keep
         self._length = 0
         self.start = 0
@@ -45,20 +47,20 @@ class Hold:
         self._conversation = self._history.conversation
         self._before: int | None = None  # a branch that has what a rewrite took
 
-    async def __aenter__(self) -> Branch:
-        branch = self._branch
-        await branch._ready()
+    async def __aenter__(self) -> BranchHandle:
+        id = self._handle.id
+        await self._handle.ready()
         self._history.hold = self
         try:
             # All that was submitted before is done with after this, and BranchBusy says if something still runs: a
             # branch that adopts itself changes nothing.
-            await self._loop.call(lambda engine: engine.adopt(branch.id, branch.id))
+            await self._loop.call(lambda engine: engine.adopt(id, id))
         except BaseException:
             self._history.hold = None
             raise
         self._length = self.start = len(self._history)
         self._conversation = self._history.conversation
-        return _view(branch, self)
+        return replace(self._handle, lease=self)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -104,14 +106,5 @@ class Hold:
 
     def _back(self, engine: StepEngine) -> None:
         if self._before is not None:
-            engine.adopt(self._branch.id, self._before)
-        engine.rollback(self._branch.id, self._length)
-
-
-def _view(branch: Branch, hold: Hold) -> Branch:
-    """The same branch with the right to act on it in a turn: equal to it, and of the same record."""
-    view = type(branch).__new__(type(branch))
-    for name in ("_home", "_loop", "_id", "_history", "_record"):
-        setattr(view, name, getattr(branch, name))
-    view._hold = hold
-    return view
+            engine.adopt(self._handle.id, self._before)
+        engine.rollback(self._handle.id, self._length)

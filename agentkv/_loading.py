@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ._branch import Branch
 from ._cell_hold import CellHold
 from ._commands import Call, CellCall, Job, check_finished
 from ._errors import InvalidInput, SnapshotMismatch
 from ._in_thread import in_thread
 from ._lanes import alignment
 from ._log import log
-from ._mark import marks_at
-from ._saving import SLICE_BYTES, Progress, reporting, write_rows
+from ._saving import SLICE_BYTES, Progress, Storage, reporting, write_rows
 from ._sharing import map_rows
 from ._snapshot import BranchState, CellArray, ModelKey, cell_arrays
 from ._snapshot_file import SnapshotFile
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from agentkv_runtime.engine import Hold, StoredBranch
 
     from ._engine import StepEngine
-    from ._home import Home
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +47,23 @@ class Loaded:
     shared: int = 0
 
 
+Restored: TypeAlias = dict[str, tuple[int, Loaded]]
+"""By the branches' names in the file: their numbers, and where they have their cells from."""
+
+
 class Loading:
     """The branches of one file on their way into a Context."""
 
-    def __init__(self, home: Home, path: Path, shared: bool, recompute: bool, progress: Progress | None) -> None:
-        self._home = home
-        self._loop = home.loop
+    def __init__(self, storage: Storage, path: Path, shared: bool, recompute: bool, progress: Progress | None) -> None:
+        self._storage = storage
+        self._loop = storage.loop
         self._path = path
         self._shared = shared
         self._recompute = recompute
         self._progress = reporting(progress)
 
-    async def run(self, *, one: bool) -> dict[str, Branch]:
+    async def run(self, *, one: bool) -> Restored:
         """All of them or none; with `one` the file must hold a single one. Raises SnapshotError, SnapshotMismatch."""
-        if self._shared:
-            self._home.check_maps_files("shared")
         file = await in_thread(self._loop, partial(SnapshotFile, self._path))
         if one and len(file.branches) != 1:
             names = ", ".join(map(repr, list(file.branches)[:8]))
@@ -87,7 +86,7 @@ class Loading:
 
     async def _mismatch(self, file: SnapshotFile, arrays: list[CellArray]) -> str:
         """How the file differs from this Context; empty where its cells can be taken. Raises SnapshotMismatch."""
-        mine: ModelKey = await in_thread(self._loop, self._home.model_key)
+        mine: ModelKey = await in_thread(self._loop, self._storage.model_key)
         theirs = file.key
         if theirs.tokenizer != mine.tokenizer:
             raise SnapshotMismatch(
@@ -105,7 +104,7 @@ class Loading:
         file.check_rows(arrays)
         return ""
 
-    async def _filled(self, file: SnapshotFile, arrays: list[CellArray]) -> dict[str, Branch]:
+    async def _filled(self, file: SnapshotFile, arrays: list[CellArray]) -> Restored:
         align = alignment(arrays) if self._shared else 0
         kept = await self._loop.run(CellCall(lambda _, cells: cell_arrays(cells.state_arrays)))
         states = await in_thread(self._loop, partial(file.states, kept))
@@ -135,9 +134,7 @@ class Loading:
             await self._loop.run(CellCall(partial(write_rows, hold.id, first, rows, lacks)))
             self._progress(file.nbytes * (first + len(rows)) // file.rows, file.nbytes)
 
-    async def _entered(
-        self, file: SnapshotFile, hold: Hold, stored: list[StoredBranch], mapped: int
-    ) -> dict[str, Branch]:
+    async def _entered(self, file: SnapshotFile, hold: Hold, stored: list[StoredBranch], mapped: int) -> Restored:
         def undo(worker: Any, ids: list[int]) -> None:
             for branch in ids:
                 worker.close(branch)
@@ -152,19 +149,23 @@ class Loading:
                 self._converse(branch, state)
 
         ids = await self._loop.call(restore, undo, told)
-        made = [Branch(self._home, branch, None) for branch in ids]
-        for branch, state in zip(made, file.branches.values(), strict=True):
-            first, count = state.rows[:, 0], state.rows[:, 2]
-            shared = int(np.clip(mapped - first, 0, count).sum())
-            branch._record.loaded = Loaded(self._path, int(count.sum()), 0, "", shared)
-        return dict(zip(file.branches, made, strict=True))
+        return {
+            name: (id, self._mapped(state, mapped))
+            for id, (name, state) in zip(ids, file.branches.items(), strict=True)
+        }
+
+    def _mapped(self, state: BranchState, mapped: int) -> Loaded:
+        """A branch that has its cells from the file, whose first `mapped` rows are pages of it."""
+        first, count = state.rows[:, 0], state.rows[:, 2]
+        shared = int(np.clip(mapped - first, 0, count).sum())
+        return Loaded(self._path, int(count.sum()), 0, "", shared)
 
     def _stored(self, state: BranchState) -> StoredBranch:
         from agentkv_runtime.engine import StoredBranch
 
         output: dict[str, Any] = {}
         if state.output is not None:
-            output["constraint"] = self._home.grammars.restored(state.output.grammar)
+            output["constraint"] = self._storage.grammars.restored(state.output.grammar)
             output["output_began"] = state.output.began
             output["output_end"] = state.output.end
             output["output_complete"] = state.output.complete
@@ -179,24 +180,23 @@ class Loading:
             **output,
         )
 
-    async def _fed_again(self, file: SnapshotFile, mismatch: str) -> dict[str, Branch]:
-        branches: dict[str, Branch] = {}
+    async def _fed_again(self, file: SnapshotFile, mismatch: str) -> Restored:
+        branches: Restored = {}
         of = sum(len(state.tokens) for state in file.branches.values())
         done = 0
         try:
             for name, state in file.branches.items():
-                branches[name], reused = await self._fed(state)
-                fed = len(state.tokens) - reused
-                branches[name]._record.loaded = Loaded(self._path, 0, fed, mismatch)
+                id, reused = await self._fed(state)
+                branches[name] = id, Loaded(self._path, 0, len(state.tokens) - reused, mismatch)
                 done += len(state.tokens)
                 self._progress(done, of)
         except BaseException:
-            for branch in branches.values():
-                branch.close()
+            for id, _ in branches.values():
+                self._loop.close(id)
             raise
         return branches
 
-    async def _fed(self, state: BranchState) -> tuple[Branch, int]:
+    async def _fed(self, state: BranchState) -> tuple[int, int]:
         """A branch of the same tokens, and how many of them a live branch had."""
         created: list[int] = []  # by the thread
         shared: list[int] = []
@@ -218,7 +218,7 @@ class Loading:
             self._converse(created[0], state)
 
         await self._loop.run(Job(create, finish, undo=lambda worker: worker.close(created[0])))
-        return Branch(self._home, created[0], None), shared[0]
+        return created[0], shared[0]
 
     @staticmethod
     def _without_rows(engine: StepEngine, state: BranchState) -> tuple[int, int]:
@@ -237,6 +237,4 @@ class Loading:
         return engine.restore(None, [stored])[0], 0
 
     def _converse(self, branch: int, state: BranchState) -> None:
-        history = self._loop.histories[branch]
-        history.converse(state.conversation)
-        history.marks = marks_at(state.marks, branch, history)
+        self._storage.states[branch].restore(state.conversation, state.marks)

@@ -27,18 +27,15 @@ from ._engine import SPARE_SEQUENCES
 from ._errors import ContextClosed, StepFailed, WrongEventLoop, from_native
 from ._generation_jobs import StreamJob, Taken
 from ._handshake import Quiet
-from ._history import Histories
 from ._host import current_host, step_thread
 from ._log import log
-from ._observers import Observers
 from ._outbox import Flush, Outbox
 from ._stats import Snapshot
 from ._trace import StepRecord
 from ._worker import EngineWorker, Post, Stop
 
 if TYPE_CHECKING:
-    from ._engine import StepEngine
-    from ._model import EngineHost
+    from ._engine import EngineHost, LogListener, StepEngine
 
 T = TypeVar("T")
 
@@ -49,17 +46,16 @@ _NEWS = News()
 
 
 class StepLoop:
-    """Runs one engine on one thread for the life of a Context. Made and used on one event loop."""
+    """Runs one engine on one thread for the life of a Context. Made and used on one event loop, where `listener`
+    hears how the branches' tokens change."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: LogListener) -> None:
         self._host = current_host()
         self._queue: SimpleQueue[Flush | Command | Stop] = SimpleQueue()
         self._outbox = Outbox()
         self._posts: deque[Post] = deque()
-        self.observers = Observers()
-        self.histories = Histories(self.observers)
         self.holds = Semaphore(SPARE_SEQUENCES)  # what is saved, loaded or set aside at once: see CellHold
-        self._worker = EngineWorker(self._queue, self._outbox, self._post, self.histories)
+        self._worker = EngineWorker(self._queue, self._outbox, self._post, listener)
         self._thread: threading.Thread | None = None
         self._ended = anyio.Event()
         self._open = False

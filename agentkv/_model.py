@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.metadata import Kept
 
@@ -53,24 +53,6 @@ class OpenModel:
     """As they are now, from any thread; none of a model in this process."""
     publishes: bool = False
     """Can a server keep branches under names? Then the engine is a PublishingEngine."""
-
-
-class EngineHost(Protocol):
-    """An engine, and what stays with the thread that made it."""
-
-    @property
-    def engine(self) -> Any:
-        """A StepEngine."""
-
-    @property
-    def session(self) -> Any:
-        """A CellStore."""
-
-    def snapshot(self) -> Snapshot:
-        """Counters of the engine and its cache."""
-
-    def close(self) -> None:
-        """Lets go of what others may still refer to."""
 
 
 @dataclass(frozen=True, slots=True)

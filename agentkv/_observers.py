@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from ._conversation import Conversation
-    from .agents.events import Event
-    from .agents.turn import Turn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnInfo:
+    """One turn of an agent.
+
+    Attributes:
+        branch: number of the branch that it holds.
+        instructions: those of the agent.
+        tools: names of the tools that it may call.
+    """
+
+    branch: int
+    instructions: str
+    tools: Sequence[str]
 
 
 class Observer(Protocol):
@@ -16,14 +31,14 @@ class Observer(Protocol):
     def converse(self, branch: int, conversation: Conversation) -> None:
         """The tokens of a branch are those of another conversation now."""
 
-    def turn_began(self, turn: Turn[Any], branch: int) -> None:
+    def turn_began(self, turn: TurnInfo) -> None:
         """An agent's turn, on a branch that it holds."""
 
-    def turn_told(self, turn: Turn[Any], event: Event) -> None:
-        """What happens in it. Of its text and reasoning nothing is told."""
+    def turn_told(self, turn: TurnInfo, event: object) -> None:
+        """What happens in it: an event of `kv.events`. Of its text and reasoning nothing is told."""
 
-    def turn_ended(self, turn: Turn[Any], error: BaseException | None) -> None:
-        """With an answer, or by an error."""
+    def turn_ended(self, turn: TurnInfo, rounds: int, error: BaseException | None) -> None:
+        """With an answer, or by an error, after so many messages."""
 
 
 class Observers:
@@ -45,17 +60,17 @@ class Observers:
         for observer in self._all:
             observer.converse(branch, conversation)
 
-    def turn_began(self, turn: Turn[Any], branch: int) -> None:
+    def turn_began(self, turn: TurnInfo) -> None:
         """See Observer."""
         for observer in self._all:
-            observer.turn_began(turn, branch)
+            observer.turn_began(turn)
 
-    def turn_told(self, turn: Turn[Any], event: Event) -> None:
+    def turn_told(self, turn: TurnInfo, event: object) -> None:
         """See Observer."""
         for observer in self._all:
             observer.turn_told(turn, event)
 
-    def turn_ended(self, turn: Turn[Any], error: BaseException | None) -> None:
+    def turn_ended(self, turn: TurnInfo, rounds: int, error: BaseException | None) -> None:
         """See Observer."""
         for observer in self._all:
-            observer.turn_ended(turn, error)
+            observer.turn_ended(turn, rounds, error)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 from ._errors import InvalidInput, WrongEventLoop
+from ._handle import core_of
 
 if TYPE_CHECKING:
     from ._context import Context
@@ -74,7 +75,7 @@ def sync_of(context: Context) -> SyncContext:
     from ._loop_thread import OnLoop
     from .sync.context import SyncContext
 
-    context._loop.check_open()
+    core_of(context).loop.check_open()
     try:
         return SyncContext(context, OnLoop(asyncio.get_running_loop()))
     except RuntimeError:

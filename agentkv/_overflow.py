@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ._branch import Branch
     from ._conversation import Conversation
     from ._engine import StepEngine
-    from ._generating import Generating
     from ._loop import StepLoop
 
 T = TypeVar("T")
@@ -79,7 +78,7 @@ class Room:
     def __init__(self, branch: Branch, state: _State, wanted: int) -> None:
         """Private."""
         self.branch = branch
-        self._loop: StepLoop = branch._loop
+        self._loop = branch._handle.loop
         self._wanted = wanted
         self._over = False  # the policy has answered
         self.forgets = branch.context.model_info.forgets
@@ -122,14 +121,14 @@ class Room:
         self._check()
         last = checked_count(p1, "p1", 0, self.replaceable)
         first = checked_count(p0, "p0", 0, last)
-        ids = checked_ids(tokens, self.branch._home.context.model_info.vocab_size)
+        ids = checked_ids(tokens, self.branch.context.model_info.vocab_size)
         if first == last and not len(ids):
             return  # else it would be computed anew, and look as if room had been made
-        conversation = self.branch._history.conversation.without(first, last, len(ids))
+        conversation = self.branch._handle.state.conversation.without(first, last, len(ids))
         await self._replace(first, last, ids, conversation)
 
     async def _replace(self, first: int, last: int, tokens: Sequence[int], conversation: Conversation) -> None:
-        branch, history, hold = self.branch, self.branch._history, self.branch._history.hold
+        branch, history, hold = self.branch, self.branch._handle.state, self.branch._handle.state.hold
         messages = len(history.conversation.entries)
         keeps = hold is not None and hold.needs(first)
 
@@ -160,11 +159,11 @@ class Room:
         token; what differs is fed again. False where no turn is open. Raises InvalidInput.
         """
         self._check()
-        history = self.branch._history
+        history = self.branch._handle.state
         old = history.conversation
         if not old.opened:
             return False
-        made = await self.branch._home.encoding.prompt(messages, tools=old.tools, template=old.template)
+        made = await self.branch._handle.core.chat.encoding.prompt(messages, tools=old.tools, template=old.template)
         assert made.conversation is not None
         if not made.conversation.opened:
             return False
@@ -194,7 +193,7 @@ class Room:
         self._take(await _state_of(self.branch))
 
     def _take(self, state: _State) -> None:
-        hold = self.branch._history.hold
+        hold = self.branch._handle.state.hold
         self.length = state.length
         self.cached = state.cached
         self.forgotten = state.forgotten
@@ -204,7 +203,7 @@ class Room:
 
     def _lacks(self, state: _State) -> tuple[int, int]:
         """Cells and positions, of which one is 0."""
-        limit = self.branch._home.context.model_info.max_positions
+        limit = self.branch.context.model_info.max_positions
         positions = 0 if limit is None else max(state.length + self._wanted - limit, 0)
         if positions:
             return 0, positions
@@ -214,7 +213,7 @@ class Room:
 
 async def _state_of(branch: Branch, first: int = 0) -> _State:
     """With what it alone owns from a position on."""
-    holds_cells = branch._home.context.model_info.holds_cells
+    holds_cells = branch.context.model_info.holds_cells
 
     def look(engine: StepEngine) -> _State:
         stats, cached = engine.stats(), engine.n_cached(branch.id)
@@ -229,7 +228,7 @@ async def _state_of(branch: Branch, first: int = 0) -> _State:
             forgotten=tuple(engine.forgotten(branch.id)),
         )
 
-    return await branch._loop.call(look)
+    return await branch._handle.call(look)
 
 
 def checked_overflow(policy: object) -> Overflow:
@@ -244,8 +243,8 @@ def checked_overflow(policy: object) -> Overflow:
 class RoomMaker:
     """Asks the policy of a branch whenever one verb of it finds no room for so many tokens more."""
 
-    def __init__(self, branch: Generating, tokens: int) -> None:
-        self._branch: Branch = branch  # type: ignore[assignment]
+    def __init__(self, branch: Branch, tokens: int) -> None:
+        self._branch = branch
         self._tokens = tokens
         self._fits: _State | None = None  # as it was when nothing was lacking, and the verb was tried again
         self._held = (-1, -1)  # tokens, and those that need cells, when room was made last
@@ -253,11 +252,12 @@ class RoomMaker:
 
     async def make(self) -> bool:
         """Is it worth another try? Not where nothing has come of it, whatever a policy says."""
-        branch, history = self._branch, self._branch._history
-        if not branch._makes_room or history.asking:  # what a policy does on the branch itself asks nobody
+        branch, history = self._branch, self._branch._handle.state
+        if not branch._handle.makes_room or history.asking:  # what a policy does on the branch itself asks nobody
             return False
         state = await _state_of(branch)
-        room = Room(branch._record.branch or branch, state, self._tokens)
+        itself = branch._handle.record.branch
+        room = Room((itself and itself()) or branch, state, self._tokens)
         if not (room.cells or room.positions):
             tried, self._fits = self._fits == state, state
             return not tried
@@ -285,7 +285,7 @@ class RoomMaker:
         return after.held < before.held or (lacks_less and self._in_vain < MOST_IN_VAIN)
 
 
-async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:
+async def with_room(branch: Branch, tokens: int, attempt: Callable[[], Awaitable[T]]) -> T:
     """Runs a verb, and again each time that the branch's policy made room for so many tokens."""
     room = RoomMaker(branch, tokens)
     while True:
@@ -296,9 +296,9 @@ async def with_room(branch: Generating, tokens: int, attempt: Callable[[], Await
                 raise
 
 
-async def run_generation(branch: Generating, job: GenerationJob[T]) -> T:
+async def run_generation(branch: Branch, job: GenerationJob[T]) -> T:
     """Runs a generation to its end; where it waits for room, the branch's policy is asked."""
-    return await run_waiting(branch._loop, job, RoomMaker(branch, 1).make)
+    return await run_waiting(branch._handle.loop, job, RoomMaker(branch, 1).make)
 
 
 async def run_waiting(loop: StepLoop, job: GenerationJob[T], make_room: Callable[[], Awaitable[bool]]) -> T:

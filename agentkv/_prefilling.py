@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
+from ._branch import new_branch
 from ._commands import Job, Worker, check_finished
+from ._handle import handle_of
 
 if TYPE_CHECKING:
+    from ._branch import Branch
     from ._continuation import Continuation
     from ._engine import Finished, StepEngine
     from ._history import Histories
-    from ._loop import StepLoop
+    from ._home import Home
+    from ._overflow import Overflow
 
 
 class Source(NamedTuple):
@@ -96,9 +100,9 @@ class Prefilling:
     """A prompt that is being computed, for the length of a block: entered once the engine has taken it on. What is left
     of it then is ended, and its branch closed; what was computed of it is retained for whoever asks the same again."""
 
-    def __init__(self, loop: StepLoop, made: Continuation, source: Source | None) -> None:
-        self._loop = loop
-        self._job = _WatchedJob(loop.histories, made, source)
+    def __init__(self, core: Home, made: Continuation, source: Source | None) -> None:
+        self._loop = core.loop
+        self._job = _WatchedJob(core.states, made, source)
 
     @property
     def branch(self) -> int:
@@ -148,3 +152,20 @@ class Prefilling:
         """How many of its tokens are computed by now; 0 where it has failed."""
         branch = self._job.branch
         return await self._loop.call(lambda engine: engine.length(branch) if branch in engine.live() else 0)
+
+
+async def empty_branch(core: Home, overflow: Overflow | None) -> Branch:
+    """A new root branch without tokens."""
+    id, _ = await core.loop.call(lambda engine: engine.create(), lambda worker, made: worker.close(made[0]))
+    return new_branch(core, id, None, overflow)
+
+
+async def prompted_branch(core: Home, made: Continuation, overflow: Overflow | None) -> Branch:
+    """A new root branch that holds a rendered prompt."""
+    if not made.added and made.conversation is not None:  # the chat template writes it with the first question
+        branch = await empty_branch(core, overflow)
+        handle_of(branch).state.converse(made.conversation)
+        return branch
+    job = PromptJob(core.states, made)
+    await core.loop.run(job)
+    return new_branch(core, job.branch, None, overflow, job.reused)

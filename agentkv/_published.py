@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from ._errors import InvalidInput
-from ._saved_conversations import ConversationSaver, Count, Saved, SavedConversations, reach_of
+from ._saved_conversations import ConversationSaver, Count, Name, Saved, SavedConversations, SavedOutput, reach_of
 from ._shown import shown
-from ._snapshot import Name, SavedOutput
 
 if TYPE_CHECKING:
     from ._conversation import Conversation

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._branch import Branch
+from ._branch import Branch, new_branch
 from ._commands import Job, check_finished
 from ._extending import Moved
-from ._mark import marks_at
+from ._handle import handle_of
 from ._published import PublishedBranch, conversation_saved
 
 if TYPE_CHECKING:
     from agentkv_runtime.engine import StoredBranch
 
-    from ._conversation import Conversation
     from ._engine import Finished, PublishingEngine, StepEngine
     from ._home import Home
     from ._overflow import Overflow
@@ -22,9 +20,10 @@ if TYPE_CHECKING:
 
 async def publish(branch: Branch, name: str) -> None:
     """Has the server keep the branch as it is now. Raises BranchExists, RemoteError."""
-    history = branch._history
+    handle = handle_of(branch)
+    history = handle.state
     while True:
-        await branch._ready()
+        await handle.ready()
         end, saved = history.end, conversation_saved(history.conversation)
         marks = {mark: place.length for mark, place in history.marks.items()}
 
@@ -34,7 +33,7 @@ async def publish(branch: Branch, name: str) -> None:
             return engine.publish(branch.id, name, saved, marks)
 
         try:
-            return await branch._loop.run(Job(start, check_finished))  # type: ignore[arg-type]
+            return await handle.run(Job(start, check_finished))  # type: ignore[arg-type]
         except Moved:
             pass  # it is published as it is by now
 
@@ -51,16 +50,17 @@ async def attach(home: Home, name: str, overflow: Overflow | None) -> Branch:
     def finish(finished: Finished) -> int:
         check_finished(finished)
         published: PublishedBranch = finished.published  # type: ignore[attr-defined]
-        converse(home, created[0], published.conversation(), published.marks)
+        home.states[created[0]].restore(published.conversation(), published.marks)
         return len(published.tokens)
 
     reused = await home.loop.run(Job(start, finish, undo=lambda worker: worker.close(created[0])))  # type: ignore[arg-type]
-    return Branch(home, created[0], None, overflow, reused)
+    return new_branch(home, created[0], None, overflow, reused)
 
 
 async def snapshot_of(branch: Branch) -> PublishedBranch:
     """The branch as it is now, also while it runs something."""
-    home, history = branch._home, branch._history
+    handle = handle_of(branch)
+    home, history = handle.core, handle.state
     told: list[Any] = []
 
     def take(engine: StepEngine) -> StoredBranch:
@@ -72,8 +72,8 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
         marks = {name: mark.length for name, mark in history.marks.items() if mark.length <= len(image.tokens)}
         told.extend((conversation_saved(history.conversation.cut(len(image.tokens))), marks))
 
-    await branch._ready()
-    image = await branch._loop.call(take, told=tell)
+    await handle.ready()
+    image = await handle.call(take, told=tell)
     conversations, marks = told
     return PublishedBranch(
         tokens=image.tokens.tolist(),
@@ -87,7 +87,7 @@ async def snapshot_of(branch: Branch) -> PublishedBranch:
 
 async def branch_of(source: Branch, published: PublishedBranch, overflow: Overflow) -> Branch:
     """A branch over the cells of another one that has its tokens. Raises InvalidInput, ValueError."""
-    home, conversation = source._home, published.conversation()
+    home, conversation = handle_of(source).core, published.conversation()
     output: dict[str, Any] = {}
     if (saved := published.output) is not None:
         output["constraint"] = home.grammars.restored(saved.grammar)
@@ -114,14 +114,7 @@ async def branch_of(source: Branch, published: PublishedBranch, overflow: Overfl
         worker.close(made[0])
 
     def told(made: list[int]) -> None:
-        converse(home, made[0], conversation, published.marks)
+        home.states[made[0]].restore(conversation, published.marks)
 
     (made,) = await home.loop.call(restore, undo, told)
-    return Branch(home, made, None, overflow)
-
-
-def converse(home: Home, branch: int, conversation: Conversation, marks: Mapping[str, int]) -> None:
-    """A branch that has its tokens has their messages and marks as well."""
-    history = home.loop.histories[branch]
-    history.converse(conversation)
-    history.marks = marks_at(marks, branch, history)
+    return new_branch(home, made, None, overflow)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._branch import Branch
+    from ._history import History
+    from ._home import Home
     from ._loading import Loaded
     from ._overflow import Overflow
 
@@ -16,29 +18,40 @@ class BranchRecord:
     engine's branch is released.
 
     Attributes:
+        core: services of its Context.
+        state: its tokens and conversation.
         overflow: policy that makes room.
         reused: tokens that were in the cache when the branch began.
         loaded: origin of the cells of a branch that was loaded from a file.
         closed: whether it was closed.
+        branch: weak reference to the Branch itself, which may be gone where views are left.
         parent: weak reference to the branch that it was forked from; None for a root.
     """
 
-    __slots__ = ("__weakref__", "_branch", "_finalizer", "closed", "loaded", "overflow", "parent", "reused")
+    __slots__ = (
+        "__weakref__",
+        "_finalizer",
+        "branch",
+        "closed",
+        "core",
+        "loaded",
+        "overflow",
+        "parent",
+        "reused",
+        "state",
+    )
 
-    def __init__(self, branch: Branch, parent: Branch | None, overflow: Overflow, reused: int) -> None:
-        self._branch = weakref.ref(branch)
-        self._finalizer = weakref.finalize(self, branch._loop.release, branch.id)
+    def __init__(self, core: Home, state: History, overflow: Overflow, reused: int) -> None:
+        self.core = core
+        self.state = state
+        self._finalizer = weakref.finalize(self, core.loop.release, state.id)
         self._finalizer.atexit = False
         self.overflow = overflow
         self.reused = reused
         self.loaded: Loaded | None = None
         self.closed = False
-        self.parent = None if parent is None else parent._record._branch
-
-    @property
-    def branch(self) -> Branch | None:
-        """The Branch itself; None where only views are left."""
-        return self._branch()
+        self.branch: weakref.ref[Branch] | None = None
+        self.parent: weakref.ref[Branch] | None = None
 
     def close(self) -> bool:
         """Marks it as closed, which its closer tells the engine. False where it was closed before."""

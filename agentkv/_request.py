@@ -73,7 +73,7 @@ class GenerationRequest:
         there is none, whoever awaits the job has some made. `made`, `output_made`: so many tokens at the end of the
         branch are of this generation already, as penalties count them, and of its output.
         """
-        strategy = home.speculation.resolve(speculative)
+        strategy = home.model.speculation.resolve(speculative)
         limit = checked_count(max_tokens, "max_tokens", 1, MOST_TOKENS)
         stops = checked_stop(stop)
         sampling = checked_sampling(sampling)
@@ -96,7 +96,7 @@ class GenerationRequest:
         """The same request behind these tokens: what they begin of a character, it has in its text, and what they begin
         of a thought is in its budget's sight."""
         thought = thought_of(self.home, history, self.thinking, self.output.constraint)
-        return replace(self, begun=self.home.spelling.begun(history.log), thought=thought)
+        return replace(self, begun=self.home.chat.spelling.begun(history.log), thought=thought)
 
     async def prepare(self) -> None:
         """Compiles what the output must be, the first time, beside the event loop. Raises InvalidInput."""
@@ -106,7 +106,7 @@ class GenerationRequest:
 
     def start(self, engine: StepEngine) -> int:
         """Hands it to the engine, on the engine's thread; returns the job."""
-        options = self.home.generate_options(
+        options = self.home.model.generate_options(
             max_tokens=self.max_tokens,
             stop=self.stop,
             sampling=self.sampling,
@@ -114,7 +114,7 @@ class GenerationRequest:
             emit=self.buffer is not None,
             emit_ahead=self.buffer or 0,
             wait_for_room=self.wait_for_room,
-            drafter=self.home.speculation.drafter(self.strategy),
+            drafter=self.home.model.speculation.drafter(self.strategy),
             constraint=self.home.grammars.of_generation(engine, self.branch, self.thought or self.output.constraint),
             top_logprobs=self.top_logprobs,
             made=self.made,
@@ -131,13 +131,13 @@ class GenerationRequest:
 
     def cut(self, finished: Finished, kept: int) -> Generation[Any]:
         """The result where only the first tokens were kept: what came after them, an error too, never was."""
-        text = text_of_generation(self.begun + self.home.spelling.spelled(finished.tokens[:kept]), "cancelled")
+        text = text_of_generation(self.begun + self.home.chat.spelling.spelled(finished.tokens[:kept]), "cancelled")
         return self._generation(finished, kept, text, "cancelled")
 
     def _whole(self, finished: Finished) -> str:
         """The text of the output, with what earlier generations made of it."""
         began = finished.output_began if finished.output_began >= 0 else finished.prompt_tokens
-        history, spelled = self.home.loop.histories[self.branch], self.home.spelling.spelled
+        history, spelled = self.home.states[self.branch], self.home.chat.spelling.spelled
         earlier = history.log[began : finished.prompt_tokens]
         text, said = spelled(earlier) + finished.text, [*earlier, *finished.tokens]
         if self.thought is not None and not self.thought.in_message:
@@ -163,4 +163,4 @@ class GenerationRequest:
 
     def likely(self, top: Iterable[tuple[int, float]]) -> tuple[TopLogprob, ...]:
         """The likeliest tokens in a place, spelled out."""
-        return tuple(TopLogprob(token, self.home.spelling.token(token), logprob) for token, logprob in top)
+        return tuple(TopLogprob(token, self.home.chat.spelling.token(token), logprob) for token, logprob in top)

@@ -13,12 +13,22 @@ from ._message import Message, calls_before
 from ._messages import checked_messages, checked_template, checked_tools
 
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Name = Annotated[str, Field(min_length=1)]
 
 
 class Saved(BaseModel):
     """Base of everything in the document of a file: nothing is guessed, and nothing is left over."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
+
+
+class SavedOutput(Saved):
+    """What a branch was last asked to say under a grammar."""
+
+    grammar: str
+    began: Count
+    end: Count
+    complete: bool
 
 
 class SavedText(Saved):

@@ -14,7 +14,6 @@ from ._cell_hold import CellHold
 from ._commands import CellCall
 from ._errors import InvalidInput, SnapshotError
 from ._in_thread import in_thread
-from ._inputs import checked_bool, checked_name, checked_path
 from ._lacking import Lacks
 from ._lanes import PAGE, Lanes, lanes_of
 from ._shown import shown
@@ -26,9 +25,11 @@ if TYPE_CHECKING:
     from agentkv_runtime.engine import StoredBranch
     from agentkv_runtime.tensor_file import Bytes, TensorWriter
 
-    from ._branch import Branch
     from ._engine import CellStore, StepEngine
-    from ._home import Home
+    from ._history import Histories
+    from ._loop import StepLoop
+    from ._snapshot import ModelKey
+    from .output._driver import Grammars
 
 SLICE_BYTES = 4 << 20  # of cells copied between two forwards: a millisecond or two
 
@@ -62,25 +63,21 @@ def reporting(progress: object) -> Progress:
     return progress
 
 
-async def save_branches(
-    home: Home, path: str | Path, branches: Mapping[str, Branch], shareable: bool, progress: Progress | None
-) -> Saved:
-    """Checks what users pass, and saves. Raises InvalidInput, ForeignBranch, BranchClosed, SnapshotError."""
-    target = checked_path(path, "path", "a file")
-    if checked_bool(shareable, "shareable"):
-        home.check_maps_files("shareable")
-    if not isinstance(branches, Mapping) or len(branches) == 0:
-        raise InvalidInput(f"branches is {shown(branches)}, but it must be a mapping of names to at least one branch")
-    checked = {checked_name(name, "the name of a branch"): branch for name, branch in branches.items()}
-    for name, branch in checked.items():
-        if not hasattr(branch, "_home"):
-            raise InvalidInput(f"branch {name!r} is {shown(branch)}, but save takes branches")
-        home.check_owns(branch)
-        branch._check()
-    while any(branch._history.aside is not None for branch in checked.values()):
-        for branch in checked.values():
-            await branch._here()
-    return await Saving(home, checked, target, shareable, progress).run()
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What saving and loading need of a Context.
+
+    Attributes:
+        loop: runs what touches cells.
+        states: tokens and conversation of each branch.
+        grammars: restores constraints, and writes them.
+        model_key: what saved cells belong to; called in threads.
+    """
+
+    loop: StepLoop
+    states: Histories
+    grammars: Grammars
+    model_key: Callable[[], ModelKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +97,12 @@ class Saving:
     """One file in the making."""
 
     def __init__(
-        self, home: Home, branches: Mapping[str, Branch], path: Path, shareable: bool, progress: Progress | None
+        self, storage: Storage, branches: Mapping[str, int], path: Path, shareable: bool, progress: Progress | None
     ) -> None:
-        self._home = home
-        self._loop = home.loop
+        self._storage = storage
+        self._loop = storage.loop
         self._names = list(branches)
-        self._ids = [branch.id for branch in branches.values()]
+        self._ids = list(branches.values())
         self._path = path
         self._shareable = shareable
         self._progress = reporting(progress)
@@ -142,7 +139,7 @@ class Saving:
     def _told(self, taken: Taken) -> None:
         """On the event loop, which knows now what the engine did until then."""
         for name, branch, image in zip(self._names, self._ids, taken.images, strict=True):
-            history = self._loop.histories[branch]
+            history = self._storage.states[branch]
             tokens = image.tokens
             self._states[name] = BranchState(
                 tokens=tokens,
@@ -154,7 +151,7 @@ class Saving:
                 exact_from=image.exact_from,
                 conversation=(history.coming or history.conversation).cut(len(tokens)),
                 marks={name: mark.length for name, mark in history.marks.items() if mark.length <= len(tokens)},
-                output=self._home.grammars.saved_output(image),
+                output=self._storage.grammars.saved_output(image),
             )
 
     async def _write(self, taken: Taken) -> Saved:
@@ -176,7 +173,7 @@ class Saving:
         return Saved(self._path, writer.nbytes, rows)
 
     def _begin(self, taken: Taken) -> TensorWriter:
-        key = self._home.model_key()
+        key = self._storage.model_key()
         self._writer = begin_file(self._path, key, taken.arrays, taken.lacks, self._states, taken.lanes, taken.states)
         if self._given_up:
             self._writer.discard()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from agentkv_runtime.tensor_file import SIZES, TensorSpec
 from pydantic import Field
 
-from ._saved_conversations import Count, Saved, SavedConversations
+from ._saved_conversations import Count, Name, Saved, SavedConversations, SavedOutput
 
 if TYPE_CHECKING:
     from ._conversation import Conversation
@@ -34,17 +34,7 @@ DOCUMENT = "document"
 MOST_DOCUMENT_BYTES = 64 << 20
 MOST_VALUES = 4_000_000  # of a document: what a small file may make of memory is bounded, too
 
-Name = Annotated[str, Field(min_length=1)]
 Int32s = npt.NDArray[np.int32]
-
-
-class SavedOutput(Saved):
-    """What a branch was last asked to say under a grammar."""
-
-    grammar: str
-    began: Count
-    end: Count
-    complete: bool
 
 
 class SavedBranch(Saved):

@@ -20,8 +20,8 @@ from ._overflow import RoomMaker
 from ._spelling import text_decoder
 
 if TYPE_CHECKING:
+    from ._branch import Branch
     from ._engine import Emitted, Finished, StepEngine
-    from ._generating import Generating
     from ._request import GenerationRequest
 
 DEFAULT_BUFFER = 64
@@ -41,7 +41,7 @@ class TokenStream(Generic[Out_co]):
 
     def __init__(
         self,
-        branch: Generating,
+        branch: Branch,
         request: GenerationRequest,
         buffer: int,
         keep: Keep,
@@ -49,7 +49,8 @@ class TokenStream(Generic[Out_co]):
     ) -> None:
         """Private: use `Branch.stream`. `urgent`: the tokens that the reader is woken for, None for every one."""
         self._branch = branch  # kept: one that nobody refers to is closed
-        self._loop = branch._loop
+        self._handle = branch._handle
+        self._loop = self._handle.loop
         self._request = request
         self._job: StreamJob[Generation[Any]] = StreamJob(self._start, self._end, self._feed, self._wake, urgent)
         self._room = RoomMaker(branch, 1)
@@ -70,12 +71,12 @@ class TokenStream(Generic[Out_co]):
     async def __aenter__(self) -> TokenStream[Out_co]:
         if self._entered:
             raise AgentKVError("this stream was entered before; call `branch.stream` again for another generation")
-        self._branch._check_free()
+        self._handle.check_free()
         await checkpoint_if_cancelled()
         await self._request.prepare()
         await open_turn(self._branch)
-        await self._branch._ready()
-        self._request = self._request.after(self._branch._history)
+        await self._handle.ready()
+        self._request = self._request.after(self._handle.state)
         self._decoder = text_decoder(self._request.begun)
         self._entered = True
         self._loop.submit(self._job)
@@ -155,7 +156,7 @@ class TokenStream(Generic[Out_co]):
             if self._job.settled.is_set():
                 self._job.result()
                 return False
-            if self._branch._history.asking:
+            if self._handle.state.asking:
                 raise BranchBusy("two tasks read one stream; give each its own branch")
             if self._job.full:
                 made = await self._room.make()

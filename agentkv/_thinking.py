@@ -57,7 +57,7 @@ def thought_of(home: Home, history: History, thinking: Thinking, held: Descripti
 
     Raises ModelError where the folder says wrongly how it reasons.
     """
-    if thinking is None or (markers := home.format.thought) is None:
+    if thinking is None or (markers := home.chat.format.thought) is None:
         return None
     budget = None if thinking is True else int(thinking)
     in_message = held is None or isinstance(held, MessageGrammar)
@@ -72,9 +72,9 @@ def thought_of(home: Home, history: History, thinking: Thinking, held: Descripti
 def thought_in(home: Home, history: History, begin: int, said: Sequence[int]) -> int:
     """How many of the tokens that a branch was given behind its first `begin` are a thought, markers included, before
     an answer."""
-    markers = home.format.thought
+    markers = home.chat.format.thought
     assert markers is not None
-    return markers.size(_begun(home, history, begin), map(home.spelling.piece, said))
+    return markers.size(_begun(home, history, begin), map(home.chat.spelling.piece, said))
 
 
 def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes]) -> int:
@@ -95,9 +95,9 @@ def reasoning_tokens(markers: Markers | None, begun: str, pieces: Iterable[bytes
 def _begun(home: Home, history: History, length: int) -> Place:
     """Where the message is of which `length` tokens of the branch have the beginning. In a text that is no chat's no
     thought is opened for it."""
-    conversation, template, markers = history.conversation, home.format.template, home.format.thought
+    conversation, template, markers = history.conversation, home.chat.format.template, home.chat.format.thought
     assert markers is not None
-    said = b"".join(map(home.spelling.piece, history.log[conversation.end : length])).decode("utf-8", "replace")
+    said = b"".join(map(home.chat.spelling.piece, history.log[conversation.end : length])).decode("utf-8", "replace")
     text = conversation.tail.text if conversation.tail else said
     begun = template.begun_in(text)
     if not begun and template.reply_in(text):

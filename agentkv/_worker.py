@@ -14,15 +14,13 @@ from ._commands import Command, Job
 from ._errors import ContextClosed, StepFailed, from_native
 from ._generation_jobs import StreamJob
 from ._handshake import Answers
-from ._history import Histories
 from ._log import log
 from ._outbox import Flush, Outbox
 from ._stats import Snapshot
 from ._trace import StepTrace
 
 if TYPE_CHECKING:
-    from ._engine import CellStore, Emitted, StepEngine, StepReport
-    from ._model import EngineHost
+    from ._engine import CellStore, Emitted, EngineHost, LogListener, StepEngine, StepReport
 
 TIDY_AFTER_S = 1.0  # so long without anything to do, and memory that nobody needs is given back
 STATS_EVERY_S = 0.05  # how often steps that only stream refresh the statistics
@@ -56,7 +54,7 @@ class EngineWorker:
         queue: flushes of the outbox, and single commands that cannot wait for one.
         outbox: where the event loop puts commands.
         post: hands a Post to the event loop; False when that is gone.
-        histories: the event loop's; changed there alone.
+        listener: hears on the event loop how the branches' tokens change.
     """
 
     def __init__(
@@ -64,7 +62,7 @@ class EngineWorker:
         queue: SimpleQueue[Flush | Command | Stop],
         outbox: Outbox,
         post: Callable[[Post], bool],
-        histories: Histories,
+        listener: LogListener,
     ) -> None:
         self.engine: StepEngine
         self.cells: CellStore
@@ -75,7 +73,7 @@ class EngineWorker:
         self.awaits_answers = False  # read by the event loop
         self._queue = queue
         self._post = post
-        self._histories = histories
+        self._listener = listener
         self._outbox = outbox
         self._settlements: list[Callable[[], None]] = []
         self._streamed: dict[StreamJob[Any], list[Emitted]] = {}
@@ -91,7 +89,7 @@ class EngineWorker:
     def close(self, branch: int) -> None:
         """Frees a branch and ends what it runs; one that is closed already is left alone."""
         self.engine.close(branch)
-        self.report(partial(self._histories.drop, branch))
+        self.report(partial(self._listener.drop, branch))
 
     def run(
         self,
@@ -208,7 +206,7 @@ class EngineWorker:
         """What the engine did to the branches' tokens is known before the outcomes from `before` on."""
         changes = self.engine.take_changes()
         if changes:
-            self._settlements.insert(before, partial(self._histories.apply, changes))
+            self._settlements.insert(before, partial(self._listener.apply, changes))
 
     def _absorb(self, report: StepReport) -> None:
         self._tell_changes(len(self._settlements))

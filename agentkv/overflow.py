@@ -7,6 +7,7 @@ A policy is asked before anything fails; where it makes no room, the verb ends a
 """
 
 from ._overflow import Overflow, Room
-from ._overflow_policies import DropOldest, Stop, Summarize
+from ._overflow_policies import DropOldest, Stop
+from .agents.summarize import Summarize
 
 __all__ = ["DropOldest", "Overflow", "Room", "Stop", "Summarize"]

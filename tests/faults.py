@@ -23,7 +23,7 @@ async def fail_at(ctx: kv.Context, layer: int, after: int = 0) -> None:
         return
 
     def arm(_: object) -> None:
-        opened: Any = ctx._loop._worker._open_engine
+        opened: Any = ctx._core.loop._worker._open_engine
         _core.fail_at(opened.session.cache, layer, after_forwards=after)
 
-    await ctx._loop.call(arm)
+    await ctx._core.loop.call(arm)

@@ -13,6 +13,7 @@ from agentkv_runtime.engine import PolicyOptions
 
 from .._context import Context
 from .._errors import ContextFull, PositionsExhausted
+from .._handle import core_of
 from ..spec import Eagle
 from .prompts import BenchPrompt
 
@@ -35,14 +36,14 @@ async def measure_acceptance(
     """
     strategy = Eagle(head, adaptive=False)
     async with Context.open(model, capacity=capacity) as ctx:
-        drafter: Any = ctx._home.speculation.drafter(strategy)
+        drafter: Any = core_of(ctx).model.speculation.drafter(strategy)
         drafter.prior = type(drafter.prior)()  # what was measured before is not measured again
 
         def count_only(engine: Any) -> None:
             options = PolicyOptions(memory=float("inf"), guess_weight=1e-9, level_acceptance=UNSEEN)
             engine.set_policy(options)
 
-        await ctx._loop.call(count_only)
+        await core_of(ctx).loop.call(count_only)
         async with await ctx.branch([0]) as first:
             await first.generate(max_tokens=2, speculative=strategy)  # from here on the head hears of every branch
         for prompt in prompts:
@@ -55,7 +56,7 @@ async def measure_acceptance(
         def rates_of(engine: Any) -> Any:
             return engine.acceptance(drafter)
 
-        rates = await ctx._loop.call(rates_of)
+        rates = await core_of(ctx).loop.call(rates_of)
     return MeasuredAcceptance(
         levels=tuple(round(max(rate, 0.0), 4) for rate in takewhile(lambda rate: rate > UNSEEN / 2, rates.levels)),
         calibration=tuple(round(max(rate, 0.0), 4) for rate in rates.calibration),

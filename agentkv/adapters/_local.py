@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._context import Context
 from .._errors import InvalidInput, WrongEventLoop
+from .._handle import core_of
 from .._inputs import checked_path
 from .._loop_thread import LoopThread, OnLoop
 from .._tokenizer import Tokenizer
@@ -93,17 +94,17 @@ class Local:
 
 def _app_of(context: Context, name: str) -> ASGIApp:
     """One for all models over a Context: they know each other's conversations, and keep so many in all."""
-    shared = context._home.shared
-    if _app_of not in shared:
-        names = tuple(dict.fromkeys((name, context.model_info.path.name)))
-        settings = Settings(names=names, most_waiting=MOST_WAITING, most_seconds=math.inf, any_name=True)
-        shared[_app_of] = application(context, settings)
-    app: ASGIApp = shared[_app_of]
-    return app
+    return core_of(context).singleton(_application, context, name)
+
+
+def _application(context: Context, name: str) -> ASGIApp:
+    names = tuple(dict.fromkeys((name, context.model_info.path.name)))
+    settings = Settings(names=names, most_waiting=MOST_WAITING, most_seconds=math.inf, any_name=True)
+    return application(context, settings)
 
 
 def _loop_of(context: Context) -> OnLoop:
-    context._loop.check_open()
+    core_of(context).loop.check_open()
     try:
         return OnLoop(asyncio.get_running_loop())
     except RuntimeError:

@@ -11,7 +11,9 @@ from agentkv_runtime.formats.spelling import MOST_CALLS
 from typing_extensions import TypeForm, TypeVar, Unpack
 
 from .._branch import Branch
+from .._context import Context
 from .._errors import InvalidInput
+from .._handle import core_of, handle_of
 from .._inputs import as_messages, items_of, text_of
 from .._shown import shown
 from .._speculation import INHERIT, Inherit, Speculative
@@ -24,8 +26,9 @@ from .run_context import RunContext
 from .steering import MESSAGE_TOKENS, Steer, Steering, ToolChoice
 from .stream import AgentStream
 from .sub_agent import sub_agent
+from .threads import ToolThreads
 from .tool import Tool
-from .trunks import warn_of_untold
+from .trunks import Trunks, warn_of_untold
 from .turn import Turn
 
 if TYPE_CHECKING:
@@ -178,14 +181,12 @@ class Agent(Generic[Deps, Out]):
 
         Raises as `Context.branch` does, and InvalidInput for tools where the model's call format is not known.
         """
-        home = getattr(context, "_home", None)
-        if home is None or home.context is not context:
+        if not isinstance(context, Context):
             raise InvalidInput(f"context is {shown(context)}, but it must be a Context; `kv.Context.open` opens one")
         tools = await self._all_tools()
         definitions = self.answers.definitions(tools)
-        self.answers.constraint(home.format, tools)  # what cannot be held is said here
-        trunk: Branch = await home.trunks.fork(self, context, definitions)
-        return trunk
+        self.answers.constraint(core_of(context).chat.format, tools)  # what cannot be held is said here
+        return await core_of(context).singleton(Trunks).fork(self, context, definitions)
 
     @overload
     async def run(
@@ -333,14 +334,14 @@ class Agent(Generic[Deps, Out]):
             raise InvalidInput(
                 f"branch is {shown(branch)}, but it must be a Branch; `await agent.trunk(ctx)` makes one"
             )
-        branch._check_free()
+        handle_of(branch).check_free()
         tools = await self._all_tools()
         context = RunContext(deps, branch, self, _ask=ask)
-        home = branch._home
+        core = handle_of(branch).core
         by_name = {tool.name: tool for tool in tools}
         steering.check(self, by_name)
         warn_of_untold(branch, by_name)
-        desk = Desk(by_name, context, home.tool_threads, home.tokenizer, emit, ask, *unheard)
+        desk = Desk(by_name, context, core.singleton(ToolThreads), core.chat.tokenizer, emit, ask, *unheard)
         return Turn(self, branch, desk, steering)
 
     async def _all_tools(self) -> tuple[Tool[Any, ..., Any], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .._handle import handle_of
 from .._messages import text_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ async def call_probability(branch: Branch) -> float | None:
 
     Raises as `Branch.fork`, `extend` and `select` do.
     """
-    entries = branch._history.conversation.entries
+    entries = handle_of(branch).state.conversation.entries
     if not entries or branch.messages[-1].role != "user":
         return None
     last = entries[-1]

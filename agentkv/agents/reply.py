@@ -12,6 +12,7 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats.parsed import CallClosed, Delta, ParsedCall, ParsedMessage, ReasoningDelta, TextDelta
 
 from .._errors import BranchClosed, ContextFull, PositionsExhausted
+from .._handle import handle_of
 from .._request import GenerationRequest
 from .._sampling import Sampling
 from .._stream import DEFAULT_BUFFER, TokenStream
@@ -49,9 +50,9 @@ class Reply:
             self._sampling = self._sampling.model_copy(update=drawn | warmer)
         self._held = branch
         self._to = held
-        self._home = branch._home
+        self._chat = handle_of(branch).core.chat
         self._repetition = Repetition()
-        self._bytes = self._home.token_bytes
+        self._bytes = self._chat.token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._unheard = False  # the reader has not got what it was told last
 
@@ -64,7 +65,7 @@ class Reply:
         turn, before, read, told, calls = self._turn, len(self._held), 0, 0, None
         turn.text = ""
         prefix = self._begun()
-        parser = self._home.format.parser(prefix=prefix, tools=turn.definitions)
+        parser = self._chat.format.parser(prefix=prefix, tools=turn.definitions)
         stream = self._stream(prefix)
         most = 1 if turn.desk.heard else None
         try:
@@ -87,7 +88,7 @@ class Reply:
             calls = end.calls
         except BaseException:
             with suppress(FormatError):
-                rest = parser.feed(self._text(self._held._history.log[before + read :]))
+                rest = parser.feed(self._text(handle_of(self._held).state.log[before + read :]))
                 turn.text += _text_of(rest)
             raise
         finally:
@@ -101,20 +102,20 @@ class Reply:
         self._check_whole()
         await self._tell(parser.end(), written, whole=True)
         self.message = parser.finish()
-        self._home.habits.saw(self.message.calls)
+        self._chat.habits.saw(self.message.calls)
         turn.text = self.message.content
 
     async def _end_behind(self, calls: int, stream: TokenStream[Any], prefix: str, start: int) -> None:
         """The message ends behind so many calls, whatever was made after them."""
-        parser = self._home.format.parser(prefix=prefix, tools=self._turn.definitions)
+        parser = self._chat.format.parser(prefix=prefix, tools=self._turn.definitions)
         self._decoder.reset()
-        tokens, count = self._held._history.log[start:], 0
+        tokens, count = handle_of(self._held).state.log[start:], 0
         while calls and count < len(tokens):
             deltas = parser.feed(self._text(tokens[count : count + 1]))
             calls -= sum(isinstance(delta, CallClosed) for delta in deltas)
             count += 1
         self.message = parser.finish()
-        self._home.habits.saw(self.message.calls)
+        self._chat.habits.saw(self.message.calls)
         self.generation = replace(stream._first(count), finish_reason="stop")
         self._turn.taken_back += len(tokens) - count
         self._turn.text = self.message.content
@@ -122,13 +123,13 @@ class Reply:
 
     def _begun(self) -> str:
         """What the template wrote of the message."""
-        written = self._spelled(self._held._history.log[-_PREFIX:]).decode("utf-8", "replace")
-        return self._home.format.template.begun_in(written)
+        written = self._spelled(handle_of(self._held).state.log[-_PREFIX:]).decode("utf-8", "replace")
+        return self._chat.format.template.begun_in(written)
 
     def _stream(self, prefix: str) -> TokenStream[Any]:
         """Its tokens. Where somebody listens each comes at once, and those that were read are kept; else they come with
         those that may complete a call, and all are kept."""
-        turn, agent, home = self._turn, self._turn.agent, self._home
+        turn, agent, chat = self._turn, self._turn.agent, self._chat
         left = min(agent.max_tokens - turn.generated, turn.steering.max_message_tokens)
         if left <= 0:
             raise turn.limit(f"the turn generated {turn.generated} tokens", "max_tokens")
@@ -141,13 +142,13 @@ class Reply:
             sampling=self._sampling,
             speculative=agent.speculative,
             thinking=agent.thinking,
-            output=agent.answers.constraint(home.format, turn.tools, prefix, self._to) or str,
+            output=agent.answers.constraint(chat.format, turn.tools, prefix, self._to) or str,
             top_logprobs=0,
-            home=home,
-            wait_for_room=self._held._makes_room,
+            home=handle_of(self._held).core,
+            wait_for_room=handle_of(self._held).makes_room,
             buffer=buffer,
         )
-        urgent = None if heard else _AtTimes(home.call_ends if turn.tools else frozenset())
+        urgent = None if heard else _AtTimes(chat.call_ends if turn.tools else frozenset())
         return TokenStream(self._held, request, buffer, "read" if heard else "made", urgent)
 
     async def _tell(self, deltas: Iterable[Delta], written: Written, *, whole: bool) -> None:
@@ -191,7 +192,7 @@ class Reply:
         if reason == "length":
             most = turn.agent.max_tokens
             raise turn.limit(f"a message was cut after {count} tokens: the turn may generate {most}", "max_tokens")
-        policy = "" if self._held._makes_room else ", or give the branch an `overflow` policy"
+        policy = "" if handle_of(self._held).makes_room else ", or give the branch an `overflow` policy"
         if reason == "context_full" and self._held.context.model_info.max_positions == len(self._held):
             raise PositionsExhausted(
                 f"a message was cut after {count} tokens: the model has no more positions; begin with less{policy}"

@@ -10,6 +10,7 @@ import anyio
 from agentkv_runtime.formats.shown_calls import shown_call
 
 from .._errors import OutputInvalid, RepeatedCall
+from .._handle import handle_of
 from .._log import log
 from .awaiting import awaited
 from .call_decision import call_probability
@@ -40,7 +41,7 @@ class Round(Generic[Out]):
         self._agent = turn.agent
         self._held = held
         self._start = len(held)
-        self._conversation = held._history.conversation
+        self._conversation = handle_of(held).state.conversation
         ended = tuple(call.finished for call in turn.calls)
         self._context = replace(turn.desk.context, calls=ended, _asked_at=self._start)
         self._desk = replace(turn.desk, context=self._context)
@@ -83,7 +84,7 @@ class Round(Generic[Out]):
             try:
                 self._check_called(reply.message.content)
                 output = self._agent.answers.read(
-                    reply.message.content, self._held._home.format, bool(self._desk.tools)
+                    reply.message.content, handle_of(self._held).core.chat.format, bool(self._desk.tools)
                 )
             except OutputInvalid as error:
                 if attempt > self._agent.output_retries:

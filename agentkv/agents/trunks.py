@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._aio.lock import Lock
+from .._handle import core_of, handle_of
 from .._log import log
+from .._prefilling import prompted_branch
 from .._thinking import template_switches
 
 if TYPE_CHECKING:
@@ -34,9 +36,9 @@ class Trunks:
             if root.branch is None or root.branch.closed or root.definitions != definitions:
                 root.branch = await _prompt(agent, context, definitions)
                 root.definitions = definitions
-                root.branch._home.leave(root.branch)
+                core_of(context).registry.hide(root.branch)
             branch = await root.branch.fork()
-        branch._record.parent = None  # what it was forked from is nobody's
+        handle_of(branch).record.parent = None  # what it was forked from is nobody's
         return branch
 
     def close(self) -> None:
@@ -48,14 +50,14 @@ class Trunks:
 
 def told_tools(branch: Branch) -> list[str]:
     """Names of the tools that a branch's messages tell its model of."""
-    return [tool.get("function", tool).get("name") for tool in branch._history.conversation.tools or ()]
+    return [tool.get("function", tool).get("name") for tool in handle_of(branch).state.conversation.tools or ()]
 
 
 def warn_of_untold(branch: Branch, names: Iterable[str]) -> None:
     """Logs which tools of an agent a branch's messages do not tell its model of: it will hardly call them."""
     told = told_tools(branch)
     untold = [name for name in names if name not in told]
-    if untold and branch._history.conversation.begun:
+    if untold and handle_of(branch).state.conversation.begun:
         log.warning("the branch does not tell the model of all tools of its agent", branch=branch.id, untold=untold)
 
 
@@ -70,7 +72,7 @@ class _Root:
 
 async def _prompt(agent: Agent[Any, Any], context: Context, definitions: Definitions) -> Branch:
     """A new branch with the system prompt and the tools, as much of them as stands before every question."""
-    switches = template_switches(agent.thinking, context._home.tokenizer.template_variables)
+    switches = template_switches(agent.thinking, core_of(context).chat.tokenizer.template_variables)
     template = {**switches, **(agent.template or {})}
-    made = await context._home.encoding.opening(agent.instructions, definitions or None, template or None)
-    return await context._branch_of(made, None)
+    made = await core_of(context).chat.encoding.opening(agent.instructions, definitions or None, template or None)
+    return await prompted_branch(core_of(context), made, None)

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import anyio
 
 from .._aio.scope import move_on_after
+from .._branch import Branch
 from .._errors import InvalidInput, InvalidRollback, LimitReached
 from .._generation import Usage
+from .._handle import handle_of
 from .._hold import Hold
+from .._observers import TurnInfo
 from .._shown import said
 from .calling import Call, Desk
 from .events import Finished, RolledBack
@@ -65,8 +68,9 @@ class Turn(Generic[Out]):
         self.tools = tuple(desk.tools.values())
         self.definitions = agent.answers.definitions(self.tools)
         self.repeats = Repeats()
-        self._observers = branch._loop.observers
-        self.desk = replace(desk, observe=partial(self._observers.turn_told, self))
+        self._observers = handle_of(branch).core.observers
+        self._info = TurnInfo(branch.id, agent.instructions, list(desk.tools))
+        self.desk = replace(desk, observe=partial(self._observers.turn_told, self._info))
         self.calls: list[Call] = []
         self.warnings: list[str] = []
         self.rounds = 0
@@ -169,20 +173,20 @@ class Turn(Generic[Out]):
         self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None = None
     ) -> T:
         self.keeps = keep
-        self._observers.turn_began(self, self._branch.id)
+        self._observers.turn_began(self._info)
         try:
             result = await self._held(work, keep, told)
         except BaseException as error:
-            self._observers.turn_ended(self, error)
+            self._observers.turn_ended(self._info, self.rounds, error)
             raise
-        self._observers.turn_ended(self, None)
+        self._observers.turn_ended(self._info, self.rounds, None)
         return result
 
     async def _held(self, work: Callable[[Branch], Awaitable[T]], keep: bool, told: Callable[[T], Event] | None) -> T:
         try:
-            async with Hold(self._branch, keep=keep) as held:
-                self._start = len(held.messages)
-                self._hold = held._history.hold
+            async with Hold(handle_of(self._branch), keep=keep) as handle:
+                held = Branch(handle)
+                self._start, self._hold = len(held.messages), handle.lease
                 try:
                     result = await self._in_time(work(held))
                     if told is not None:
@@ -222,9 +226,9 @@ class Turn(Generic[Out]):
 
 def _check_asked(held: Branch) -> None:
     """Raises InvalidInput for a branch that ends with its instructions: no template has the model speak there."""
-    conversation = held._history.conversation
+    conversation = handle_of(held).state.conversation
     if conversation.begun and not conversation.opened and len(held) <= conversation.end:
         role = conversation.entries[-1].message["role"] if conversation.entries else None
         ends = f"ends with a message of the {role}, which asks nothing" if role else "holds no question"
         raise InvalidInput(f"the branch {ends}; pass a prompt, or extend the branch by a user's message first")
-    held._check_started("an agent's turn")
+    handle_of(held).check_started("an agent's turn")

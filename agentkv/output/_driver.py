@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .._errors import InvalidInput
+from .._saved_conversations import SavedOutput
 from .._shown import said, shown
-from .._snapshot import SavedOutput
 from ._following import OwnRule
 from ._matching import GrammarRule, GrammarVocabulary
 from ._state import ConstraintFailed, Masks, Rule, State

@@ -11,7 +11,7 @@ import xxhash
 
 from .._errors import BranchExists, InvalidInput, RemoteError
 from .._published import PublishedBranch
-from .._snapshot import SavedOutput
+from .._saved_conversations import SavedOutput
 from ..output.grammar import GrammarSource
 from .asks import Attached, Heard, Publication, Published
 from .branches import Output, RemoteBranch

@@ -12,6 +12,7 @@ import anyio
 from starlette.responses import JSONResponse, Response
 
 from .._errors import AgentKVError
+from .._handle import handle_of
 from .._mark import Mark
 from . import branch_request as bodies
 from .body import read_body
@@ -156,7 +157,7 @@ async def _rollback(server: Server, held: Held, body: bodies.Rollback) -> Mappin
         to = branch.marks[body.name]
     elif body.mark is not None:
         length, _, epoch = body.mark.partition(":")
-        to = Mark(branch.id, int(length), branch._history.owner, int(epoch))
+        to = Mark(branch.id, int(length), handle_of(branch).state.owner, int(epoch))
     else:
         assert body.length is not None
         to = body.length

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from .._handle import handle_of
 from .idempotency import Answers, Progress
 from .refused import Refused
 
@@ -55,7 +56,7 @@ class Held:
     @property
     def mark(self) -> str:
         """Names the history that it has."""
-        length, epoch = self.branch._history.end
+        length, epoch = handle_of(self.branch).state.end
         return f"{length}:{epoch}"
 
     async def stop(self) -> None:

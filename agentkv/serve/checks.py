@@ -26,9 +26,9 @@ _SOME_TEXT = "."
 
 def begun_reply(home: Home, conversation: Conversation, log: Sequence[int]) -> str:
     """What is there of the message: the template begins it with `<think>`, say, or a client gave its beginning."""
-    form, opened = home.format, conversation.tail
+    form, opened = home.chat.format, conversation.tail
     begun = form.template.begun_in(opened.text if opened else "")
-    said = home.spelling.spelled(log[conversation.end :]).decode("utf-8", "replace")
+    said = home.chat.spelling.spelled(log[conversation.end :]).decode("utf-8", "replace")
     parser = form.parser(prefix=begun + said)
     if parser.in_call or any(isinstance(delta, CallOpened) for delta in parser.deltas_of_prefix):
         return begun + _SOME_TEXT  # what a client wrote is text, whatever it looks like
@@ -46,7 +46,7 @@ async def check_reply(home: Home, asked: Asked, made: Continuation) -> None:
         sampling=asked.sampling,
         top_logprobs=asked.top_logprobs,
         thinking=asked.thinking,
-        output=asked.held(home.format, prefix),
+        output=asked.held(home.chat.format, prefix),
         speculative=INHERIT,
         home=home,
         wait_for_room=True,

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .._handle import handle_of
+
 if TYPE_CHECKING:
     from .._branch import Branch
     from .server import Server
@@ -29,8 +31,8 @@ class Choices:
                 forks = await self._server.with_room(lambda: self._branch.fork(self._count - 1))
                 for index, fork in enumerate(forks, 1):
                     self._stack.callback(fork.close)
-                    said = fork._history.conversation
-                    fork._history.converse(replace(said, calls_of=f"{said.calls_of} choice {index}"))
+                    said = handle_of(fork).state.conversation
+                    handle_of(fork).state.converse(replace(said, calls_of=f"{said.calls_of} choice {index}"))
                 branches += forks
             if self._seed is not None:  # the same request draws the same tokens again
                 for index, branch in enumerate(branches):

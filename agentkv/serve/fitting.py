@@ -29,7 +29,7 @@ def fitted(asked: Asked, home: Home, ignored: Ignored) -> Asked:
     return replace(
         asked,
         messages=_without_headers(asked.messages, ignored),
-        grammar_tools=_held(asked, home.format, ignored),
+        grammar_tools=_held(asked, home.chat.format, ignored),
     )
 
 
@@ -77,9 +77,9 @@ def _content(content: Any, ignored: Ignored) -> Any:
 def _reasoning(asked: Asked, home: Home, ignored: Ignored) -> Asked:
     """How much the model is to think, settled: for the template, where the request itself says nothing to it, and for
     the generation."""
-    if home.format.thought is None:
+    if home.chat.format.thought is None:
         if asked.thinking or asked.effort not in (None, "none"):
             ignored.leave_out("reasoning_effort", "the model does not reason")
         return replace(asked, thinking=None, effort=None)
-    thinking, variables = reasoning_of(asked.thinking, asked.effort, home.tokenizer.template_variables)
+    thinking, variables = reasoning_of(asked.thinking, asked.effort, home.chat.tokenizer.template_variables)
     return replace(asked, thinking=thinking, template={**variables, **asked.template})

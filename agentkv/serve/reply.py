@@ -19,6 +19,7 @@ from agentkv_runtime.formats.parsed import (
 )
 
 from .._generation import Generation, Token, TopLogprob
+from .._handle import handle_of
 from .._message import Message, ToolCall
 from .._spelling import is_ended, text_decoder
 from .._thinking import reasoning_tokens
@@ -113,19 +114,19 @@ class _Reply:
     """A message under way."""
 
     def __init__(self, branch: Branch, asked: Asked) -> None:
-        home = branch._home
-        form = home.format
+        home = handle_of(branch).core
+        form = home.chat.format
         self._branch = branch
         self._asked = asked
-        self._spelled = home.token_bytes
-        special = home.tokenizer.special_ids
+        self._spelled = home.chat.token_bytes
+        special = home.chat.tokenizer.special_ids
         # What is no part of the message: what ends it, and control tokens that stop strings spell.
-        self._ends = frozenset(home.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
+        self._ends = frozenset(home.chat.tokenizer.eos_ids).union(i for i in special if self._in_stop(i))
         self._unsayable = self._ends | {-1}  # a stream's last text may come without a token
         self._control = frozenset(special) - self._ends
-        self._decoder = text_decoder(home.spelling.begun(branch._history.log))
-        self._conversation = branch._history.conversation
-        self._prefix = begun_reply(home, self._conversation, branch._history.log)
+        self._decoder = text_decoder(home.chat.spelling.begun(handle_of(branch).state.log))
+        self._conversation = handle_of(branch).state.conversation
+        self._prefix = begun_reply(home, self._conversation, handle_of(branch).state.log)
         self._reasons = form.thought
         self._held = asked.held(form, self._prefix)
         called = () if asked.choice == "none" else asked.tools  # else what looks like a call is text
@@ -206,7 +207,7 @@ class _Reply:
     def _written(self, generation: Generation) -> Written:
         _, stopped_by = self._before_stop(generation)
         parsed = self._parser.finish()
-        self._branch._home.habits.saw(parsed.calls)
+        handle_of(self._branch).core.chat.habits.saw(parsed.calls)
         thought = reasoning_tokens(self._reasons, self._prefix, map(self._bytes_of, generation.tokens))
         return Written(self._message(parsed), generation, self._told, stopped_by, thought)
 

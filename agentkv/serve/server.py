@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.lowlevel
 import anyio.to_thread
 
-from .._branch import Branch
+from .._branch import Branch, new_branch
 from .._errors import BranchClosed, ContextFull, OutOfMemory, TooManyBranches
+from .._handle import core_of, handle_of
 from .._messages import checked_messages, checked_template, text_of
 from .._prefilling import Prefilling, Source
 from .._results import in_call_order, with_ids_of
@@ -101,7 +102,7 @@ class Server:
     def checked(self, asked: Asked) -> Asked:
         """The same, as far as the model can do it. Raises Refused for what it cannot."""
         asked = replace(asked, call_threshold=self.settings.call_threshold)
-        return fitted(asked, self.context._home, self.ignored)
+        return fitted(asked, core_of(self.context), self.ignored)
 
     @asynccontextmanager
     async def admitted(self, headers: Mapping[str, str]) -> AsyncIterator[None]:
@@ -128,7 +129,7 @@ class Server:
             calls_of = digest_of([*before, *messages])
             asked, after = (asked, after) if after is not None else self._known(asked)
             made, kept = await self._made(asked, after, calls_of)
-        await check_reply(self.context._home, asked, made)
+        await check_reply(core_of(self.context), asked, made)
         with about(asked.given_as):
             prompted = await self._read(made, begin, after, kept)
         prompted.messages = messages
@@ -146,7 +147,7 @@ class Server:
         """
         with about(given_as):
             try:
-                made = await self.context._home.encoding.prompt(prompt)
+                made = await core_of(self.context).chat.encoding.prompt(prompt)
             except ContextFull as error:
                 raise _too_long(error) from error
             prompted = await self._read(made, begin)
@@ -191,7 +192,7 @@ class Server:
 
     def warm(self, branch: Branch) -> None:
         """Holds a branch for all conversations that begin as it does."""
-        conversation = branch._history.conversation
+        conversation = handle_of(branch).state.conversation
         about = _about(conversation.tools, conversation.template)
         if names := names_of([message.as_openai() for message in branch.messages], about):
             self._warm[names[-1]] = Kept(branch, promised=True)
@@ -238,24 +239,24 @@ class Server:
         try:
             if after is None:
                 return await self._prompt(asked, calls_of), 0
-            history = after.branch._history
+            history = handle_of(after.branch).state
             made = await self._prompt(asked, calls_of, history)
-            return self.context._home.encoding.whole(made, history), made.kept
+            return core_of(self.context).chat.encoding.whole(made, history), made.kept
         except ContextFull as error:
             raise _too_long(error) from error
 
     async def _read(self, made: Continuation, begin: Begin, after: Kept | None = None, kept: int = 0) -> Prompted:
         """A branch of these tokens, of which those are computed that the cache does not have."""
-        home, reading = self.context._home, Reading(begin)
+        home, reading = core_of(self.context), Reading(begin)
         fork = None if after is None else await self._forked(after)
         source = None if fork is None else Source(fork.id, kept)
 
         async def read() -> Prompted:
-            async with Prefilling(home.loop, made, source) as prompt:
+            async with Prefilling(home, made, source) as prompt:
                 await reading.finish(prompt, made)
                 if fork is not None and prompt.branch == fork.id:
                     return Prompted(self, fork, prompt.reused)
-                return Prompted(self, Branch(home, prompt.branch, None, self, prompt.reused), prompt.reused)
+                return Prompted(self, new_branch(home, prompt.branch, None, self, prompt.reused), prompt.reused)
 
         prompted = None
         try:
@@ -273,7 +274,7 @@ class Server:
 
     async def _prompt(self, asked: Asked, calls_of: str, after: History | None = None) -> Continuation:
         """The messages as tokens, behind which the assistant speaks."""
-        return await self.context._home.encoding.prompt(
+        return await core_of(self.context).chat.encoding.prompt(
             list(asked.messages),
             after=after,
             tools=(asked.tools or None) if after is None else None,
@@ -295,8 +296,8 @@ class Server:
 
 def messages_of(branch: Branch) -> list[Mapping[str, Any]]:
     """The messages of a branch, as templates get them."""
-    history = branch._history
-    return [entry.message for entry in history.conversation.with_reply(history.log, branch._home.reader)]
+    history = handle_of(branch).state
+    return [entry.message for entry in history.conversation.with_reply(history.log, handle_of(branch).core.chat.reader)]
 
 
 def _check_begun(asked: Asked) -> None:

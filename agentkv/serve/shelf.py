@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .._aio.lock import Lock
 from .._errors import AgentKVError
+from .._handle import handle_of
 from .._log import log
 
 if TYPE_CHECKING:
@@ -151,14 +152,14 @@ async def _alone(branches: Sequence[Branch]) -> bool:
         others = engine.cells_of([branch for branch in engine.live() if branch not in ids])
         return engine.stats().cells_used > others
 
-    return bool(branches) and await branches[0]._loop.call(look)
+    return bool(branches) and await handle_of(branches[0]).call(look)
 
 
 async def _bare(branch: Branch) -> Branch:
     """Another with the same history, and no cells: its tokens are fed again when somebody goes on from it."""
     bare = await branch.fork()
     try:
-        await branch._loop.call(lambda engine: engine.uncache(bare.id, 0))
+        await handle_of(branch).call(lambda engine: engine.uncache(bare.id, 0))
     except BaseException:  # who asked for room is cancelled, say
         bare.close()
         raise

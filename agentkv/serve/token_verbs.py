@@ -11,6 +11,7 @@ import anyio.to_thread
 from starlette.responses import JSONResponse, Response
 
 from .._commands import Job, check_finished
+from .._handle import core_of, handle_of
 from .._request import GenerationRequest
 from .._speculation import INHERIT
 from .._stream import DEFAULT_BUFFER, TokenStream
@@ -43,7 +44,7 @@ async def show_facts(server: Server, request: Request) -> Response:
         "vocab_size": info.vocab_size,
         "fingerprint": info.fingerprint,
         "bit_exact": info.bit_exact,
-        "call_format": server.context._home.named_format,
+        "call_format": core_of(server.context).chat.call_format,
         "quantization": info.quantization,
         "cache": info.cache,
         "kv_dtype": info.kv_dtype,
@@ -71,7 +72,7 @@ async def generate_tokens(server: Server, request: Request) -> Response:
         NO_BRANCH,
         **how,
         speculative=INHERIT,
-        home=server.context._home,
+        home=core_of(server.context),
         wait_for_room=False,
         buffer=DEFAULT_BUFFER,
     )
@@ -87,7 +88,7 @@ async def generate_tokens(server: Server, request: Request) -> Response:
         ):
             branch = prompted.branch
             if body.draws is not None:
-                await branch._loop.call(lambda engine: engine.set_stream(branch.id, body.draws or 0, 0))
+                await handle_of(branch).call(lambda engine: engine.set_stream(branch.id, body.draws or 0, 0))
             cached: dict[str, Any] = {"cached": prompted.cached}
             async with TokenStream(branch, replace(asked, branch=branch.id), DEFAULT_BUFFER, "made") as tokens:
                 while batch := await tokens.batch():
@@ -165,7 +166,7 @@ async def _scores(branch: Branch, choices: list[list[int]]) -> list[float]:
         check_finished(finished)
         return list(finished.scores)
 
-    return await branch._loop.run(Job(lambda engine: engine.select(branch.id, choices), finish))
+    return await handle_of(branch).run(Job(lambda engine: engine.select(branch.id, choices), finish))
 
 
 def _read(folder: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 from starlette.responses import JSONResponse, Response
 
+from .._handle import core_of
 from .body import Body, read_body
 from .event_stream import Answer
 from .openai.chat import ERRORS
@@ -71,7 +72,7 @@ async def tokenize(server: Server, request: Request) -> Response:
             tokens = await _tokens(server, body)
         told: dict[str, Any] = {"count": len(tokens), "max_model_len": _longest(server), "tokens": tokens}
         if body.return_token_strs:
-            spelled = server.context._home.token_bytes
+            spelled = core_of(server.context).chat.token_bytes
             told["token_strs"] = [spelled[token].decode("utf-8", "replace") for token in tokens]
         return JSONResponse(told)
 

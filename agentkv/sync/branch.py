@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeForm
 
-    from .._generating import How
+    from .._branch import How
     from .._generation import Generation
     from .._inputs import Prompt
     from ..agents.agent import Agent

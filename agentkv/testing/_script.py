@@ -41,8 +41,8 @@ class Script(Grammars):
         """The next reply. Raises what a function raises that is to make it, InvalidInput where there is none."""
         reply = self._reply(engine, branch)
         self._begun += 1
-        tokenizer = self._home.tokenizer
-        said = tokenizer.encode(self._spell(reply, self._home.format.write))
+        tokenizer = self._home.chat.tokenizer
+        said = tokenizer.encode(self._spell(reply, self._home.chat.format.write))
         own = None if description is None else self.compiled(description)
         said = own.spoken(said) if isinstance(own, ThinkingRule) else said
         name = f"reply {self._begun} of the script"
@@ -50,7 +50,7 @@ class Script(Grammars):
 
     def _reply(self, engine: StepEngine, branch: int) -> Any:
         if self._make is not None:
-            return self._make(self._home.tokenizer.decode(engine.tokens(branch).tolist(), skip_special=False))
+            return self._make(self._home.chat.tokenizer.decode(engine.tokens(branch).tolist(), skip_special=False))
         if not self.left:
             raise InvalidInput(
                 f"a generation began on branch {branch}, but all {len(self._replies)} replies of the script were "

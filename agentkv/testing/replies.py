@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from .. import models
 from .._context import Context
 from .._errors import InvalidInput
+from .._handle import core_of
 from .._shown import said, shown
 from ._script import Script
 
@@ -60,8 +61,8 @@ async def replies(
             f"script is {shown(script)}, but it must be a list of replies, or a function that makes them"
         )
     async with Context.open(models.nano() if model is None else model, **options) as context:
-        written = Script(context._home, script, _spelled)
-        context._home.grammars = written
+        written = Script(core_of(context), script, _spelled)
+        core_of(context).grammars = written
         yield context
         if written.left:
             raise AssertionError(f"replies of the script that nobody asked for: {written.left}")

@@ -11,10 +11,11 @@ import anyio
 import numpy as np
 import xxhash
 
-from .._branch import Branch
+from .._branch import Branch, new_branch
 from .._commands import Job
 from .._errors import AgentKVError
 from .._generation_jobs import GenerationJob
+from .._handle import core_of, handle_of
 from .._overflow import run_waiting
 from .._shown import said
 from ..agents.together import Together
@@ -123,14 +124,14 @@ class Player:
             self.later(lambda: self._job(record, ended, inside), record.branch, *made)
 
     async def _branch(self, record: Branched) -> None:
-        loop = self.ctx._loop
+        loop = core_of(self.ctx).loop
         made: list[Branch]
         if record.how == "fork" and record.source in self.branches:
             made = await self.branches[record.source].fork(len(record.branches))
         elif record.how == "copy" and record.source in self.branches:
             source = self.branches[record.source]
             copied = await loop.call(lambda engine: engine.copy(source.id))
-            made = [Branch(self.ctx._home, copied, None)]
+            made = [new_branch(core_of(self.ctx), copied, None)]
         else:
             made = [await self._new(branch) for branch in record.branches]
             if record.how == "restore":
@@ -157,17 +158,17 @@ class Player:
             await branch.extend(tokens[len(branch) :].tolist())
 
     async def _forget(self, branch: Branch, first: int, last: int, for_room: bool) -> None:
-        await self.ctx._loop.call(lambda engine: engine.forget(branch.id, first, last, for_room))
+        await core_of(self.ctx).loop.call(lambda engine: engine.forget(branch.id, first, last, for_room))
 
     async def _set_stream(self, branch: Branch, stream: int, forks: int) -> None:
-        await self.ctx._loop.call(lambda engine: engine.set_stream(branch.id, stream, forks))
+        await core_of(self.ctx).loop.call(lambda engine: engine.set_stream(branch.id, stream, forks))
 
     async def sync(self, number: int, tokens: array[int]) -> None:
         """The branch has these tokens, whatever it has now."""
         branch = self.branches.get(number)
         if branch is None:
             branch = self.branches[number] = await self.ctx.branch()
-        log = branch._history.log
+        log = handle_of(branch).state.log
         if log == tokens:
             return
         n = min(len(log), len(tokens))
@@ -181,7 +182,7 @@ class Player:
     async def _converse(self, record: Conversed) -> None:
         branch = self.branches.get(record.branch)
         if branch is not None:
-            branch._history.converse(conversation_of(self.story.values, record.state))
+            handle_of(branch).state.converse(conversation_of(self.story.values, record.state))
 
     async def _verb(self, record: Verb, put: array[int]) -> None:
         branch = self.branches.get(record.branch)
@@ -190,7 +191,7 @@ class Player:
         numbers = record.numbers
         if record.name == "rollback" and numbers[0] <= len(branch):
             length, keep = numbers
-            await self.ctx._loop.call(lambda engine: engine.rollback(branch.id, length, None, bool(keep)))
+            await core_of(self.ctx).loop.call(lambda engine: engine.rollback(branch.id, length, None, bool(keep)))
         elif record.name == "adopt" and numbers[0] in self.branches:
             await branch.adopt(self.branches[numbers[0]])
         elif record.name == "forget":
@@ -198,7 +199,7 @@ class Player:
             await self._forget(branch, first, last, bool(for_room))
         elif record.name == "replace":
             first, last, _ = numbers
-            await self.ctx._loop.call(lambda engine: engine.replace(branch.id, first, last, put))
+            await core_of(self.ctx).loop.call(lambda engine: engine.replace(branch.id, first, last, put))
         elif record.name == "set_stream":
             await self._set_stream(branch, numbers[0], numbers[1])
         elif record.name == "close":
@@ -268,7 +269,7 @@ class Player:
         from agentkv_runtime.engine import GenerateOptions, Sampling
 
         inside = deque() if inside is None else inside
-        grammars = self.ctx._home.grammars
+        grammars = core_of(self.ctx).grammars
         options = GenerateOptions(
             max_tokens=max_tokens,
             stop=how.stop,
@@ -290,15 +291,15 @@ class Player:
             return True
 
         job = GenerationJob(lambda engine: engine.generate(branch.id, options), _finish)
-        return await run_waiting(self.ctx._loop, job, make_room)
+        return await run_waiting(core_of(self.ctx).loop, job, make_room)
 
     async def run(self, start: Callable[[StepEngine], int]) -> Finished:
         """A job to its end. Raises what it failed with."""
-        return await self.ctx._loop.run(Job(start, _finish))
+        return await core_of(self.ctx).loop.run(Job(start, _finish))
 
     def spelled(self, token: int) -> str:
         """A token in words."""
-        return f"{self.ctx._home.spelling.token(token)!r} ({token})"
+        return f"{core_of(self.ctx).chat.spelling.token(token)!r} ({token})"
 
     def _compare_digests(self, began: JobBegan, recorded: bytes, made: bytes) -> None:
         if self.result.compares != "digests" or len(recorded) != len(made):

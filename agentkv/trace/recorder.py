@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from time import perf_counter_ns as now
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .._handle import core_of
 from .._log import log
 from .._shown import said
 from ..agents.events import ApprovalAsked, CallFinished, CallStarted, Retried, RolledBack
@@ -30,8 +31,7 @@ from .records import (
 if TYPE_CHECKING:
     from .._context import Context
     from .._conversation import Conversation
-    from ..agents.events import Event
-    from ..agents.turn import Turn
+    from .._observers import TurnInfo
     from .sinks import Sink
 
 FLUSH_S = 0.05  # records are in the file after so long
@@ -51,7 +51,7 @@ class Recorder:
         self._queue: deque[AnyRecord] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="agentkv-trace", daemon=True)
-        self._turns: dict[int, tuple[int, int]] = {}  # by identity: number, branch
+        self._turns: dict[TurnInfo, int] = {}  # their numbers
         self._turn = 0
         self.error: Exception | None = None
         self.records = 0
@@ -82,15 +82,15 @@ class Recorder:
         """See Observer."""
         self.put(self._teller.conversed(branch, conversation))
 
-    def turn_began(self, turn: Turn[Any], branch: int) -> None:
+    def turn_began(self, turn: TurnInfo) -> None:
         """See Observer."""
         self._turn += 1
-        self._turns[id(turn)] = self._turn, branch
-        self.put(TurnBegan(now(), self._turn, branch, _text(turn.agent.instructions), list(turn.desk.tools)))
+        self._turns[turn] = self._turn
+        self.put(TurnBegan(now(), self._turn, turn.branch, _text(turn.instructions), list(turn.tools)))
 
-    def turn_told(self, turn: Turn[Any], event: Event) -> None:
+    def turn_told(self, turn: TurnInfo, event: object) -> None:
         """See Observer."""
-        number, branch = self._turns.get(id(turn), (-1, -1))
+        number, branch = self._turns.get(turn, -1), turn.branch
         if isinstance(event, CallStarted):
             call = event.call
             self.put(CallBegan(now(), number, call.id, _text(call.name), json_of(call.arguments)))
@@ -106,11 +106,11 @@ class Recorder:
         elif isinstance(event, ApprovalAsked):
             self.put(Noted(now(), branch, "approval asked", _text(event.call.name)))
 
-    def turn_ended(self, turn: Turn[Any], error: BaseException | None) -> None:
+    def turn_ended(self, turn: TurnInfo, rounds: int, error: BaseException | None) -> None:
         """See Observer."""
-        number, _ = self._turns.pop(id(turn), (-1, -1))
+        number = self._turns.pop(turn, -1)
         why = "" if error is None else _text(f"{type(error).__name__}: {said(error)}")
-        self.put(TurnEnded(now(), number, why, turn.rounds))
+        self.put(TurnEnded(now(), number, why, rounds))
 
     def _run(self) -> None:
         stopping = False
@@ -136,7 +136,7 @@ class Recorder:
                 sink.close()
 
     def _held(self) -> Held:
-        snapshot = self._ctx._loop.snapshot
+        snapshot = core_of(self._ctx).loop.snapshot
         stats = snapshot.engine
         return Held(
             now(),
@@ -155,7 +155,7 @@ def _began(ctx: Context) -> Began:
 
     from agentkv_runtime.programs import get_cpu_isa
 
-    opened = ctx._home.options
+    opened = core_of(ctx).model.options
     options = {} if opened is None else asdict(replace(opened, speculative=None, call_format=None))
     model = asdict(ctx.model_info)
     for given in (options, model):

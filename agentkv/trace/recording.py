@@ -13,6 +13,7 @@ from anyio import to_thread
 
 from .._commands import Verb as EngineVerb
 from .._errors import ContextClosed, InvalidInput
+from .._handle import core_of
 from .._inputs import checked_path
 from .._shown import shown
 from .engine import GrammarText, TracedEngine
@@ -74,7 +75,7 @@ async def record(ctx: Context, path: str | Path) -> AsyncIterator[Recording]:
             `Recording.error` says so, and nothing else is disturbed.
     """
     where = checked_path(path, "path")
-    sink = FileSink(where, ctx._home.spelling.piece)
+    sink = FileSink(where, core_of(ctx).chat.spelling.piece)
     async with recorded(ctx, [sink]) as recorder:
         yield Recording(recorder, where)
 
@@ -82,28 +83,29 @@ async def record(ctx: Context, path: str | Path) -> AsyncIterator[Recording]:
 @asynccontextmanager
 async def recorded(ctx: Context, sinks: Sequence[Sink]) -> AsyncIterator[Recorder]:
     """Hands all that happens in the block to these sinks."""
-    loop = ctx._loop
+    core = core_of(ctx)
+    loop = core.loop
     try:
         loop.check_open()
         recorder = Recorder(ctx, sinks)
-        tap = _Tap(recorder, ctx._home.grammars.text_of)
+        tap = _Tap(recorder, core.grammars.text_of)
         await loop.run(tap)
     except BaseException:
         for sink in sinks:
             sink.close()
         raise
-    loop.observers.add(recorder)
+    core.observers.add(recorder)
     recorder.start()
     try:
         yield recorder
     except GeneratorExit:  # the coroutine is torn down: nothing can be awaited any more
-        loop.observers.remove(recorder)
+        core.observers.remove(recorder)
         recorder.end()
         if loop.is_open:
             loop.submit(_Untap(tap))
         raise
     finally:
-        loop.observers.remove(recorder)
+        core.observers.remove(recorder)
         if not recorder.ended:
             with anyio.CancelScope(shield=True):
                 with suppress(ContextClosed):  # it was left first

@@ -8,6 +8,7 @@ from typing import Any
 
 from .._context import Context
 from .._errors import TraceError
+from .._handle import core_of
 from .._inputs import checked_path
 from .player import Player, Progress
 from .replayed import Replayed
@@ -62,7 +63,7 @@ async def replay(
         result.left_out.append("the recording was broken off; what it was about to do is not known")
     async with Context.open(model or story.began.options["path"], **options) as ctx:
         _compare_models(ctx, story, result)
-        await ctx._loop.call(lambda engine: engine.set_digests(True))
+        await core_of(ctx).loop.call(lambda engine: engine.set_digests(True))
         player = Player(ctx, story, result, changes)
         await player.play(progress)
     result.differences.sort(key=lambda each: each.seconds)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._errors import AgentKVError, InvalidInput
+from .._handle import core_of, handle_of
 from .._shown import said
 from .conversations import conversation_of
 from .records import AnyRecord, Branched, CallEnded, Conversed, How, JobBegan, Logged, Verb
@@ -110,7 +111,7 @@ class WhatIf:
             await player.sync(said.branch, array("i", tokens))
             branch = player.branches[said.branch]
             if before is not None:
-                branch._history.converse(before)
+                handle_of(branch).state.converse(before)
             way.live_from = len(branch)
             await branch.extend(messages)
             await self._turn(player, way, branch, how)
@@ -244,7 +245,7 @@ class WhatIf:
 
     def _note(self, player: Player, way: _Way) -> None:
         branch = player.branches.get(way.number)
-        spelled = player.ctx._home.tokenizer.decode
+        spelled = core_of(player.ctx).chat.tokenizer.decode
         recorded = player.logs.get(way.number, array("i")) if way.recorded is None else way.recorded
         way.note.recorded = spelled(recorded[way.recorded_from :].tolist(), skip_special=False)
         if branch is not None:

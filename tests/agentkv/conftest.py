@@ -70,7 +70,7 @@ async def after_forwards(ctx: kv.Context, count: int) -> None:
     with anyio.fail_after(20):
         goal = forwards_of(ctx) + count
         while forwards_of(ctx) < goal:
-            await ctx._loop.call(lambda _: None)
+            await ctx._core.loop.call(lambda _: None)
 
 
 def forwards_of(ctx: kv.Context) -> int:

@@ -284,7 +284,7 @@ class Verbs:
             engine.release(hold.id)
             return hold.rows, images
 
-        return await self.ctx._loop.call(hold)
+        return await self.ctx._core.loop.call(hold)
 
     async def look(self, id: int, most: int = 0) -> None:
         """Has the oracle follow a verb that ended early: it may have left some tokens, and the last one fed or not."""

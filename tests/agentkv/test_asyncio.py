@@ -190,7 +190,7 @@ async def test_a_coroutine_that_reads_a_stream_can_be_torn_down(open_context: Op
             torn.send(None)
             for _ in range(turns):
                 await asyncio.sleep(0)
-                await ctx._loop.call(lambda _: None)
+                await ctx._core.loop.call(lambda _: None)
             torn.close()
             await branch.rollback(2)
         task = asyncio.create_task(read())
@@ -216,7 +216,7 @@ async def test_a_torn_down_reader_leaves_what_it_read(open_context: OpenContext)
             future = torn.send(None)
             await (asyncio.sleep(0) if future is None else asyncio.wait([future]))
         torn.close()
-        await ctx._loop.call(lambda _: None)
+        await ctx._core.loop.call(lambda _: None)
         assert branch.tokens == before + seen
         await check(branch)
 

@@ -203,7 +203,7 @@ async def test_a_branch_that_nobody_holds_is_freed(open_context: OpenContext) ->
         child = await trunk.fork()
         del trunk
         for _ in range(2):
-            await ctx._loop.call(lambda _: None)  # the thread lets go of what it posted with the next post
+            await ctx._core.loop.call(lambda _: None)  # the thread lets go of what it posted with the next post
         assert child.parent is None
         assert [branch.id for branch in ctx.branches] == [child.id]
         await child.logits()

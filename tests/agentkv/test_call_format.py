@@ -16,12 +16,12 @@ from examples.nano.tools import SYSTEM, TOOLS
 @pytest.mark.anyio
 async def test_a_context_takes_a_format() -> None:
     async with kv.Context.open(kv.models.nano(), capacity=64) as ctx:
-        assert ctx._home.format.name == "nano"
+        assert ctx._core.chat.format.name == "nano"
     async with kv.Context.open(kv.models.nano(), capacity=64, call_format="llama-json") as ctx:
-        assert ctx._home.format.name == "llama-json"
+        assert ctx._core.chat.format.name == "llama-json"
     template = FAMILIES["hermes"].template()
     async with kv.Context.open(kv.models.nano(), capacity=64, call_format=template) as ctx:
-        assert ctx._home.format.name == "response_template"
+        assert ctx._core.chat.format.name == "response_template"
     for wrong in ("hermess", 3, {"fields": {}}):
         with pytest.raises(kv.InvalidInput, match="call_format"):
             async with kv.Context.open(kv.models.nano(), call_format=wrong):  # type: ignore[arg-type]
@@ -39,9 +39,9 @@ async def test_a_folder_whose_response_template_is_malformed_says_so(tmp_path: P
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "response_template": {"fields": {}}}))
     async with kv.Context.open(folder, capacity=64) as ctx:
         with pytest.raises(kv.ModelError, match="fields of a response template"):
-            _ = ctx._home.format
+            _ = ctx._core.chat.format
     async with kv.Context.open(folder, capacity=64, call_format="nano") as ctx:
-        assert ctx._home.format.name == "nano"
+        assert ctx._core.chat.format.name == "nano"
 
 
 QUESTIONS = ["Weather in Paris and in Rome?", "Convert 5 km to miles.", "Who are you?"]
@@ -57,7 +57,7 @@ def spelled(ctx: kv.Context, gen: kv.Generation) -> str:
 @pytest.mark.parametrize("strategy", [None, kv.spec.PromptLookup()], ids=["plain", "drafts"])
 async def test_the_grammar_of_calls_lets_nano_say_what_it_says(strategy: kv.spec.PromptLookup | None) -> None:
     async with kv.Context.open(kv.models.nano(), capacity=2048, speculative=strategy) as ctx:
-        form = ctx._home.format
+        form = ctx._core.chat.format
         held = kv.Grammar(form.grammar(DESK))
         trunk = await ctx.branch([{"role": "system", "content": SYSTEM}], tools=DESK)
         for question in QUESTIONS:
@@ -78,7 +78,7 @@ async def test_the_grammar_of_calls_lets_nano_say_what_it_says(strategy: kv.spec
 @pytest.mark.anyio
 async def test_calls_that_are_required_are_of_tools_that_there_are() -> None:
     async with kv.Context.open(kv.models.nano(), capacity=4096) as ctx:
-        form = ctx._home.format
+        form = ctx._core.chat.format
         held = kv.Grammar(form.grammar(DESK, choice="required"))
         trunk = await ctx.branch([{"role": "user", "content": "Thank you!"}], tools=DESK)
         branches = await trunk.fork(12)

@@ -162,7 +162,7 @@ async def test_another_task_goes_on_with_a_branch_as_its_generation_is_cancelled
                     except kv.BranchBusy:  # the cancelled task did not run yet
                         continue
                     break
-                held = await ctx._loop.call(lambda engine, kid=kid: engine.tokens(kid.id).tolist())
+                held = await ctx._core.loop.call(lambda engine, kid=kid: engine.tokens(kid.id).tolist())
                 assert kid.tokens == held
                 fresh = await ctx.branch(kid.tokens)
                 np.testing.assert_array_equal(await kid.logits(), await fresh.logits())
@@ -209,7 +209,7 @@ async def test_a_thousand_random_cancellations_leak_nothing(open_context: OpenCo
                         await rng.choice([stream, fork, prefill, extend])(branch)
                     finally:
                         with anyio.CancelScope(shield=True):  # whatever was cut short, both sides agree on the log
-                            held = await ctx._loop.call(lambda engine: engine.tokens(branch.id).tolist())
+                            held = await ctx._core.loop.call(lambda engine: engine.tokens(branch.id).tolist())
                         assert held == branch.tokens
 
         for _ in range(ROUNDS):
@@ -218,10 +218,10 @@ async def test_a_thousand_random_cancellations_leak_nothing(open_context: OpenCo
                     group.start_soon(one, rng.random() ** 3 * 0.03)
         gc.collect()
         await ctx.keep(trunk)
-        await ctx._loop.call(lambda _: None)
+        await ctx._core.loop.call(lambda _: None)
         stats = ctx.stats
         assert (stats.branches, stats.cells_used) == (1, len(tokens))
-        assert ctx._loop._worker.jobs == {}
+        assert ctx._core.loop._worker.jobs == {}
         assert trunk.tokens == tokens
         np.testing.assert_array_equal(await trunk.logits(), row)
         await trunk.extend([1] * (2048 - len(tokens)))

@@ -40,7 +40,7 @@ async def what_it_holds(ctx: kv.Context, path: Path) -> tuple[Any, ...]:
     seen: list[Any] = []
     for name, branch in loaded.items():
         seen += [name, branch.tokens, branch.messages, list(branch.marks), (await branch.logits()).tobytes()]
-        seen.append(await ctx._loop.call(lambda engine, id=branch.id: engine.rng_stream(id)))  # type: ignore[attr-defined]
+        seen.append(await ctx._core.loop.call(lambda engine, id=branch.id: engine.rng_stream(id)))  # type: ignore[attr-defined]
     await branch.rollback(len(branch) - 1)
     seen.append((await branch.logits()).tobytes())  # of a row that attends over every cell
     await ctx.keep()

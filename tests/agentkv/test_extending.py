@@ -71,9 +71,9 @@ async def until(true: Callable[[], bool]) -> None:
 
 async def submitted(ctx: kv.Context, verb: Callable[[], object]) -> None:
     """Returns once what `verb` does has sent one more command."""
-    count = ctx._loop._outbox.submitted
+    count = ctx._core.loop._outbox.submitted
     verb()
-    await until(lambda: ctx._loop._outbox.submitted > count)
+    await until(lambda: ctx._core.loop._outbox.submitted > count)
 
 
 async def test_a_mark_does_not_hold_behind_a_rewrite_that_came_first(
@@ -152,5 +152,5 @@ async def test_a_rewrite_that_is_cancelled_when_others_went_on(
         if verb == "generate":
             assert [message.content for message in branch.messages[:3]] == ["Hi.", "Yes.", "And?"]
             assert branch.messages[-1].role == "assistant"
-        await branch.context._loop.call(lambda _: None)
+        await branch.context._core.loop.call(lambda _: None)
         assert branch.context.stats.branches == (verb == "generate")

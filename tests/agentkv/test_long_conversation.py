@@ -29,7 +29,7 @@ async def forgotten(ctx: kv.Context, branch: kv.Branch) -> list[tuple[int, int, 
         engine.release(hold.id)
         return list(image.forgotten)
 
-    return await ctx._loop.call(look)
+    return await ctx._core.loop.call(look)
 
 
 async def computed_anew(tokens: list[int], history: list[tuple[int, int, int, bool]]) -> np.ndarray[Any, Any]:

@@ -154,7 +154,8 @@ async def test_a_rewrite_that_is_cancelled_or_does_not_fit_changes_nothing(with_
 
 
 async def rewrite_and_fail(branch: kv.Branch) -> None:
-    async with Hold(branch) as held:
+    async with Hold(branch._handle) as leased:
+        held = kv.Branch(leased)
         done = await held.extend([user("And?")])
         assert done.rewritten > 0
         assert "hm" not in held.text

@@ -56,8 +56,8 @@ async def test_a_branch_comes_back_to_the_bit(tmp_path: Path, kv_dtype: str, to:
 async def _same_stream(ctx: kv.Context, branch: kv.Branch, other: kv.Branch) -> kv.Branch:
     """A branch that draws as another one, which has the same tokens."""
     assert branch.tokens == other.tokens
-    stream = await ctx._loop.call(lambda engine: engine.rng_stream(other.id))  # type: ignore[attr-defined]
-    await ctx._loop.call(lambda engine: engine.set_stream(branch.id, stream, 0))
+    stream = await ctx._core.loop.call(lambda engine: engine.rng_stream(other.id))  # type: ignore[attr-defined]
+    await ctx._core.loop.call(lambda engine: engine.set_stream(branch.id, stream, 0))
     return branch
 
 
@@ -267,7 +267,7 @@ async def test_nothing_is_kept_of_a_branch_that_is_closed_or_could_not_leave(
                     await branch.offload(tmp_path)
             else:
                 await branch.offload(None if to == "memory" else tmp_path)
-                store = weakref.ref(branch._history.aside._store)
+                store = weakref.ref(branch._handle.state.aside._store)
                 await branch.close()
                 del branch
                 assert store() is None

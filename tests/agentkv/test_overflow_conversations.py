@@ -164,7 +164,7 @@ async def test_a_turn_that_is_cancelled_as_room_is_made_for_it_gives_it_back(tur
             with pytest.raises(kv.LimitReached):
                 await agent.run(branch, " ".join(["word"] * 90))
         assert (branch.tokens, branch.messages) == before
-        assert await ctx._loop.call(lambda engine: engine.live()) == [branch.id]
+        assert await ctx._core.loop.call(lambda engine: engine.live()) == [branch.id]
 
 
 async def test_a_summary_of_text_is_text(open_context: OpenContext) -> None:

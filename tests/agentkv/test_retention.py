@@ -113,7 +113,7 @@ async def test_a_prompt_that_others_wait_for_is_cancelled(open_context: OpenCont
                             inner.start_soon(first)
                             group.start_soon(second)
                             for _ in range(steps):
-                                await ctx._loop.call(lambda _: None)
+                                await ctx._core.loop.call(lambda _: None)
                             scope.cancel()
             assert opened[0].tokens == [*PROMPT, *PROMPT, 9]
             await ctx.keep()

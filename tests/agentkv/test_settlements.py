@@ -52,7 +52,7 @@ async def test_a_settlement_that_raises(open_context: OpenContext) -> None:
         kids = await trunk.fork(6)
 
         def job(branch: kv.Branch, finish: Any) -> Any:
-            return ctx._loop.run(Job(lambda engine: engine.extend(branch.id, [5, 6]), finish))
+            return ctx._core.loop.run(Job(lambda engine: engine.extend(branch.id, [5, 6]), finish))
 
         ends = await outcomes(*(job(kid, raising if index % 2 else lambda _: None) for index, kid in enumerate(kids)))
         assert ends == ["done", "unusual"] * 3
@@ -64,11 +64,11 @@ async def test_a_command_that_raises(open_context: OpenContext) -> None:
     async with open_context() as ctx:
         trunk = await ctx.branch("The quick")
         ends = await outcomes(
-            ctx._loop.call(raising),
+            ctx._core.loop.call(raising),
             trunk.fork(2),
-            ctx._loop.run(Job(raising, lambda _: None)),
+            ctx._core.loop.run(Job(raising, lambda _: None)),
             trunk.logits(),
-            ctx._loop.call(raising),
+            ctx._core.loop.call(raising),
             ctx.branch("more"),
         )
         assert ends == ["unusual", "done", "unusual", "done", "unusual", "done"]
@@ -80,7 +80,7 @@ async def test_an_undo_that_raises(open_context: OpenContext) -> None:
         trunk = await ctx.branch("The quick")
         with anyio.fail_after(20), anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
-                group.start_soon(ctx._loop.call, lambda _: None, raising)
+                group.start_soon(ctx._core.loop.call, lambda _: None, raising)
                 group.start_soon(trunk.extend, [5] * 400)
                 await anyio.lowlevel.checkpoint()
                 await anyio.lowlevel.checkpoint()
@@ -93,7 +93,7 @@ async def test_what_a_signal_interrupts_is_settled_later(open_context: OpenConte
     """An exception in the middle of a post, as a signal may raise one anywhere, loses nothing."""
     async with open_context() as ctx:
         trunk = await ctx.branch("The quick")
-        loop, settled = ctx._loop, []
+        loop, settled = ctx._core.loop, []
         raised: list[int] = []
 
         def interrupted() -> None:  # in the middle: the next time it goes through
@@ -108,7 +108,7 @@ async def test_what_a_signal_interrupts_is_settled_later(open_context: OpenConte
                 loop._settle_posts()
         loop._settle_posts()
         assert settled == ["before", "at last", "behind"]
-        await ctx._loop.call(lambda _: None)
+        await ctx._core.loop.call(lambda _: None)
         assert len((await trunk.generate(max_tokens=2)).tokens) == 2
 
 
@@ -177,14 +177,14 @@ async def test_a_callback_that_a_signal_kept_from_running_hangs_nobody_who_leave
     async with open_context() as ctx:
         branch = await ctx.branch("abc")
         if lost == "what is to be sent":
-            ctx._loop._quiet._ticking = True  # a tick is under way, and never comes
+            ctx._core.loop._quiet._ticking = True  # a tick is under way, and never comes
         else:
-            monkeypatch.setattr(ctx._loop._host, "post", lambda callback: True)
+            monkeypatch.setattr(ctx._core.loop._host, "post", lambda callback: True)
         with anyio.fail_after(20):
             await branch.close()
         monkeypatch.undo()
-        assert ctx._loop._outbox.left() == []
-    assert not ctx._loop.is_open
+        assert ctx._core.loop._outbox.left() == []
+    assert not ctx._core.loop.is_open
 
 
 VERBS: dict[str, Callable[[kv.Branch], Awaitable[object]]] = {
@@ -203,14 +203,14 @@ async def test_a_branch_is_given_up_once_its_verbs_are_settled(
 ) -> None:
     async with open_context() as ctx:
         branch = await ctx.branch("The quick")
-        post, looked = ctx._loop._worker._post, threading.Event()
+        post, looked = ctx._core.loop._worker._post, threading.Event()
 
         def post_and_pause(made: Post) -> bool:
             went = post(made)
             looked.wait(1)  # the thread comes no further for a while
             return went
 
-        monkeypatch.setattr(ctx._loop._worker, "_post", post_and_pause)
+        monkeypatch.setattr(ctx._core.loop._worker, "_post", post_and_pause)
         await VERBS[verb](branch)
         del branch
         gc.collect()

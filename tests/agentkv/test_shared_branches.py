@@ -143,7 +143,7 @@ VERB_NAMES = [name for name in vars(Session) if not name.startswith("_") and nam
 
 async def check_against_replay(branch: kv.Branch, fresh: kv.Context) -> None:
     """A branch holds what it says, and its logits are those of a Context that only ever fed its tokens."""
-    held = await branch.context._loop.call(lambda engine: engine.tokens(branch.id).tolist())
+    held = await branch.context._core.loop.call(lambda engine: engine.tokens(branch.id).tolist())
     assert branch.tokens == held
     if held:
         async with await fresh.branch(held) as replay:
@@ -153,13 +153,13 @@ async def check_against_replay(branch: kv.Branch, fresh: kv.Context) -> None:
 async def check_nothing_is_left(ctx: kv.Context) -> None:
     """Once nobody refers to a branch, nothing of it is held."""
     gc.collect()
-    await ctx._loop.call(lambda _: None)
-    assert ctx._loop._worker.jobs == {}
+    await ctx._core.loop.call(lambda _: None)
+    assert ctx._core.loop._worker.jobs == {}
     if ctx.model_info.holds_cells:
         assert ctx.stats.steps == sum(ctx.stats.rows_per_step.values())
         assert ctx.stats.tokens == sum(rows * steps for rows, steps in ctx.stats.rows_per_step.items())
     assert (ctx.stats.branches, ctx.stats.cells_used) == (0, 0)
-    assert ctx._loop.histories._of == {}
+    assert ctx._core.states._of == {}
 
 
 async def run_sessions(open_context: OpenContext, seeds: range, verbs: int) -> dict[str, int]:

@@ -63,7 +63,7 @@ async def test_streams_take_strategies_too(open_context: OpenContext) -> None:
 
 async def test_an_equal_setting_shares_its_drafter_and_an_object_is_itself(open_context: OpenContext) -> None:
     async with open_context(speculative=PromptLookup()) as ctx:
-        bound = ctx._home.speculation
+        bound = ctx._core.model.speculation
         trunk = await ctx.branch(PROMPT)
         for strategy in (PromptLookup(), PromptLookup(width=3), PromptLookup(width=3), user := LastTime(), user):
             await trunk.generate(max_tokens=2, speculative=strategy)
@@ -79,7 +79,7 @@ async def test_each_context_has_its_own(open_context: OpenContext) -> None:
         await one.branch(PROMPT)
         trunk = await other.branch(list(range(40, 60)))
         assert await drafted(other, trunk) == 0 or other._model.speculation is not one._model.speculation
-        drafters = [ctx._home.speculation._drafters[strategy] for ctx in (one, other)]
+        drafters = [ctx._core.model.speculation._drafters[strategy] for ctx in (one, other)]
         assert drafters[0] is not drafters[1]
 
 

@@ -66,7 +66,7 @@ async def test_leaving_the_block_stops_the_generation(open_context: OpenContext)
         assert await trunk.logits() is not None
         used = ctx.stats.tokens
         for _ in range(20):
-            await ctx._loop.call(lambda _: None)  # a step each, where anything still runs
+            await ctx._core.loop.call(lambda _: None)  # a step each, where anything still runs
         assert ctx.stats.tokens == used
 
 

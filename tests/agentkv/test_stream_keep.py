@@ -26,7 +26,7 @@ LOOKUP = PromptLookup(adaptive=False, min_ngram=1, width=4, max_nodes=32)
 
 async def held(branch: kv.Branch) -> dict[str, Any]:
     """What the engine holds of a branch; what the event loop knows of it agrees."""
-    state = await branch.context._loop.call(
+    state = await branch.context._core.loop.call(
         lambda engine: {
             "tokens": engine.tokens(branch.id).tolist(),  # type: ignore[attr-defined]
             "cached": engine.n_cached(branch.id),  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ async def test_every_count_of_tokens(open_context: OpenContext, sampling: kv.Sam
                         read.append((await anext(stream)).id)
                     goal = ctx.stats.forwards + 1
                     while buffer > 1 and ctx.stats.forwards < goal and not stream._job.settled.is_set():
-                        await ctx._loop.call(lambda _: None)  # the thread runs ahead, or is done
+                        await ctx._core.loop.call(lambda _: None)  # the thread runs ahead, or is done
                 left = stream.generation
                 assert left.tokens == read == whole.tokens[:count]
                 assert trunk.tokens == PROMPT + read

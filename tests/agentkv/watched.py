@@ -61,15 +61,15 @@ class Watched:
 @asynccontextmanager
 async def watched(ctx: kv.Context) -> AsyncIterator[Watched]:
     """Watches the engine of a Context for the length of a block."""
-    worker: Any = ctx._loop._worker
+    worker: Any = ctx._core.loop._worker
     engine = Watched(worker.engine)
 
     def put(into: Any) -> Any:
         return lambda _: setattr(worker, "engine", into)
 
-    await ctx._loop.call(put(engine))
+    await ctx._core.loop.call(put(engine))
     try:
         yield engine
     finally:
-        await ctx._loop.call(put(engine._engine))
+        await ctx._core.loop.call(put(engine._engine))
     assert engine.faults == []

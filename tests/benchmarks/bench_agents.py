@@ -30,7 +30,7 @@ def stock() -> kv.Tool[Any, ..., Any]:
 
 async def bare(agent: kv.Agent[Any, str], branch: kv.Branch) -> None:
     """The same turn by hand, under the same grammar."""
-    held = agent.answers.constraint(branch._home.format, agent.tools)
+    held = agent.answers.constraint(branch._handle.core.chat.format, agent.tools)
     await branch.extend([{"role": "user", "content": QUESTION}])
     await branch.generate(max_tokens=200, output=held)
     await branch.extend([{"role": "tool", "content": '{"count": 152, "price": 57}'}])
@@ -58,6 +58,7 @@ async def sixteen(ctx: kv.Context) -> None:
     """Sixteen tools of 100 ms, eight of them in threads, and what two other branches generate meanwhile."""
     from agentkv.agents.asking import asking
     from agentkv.agents.calling import Call, Desk
+    from agentkv.agents.threads import ToolThreads
 
     @kv.tool
     async def task() -> None:
@@ -72,9 +73,10 @@ async def sixteen(ctx: kv.Context) -> None:
 
     agent: kv.Agent[None, str] = kv.Agent(SYSTEM)
     trunk = await agent.trunk(ctx)
-    home = trunk._home
+    core = trunk._handle.core
     context = kv.RunContext(None, trunk, agent)
-    desk = Desk({"task": task, "thread": thread}, context, home.tool_threads, home.tokenizer, nobody, asking(None))
+    tools, threads = {"task": task, "thread": thread}, core.singleton(ToolThreads)
+    desk = Desk(tools, context, threads, core.chat.tokenizer, nobody, asking(None))
     for kid in (kids := await trunk.fork(2)):
         await kid.extend([{"role": "user", "content": "What is the weather in Tolvik?"}])
 

@@ -50,14 +50,14 @@ async def overhead(
     for _ in range(RUNS):
         trunk = await ctx.branch([40, 41, 42])
         kids = await trunk.fork(branches)
-        before, raw = ctx.stats, ctx._loop.snapshot.engine
+        before, raw = ctx.stats, ctx._core.loop.snapshot.engine
         start = perf_counter()
         await kv.gather(*(drive(kid, steps) for kid in kids))
         wall = perf_counter() - start
         after = ctx.stats
         forwards = after.forwards - before.forwards
         forward = after.forward_seconds - before.forward_seconds
-        native = ctx._loop.snapshot.engine.overhead_seconds - raw.overhead_seconds
+        native = ctx._core.loop.snapshot.engine.overhead_seconds - raw.overhead_seconds
         results.append(((wall - forward) / forwards, native / forwards, forward / forwards))
         await ctx.keep()
     return min(results)
@@ -110,7 +110,7 @@ async def measure(folder: Path, cells: int, threads: int | None) -> None:
             await trunk.rollback(mark)
 
         async def nothing() -> None:
-            await ctx._loop.call(lambda _: None)
+            await ctx._core.loop.call(lambda _: None)
 
         print(f"a round trip to the engine: {await timed(nothing) * 1e6:.1f} us")
         print(f"fork at {cells} cells: {await timed(fork) * 1e6:.1f} us")

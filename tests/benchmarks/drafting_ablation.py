@@ -89,9 +89,9 @@ async def row_costs(prompts: Sequence[BenchPrompt], rounds: int) -> list[float]:
         for prompt in prompts[:rounds]:
             for rows, strategy in strategies.items():
                 branch = await prompt.branch(ctx)
-                before = await ctx._loop.call(lambda engine: engine.stats())
+                before = await ctx._core.loop.call(lambda engine: engine.stats())
                 await branch.generate(max_tokens=40, speculative=strategy)
-                after = await ctx._loop.call(lambda engine: engine.stats())
+                after = await ctx._core.loop.call(lambda engine: engine.stats())
                 spent = after["native_forward_seconds"] - before["native_forward_seconds"]
                 least[rows] = min(least[rows], spent / max(1, after["forwards"] - before["forwards"]))
                 await branch.close()
@@ -104,7 +104,7 @@ async def run(variant: str, strategy: Any, prompts: Sequence[BenchPrompt], branc
     """All prompts, `branches` at a time, in a fresh Context."""
     made = Run()
     async with kv.Context.open(NANO, capacity=CAPACITY, threads=1) as ctx:
-        drafter = ctx._home.speculation.drafter(strategy)
+        drafter = ctx._core.model.speculation.drafter(strategy)
 
         def prepare(engine: Any) -> None:
             engine.set_policy(PolicyOptions(**OFF.get(variant, {})))
@@ -113,7 +113,7 @@ async def run(variant: str, strategy: Any, prompts: Sequence[BenchPrompt], branc
                     drafter.prior = type(drafter.prior)(PRIORS[variant])
                 engine.attach(drafter)
 
-        await ctx._loop.call(prepare)
+        await ctx._core.loop.call(prepare)
         for first in range(0, len(prompts), branches):
             group = [await prompt.branch(ctx) for prompt in prompts[first : first + branches]]
             seen, start = len(ctx.steps), anyio.current_time()

@@ -132,7 +132,7 @@ async def places(branch: kv.Branch) -> list[int]:
         engine.release(hold.id)  # type: ignore[attr-defined]
         return cells
 
-    return await branch.context._loop.call(look)
+    return await branch.context._core.loop.call(look)
 
 
 WAYS: dict[str, Way] = {way.__name__: way for way in (offloaded, loaded, loaded_elsewhere, moved, recalled)}

@@ -66,7 +66,7 @@ def with_template(template: str, folder: Path) -> Path:
 async def opened(folder: Path, seen: Seen) -> AsyncIterator[kv.Context]:
     """The model, with a script. It calls as its template spells calls."""
     async with kv.testing.replies(seen.reply, folder, capacity=32768, threads=1, kv_dtype="int8") as ctx:
-        seen.form = ctx._home.format
+        seen.form = ctx._core.chat.format
         yield ctx
 
 

@@ -57,8 +57,8 @@ class Bytes(Script):
 @asynccontextmanager
 async def saying(said: bytes) -> AsyncIterator[tuple[kv.Context, Bytes]]:
     async with kv.Context.open(kv.models.nano(), capacity=4096, threads=1) as ctx:
-        script = Bytes(ctx._home, lambda _: "", lambda *_: "")
-        ctx._home.grammars = script
+        script = Bytes(ctx._core, lambda _: "", lambda *_: "")
+        ctx._core.grammars = script
         say(script, said)
         yield ctx, script
 
@@ -124,8 +124,8 @@ async def test_text_behind_a_prompt_of_tokens_that_begins_a_character() -> None:
 def test_streams_that_do_not_wait() -> None:
     said = "\u20ac\U0001f600".encode()
     with kv.Context.open(kv.models.nano(), capacity=512, threads=1).sync() as ctx:
-        script = Bytes(ctx.awaited._home, lambda _: "", lambda *_: "")
-        ctx.awaited._home.grammars = script
+        script = Bytes(ctx.awaited._core, lambda _: "", lambda *_: "")
+        ctx.awaited._core.grammars = script
         say(script, said)
         for cut in range(1, len(said) + 1):
             branch = ctx.branch(PROMPT)

@@ -108,7 +108,7 @@ async def check_server(seeds: Sequence[int]) -> None:
                 answer = await http.post("/v1/chat/completions", json=body)
                 assert answer.status_code == 200, (seed, schema, answer.text)
                 (choice,) = answer.json()["choices"]
-                (held,) = held_tools(ctx._home.format, [odd], lambda *_: None)
+                (held,) = held_tools(ctx._core.chat.format, [odd], lambda *_: None)
                 for call in choice["message"].get("tool_calls", ()):
                     called += 1
                     arguments = json.loads(call["function"]["arguments"])

@@ -31,49 +31,62 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 Temperature = Annotated[float, Field(ge=0, le=10, description="0 takes the likeliest token each time.")]
 
 
-def branch_server(branches: NamedBranches) -> MCPServer:
-    """The verbs of branches as tools. Errors of theirs are results that say what to do."""
-    tools: list[Tool] = []
+class BranchTools:
+    """The verbs of branches as tools: their names, parameters and docstrings are what the other model reads."""
 
-    def tool(verb: Callable[P, Awaitable[R]]) -> None:
-        tools.append(_strict(Tool.from_function(_told_why(verb))))
+    def __init__(self, branches: NamedBranches) -> None:
+        self._branches = branches
 
-    @tool
-    async def new_branch(text: str | None = None, messages: list[dict[str, Any]] | None = None) -> Held:
+    def tools(self) -> list[Tool]:
+        """Those of every server, and where files have a folder those of files."""
+        verbs: list[Callable[..., Awaitable[Any]]] = [
+            self.new_branch,
+            self.extend,
+            self.fork,
+            self.rollback,
+            self.adopt,
+            self.generate,
+            self.chat,
+            self.select,
+            self.read,
+            self.list_branches,
+            self.close,
+        ]
+        if self._branches.folder is not None:
+            verbs += [self.save, self.load]
+        return [_strict(Tool.from_function(_told_why(verb))) for verb in verbs]
+
+    async def new_branch(self, text: str | None = None, messages: list[dict[str, Any]] | None = None) -> Held:
         """A new branch that has read a text, or chat messages ({"role", "content"}); empty without either."""
-        return _told(await branches.new(_prompt(text, messages)))
+        return _told(await self._branches.new(_prompt(text, messages)))
 
-    @tool
-    async def extend(branch: Name, text: str | None = None, messages: list[dict[str, Any]] | None = None) -> Held:
+    async def extend(self, branch: Name, text: str | None = None, messages: list[dict[str, Any]] | None = None) -> Held:
         """Reads more on a branch."""
         prompt = _prompt(text, messages)
         if not prompt:
             raise InvalidInput("there is nothing to read; give text, or messages")
-        await branches.get(branch).extend(prompt)
-        return _held(branches, branch)
+        await self._branches.get(branch).extend(prompt)
+        return _held(self._branches, branch)
 
-    @tool
-    async def fork(branch: Name, n: Count = 1) -> list[Held]:
+    async def fork(self, branch: Name, n: Count = 1) -> list[Held]:
         """New branches that go on from where this one is, at no cost."""
-        return [_told(named) for named in await branches.forks(branch, n)]
+        return [_told(named) for named in await self._branches.forks(branch, n)]
 
-    @tool
-    async def rollback(branch: Name, tokens: Annotated[int, Field(ge=0)]) -> Held:
+    async def rollback(self, branch: Name, tokens: Annotated[int, Field(ge=0)]) -> Held:
         """Forgets everything behind the first so many tokens."""
-        rolled = branches.get(branch)
+        rolled = self._branches.get(branch)
         if tokens > len(rolled):
             raise InvalidInput(f"{branch} has {len(rolled)} tokens, so it cannot keep the first {tokens}")
         await rolled.rollback(tokens)
-        return _held(branches, branch)
+        return _held(self._branches, branch)
 
-    @tool
-    async def adopt(branch: Name, other: Name) -> Held:
+    async def adopt(self, branch: Name, other: Name) -> Held:
         """A branch becomes what another one is, which stays."""
-        await branches.get(branch).adopt(branches.get(other))
-        return _held(branches, branch)
+        await self._branches.get(branch).adopt(self._branches.get(other))
+        return _held(self._branches, branch)
 
-    @tool
     async def generate(
+        self,
         branch: Name,
         max_tokens: Count = 256,
         temperature: Temperature = 0.0,
@@ -84,54 +97,54 @@ def branch_server(branches: NamedBranches) -> MCPServer:
         """The model writes on, held to a JSON schema where one is given. What it writes is part of the branch."""
         how: dict[str, Any] = {} if json_schema is None else {"output": JsonSchema(json_schema)}
         sampling = Sampling(temperature=temperature, seed=seed)
-        made = await branches.get(branch).generate(max_tokens=max_tokens, stop=stop, sampling=sampling, **how)
-        return _written(branches, branch, made)
+        made = await self._branches.get(branch).generate(max_tokens=max_tokens, stop=stop, sampling=sampling, **how)
+        return _written(self._branches, branch, made)
 
-    @tool
     async def chat(
-        branch: Name, message: str, max_tokens: Count = 256, temperature: Temperature = 0.0, seed: int | None = None
+        self,
+        branch: Name,
+        message: str,
+        max_tokens: Count = 256,
+        temperature: Temperature = 0.0,
+        seed: int | None = None,
     ) -> Written:
         """Asks a question on a branch of messages, and has it answered."""
-        asked, sampling = branches.get(branch), Sampling(temperature=temperature, seed=seed)
+        asked, sampling = self._branches.get(branch), Sampling(temperature=temperature, seed=seed)
         await asked.extend([{"role": "user", "content": message}])
         made = await asked.generate(max_tokens=max_tokens, sampling=sampling)
-        return _written(branches, branch, made)
+        return _written(self._branches, branch, made)
 
-    @tool
-    async def select(branch: Name, choices: list[str]) -> Chosen:
+    async def select(self, branch: Name, choices: list[str]) -> Chosen:
         """Which of some texts the model finds likeliest next; the branch stays as it is."""
-        choice = await branches.get(branch).select(choices)
+        choice = await self._branches.get(branch).select(choices)
         return {"index": choice.index, "text": choice.text}
 
-    @tool
-    async def read(branch: Name) -> str:
+    async def read(self, branch: Name) -> str:
         """All that a branch holds, as text."""
-        return branches.get(branch).text
+        return self._branches.get(branch).text
 
-    @tool
-    async def list_branches() -> str:
+    async def list_branches(self) -> str:
         """All branches, each below the one that it was forked from."""
-        return branches.tree()
+        return self._branches.tree()
 
-    @tool
-    async def close(branch: Name) -> str:
+    async def close(self, branch: Name) -> str:
         """Frees a branch."""
-        await branches.close(branch)
+        await self._branches.close(branch)
         return "closed"
 
-    if branches.folder is not None:
+    async def save(self, branch: Name, file: str) -> str:
+        """Saves a branch to a file of this name."""
+        saved = await self._branches.get(branch).save(self._branches.path(file))
+        return f"saved {saved.nbytes} bytes"
 
-        @tool
-        async def save(branch: Name, file: str) -> str:
-            """Saves a branch to a file of this name."""
-            saved = await branches.get(branch).save(branches.path(file))
-            return f"saved {saved.nbytes} bytes"
+    async def load(self, file: str) -> list[Held]:
+        """The branches that a file holds, without reading anything again."""
+        return [_told(named) for named in await self._branches.load(file)]
 
-        @tool
-        async def load(file: str) -> list[Held]:
-            """The branches that a file holds, without reading anything again."""
-            return [_told(named) for named in await branches.load(file)]
 
+def branch_server(branches: NamedBranches) -> MCPServer:
+    """The verbs of branches as tools. Errors of theirs are results that say what to do."""
+    tools = BranchTools(branches).tools()
     return MCPServer(
         "agentkv", version=version("agentkv-sdk"), instructions=_INSTRUCTIONS, log_level="WARNING", tools=tools
     )

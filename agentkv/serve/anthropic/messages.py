@@ -17,6 +17,7 @@ from anthropic.types.raw_message_delta_event import Delta
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
+from ..._handle import handle_of
 from ..body import read_body
 from ..event_stream import Answer, Emit, EventStream
 from ..prompts import Begun
@@ -81,7 +82,7 @@ class _Message:
             self._server.prompted(self._asked, begin=begin) as prompted,
         ):
             usage = _usage(len(prompted.branch), prompted.cached)
-            blocks = Blocks(prompted.branch._history.conversation.call_id)
+            blocks = Blocks(handle_of(prompted.branch).state.conversation.call_id)
 
             async def tell(part: Part) -> None:
                 for delta in part.deltas:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..._handle import core_of
+
 if TYPE_CHECKING:
     from ..asked import Asked
     from ..server import Server
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 def asked_of(server: Server, body: CountRequest) -> Asked:
     """What a client asks of this model. Raises Refused, also for a thought that leaves nothing for an answer; in a
     strict server where one is to think that does not."""
-    if server.context._home.format.thought is not None:
+    if core_of(server.context).chat.format.thought is not None:
         body.check_budget()
         return server.checked(body.asked())
     if body.thinking is not None and body.thinking.type != "disabled":

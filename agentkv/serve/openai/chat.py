@@ -17,6 +17,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from starlette.responses import JSONResponse, Response
 
 from ..._gather import gather
+from ..._handle import handle_of
 from ..body import read_body
 from ..choices import Choices
 from ..event_stream import Answer, Emit, EventStream
@@ -106,7 +107,7 @@ class _Completion:
         await send([_chunk(0, {})], prompt_progress=progress(processed))
 
     async def _message(self, index: int, branch: Branch, send: Any) -> Written:
-        name_call = branch._history.conversation.call_id
+        name_call = handle_of(branch).state.conversation.call_id
 
         async def tell(part: Part) -> None:
             logprobs = logprobs_of(part.likely) if self._body.logprobs and part.likely else None

@@ -12,6 +12,7 @@ from openai.types.completion_choice import CompletionChoice, Logprobs
 from starlette.responses import JSONResponse, Response
 
 from ..._gather import gather
+from ..._handle import core_of, handle_of
 from ..body import read_body
 from ..choices import Choices
 from ..event_stream import Answer, Events, EventStream
@@ -56,7 +57,7 @@ class _Completion:
         self._server = server
         self._body = body
         self._headers = request.headers
-        self._spelled = server.context._home.token_bytes
+        self._spelled = core_of(server.context).chat.token_bytes
         self._how: dict[str, Any] = {
             "max_tokens": body.max_tokens,
             "stop": stops_of(body.stop) or None,
@@ -140,12 +141,12 @@ class _Completion:
         """What a choice tells of its prompt."""
         told = self._ids("prompt_token_ids", tokens)
         if self._body.echo:
-            whole = self._server.context._home.spelling.whole
+            whole = core_of(self._server.context).chat.spelling.whole
             told["text"] = prompt if isinstance(prompt, str) else whole(prompt)
         return told
 
     def _begun(self, branch: Branch) -> bytes:
-        return branch._home.spelling.begun(branch._history.log)
+        return handle_of(branch).core.chat.spelling.begun(handle_of(branch).state.log)
 
     def _ids(self, name: str, tokens: list[int]) -> dict[str, Any]:
         return {name: tokens} if self._body.return_token_ids else {}

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from ..._errors import TooManyBranches
+from ..._handle import handle_of
 from ..body import read_body
 from ..event_stream import Answer, Emit, Events, EventStream
 from ..fitting import without_header
@@ -187,7 +188,7 @@ class _Creation:
             for called, namespace, tool in self._body.functions()
             if namespace is not None
         }
-        return Output(branch._history.conversation.call_id, self._body.logprobs, names)
+        return Output(handle_of(branch).state.conversation.call_id, self._body.logprobs, names)
 
     async def _keep(self, prompted: Prompted, response: Mapping[str, Any], written: Written) -> None:
         """For a client that goes on from its id, and for one that comes back with all of it."""

@@ -46,16 +46,16 @@ class Before:
         assert live_tasks() == self.tasks
         assert self.branch.tokens == self.tokens
         assert self.branch.messages == self.messages
-        held = await self.ctx._loop.call(lambda engine: engine.tokens(self.branch.id).tolist())  # type: ignore[attr-defined]
+        held = await self.ctx._core.loop.call(lambda engine: engine.tokens(self.branch.id).tolist())  # type: ignore[attr-defined]
         assert held == self.tokens
         np.testing.assert_array_equal(await self.branch.logits(), self.row)
         await self.branch.rollback(self.mark)
         gc.collect()
         for _ in range(400):
-            if self._counts() == self.counts and not self.ctx._home.tool_threads.busy:
+            if self._counts() == self.counts and not self.ctx._core.tool_threads.busy:
                 break
             await anyio.sleep(0.001)
-            await self.ctx._loop.call(lambda _: None)
-        assert (self._counts(), self.ctx._home.tool_threads.busy) == (self.counts, 0)
-        assert self.ctx._loop._worker.jobs == {}
-        assert self.branch._history.hold is None
+            await self.ctx._core.loop.call(lambda _: None)
+        assert (self._counts(), self.ctx._core.tool_threads.busy) == (self.counts, 0)
+        assert self.ctx._core.loop._worker.jobs == {}
+        assert self.branch._handle.state.hold is None

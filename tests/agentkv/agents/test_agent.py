@@ -100,7 +100,7 @@ async def test_an_agents_prompt_goes_with_the_agent(open_desk: OpenDesk) -> None
         await (await desk_agent("weather").trunk(ctx)).close()
         with anyio.fail_after(10):
             while ctx.stats.branches:
-                await ctx._loop.call(lambda _: None)
+                await ctx._core.loop.call(lambda _: None)
 
 
 async def test_a_person_decides(open_desk: OpenDesk) -> None:

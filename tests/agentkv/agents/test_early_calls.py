@@ -161,7 +161,7 @@ async def test_sixteen_tools_run_at_once_while_others_decode(open_desk: OpenDesk
                     for call in calls:
                         group.start_soon(call.run)
                     while len(arrived) < 8 or barrier.n_waiting < 8 or ctx.stats.generated < before + 8:
-                        await ctx._loop.call(lambda _: None)
+                        await ctx._core.loop.call(lambda _: None)
                     barrier.wait()
             decoding.cancel_scope.cancel()
         assert {call.finished.status for call in calls} == {"done"}

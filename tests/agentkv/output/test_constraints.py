@@ -50,7 +50,7 @@ class Oracle:
     """The loop that a user would write: mask, pick, advance. Nothing is forced, drafted or batched."""
 
     def __init__(self, ctx: kv.Context, source: Any) -> None:
-        self.vocabulary = GrammarVocabulary(ctx._home._model.tokenizer, ctx.model_info.vocab_size)
+        self.vocabulary = GrammarVocabulary(ctx._core.model.tokenizer, ctx.model_info.vocab_size)
         self.matcher = LLMatcher(self.vocabulary.native, source.grammar, log_level=0)
 
     def allowed(self) -> NDArray[np.bool_]:
@@ -226,7 +226,7 @@ async def test_what_is_no_grammar_is_refused_before_anything_runs(ctx: kv.Contex
 
 
 async def test_equal_grammars_are_compiled_once(ctx: kv.Context) -> None:
-    grammars: Grammars = ctx._home.grammars
+    grammars: Grammars = ctx._core.grammars
     first = grammars.native(kv.Grammar('start: "a"'))
     assert grammars.native(kv.Grammar('start: "a"')) is first
     assert grammars.native(kv.Grammar('start: "b"')) is not first

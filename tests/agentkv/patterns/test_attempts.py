@@ -27,7 +27,7 @@ async def place_of(branch: kv.Branch) -> int:
 
 
 async def settled(ctx: kv.Context) -> None:
-    await ctx._loop.call(lambda _: None)
+    await ctx._core.loop.call(lambda _: None)
 
 
 async def test_the_best_attempt_wins_and_the_trunk_stays(open_context: OpenContext) -> None:

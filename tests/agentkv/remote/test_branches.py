@@ -109,7 +109,7 @@ async def test_random_verbs(local: kv.Context, seed: int) -> None:
         for here, _ in both.pairs:
             native.close(here)
 
-    await local._loop.call(run)
+    await local._core.loop.call(run)
 
 
 def test_tokens_that_branches_share_are_counted_once() -> None:

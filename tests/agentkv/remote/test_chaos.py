@@ -70,7 +70,7 @@ class Chaos:
         rng = self.rng
         async with await branch.fork() as fork:
             before = fork.tokens
-            stream = await self.ctx._loop.call(lambda engine: engine.rng_stream(fork.id))
+            stream = await self.ctx._core.loop.call(lambda engine: engine.rng_stream(fork.id))
             sampling = kv.Sampling(temperature=rng.choice([0, 1.0]), seed=rng.randrange(99), logit_bias={2: -20})
             how = {"max_tokens": rng.randint(1, 30), "sampling": sampling}
             if rng.random() < 0.5:
@@ -95,12 +95,12 @@ async def sessions(broken: Broken, local: kv.Context, seeds: range, verbs: int) 
                 branch.close()
             await ctx.keep()
             assert ctx.stats.cells_used == 0
-            exchange = ctx._loop._worker.engine._exchange  # type: ignore[attr-defined]
+            exchange = ctx._core.loop._worker.engine._exchange  # type: ignore[attr-defined]
             await until(lambda: not (exchange._tasks or broken.served.server.admission.running))  # noqa: B023
             assert all(replica.running == 0 for replica in exchange._replicas.all)
         for before, stream, how, tokens in chaos.made:
             async with await local.branch(before) as branch:
-                await local._loop.call(lambda engine: engine.set_stream(branch.id, stream, 0))  # noqa: B023
+                await local._core.loop.call(lambda engine: engine.set_stream(branch.id, stream, 0))  # noqa: B023
                 assert (await branch.generate(**how)).tokens == tokens
         count += len(chaos.made)
     return count

@@ -174,7 +174,7 @@ async def test_a_slow_reader_has_only_what_it_may(remote: kv.Context) -> None:
     endless = kv.Sampling(logit_bias={2: -100})
     async with branch.stream(max_tokens=300, sampling=endless, buffer=4) as tokens:
         assert len((await other.generate(max_tokens=100, sampling=endless)).tokens) == 100
-        assert len(await remote._loop.call(lambda engine: engine.tokens(branch.id))) - len(branch) <= 4
+        assert len(await remote._core.loop.call(lambda engine: engine.tokens(branch.id))) - len(branch) <= 4
         assert len([token async for token in tokens]) == 300
 
 

@@ -39,6 +39,6 @@ async def test_the_same_tokens(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     async with kv.Context.open(model, 4096, kv_dtype="fp32", threads=1) as ctx:
         local = [await said(ctx, thinking, output, cuts) for thinking, output in rows]
     async with over_agentkv(model, capacity=4096) as ctx:
-        assert ctx._home.format.thought is not None
+        assert ctx._core.chat.format.thought is not None
         for (thinking, output), expected in zip(rows, local, strict=True):
             assert await said(ctx, thinking, output, cuts) == expected, (thinking, output)

@@ -44,7 +44,7 @@ class Served:
         """Returns once it holds, as the step loop goes on."""
         with anyio.fail_after(60):
             while not holds():
-                await self.ctx._loop.call(lambda _: None)
+                await self.ctx._core.loop.call(lambda _: None)
 
     async def until_idle(self) -> None:
         """Waits until no request is at work any more, and what it closed is freed."""

@@ -65,7 +65,7 @@ class Steps:
     """The engine's steps, each of which waits for leave."""
 
     def __init__(self, served: Served) -> None:
-        self._worker = served.ctx._loop._worker
+        self._worker = served.ctx._core.loop._worker
         self._leave = threading.Semaphore(0)
         self._free = False
         self.waiting = False
@@ -120,7 +120,7 @@ def asked(protocol: Protocol) -> dict[str, Any]:
 
 async def until_left(served: Served) -> None:
     """Until the server knows that a client hung up while a step is held back."""
-    await until(lambda: bool(served.ctx._loop._outbox))
+    await until(lambda: bool(served.ctx._core.loop._outbox))
 
 
 def cached_of(usage: dict[str, Any]) -> int:
@@ -314,7 +314,9 @@ async def test_two_prompts_that_have_no_room_together_each_begin_once() -> None:
                 group.start_soon(ask, "Well.")
                 await steps.until_one_waits()
                 group.start_soon(ask, "Now.")
-                await until(lambda: len(served.ctx._loop._outbox.left()) > 0 or served.server.admission.running == 2)
+                await until(
+                    lambda: len(served.ctx._core.loop._outbox.left()) > 0 or served.server.admission.running == 2
+                )
                 steps.let_all()
         for lines in told:
             assert sum('"role"' in line for line in lines) == 1

@@ -36,7 +36,7 @@ async def test_a_call_is_one_whole_or_streamed(options: dict[str, Any], calls: i
     async with kv.testing.replies(lambda _: FENCED) as ctx, serving_of(ctx) as site:
         ask = {"model": "nano", "messages": ASKED, "tools": [WEATHER]} | options
         whole = await site.openai.chat.completions.create(**ask)
-        ctx._home.habits.rescued = 0  # not steered yet
+        ctx._core.chat.habits.rescued = 0  # not steered yet
         told: dict[int, str] = {}
         made: dict[int, list[Any]] = {}
         async for chunk in await site.openai.chat.completions.create(**ask, stream=True):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from ._continuation import common_prefix
 from ._errors import ContextFull, InvalidInput, PositionsExhausted
 from ._generation_jobs import GenerationJob, GoOn
 from ._hold import acting_hold
 from ._inputs import ChatMessage, checked_count, checked_ids, truth_of
 from ._log import log
 from ._shown import shown
+from ._tokens import common_prefix
 
 if TYPE_CHECKING:
     from ._branch import Branch

@@ -136,7 +136,7 @@ class Room:
             before = engine.copy(branch.id) if keeps else None
             try:
                 if before is not None:
-                    engine.uncache(before, first)
+                    engine.drop_cells_from(before, first)
                 engine.replace(branch.id, first, last, tokens)
             except Exception:
                 if before is not None:
@@ -182,7 +182,7 @@ class Room:
         """
         self._check()
         kept = checked_count(length, "length", 0, self.length)
-        await self._loop.call(lambda engine: engine.uncache(self.branch.id, kept))
+        await self._loop.call(lambda engine: engine.drop_cells_from(self.branch.id, kept))
         await self._refresh()
 
     def _check(self) -> None:
@@ -221,9 +221,9 @@ async def _state_of(branch: Branch, first: int = 0) -> _State:
         return _State(
             length=engine.length(branch.id),
             cached=cached,
-            lacking=engine.lacking(branch.id),
+            lacking=engine.n_to_refill(branch.id),
             free=stats.capacity - used,
-            owned=engine.owned(branch.id, first),
+            owned=engine.n_exclusive_cells(branch.id, first),
             replaceable=engine.replaceable(branch.id),
             forgotten=tuple(engine.forgotten(branch.id)),
         )

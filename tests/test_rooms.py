@@ -121,6 +121,9 @@ def test_the_exceptions_are_needed() -> None:
     assert found >= EXCEPTIONS
 
 
+SELF = ("self", "cls")
+
+
 @functools.cache
 def attributes() -> dict[str, set[str]]:
     """Which rooms have an underscored attribute of some name of their own: assigned to self, a slot, a method."""
@@ -139,9 +142,8 @@ def _own_names(node: ast.AST) -> Iterator[str]:
                 yield item.name
             elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
                 yield item.target.id
-    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        if isinstance(node.value, ast.Name):
-            yield from [node.attr] * (node.value.id in ("self", "cls"))
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in SELF:
+        yield node.attr
 
 
 # Attributes of libraries' objects, and of tuples and enums.

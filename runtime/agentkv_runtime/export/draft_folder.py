@@ -39,12 +39,13 @@ def export_draft(
 ) -> DraftManifest:
     """Exports the published EAGLE-3 head in `head` for `target` and writes `draft.pte` and `draft.json` into `out`.
 
-    `target` is the Hugging Face folder of the model that the head was trained for; where the checkpoint brings its own
-    embedding, an exported model folder will do. `out` may be the model folder. One forward of the head takes up to
-    `max_tokens` rows and returns up to `max_logits`. Heads run on the CPU backend, whatever their target runs on.
-    The head is run once before it is put in place, and an `out` that is there keeps what else it holds.
-    Raises ExportError for a head that is damaged or that does not fit the target, or the model folder `out`, naming
-    both sides, and for an `out` that cannot be written; then nothing is written.
+    `target` is the Hugging Face folder of the model that the head was trained for, or, if the checkpoint has its own
+    embedding, an exported model folder. `out` may be the model folder; its other files stay. One forward of the head
+    takes up to `max_tokens` rows and returns up to `max_logits`. Heads run on the CPU backend for targets of every
+    backend. The head is run once before it is put in place.
+
+    Raises ExportError for a head that is damaged or does not fit the target or the model folder `out`, naming both
+    sides, and for an `out` that cannot be written; then nothing is written.
     """
     head, out = Path(head), Path(out)
     tell = progress or (lambda _: None)
@@ -67,7 +68,7 @@ def export_draft(
 
 @dataclass(frozen=True)
 class _Options:
-    """How a head is lowered; named as the parameters of `lower_draft_head` are."""
+    """Options of lowering a head, named like the parameters of `lower_draft_head`."""
 
     quant: Quantization
     max_tokens: int
@@ -76,7 +77,7 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Target:
-    """What a head must fit."""
+    """Properties of the target that a head must fit."""
 
     path: Path
     vocab_size: int

@@ -1,6 +1,6 @@
-"""A config.json of the families that are written without torch, read as transformers reads it. Imports no torch.
+"""Reads config.json as transformers does, for families that are exported without torch. Imports no torch.
 
-`tests/runtime/hf` holds every family to transformers' own reading: files of today, and of before `rope_parameters`.
+`tests/runtime/hf` compares every family with transformers' own reading, for files with and without `rope_parameters`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agentkv_runtime.small_files import read_object
 __all__ = ["PlainConfig", "plain_config"]
 
 PlainConfig = dict[str, Any]
-"""What `Decoder` takes, under transformers' names."""
+"""Settings of a `Decoder`, under transformers' names."""
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _MOST = 1 << 24  # of a size; the largest vocabularies are a hundredth of it
@@ -29,32 +29,32 @@ _SCALED = ("llama3", "yarn", "longrope")  # beyond an original context
 
 @dataclass(frozen=True)
 class _Family:
-    """What transformers takes where a file says nothing, and what it makes of what the file says."""
+    """Defaults of transformers for one family, and its rules for settings that follow from others."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     theta: float = 10_000.0
     layer_types: Callable[[PlainConfig], list[str]] | None = None
-    """Where the file names none; None in families whose layers are all alike."""
+    """Derives the layer types if the file names none; None for families whose layers are all alike."""
     head_dim: int | None = None
-    """Where the file names none; None: the width by the heads."""
+    """Default head_dim; None: the hidden size divided by the heads."""
     refused: tuple[str, ...] = ()
-    """Settings that change what the model computes."""
+    """Settings that are refused, as they change what the model computes."""
 
 
 def _after_windows(config: PlainConfig) -> list[str]:
-    """Qwen: layers from `max_window_layers` on slide, where any do."""
+    """Layer types of Qwen: sliding from layer `max_window_layers` on, if windows are used."""
     slides, first = config["sliding_window"] is not None, config["max_window_layers"]
     return [_SLIDING if slides and i >= first else _FULL for i in range(config["num_hidden_layers"])]
 
 
 def _every_sixth(config: PlainConfig) -> list[str]:
-    """Gemma 3: all slide but every sixth."""
+    """Layer types of Gemma 3: sliding except for every sixth layer."""
     every = _whole(config, "sliding_window_pattern")
     return [_SLIDING if (i + 1) % every else _FULL for i in range(config["num_hidden_layers"])]
 
 
 def _where_not_turned(config: PlainConfig) -> list[str]:
-    """SmolLM3: layers without positions slide, where any do."""
+    """Layer types of SmolLM3: layers without rotary positions slide, if windows are used."""
     slides = config["use_sliding_window"] and config["sliding_window"] is not None
     return [_FULL if turned or not slides else _SLIDING for turned in config["no_rope_layers"]]
 
@@ -139,10 +139,10 @@ _LOCAL_THETA = 10_000.0  # of Gemma 3's layers that slide
 
 
 def plain_config(folder: Path) -> PlainConfig:
-    """The config of a folder's model, with what transformers takes where it says nothing.
+    """Reads the config of a folder's model, completed with transformers' defaults.
 
     Raises UnsupportedModelError for a model of another family, or for a setting that changes what is computed;
-    ExportError, naming it, for a setting that cannot be.
+    ExportError, naming the setting, for an invalid one.
     """
     path = folder / "config.json"
     said = read_object(path, ExportError)
@@ -156,7 +156,7 @@ def plain_config(folder: Path) -> PlainConfig:
 
 
 class _Wrong(Exception):
-    """A setting that cannot be; its message names it."""
+    """An invalid setting, which the message names."""
 
 
 def _read(said: PlainConfig, family: _Family) -> PlainConfig:
@@ -186,7 +186,7 @@ def _read(said: PlainConfig, family: _Family) -> PlainConfig:
 
 
 def _take_layers(config: PlainConfig, family: _Family) -> None:
-    """Sets what differs between layers."""
+    """Sets the settings that differ between layers."""
     layers = config["num_hidden_layers"]
     if "max_window_layers" in family.defaults and not config["use_sliding_window"]:
         config["sliding_window"] = None
@@ -210,7 +210,7 @@ def _take_layers(config: PlainConfig, family: _Family) -> None:
 
 
 def _rope_parameters(config: PlainConfig, family: _Family) -> PlainConfig:
-    """As today's files have them. Older ones have `rope_theta` and `rope_scaling` beside one another."""
+    """`rope_parameters`, also of older files, which have `rope_theta` and `rope_scaling` instead."""
     said, scaling = (_dict_of(config, name) for name in ("rope_parameters", "rope_scaling"))
     theta = config.get("rope_theta") or family.theta
     if config["model_type"] == "gemma3_text":
@@ -261,7 +261,7 @@ _RULES = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "longrope": ("short_factor", "long_factor"),
 }
-"""What each type of rope cannot do without."""
+"""Parameters that each type of rope requires."""
 _RULE_NUMBERS = {
     "attention_factor",
     "beta_fast",

@@ -38,32 +38,35 @@ _BIASES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gemma": _ATTENTION_BIAS,
     "gemma3_text": _ATTENTION_BIAS,
 }
-"""The layers that have biases, by the setting that says so."""
+"""Layers that have biases, by model type and by the setting that turns them on."""
 _OF_NO_USE = "rotary_emb.inv_freq"  # in older files: it follows from the config
 _COMPARED = 1 << 20  # numbers at a time
 
 
 class QuantizedWeights:
-    """Parameters of a model, as blocks of the kinds that a plan gives them. Nothing of their values is kept."""
+    """Parameters of a folder's model, read and quantised into the planned kinds of blocks on every use."""
 
     def __init__(self, folder: Path, config: PlainConfig, quant: str) -> None:
-        """Reads headers alone. Raises UnsupportedModelError for weights that are not this family's as they are, and
-        ExportError for files that are damaged, lack weights, or do not fit the config."""
+        """Reads only the files' headers.
+
+        Raises UnsupportedModelError for weights that differ from the family's, and ExportError for files that are
+        damaged, lack weights, or do not fit the config.
+        """
         self._quant = quant
         self._shapes = _shapes(config, FAMILIES[config["model_type"]])
         self._tensors = _checked(folder, config, self._shapes)
         self._losses: dict[str, _Loss] = {}
 
     def names(self) -> Collection[str]:
-        """Of all parameters; of tied ones the first."""
+        """Names of all parameters; of tied ones the first."""
         return self._shapes.keys()
 
     def floats(self, name: str) -> Floats:
-        """Numbers of a parameter. Raises ExportError for some that are not finite."""
+        """Values of a parameter. Raises ExportError for values that are not finite."""
         return self._tensors[name].floats()
 
     def blocks(self, name: str) -> RowBlocks | None:
-        """A matrix in blocks, which are made when its rows are asked for."""
+        """A matrix in blocks, quantised when its rows are loaded; None for other parameters."""
         shape = self._shapes[name]
         if len(shape) != 2:
             return None
@@ -73,7 +76,7 @@ class QuantizedWeights:
         return RowBlocks(kind, shape, partial(_Rows, self._tensors[name], self._kinds[layer], loss))
 
     def errors(self) -> dict[str, float]:
-        """What was lost of each layer's weight so far, beside its norm."""
+        """Relative quantisation error of each layer's weight, over the rows quantised so far."""
         return {layer: loss.error for layer, loss in self._losses.items()}
 
     @cached_property
@@ -103,7 +106,7 @@ class _Loss:
 
 @dataclass
 class _Rows:
-    """Rows of blocks that are made as they are taken; each once, so that what was lost is counted once."""
+    """Rows that are quantised when sliced. Take each row once, as every slice adds to `loss`."""
 
     tensor: Tensor
     kind: str
@@ -128,7 +131,7 @@ def _layer(name: str) -> str:
 
 
 def _shapes(config: PlainConfig, family: Family) -> Shapes:
-    """Of all parameters, in the order of the model's modules."""
+    """Shapes of all parameters, in the order of the model's modules."""
     hidden = config["hidden_size"]
     found: Shapes = {f"{EMBEDDING}.weight": (config["vocab_size"], hidden)}
     biased = {
@@ -171,7 +174,7 @@ def _norms(config: PlainConfig, family: Family) -> Iterator[tuple[str, int]]:
 
 
 def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, Tensor]:
-    """The folder's tensors, which are a model's of these parameters."""
+    """The folder's tensors by parameter name, after checking that they are exactly these parameters."""
     tensors = open_tensors(folder)
     if not tensors:
         raise UnsupportedModelError("weights that are no safetensors are not read without torch")
@@ -199,7 +202,7 @@ def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, 
 
 
 def _check_tied(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raises ExportError for a head beside the embedding that it is said to be."""
+    """Raises ExportError for a head that differs from the embedding it is tied to."""
     embedding, head = tensors[f"{EMBEDDING}.weight"], tensors[f"{HEAD}.weight"]
     if embedding.shape == head.shape and embedding.dtype == head.dtype:
         step = max(1, _COMPARED // max(1, embedding.shape[-1]))

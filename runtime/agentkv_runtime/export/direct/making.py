@@ -1,4 +1,4 @@
-"""Programs that are written from a file's own words: which ones can be, and what is written."""
+"""Export without torch: decides which models can be written directly, and writes their programs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _TOOLS = ("agentkv-sdk",)
 
 
 def find_decoder(source: Source, options: Options) -> tuple[Decoder | None, str]:
-    """The decoder of a model that is written without torch; None, and why, for what torch has to trace.
+    """The decoder of a model that can be written without torch; None and the reason for one that torch has to trace.
 
-    That are, for the CPU, GGUF files in their own blocks, and folders of safetensors in blocks that are made as a fixed
-    recipe has it. Raises ExportError for a folder that is damaged.
+    For the CPU these are GGUF files in their own blocks, and safetensors folders quantised by the fixed recipe. Raises
+    ExportError for a damaged folder.
     """
     if (why := _asks_for_torch(source, options)) is not None:
         return None, f"{why} takes torch"
@@ -47,7 +47,7 @@ def find_decoder(source: Source, options: Options) -> tuple[Decoder | None, str]
 
 
 def _asks_for_torch(source: Source, options: Options) -> str | None:
-    """What is asked for that programs are not written with."""
+    """The first option that needs torch; None if there is none."""
     quants = ("file",) if source.gguf is not None else OWN_BLOCKS
     asked = {
         f"the backend {options.backend}": options.backend != "cpu",
@@ -96,7 +96,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
 
 
 def _facts(decoder: Decoder, path: Path) -> WeightFacts:
-    """Of the weights as the file has them. Raises ExportError for blocks that kernels do not read."""
+    """Facts about the weights for the manifest. Raises ExportError for block types that the kernels lack."""
     facts = WeightFacts()
     for layer, blocks in decoder.layers.items():
         name = EMBEDDING_TITLE if layer == EMBEDDING else layer

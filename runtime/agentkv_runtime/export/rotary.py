@@ -137,7 +137,7 @@ def _turned_heads_first(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -
 
 
 def _by_turns(apply: Callable[..., Any], found: list[_StandIn]) -> Callable[..., Any] | None:
-    """Our function that equals `apply`, with heads or tokens first; None if neither does."""
+    """Our counterpart of `apply`, for heads first or tokens first; None if neither gives equal results."""
     generator = torch.Generator().manual_seed(0)
     position = torch.arange(_PROBE_ROWS)
     for ours in (_turned_heads_first, _turned_tokens_first):

@@ -159,7 +159,7 @@ class _Run(NamedTuple):
 
 @functools.lru_cache(64)
 def _head_of(names: tuple[str, ...]) -> regex.Pattern[str]:
-    """Pattern of the beginning of a call, up to a tool's name or up to a key that only calls have."""
+    """Pattern of the beginning of a call, up to a tool's name or another key of calls."""
     known = "|".join(map(_spellings, sorted(names, key=len, reverse=True)))
     wrapped = rf"(?:{_FENCE})?(?:{_TAG})?"
     named = rf"""(?:{_KEYS})["']{_SPACE}:{_SPACE}["'](?:functions\.)?(?:{known})["']"""

@@ -20,7 +20,7 @@ _UNKNOWN = (
 )
 
 MOST_CALLS = 16
-"""Default limit of calls in one message, as models do not stop by themselves."""
+"""Default limit of calls in one message: some models never stop by themselves."""
 
 WrittenCall = tuple[str, Mapping[str, Any]]
 """Name of a tool, and arguments."""

@@ -49,10 +49,10 @@ def relative_importance(importance: Floats | None) -> Floats | None:
 def quantize_rows(numbers: Numbers, kind: str, importance: Floats | None = None) -> Quantized:
     """Quantises a weight's rows `[O, I]` into blocks of one of `KINDS`, or rounds them to "bf16".
 
-    `importance` `[I]` weighs the squared errors of channels. A search over ranges, with least squares over the codes of
-    each, chooses scales and minima of the least weighted squared error, which are then rounded to half precision and 6
-    bits. A row's bytes depend on that row alone. Raises QuantizationError for a width that is no multiple of the kind's
-    block, and for numbers that are not finite.
+    `importance` `[I]` weighs the squared errors of channels. Steps and bases are the weighted least-squares fit to the
+    codes of the best of a few ranges, refitted once after they are rounded to half precision and 6 bits. A row's bytes
+    depend on that row alone. Raises QuantizationError for a width that is no multiple of the kind's block, and for
+    numbers that are not finite.
     """
     try:
         return Quantized(*quantize_blocks(numbers, TYPE_IDS[kind], relative_importance(importance)))

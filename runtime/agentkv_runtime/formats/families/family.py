@@ -44,7 +44,7 @@ class Family:
     """Further fields of the response template, or replacements of its usual ones."""
 
     def check(self) -> None:
-        """Raises FormatError for invalid markers."""
+        """Raises FormatError for invalid markers of the reasoning."""
         if self.thinking and not all(self.thinking):
             raise FormatError(
                 f"thinking of the format {self.name!r} is {self.thinking!r}; give what opens the reasoning and what "

@@ -1,4 +1,4 @@
-"""Ollama's models: a manifest for each name, and the files under their digests.
+"""Ollama's models: a manifest per name, and files named by digest.
 
 manifests/<registry>/<namespace>/<model>/<tag>   JSON: layers, of which one is the model
 blobs/sha256-<digest>                            what a layer is
@@ -27,13 +27,13 @@ _LEVELS = 4  # of folders above a manifest: no link leads further down
 
 
 class Ollama:
-    """`qwen3:0.6b`, `someone/model:tag`, `hf.co/owner/repo:tag`."""
+    """Ollama's store. Models are named `qwen3:0.6b`, `someone/model:tag`, or `hf.co/owner/repo:tag`."""
 
     program = "Ollama"
     default_tag = ":latest"
 
     def models(self) -> Iterator[Found | Unusable]:
-        """One for each manifest."""
+        """Yields one model per manifest."""
         roots = [folder_of("OLLAMA_MODELS", ".ollama", "models")]
         if not os.environ.get("OLLAMA_MODELS"):
             roots.append(_SERVICE)

@@ -1,4 +1,4 @@
-"""Checks of how weights are asked to be exported, before anything takes long. Imports no torch."""
+"""Checks of the options of quantisation, before an export's long steps. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentkv_runtime.sources.source import is_gguf
 __all__ = ["OWN_BLOCKS", "check_quantization"]
 
 OWN_BLOCKS = ("q4", "q5", "q6", "q8")
-"""Quantisations that make blocks of their own of any weights."""
+"""Quantisations that make blocks of any weights."""
 
 
 def check_quantization(
@@ -27,9 +27,9 @@ def check_quantization(
     calibrate: str | Path | None,
     recipe: WeightRecipe | None,
 ) -> None:
-    """Raises ExportError for bits that a source does not have, or choices that do not go with the quantisation.
+    """Raises ExportError for a quantisation that the source lacks, or for options that do not fit the quantisation.
 
-    A deprecated quantisation is said to be one.
+    Notes that a quantisation is deprecated.
     """
     if quant == "file" and not is_gguf(src):
         raise ExportError(f"{src}: quant is 'file', but only a GGUF file has blocks of its own. Choose bits")

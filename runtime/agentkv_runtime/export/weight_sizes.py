@@ -1,4 +1,4 @@
-"""How many numbers the weights of a model have, before anything replaces its layers."""
+"""Sizes of a model's weights, taken before its layers are replaced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["note_sizes"]
 
 
 def note_sizes(model: Any, recipe: Recipe, dtype: DType) -> None:
-    """Fills the recipe's `counts`, and its `bytes` as they are where nothing is quantised: a `dtype` each."""
+    """Fills the recipe's `counts`, and its `bytes` as without quantisation, in `dtype`."""
     for name, shape in _shapes(model):
         recipe.counts[name] = math.prod(shape)
         recipe.bytes[name] = recipe.counts[name] * TORCH_DTYPES[dtype].itemsize

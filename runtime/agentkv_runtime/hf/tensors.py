@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, mapped. Imports no torch.
+"""Memory-mapped tensors of safetensors files. Imports no torch.
 
 The format: https://github.com/huggingface/safetensors. Its numpy reader knows no bfloat16, so the header is read here.
 """
@@ -29,23 +29,23 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(np.uint16),
 }
-"""Those whose numbers are the weights themselves, by the names of safetensors."""
+"""Dtypes of unquantised weights, by the names of safetensors."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies."""
+    """Place, dtype and shape of a tensor in a file."""
 
     name: str
     path: Path
     dtype: str
-    """As safetensors call it."""
+    """Dtype, as named in safetensors."""
     shape: tuple[int, ...]
     begin: int
-    """The byte of the file."""
+    """Offset in the file, in bytes."""
 
     def numbers(self) -> npt.NDArray[Any]:
-        """A read-only view of the mapped file: float32, float16, or bfloat16 as its bits in uint16.
+        """The values as a read-only view of the mapped file: float32, float16, or the bits of bfloat16 as uint16.
 
         Raises UnsupportedModelError for other dtypes, ExportError for a file that changed.
         """
@@ -63,7 +63,7 @@ class Tensor:
         return mapped.view(np.ndarray)
 
     def floats(self) -> npt.NDArray[np.float32]:
-        """The same as float32. Raises also ExportError for a number that is not finite."""
+        """The values as float32. Raises as `numbers` does, and ExportError for values that are not finite."""
         numbers = self.numbers()
         if numbers.dtype == np.uint16:
             floats = (numbers.astype(np.uint32) << 16).view(np.float32)
@@ -77,7 +77,7 @@ class Tensor:
 
 
 def open_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder's safetensors files by name, whose headers are read and checked; none where it has none.
+    """Reads and checks the headers of a folder's safetensors files; returns the tensors by name, none without files.
 
     Raises ExportError for an index or a file that is damaged, and for a tensor that is in two files.
     """
@@ -112,7 +112,7 @@ def _tensors(path: Path) -> Iterator[Tensor]:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """The header, where the tensors begin, and where the file ends."""
+    """The header, the offset of the first tensor, and the size of the file."""
     with open_regular(path, ExportError) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
@@ -138,7 +138,7 @@ def _once(path: Path, pairs: Collection[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _tensor(path: Path, name: str, entry: Any, start: int) -> tuple[Tensor, int]:
-    """A tensor, and the byte behind it."""
+    """A tensor, and the offset of its end."""
     said = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (said.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not (isinstance(dtype, str) and _are_sizes(shape, range(_DIMENSIONS + 1)) and _are_sizes(offsets, (2,))):

@@ -1,4 +1,4 @@
-"""Which files of a Hugging Face folder hold a model's weights. Imports no torch."""
+"""Finding the files of a Hugging Face folder that have a model's weights. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _WHOLE, _INDEX, _OLDER_INDEX = "model.safetensors", "model.safetensors.index.jso
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model, as transformers picks them: other ones may lie in its folder, too.
+    """The safetensors files of a model, chosen as in transformers, since a folder may have others, too.
 
-    Empty where there are none. Raises ExportError for an index that is damaged or names files elsewhere.
+    Empty if there are none. Raises ExportError for an index that is damaged or names files elsewhere.
     """
     if (folder / _WHOLE).is_file():
         return [folder / _WHOLE]
@@ -33,7 +33,7 @@ def check_index(folder: Path) -> None:
 
 
 def _indexed(index: Path, pattern: str) -> list[str]:
-    """The files that an index names, all beside it and called as `content_digest` expects them."""
+    """Names of the files in an index, which must be in its folder and match `pattern`. Raises ExportError."""
     places = read_object(index, ExportError).get("weight_map")
     names = list(places.values()) if isinstance(places, dict) else []
     for name in names:

@@ -18,7 +18,7 @@ __all__ = ["LOWERING"]
 
 
 def _tied_linears(model: Any) -> list[str]:
-    """Linear layers over the embedding's table, which the program has once."""
+    """Names of linear layers over the embedding's table, which the program has once."""
     table = model.get_input_embeddings().weight
     return [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module.weight is table]
 

@@ -40,7 +40,7 @@ def _norms(weight: torch.Tensor, bias: torch.Tensor | None, eps: float, near_att
 
 
 def _cast(model: nn.Module, dtype: torch.dtype) -> None:
-    """All floats but frequencies: in half precision a far position would turn by a wrong angle."""
+    """Casts all floats except frequencies, which in half precision would give wrong angles at far positions."""
     for module in model.modules():
         if type(module).__name__.endswith("RotaryEmbedding"):
             continue

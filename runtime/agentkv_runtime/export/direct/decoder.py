@@ -91,7 +91,8 @@ class Decoder:
     """A decoder-only transformer of a family, over weights in blocks."""
 
     def __init__(self, config: Mapping[str, Any], weights: Weights, long: bool = False) -> None:
-        """`long`: long-rope models take their long factors. Raises UnsupportedModelError for what no family has."""
+        """`long`: long-rope models take their long factors. Raises UnsupportedModelError for what no family has, and
+        ValueError for settings that mean nothing."""
         self.config, self._weights = config, weights
         family = FAMILIES.get(config["model_type"])
         if family is None:

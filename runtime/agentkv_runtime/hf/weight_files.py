@@ -48,7 +48,7 @@ def _indexed(index: Path, pattern: str) -> list[str]:
     missing = [name for name in sorted(set(names)) if not os.path.lexists(index.parent / name)]
     if missing:
         raise ExportError(
-            f"{index}: {len(missing)} of its files are missing ({printable(missing[0][:80])}{', ...' * (len(missing) > 1)})"
-            ". Download the whole model"
+            f"{index}: names {len(missing)} files that are not there, as {printable(missing[0][:80])}. Download the "
+            "whole model"
         )
     return sorted(set(names))

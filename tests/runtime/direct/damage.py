@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import os
 import random
 import resource
 import shutil
@@ -15,6 +16,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
@@ -32,7 +34,7 @@ Header = dict[str, Any]
 SIZES: list[Any] = [0, 1, 2, 3, 31, 64, 96, 2**16, 2**31, 2**53, 2**60, 2**63, 2**64, 10**30, -1, 1.5, True, "64", None]
 DTYPES = ["F32", "F16", "BF16", "F64", "I8", "U8", "F8_E4M3", "F4", "BOOL", "", "f32", "\x1b[31m", None, 7]
 SETTINGS: dict[str, list[Any]] = {
-    "model_type": ["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma3_text", "smollm3", "bert", "x" * 999, 7],
+    "model_type": ["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma3_text", "smollm3", "bert", "x" * 999],
     "rope_scaling": [
         {"type": "dynamic", "factor": 2.0}, {"rope_type": "strange"}, {"rope_type": ["yarn"]}, {"type": "su"},
         {"rope_type": "yarn", "factor": -1}, {"rope_type": "yarn", "factor": 1e300}, {"rope_type": "linear"},
@@ -79,35 +81,36 @@ def put_together(path: Path, text: str, numbers: bytes) -> None:
     path.write_bytes(struct.pack("<Q", len(said)) + said + numbers)
 
 
+def lies_about(rng: random.Random, header: Header, name: str, other: str) -> list[Callable[[], object]]:
+    """What a header may be made to say of a tensor."""
+    entry = header.get(name, {})
+    strange = rng.choice(("x", "", "model.", "../x", "\x1b[31m", name + "x"))
+    return [
+        lambda: entry.update(dtype=rng.choice(DTYPES)),
+        lambda: entry.update(shape=[rng.choice(SIZES) for _ in range(rng.choice((0, 1, 2, 2, 2, 3, 9)))]),
+        lambda: entry.update(shape=entry["shape"][::-1]),
+        lambda: entry.update(shape=rng.choice((None, 64, "64", {}))),
+        lambda: entry.update(data_offsets=[rng.choice(SIZES), rng.choice(SIZES)]),
+        lambda: entry.update(data_offsets=[each + 4 for each in entry["data_offsets"]]),
+        lambda: entry.update(data_offsets=entry["data_offsets"][::-1]),
+        lambda: entry.update(data_offsets=header[other]["data_offsets"]),
+        lambda: entry.update(data_offsets=rng.choice((None, [], [0], [0, 4, 8], "0"))),
+        lambda: header.pop(name),
+        lambda: header.update({strange: header.pop(name)}),
+        lambda: header.update({name: header[other], other: header[name]}),
+        lambda: header.update({name: rng.choice(damage.HOSTILE)}),
+        lambda: header.update(__metadata__=rng.choice(damage.HOSTILE)),
+        lambda: header.update({f"model.layers.{rng.choice((2, 9, 10**6))}.mlp.down_proj.weight": dict(entry)}),
+    ]
+
+
 def lie_in_a_header(rng: random.Random, folder: Path) -> None:
     path = rng.choice(weights_of(folder))
     header, numbers = taken_apart(path)
     names = [name for name in header if name != "__metadata__"]
     for _ in range(rng.choice((1, 1, 2, 5))):
-        name = rng.choice(names)
-        other = rng.choice(names)
-        entry = header.get(name, {})
-        lies: list[Callable[[], object]] = [
-            lambda: entry.update(dtype=rng.choice(DTYPES)),
-            lambda: entry.update(shape=[rng.choice(SIZES) for _ in range(rng.choice((0, 1, 2, 2, 2, 3, 9)))]),
-            lambda: entry.update(shape=entry["shape"][::-1]),
-            lambda: entry.update(shape=rng.choice((None, 64, "64", {}))),
-            lambda: entry.update(data_offsets=[rng.choice(SIZES), rng.choice(SIZES)]),
-            lambda: entry.update(data_offsets=[each + 4 for each in entry["data_offsets"]]),
-            lambda: entry.update(data_offsets=entry["data_offsets"][::-1]),
-            lambda: entry.update(data_offsets=header[other]["data_offsets"]),
-            lambda: entry.update(data_offsets=rng.choice((None, [], [0], [0, 4, 8], "0"))),
-            lambda: header.pop(name),
-            lambda: header.update({rng.choice(("x", "", "model.", "../x", "\x1b[31m", name + "x")): header.pop(name)}),
-            lambda: header.update({name: header[other], other: header[name]}),
-            lambda: header.update({name: rng.choice(damage.HOSTILE)}),
-            lambda: header.update(__metadata__=rng.choice(damage.HOSTILE)),
-            lambda: header.update({f"model.layers.{rng.choice((2, 9, 10**6))}.mlp.down_proj.weight": dict(entry)}),
-        ]
-        try:
-            rng.choice(lies)()
-        except (KeyError, TypeError, AttributeError):  # what an earlier lie left of it
-            continue
+        with suppress(KeyError, TypeError, AttributeError):  # of what an earlier lie left
+            rng.choice(lies_about(rng, header, rng.choice(names), rng.choice(names)))()
     put_together(path, json.dumps(header), numbers)
 
 
@@ -115,11 +118,12 @@ def spell_a_header_badly(rng: random.Random, folder: Path) -> None:
     path = rng.choice(weights_of(folder))
     header, numbers = taken_apart(path)
     text = json.dumps(header)
-    at = rng.randrange(len(text))
-    put_together(path, rng.choice((
-        text[:at], text[:at] + rng.choice(("{", "}", "\x00", '"', "\udcff", "9" * 5000)) + text[at:], text[:-1] + "," + text[1:],
-        "[" * 100_000, "[]", "{}", "null", "", '{"a":' * 100_000, text + " " * 1000, " " + text,
-    )), numbers)  # fmt: skip
+    at, put_in = rng.randrange(len(text)), rng.choice(("{", "}", "\x00", '"', "\udcff", "9" * 5000))
+    ways = (
+        text[:at], text[:at] + put_in + text[at:], text[:-1] + "," + text[1:], "[" * 100_000, "[]", "{}", "null", "",
+        '{"a":' * 100_000, text + " " * 1000, " " + text,
+    )  # fmt: skip
+    put_together(path, rng.choice(ways), numbers)
 
 
 def lie_about_a_headers_length(rng: random.Random, folder: Path) -> None:
@@ -167,8 +171,9 @@ def lie_in_an_index(rng: random.Random, folder: Path) -> None:
     ))  # fmt: skip
     if places[name] == "loop.safetensors":
         (folder / "loop.safetensors").symlink_to("loop.safetensors")
-    said = rng.choice(({"weight_map": places}, {"weight_map": places}, {"weight_map": places}, {"weight_map": list(places)},
-                       {"weight_map": {}}, {}, {"weight_map": None}, places))  # fmt: skip
+    whole = {"weight_map": places}
+    others = ({"weight_map": list(places)}, {"weight_map": {}}, {}, {"weight_map": None}, places)
+    said = whole if rng.random() < 0.6 else rng.choice(others)
     index.write_text(json.dumps(said))
 
 
@@ -199,7 +204,7 @@ def lead_elsewhere(rng: random.Random, folder: Path) -> None:
     if what == "loop":
         folder.symlink_to(folder.name)
     elif what == "pipe":
-        damage.os.mkfifo(folder)
+        os.mkfifo(folder)
     elif what == "file":
         folder.write_bytes(rng.randbytes(100))
 
@@ -221,10 +226,8 @@ def damaged(rng: random.Random, folder: Path) -> str:
         hows = [rng.choice(DAMAGES)]
     done = []
     for how in hows:
-        try:
+        with suppress(KeyError, TypeError, ValueError, IndexError):  # of what an earlier one left
             done.append(f"{how.__name__} {how(rng, folder) or ''}".strip())
-        except (KeyError, TypeError, ValueError):  # what an earlier one left of it
-            continue
     return ", ".join(done)
 
 

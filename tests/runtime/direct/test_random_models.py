@@ -16,8 +16,9 @@ import pytest
 import torch
 from agentkv_runtime._core import unpack_blocks
 from agentkv_runtime.export import export_folder
-from agentkv_runtime.export.direct.decoder import EMBEDDING, HEAD
+from agentkv_runtime.export.direct.decoder import HEAD
 from agentkv_runtime.export.first_run import model_logits
+from agentkv_runtime.folder import read_model_folder
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.programs import open_session
 
@@ -61,8 +62,6 @@ def reference(folder: Path, quant: str, tokens: list[int]) -> np.ndarray:
 
 def computed(folder: Path, tokens: list[int]) -> np.ndarray:
     """What the exported program gives after each token."""
-    from agentkv_runtime.folder import read_model_folder
-
     session = open_session(read_model_folder(folder), capacity=len(tokens), kv_dtype="fp32", verify=False)
     session.cache.begin_step([0] * len(tokens))
     logits = session.forward(np.array(tokens), np.arange(len(tokens)), np.arange(len(tokens)))

@@ -91,7 +91,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
             lambda share: reached(Stage.LAYING_OUT, share),
         )
     except InvalidTensor as error:
-        raise ExportError(f"{source.weights}: {error}") from error
+        raise ExportError(f"{source.weights}: {error}: its file is broken. Download it again") from error
     facts.errors.update(decoder.errors())
     return Made(
         metadata=decoder.metadata,

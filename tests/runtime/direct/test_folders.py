@@ -81,7 +81,7 @@ def test_a_program_is_the_one_that_tracing_gives(
     assert got.named == want.named
     assert got.blobs == want.blobs
     assert (got.memory, got.constants) == (want.memory, want.constants)
-    called = {re.sub(r"mlp\.(gate|up)$", r"mlp.\1_proj", layer): error for layer, error in recipe.errors.items()}
+    called = {re.sub(r"mlp\.(gate|up|down)$", r"mlp.\1_proj", layer): error for layer, error in recipe.errors.items()}
     assert decoder.errors() == pytest.approx(called)
 
 

@@ -178,7 +178,7 @@ def _read(said: PlainConfig, family: _Family) -> PlainConfig:
             raise UnsupportedModelError(f"{name} of {said['model_type']} is not read without torch")
     known = {**_COMMON, **family.defaults}
     # Whatever else a file says means nothing to the family.
-    config = {name: said.get(name, known.get(name)) for name in ("model_type", *_SIZES, *known)}
+    config: PlainConfig = {name: said.get(name, known.get(name)) for name in ("model_type", *_SIZES, *known)}
     if family.layer_types is not None:
         config["layer_types"] = said.get("layer_types")
     for name in _SIZES:

@@ -60,7 +60,7 @@ class Tensor:
         taken = range(self.shape[0])[rows]
         found = np.empty((len(taken), *self.shape[1:]), DTYPES[self.dtype])
         row, at_once = found[:1].nbytes, max(1, len(taken)) if taken.step == 1 else 1
-        room = memoryview(found.reshape(-1).view(np.uint8))
+        room = found.reshape(-1).view(np.uint8).data
         with open_regular(self.path, ExportError) as file:
             for i in range(0, len(taken), at_once):
                 part = room[i * row : (i + at_once) * row]

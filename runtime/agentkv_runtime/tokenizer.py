@@ -280,4 +280,4 @@ def _read_library(path: Path) -> _Tokenizer:
     try:
         return _Tokenizer.from_buffer(data)
     except Exception as error:
-        raise TokenizerError(f"{file}: not a tokenizer: {error}") from error
+        raise TokenizerError(f"{file}: not a tokenizer: {error}. Download it again") from error

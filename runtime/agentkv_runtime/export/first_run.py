@@ -70,7 +70,10 @@ def run_model(folder: ModelFolder, tokens: list[int], expected: Rows | None, tel
     except (_core.Error, ModelFolderError) as error:
         raise ExportError(f"the exported program does not run: {error}") from error
     if not np.isfinite(logits).all():
-        raise ExportError("the exported program's logits are not finite: try another quantisation or dtype")
+        raise ExportError(
+            "the exported program's logits are not finite. Download the model again, or try another quantisation or "
+            "dtype"
+        )
     if expected is None:
         return
     if logits.shape != expected.shape:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -45,13 +46,24 @@ BITS: dict[str, Bits] = {
 """By `--quant`. That of q4 is never above what llama.cpp's Q4_K_M takes, which spends more where 256 does not fit."""
 
 
+class Matrix(Protocol):
+    """Numbers of a weight, `[O, I]`: an array, or what reads rows when they are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(O, I)`."""
+
+    def __getitem__(self, rows: slice, /) -> Numbers:
+        """Some rows."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A weight whose kind is to be chosen."""
 
     shape: tuple[int, int]
-    numbers: Callable[[], Numbers]
-    """Brings them, `[O, I]`, when they are looked at."""
+    numbers: Callable[[], Matrix]
+    """Brings them when they are looked at."""
     is_head: bool
     """Does it make the logits?"""
     counts: float = 1.0
@@ -105,13 +117,13 @@ def budget_of(shapes: Mapping[str, tuple[int, int]], heads: Iterable[str], quant
     return int(total)
 
 
-def choices_of(numbers: Numbers, inputs: Floats | None = None, outputs: Floats | None = None) -> list[Choice]:
+def choices_of(numbers: Matrix, inputs: Floats | None = None, outputs: Floats | None = None) -> list[Choice]:
     """What each kind that fits a weight `[O, I]` takes and costs, tried on rows taken evenly from it.
 
     `inputs` `[I]` and `outputs` `[O]` are an `Importance`'s; without them every error counts the same.
     """
     height, width = numbers.shape
-    stride = -(-numbers.size // _SAMPLE)
+    stride = -(-height * width // _SAMPLE)
     rows = np.ascontiguousarray(numbers[::stride])
     floats = _floats(rows)
     squares = np.ones(width, np.float32) if inputs is None else inputs
@@ -148,7 +160,7 @@ def choose_kinds(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[s
     return {name: choice.kind for name, choice in chosen.items()}
 
 
-def _fits(name: str, numbers: Numbers) -> bool:
+def _fits(name: str, numbers: Matrix) -> bool:
     """Do blocks divide the rows, and do their steps reach the numbers? Raises QuantizationError where some are none."""
     largest = _largest(numbers)
     if not np.isfinite(largest):
@@ -156,13 +168,19 @@ def _fits(name: str, numbers: Numbers) -> bool:
     return not numbers.shape[1] % _NARROWEST and (not largest or _LEAST <= largest <= _MOST)
 
 
-def _largest(numbers: Numbers) -> float:
-    """The largest magnitude. Without their sign, the bits of floats are in order as integers."""
+def _largest(numbers: Matrix) -> float:
+    """The largest magnitude; NaN where some are."""
+    height, width = numbers.shape
+    step = max(1, _TOGETHER // width)
+    return float(np.max([_magnitude(numbers[at : at + step]) for at in range(0, height, step)]))
+
+
+def _magnitude(numbers: Numbers) -> np.float32:
+    """The same of some rows. Without their sign, the bits of floats are in order as integers."""
     bits = numbers.view(f"uint{8 * numbers.itemsize}")
     unsigned = np.array((1 << (8 * numbers.itemsize - 1)) - 1, bits.dtype)
-    step = max(1, _TOGETHER // numbers.shape[1])
-    most = max((bits[at : at + step] & unsigned).max() for at in range(0, len(bits), step))
-    return float(_floats(np.array([most]).view(numbers.dtype))[0])
+    most: np.float32 = _floats(np.array([(bits & unsigned).max()]).view(numbers.dtype))[0]
+    return most
 
 
 def _floats(numbers: Numbers) -> Floats:

@@ -25,7 +25,7 @@ from agentkv_runtime.metadata import KvCacheMetadata, LayerShape
 __all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Family", "Weights"]
 
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
-_GATED = ["gate", "up"]
+_GATED, _TOGETHER = ["gate", "up"], ["gate_up"]
 _ALL, _NONE = "all layers", "no layer"  # that frequencies are of
 _GATES = {"silu": Gate.SILU, "gelu_pytorch_tanh": Gate.TANH_GELU}
 
@@ -59,7 +59,7 @@ class Family:
     all_at_once: bool = False
     """Queries, keys and values are all computed before they are normalised."""
     fused: bool = False
-    """One layer gives queries, keys and values, and one gate and up."""
+    """One layer gives queries, keys and values, and one gate and up, unless the weights have these apart."""
     gate: Gate = Gate.SILU
     """Of feed-forward layers, where the config names none."""
     scaled_embedding: bool = False
@@ -91,7 +91,8 @@ class Decoder:
     """A decoder-only transformer of a family, over weights in blocks."""
 
     def __init__(self, config: Mapping[str, Any], weights: Weights, long: bool = False) -> None:
-        """`long`: long-rope models take their long factors. Raises UnsupportedModelError for what no family has."""
+        """`long`: long-rope models take their long factors. Raises UnsupportedModelError for what no family has, and
+        ValueError for settings that mean nothing."""
         self.config, self._weights = config, weights
         family = FAMILIES.get(config["model_type"])
         if family is None:
@@ -199,10 +200,10 @@ class Decoder:
         return found[0], found[1], found[2]
 
     def _feed_forward(self, region: Region, name: str, rows: View) -> View:
-        if self._family.fused:
+        if self._gated_names == _TOGETHER:
             layers = _halves(self._linear(f"{name}.gate_up_proj"))
         else:
-            layers = [self._linear(f"{name}.{each}_proj") for each in _GATED]
+            layers = [self._linear(f"{name}.{each}_proj") for each in self._gated_names]
         gate, up = (part() for part in region.linears(rows, layers))
         assert self._gate is not None
         return region.linear(region.gated(gate, up, self._gate), self._linear(f"{name}.down_proj"))
@@ -229,8 +230,11 @@ class Decoder:
         return [f"self_attn.{each}_proj" for each in (*parts, "o")]
 
     def _mlp_names(self) -> list[str]:
-        parts = ["gate_up"] if self._family.fused else _GATED
-        return [f"mlp.{each}_proj" for each in (*parts, "down")]
+        return [f"mlp.{each}_proj" for each in (*self._gated_names, "down")]
+
+    @cached_property
+    def _gated_names(self) -> list[str]:
+        return _TOGETHER if f"model.layers.0.mlp.{_TOGETHER[0]}_proj.weight" in self._weights.names() else _GATED
 
     @cached_property
     def _gate(self) -> Gate | None:

@@ -55,9 +55,19 @@ def reference(folder: Path, quant: str, tokens: list[int]) -> np.ndarray:
                 if blocks.type == _BFLOAT16
                 else unpack_blocks(np.ascontiguousarray(rows), blocks.type)
             )
-            module: Any = model.get_submodule(name)
-            module.weight.copy_(torch.from_numpy(np.ascontiguousarray(numbers)))
+            weight_of(model, name).copy_(torch.from_numpy(np.ascontiguousarray(numbers)))
     return model_logits(model, tokens)
+
+
+def weight_of(model: Any, name: str) -> torch.Tensor:
+    """Of a layer of the program. Phi-3 keeps gate and up in one matrix, one behind the other."""
+    parent, _, leaf = name.rpartition(".")
+    module = model.get_submodule(parent)
+    if hasattr(module, leaf):
+        weight: torch.Tensor = getattr(module, leaf).weight
+        return weight
+    gate, up = module.gate_up_proj.weight.chunk(2)
+    return {"gate_proj": gate, "up_proj": up}[leaf]  # type: ignore[no-any-return]
 
 
 def computed(folder: Path, tokens: list[int]) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from agentkv_runtime.backends import PROGRAM_BACKENDS
-from agentkv_runtime.manifest import MANIFEST_NAME, DType, Quantization, WeightRecipe, read_manifest
+from agentkv_runtime.folder.manifest import MANIFEST_NAME, DType, Quantization, WeightRecipe, read_manifest
 
 from ._console import bytes_text, escaped, fail, reporting, stdout
 from ._progress import displayed
@@ -109,7 +109,7 @@ def rm(
 ) -> None:
     """Remove every export of a model, and its GGUF file. What else was downloaded stays in the hub's own cache."""
     from agentkv_runtime.errors import StoreError
-    from agentkv_runtime.printable import path_text
+    from agentkv_runtime.folder.printable import path_text
     from agentkv_runtime.store.entries import named, remove
     from agentkv_runtime.store.found.hub_cache import remove_cached
     from agentkv_runtime.store.found.stores import is_stored

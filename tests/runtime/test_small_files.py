@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import MOST_BYTES, read_bytes, read_object, read_text
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import MOST_BYTES, read_bytes, read_object, read_text
 
 
 class Refused(Exception):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.folder import read_model_folder
-from agentkv_runtime.staging import holds_nothing, install, staged
+from agentkv_runtime.folder.model_folder import read_model_folder
+from agentkv_runtime.folder.staging import holds_nothing, install, staged
 
 from tests.runtime.folders import write_folder
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import Quantization, Scales, WeightRecipe
+from agentkv_runtime.folder.manifest import Quantization, Scales, WeightRecipe
+from agentkv_runtime.folder.small_files import MOST_BYTES
 from agentkv_runtime.notes import note
-from agentkv_runtime.small_files import MOST_BYTES
 from agentkv_runtime.sources.source import is_gguf
 
 __all__ = ["OWN_BLOCKS", "check_quantization", "check_recipe"]

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime.errors import ExportError
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import MOST_BYTES, open_regular
 from agentkv_runtime.hf.weight_files import weight_files
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import MOST_BYTES, open_regular
 
 __all__ = ["DTYPES", "Tensor", "open_tensors"]
 

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["check_index", "weight_files"]
 

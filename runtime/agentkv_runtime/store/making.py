@@ -15,14 +15,14 @@ from agentkv_runtime.export.checks import check_source, disk_errors
 from agentkv_runtime.export.choices import check_recipe
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.target import choose_target, usual_quantization
-from agentkv_runtime.folder import MODEL_NAME
-from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization, WeightRecipe
+from agentkv_runtime.folder.manifest import FORMAT_VERSION, DType, Quantization, WeightRecipe
+from agentkv_runtime.folder.model_folder import MODEL_NAME
+from agentkv_runtime.folder.staging import install, staged
+from agentkv_runtime.folder.verified import remember_fingerprint
 from agentkv_runtime.notes import shown_by
-from agentkv_runtime.staging import install, staged
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, clear, entry_at, models_folder
 from agentkv_runtime.store.home import locked
-from agentkv_runtime.verified import remember_fingerprint
 
 __all__ = ["export_once", "find_export", "options_for"]
 

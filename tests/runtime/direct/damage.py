@@ -22,7 +22,7 @@ from traceback import format_exception
 from typing import Any
 
 import numpy as np
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from typer.testing import CliRunner
 
 from agentkv.cli import app

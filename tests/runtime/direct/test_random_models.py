@@ -18,7 +18,7 @@ from agentkv_runtime._core import unpack_blocks
 from agentkv_runtime.export import export_folder
 from agentkv_runtime.export.direct.decoder import HEAD
 from agentkv_runtime.export.first_run import model_logits
-from agentkv_runtime.folder import read_model_folder
+from agentkv_runtime.folder.model_folder import read_model_folder
 from agentkv_runtime.hf.load import load_model
 from agentkv_runtime.programs import open_session
 

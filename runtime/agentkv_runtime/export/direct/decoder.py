@@ -19,8 +19,8 @@ from agentkv_runtime.export.cpu.blob import Program, View
 from agentkv_runtime.export.direct.region import Attention, Layer, Region, columns, heads
 from agentkv_runtime.export.frequencies import Frequencies, rotary_frequencies
 from agentkv_runtime.export.gates import Gate
+from agentkv_runtime.folder.metadata import KvCacheMetadata, LayerShape
 from agentkv_runtime.gguf.weights import RowBlocks
-from agentkv_runtime.metadata import KvCacheMetadata, LayerShape
 
 __all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Family", "Weights"]
 

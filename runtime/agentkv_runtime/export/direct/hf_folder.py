@@ -16,10 +16,10 @@ from agentkv_runtime.export.blocks.recipe import Candidate, plan_kinds
 from agentkv_runtime.export.blocks.rows import TYPE_IDS, Floats, quantize_rows
 from agentkv_runtime.export.direct.decoder import EMBEDDING, FAMILIES, HEAD, Family
 from agentkv_runtime.export.made import EMBEDDING_TITLE
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.gguf.weights import RowBlocks
 from agentkv_runtime.hf.plain_config import PlainConfig
 from agentkv_runtime.hf.tensors import DTYPES, Tensor, open_tensors
-from agentkv_runtime.printable import printable
 
 __all__ = ["QuantizedWeights"]
 

@@ -19,7 +19,7 @@ from agentkv_runtime.export.direct.hf_folder import QuantizedWeights
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.made import EMBEDDING_TITLE, Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
-from agentkv_runtime.folder import MODEL_NAME
+from agentkv_runtime.folder.model_folder import MODEL_NAME
 from agentkv_runtime.hf.plain_config import plain_config
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from agentkv_runtime.manifest import write_unfinished_mark
+from agentkv_runtime.folder.manifest import write_unfinished_mark
 
 __all__ = ["PREFIX", "holds_nothing", "install", "staged"]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from markdown_it import MarkdownIt
 from rich.console import Console, Group, RenderableType
 from rich.live import Live

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from rich.console import Console
 from rich.text import Text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 
 from .._console import escaped, fail, reporting, stdout
 from .._errors import ContextFull, LimitReached

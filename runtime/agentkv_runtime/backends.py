@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agentkv_runtime.errors import BackendError
 
 if TYPE_CHECKING:
-    from agentkv_runtime.manifest import DType, Quantization
+    from agentkv_runtime.folder.manifest import DType, Quantization
 
 __all__ = [
     "BACKENDS",

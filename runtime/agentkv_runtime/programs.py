@@ -22,8 +22,8 @@ from agentkv_runtime._core import (
 )
 from agentkv_runtime.backends import PROGRAM_BACKENDS, load_backend
 from agentkv_runtime.errors import BackendError, ModelFolderError
-from agentkv_runtime.folder import ModelFolder
-from agentkv_runtime.metadata import KvCacheMetadata, read_kv_cache_metadata
+from agentkv_runtime.folder.metadata import KvCacheMetadata, read_kv_cache_metadata
+from agentkv_runtime.folder.model_folder import ModelFolder
 
 __all__ = [
     "get_cpu_isa",

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from agentkv_runtime.errors import QualityError
-from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.folder.model_folder import ModelFolder
+from agentkv_runtime.folder.small_files import read_text
 from agentkv_runtime.sessions import DecodeSession, Logits
-from agentkv_runtime.small_files import read_text
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = [
     "WINDOW",

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from agentkv_runtime import _core
 from agentkv_runtime._core import ExecuTorchSession, InvalidTensor
-from agentkv_runtime.folder import ModelFolder, read_model_folder
+from agentkv_runtime.folder.model_folder import ModelFolder, read_model_folder
 from agentkv_runtime.programs import open_session
 
 __all__ = [

@@ -15,11 +15,11 @@ from agentkv_runtime._core import (
     PythonDrafter,
 )
 from agentkv_runtime.backends import BACKENDS
-from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, read_draft_manifest
 from agentkv_runtime.errors import DraftMismatchError, ModelFolderError
-from agentkv_runtime.folder import DRAFT_NAME, ModelFolder, file_fingerprint, read_model_folder
+from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest, read_draft_manifest
+from agentkv_runtime.folder.model_folder import DRAFT_NAME, ModelFolder, file_fingerprint, read_model_folder
+from agentkv_runtime.folder.verified import remembered_fingerprint
 from agentkv_runtime.programs import load_folder, load_head
-from agentkv_runtime.verified import remembered_fingerprint
 
 __all__ = [
     "Drafter",

@@ -21,9 +21,9 @@ import numpy.typing as npt
 import xxhash
 
 from agentkv_runtime.errors import TensorFileError
-from agentkv_runtime.fresh_file import FreshFile
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import open_regular
+from agentkv_runtime.folder.fresh_file import FreshFile
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import open_regular
 
 __all__ = ["MOST_HEADER_BYTES", "SIZES", "TensorFile", "TensorSpec", "TensorWriter"]
 

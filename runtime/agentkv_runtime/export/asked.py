@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentkv_runtime.manifest import DType, Quantization, Scales, WeightRecipe
+from agentkv_runtime.folder.manifest import DType, Quantization, Scales, WeightRecipe
 
 if TYPE_CHECKING:
     from agentkv_runtime.gguf.architectures import Description

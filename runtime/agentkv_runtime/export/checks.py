@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import MANIFEST_NAME
+from agentkv_runtime.folder.manifest import MANIFEST_NAME
+from agentkv_runtime.folder.staging import holds_nothing
 from agentkv_runtime.sources.source import is_gguf
-from agentkv_runtime.staging import holds_nothing
 
 __all__ = ["check_rows", "check_source", "check_target", "check_torch", "check_value", "disk_errors", "needs"]
 

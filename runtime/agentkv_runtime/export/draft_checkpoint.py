@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.draft_head import DraftHead
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["EMBEDDING", "DraftCheckpoint", "find_embedding", "read_draft_checkpoint"]
 

@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentkv_runtime.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_rows, check_source, disk_errors
 from agentkv_runtime.export.folder import tool_versions
 from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.export.traced import TOOLS
-from agentkv_runtime.folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
-from agentkv_runtime.manifest import Quantization, write_manifest
-from agentkv_runtime.small_files import read_object
-from agentkv_runtime.staging import install, staged
+from agentkv_runtime.folder.draft_manifest import DRAFT_MANIFEST_NAME, DraftManifest
+from agentkv_runtime.folder.manifest import Quantization, write_manifest
+from agentkv_runtime.folder.model_folder import DRAFT_NAME, file_fingerprint, is_model_folder, read_model_folder
+from agentkv_runtime.folder.small_files import read_object
+from agentkv_runtime.folder.staging import install, staged
 
 if TYPE_CHECKING:
     import torch

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from agentkv_runtime import _core
 from agentkv_runtime.backends import load_backend
-from agentkv_runtime.draft_manifest import DraftManifest
 from agentkv_runtime.errors import BackendError, ExportError, ModelFolderError
 from agentkv_runtime.export.progress import Progress
-from agentkv_runtime.folder import ModelFolder
+from agentkv_runtime.folder.draft_manifest import DraftManifest
+from agentkv_runtime.folder.model_folder import ModelFolder
 from agentkv_runtime.programs import load_head, open_session
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,10 @@ def run_model(folder: ModelFolder, tokens: list[int], expected: Rows | None, tel
     except (_core.Error, ModelFolderError) as error:
         raise ExportError(f"the exported program does not run: {error}") from error
     if not np.isfinite(logits).all():
-        raise ExportError("the exported program's logits are not finite: try another quantisation or dtype")
+        raise ExportError(
+            "the exported program's logits are not finite. Download the model again, or try another quantisation or "
+            "dtype"
+        )
     if expected is None:
         return
     if logits.shape != expected.shape:

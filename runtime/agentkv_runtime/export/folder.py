@@ -33,9 +33,7 @@ from agentkv_runtime.export.progress import (
 )
 from agentkv_runtime.export.target import choose_target, usual_quantization
 from agentkv_runtime.export.traced import trace_program
-from agentkv_runtime.folder import MODEL_NAME, ModelFolder, file_fingerprint, read_model_folder, read_tokenizer
-from agentkv_runtime.formats import format_name
-from agentkv_runtime.manifest import (
+from agentkv_runtime.folder.manifest import (
     MANIFEST_NAME,
     DType,
     Manifest,
@@ -45,12 +43,20 @@ from agentkv_runtime.manifest import (
     first_fault,
     write_manifest,
 )
-from agentkv_runtime.printable import path_text
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.model_folder import (
+    MODEL_NAME,
+    ModelFolder,
+    file_fingerprint,
+    read_model_folder,
+    read_tokenizer,
+)
+from agentkv_runtime.folder.printable import path_text
+from agentkv_runtime.folder.small_files import read_object
+from agentkv_runtime.folder.staging import install, staged
+from agentkv_runtime.formats import format_name
 from agentkv_runtime.sources.adapter_config import read_adapter_config
 from agentkv_runtime.sources.source import described, is_gguf
-from agentkv_runtime.staging import install, staged
-from agentkv_runtime.tokenizer import TOKENIZER_FILES, Tokenizer
+from agentkv_runtime.text.tokenizer import TOKENIZER_FILES, Tokenizer
 
 __all__ = ["export_folder", "tool_versions"]
 

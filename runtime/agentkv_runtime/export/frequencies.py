@@ -46,14 +46,22 @@ def rotary_frequencies(
 ) -> Frequencies | None:
     """Frequencies of a model whose config has these `rope_parameters`; None for an unknown type.
 
-    With `long`, long-rope models use their long factors. Raises KeyError for a missing parameter.
+    With `long`, long-rope models use their long factors. Raises KeyError for a missing parameter, ValueError for
+    invalid numbers.
     """
     rule = _RULES.get(str(parameters.get("rope_type", "default")))
     if rule is None:
         return None
     dim = int(head_dim * (parameters.get("partial_rotary_factor") or 1.0))
-    numbers, scaling = rule(parameters, _Shape(dim, max_positions, long))
-    return Frequencies(numbers.astype(np.float32), scaling)
+    try:
+        with np.errstate(all="ignore"):
+            numbers, scaling = rule(parameters, _Shape(dim, max_positions, long))
+            found = Frequencies(numbers.astype(np.float32), scaling)
+    except (ArithmeticError, ValueError) as error:
+        raise ValueError(f"rope_parameters give no frequencies: {error}") from error
+    if not (np.isfinite(found.inv_freq).all() and math.isfinite(scaling)):
+        raise ValueError("rope_parameters give frequencies that are not finite")
+    return found
 
 
 def _default(parameters: _Parameters, shape: _Shape) -> tuple[_Doubles, float]:

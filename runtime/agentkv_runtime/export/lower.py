@@ -23,6 +23,8 @@ from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.rotary import own_rotary
 from agentkv_runtime.export.target import choose_target
 from agentkv_runtime.export.weight_sizes import note_sizes
+from agentkv_runtime.folder.manifest import DType, FeatureInfo, Quantization
+from agentkv_runtime.folder.metadata import MAX_HEAD_DIM, Kept, KvCacheMetadata, LayerShape
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.check import check_in_chunks, check_layers, reference_logits, short_windows
 from agentkv_runtime.hf.convolution import conv_shape, short_conv
@@ -35,8 +37,6 @@ from agentkv_runtime.hf.positions import long_factors, position_limit, trained_p
 from agentkv_runtime.hf.prepare import prepare
 from agentkv_runtime.hf.selective_scan import scan_shape, selective_scan
 from agentkv_runtime.hf.wrapper import CachedForward
-from agentkv_runtime.manifest import DType, FeatureInfo, Quantization
-from agentkv_runtime.metadata import MAX_HEAD_DIM, Kept, KvCacheMetadata, LayerShape
 
 __all__ = ["LoweredModel", "lower_model"]
 

@@ -12,8 +12,8 @@ from agentkv_runtime.export.program import LoweredProgram, lower_methods
 from agentkv_runtime.export.progress import Progress
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import choose_target
-from agentkv_runtime.manifest import Quantization
-from agentkv_runtime.metadata import KvCacheMetadata
+from agentkv_runtime.folder.manifest import Quantization
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 
 __all__ = ["lower_draft_head"]
 

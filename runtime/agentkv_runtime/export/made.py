@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from agentkv_runtime.manifest import FeatureInfo, WeightRecipe
-from agentkv_runtime.metadata import KvCacheMetadata
+from agentkv_runtime.folder.manifest import FeatureInfo, WeightRecipe
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 
 __all__ = ["EMBEDDING_TITLE", "Made", "WeightFacts"]
 

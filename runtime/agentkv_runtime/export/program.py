@@ -21,9 +21,9 @@ from agentkv_runtime.export.delegates import count_calls, refuse_lone_numbers, r
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.target import Lowering
 from agentkv_runtime.export.views import simplify_views
+from agentkv_runtime.folder.metadata import KvCacheMetadata, write_kv_cache_metadata
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.deferred import is_deferred, is_taken, taken
-from agentkv_runtime.metadata import KvCacheMetadata, write_kv_cache_metadata
 
 __all__ = ["LoweredProgram", "lower_methods"]
 

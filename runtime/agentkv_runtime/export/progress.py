@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["DIRECT", "MEASURED", "QUANTIZED", "TRACED", "Done", "Progress", "Stage", "model_size", "reached", "sharing"]
 

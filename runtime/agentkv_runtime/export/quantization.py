@@ -10,7 +10,7 @@ from torch import nn
 
 from agentkv_runtime.errors import QuantizationError
 from agentkv_runtime.export.made import EMBEDDING_TITLE
-from agentkv_runtime.manifest import Quantization, Scales
+from agentkv_runtime.folder.manifest import Quantization, Scales
 
 if TYPE_CHECKING:
     from agentkv_runtime.export.blocks.importance import Importance

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.manifest import DType, Quantization
+from agentkv_runtime.folder.manifest import DType, Quantization
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner

@@ -16,8 +16,8 @@ from agentkv_runtime.export.made import Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
 from agentkv_runtime.export.quiet import quiet_libraries
 from agentkv_runtime.export.waiting import wait_asleep
-from agentkv_runtime.folder import MODEL_NAME
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.folder.model_folder import MODEL_NAME
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from agentkv_runtime.export.first_run import Rows

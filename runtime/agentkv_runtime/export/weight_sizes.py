@@ -10,9 +10,9 @@ from torch import nn
 
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.quantization import EMBEDDING, Recipe
+from agentkv_runtime.folder.manifest import DType
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
 from agentkv_runtime.hf.own_experts import expert_parameters, is_experts
-from agentkv_runtime.manifest import DType
 
 __all__ = ["note_sizes"]
 

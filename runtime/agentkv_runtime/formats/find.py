@@ -17,7 +17,7 @@ from agentkv_runtime.formats.probe import CALLS, Call, definitions, reply_header
 from agentkv_runtime.formats.template import ResponseTemplate, load_template
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["TEMPLATE", "find_format", "format_name"]
 

@@ -17,6 +17,10 @@ NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "action")
 ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "params", "tool_input", "action_input", "kwargs")
 LIST_KEYS = ("tool_calls", "calls", "function_calls")
 _APART = re.compile(r"[\W_]+")
+# Keywords of JSON schemas, which small models copy from a definition beside the arguments.
+_SCHEMA_KEYWORDS = frozenset(
+    {"$schema", "additionalProperties", "description", "properties", "required", "title", "type"}
+)
 
 
 class KnownTools:
@@ -48,11 +52,19 @@ class KnownTools:
         if known is None or not isinstance(arguments, Mapping):
             return None
         try:
-            made = cast_arguments(arguments, self._schemas[known])
+            made = cast_arguments(self._without_keywords(known, arguments), self._schemas[known])
             check_value(made)
         except (ValueError, RecursionError):
             return None
         return ParsedCall(known, made, raw, None, dress)
+
+    def _without_keywords(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments but for keywords of schemas that are no parameters of the tool."""
+        properties = self._parameters[name].get("properties")
+        if not isinstance(properties, Mapping) or not properties:
+            return arguments
+        copied = _SCHEMA_KEYWORDS - properties.keys()
+        return {key: value for key, value in arguments.items() if key not in copied}
 
     def calls(self, value: object, raw: str, dress: str) -> list[ParsedCall]:
         """Calls in a JSON value of any usual shape; empty if any part of it is no call."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentkv_runtime.errors import TokenizerError
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["CALLS", "Call", "definitions", "reply_headers", "reply_with_calls"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from agentkv_runtime.added_tokens import AddedTokens
-from agentkv_runtime.chat_templates import DEFAULT, write_templates
-from agentkv_runtime.ends_of_turn import usual_ends
 from agentkv_runtime.errors import ExportError, GGUFError, TokenizerError
 from agentkv_runtime.gguf.architectures import Description, describe
 from agentkv_runtime.gguf.file import open_file
 from agentkv_runtime.gguf.tokenizer import write_tokenizer
+from agentkv_runtime.text.added_tokens import AddedTokens
+from agentkv_runtime.text.chat_templates import DEFAULT, write_templates
+from agentkv_runtime.text.ends_of_turn import usual_ends
 
 __all__ = ["write_description"]
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from agentkv_runtime.errors import UnsupportedModelError
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 from agentkv_runtime.hf.blame import blame
 from agentkv_runtime.hf.convolution import conv_shape, sum_of_taps
 from agentkv_runtime.hf.latent import is_start
@@ -17,7 +18,6 @@ from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.scoring import Scoring
 from agentkv_runtime.hf.selective_scan import ScanInputs, scan_shape
 from agentkv_runtime.hf.wrapper import CachedForward
-from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["check_in_chunks", "check_layers", "reference_logits", "short_windows"]
 

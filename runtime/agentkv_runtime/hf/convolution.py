@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import torch
 
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 from agentkv_runtime.hf.op import active
-from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["as_heads", "conv_shape", "short_conv", "sum_of_taps"]
 

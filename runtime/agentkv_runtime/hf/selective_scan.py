@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
+from agentkv_runtime.folder.metadata import Kept, LayerShape
 from agentkv_runtime.hf.op import active
-from agentkv_runtime.metadata import Kept, LayerShape
 
 __all__ = ["ScanInputs", "scan_shape", "selective_scan"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["check_index", "weight_files"]
 
@@ -37,11 +38,17 @@ def _indexed(index: Path, pattern: str) -> list[str]:
     places = read_object(index, ExportError).get("weight_map")
     names = list(places.values()) if isinstance(places, dict) else []
     for name in names:
-        if not isinstance(name, str) or "/" in name or not fnmatchcase(name, pattern):
+        if not isinstance(name, str) or {"/", "\0"} & set(name) or not fnmatchcase(name, pattern):
             raise ExportError(
                 f"{index}: names {printable(repr(name)[:80])}, which is no {pattern} in its folder. Download the whole "
                 "model"
             )
     if not names:
         raise ExportError(f"{index}: names no files. Download the whole model")
+    missing = [name for name in sorted(set(names)) if not os.path.lexists(index.parent / name)]
+    if missing:
+        raise ExportError(
+            f"{index}: names {len(missing)} files that are not there, as {printable(missing[0][:80])}. Download the "
+            "whole model"
+        )
     return sorted(set(names))

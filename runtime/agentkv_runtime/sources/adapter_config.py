@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.small_files import read_object
 
 __all__ = ["INSTEAD", "read_adapter_config"]
 

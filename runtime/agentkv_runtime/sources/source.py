@@ -10,8 +10,8 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.small_files import read_object
-from agentkv_runtime.staging import staged
+from agentkv_runtime.folder.small_files import read_object
+from agentkv_runtime.folder.staging import staged
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

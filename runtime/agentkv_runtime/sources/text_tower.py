@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from agentkv_runtime.chat_templates import TEMPLATE_FILES
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.hf.blame import first_line
 from agentkv_runtime.hf.load import read_config
 from agentkv_runtime.hf.weights import FolderWeights
 from agentkv_runtime.sources.placing import place_weights
+from agentkv_runtime.text.chat_templates import TEMPLATE_FILES
 
 __all__ = ["TowerWeights", "load_text_tower", "write_tower_description"]
 

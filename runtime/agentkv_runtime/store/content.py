@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentkv_runtime.errors import ExportError
-from agentkv_runtime.fresh_file import put_in_place
+from agentkv_runtime.folder.fresh_file import put_in_place
+from agentkv_runtime.folder.small_files import open_regular
 from agentkv_runtime.gguf.parts import part_paths
-from agentkv_runtime.small_files import open_regular
 from agentkv_runtime.store.home import home
 
 __all__ = ["content_digest", "file_digest"]

@@ -18,12 +18,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentkv_runtime.errors import ModelFolderError, StoreError
-from agentkv_runtime.folder import read_model_folder
-from agentkv_runtime.fresh_file import put_in_place
-from agentkv_runtime.manifest import DType, Quantization
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import read_text
-from agentkv_runtime.staging import PREFIX
+from agentkv_runtime.folder.fresh_file import put_in_place
+from agentkv_runtime.folder.manifest import DType, Quantization, WeightRecipe
+from agentkv_runtime.folder.model_folder import read_model_folder
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import read_text
+from agentkv_runtime.folder.staging import PREFIX
 from agentkv_runtime.store.home import home, locked
 
 __all__ = [
@@ -51,10 +51,12 @@ class Options(BaseModel):
     quant: Quantization
     dtype: DType
     max_context: int | None = None
+    recipe: WeightRecipe | None = None
 
     def __str__(self) -> str:
         context = f", {self.max_context} positions" if self.max_context else ""
-        return f"{self.backend}, {self.quant}, {self.dtype}{context}"
+        recipe = f", {self.recipe} recipe" if self.recipe else ""
+        return f"{self.backend}, {self.quant}, {self.dtype}{recipe}{context}"
 
 
 class Entry(BaseModel):

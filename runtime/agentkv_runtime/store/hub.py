@@ -13,7 +13,7 @@ from typing import Any
 from agentkv_runtime.errors import PullError
 from agentkv_runtime.gguf.parts import parts_pattern
 from agentkv_runtime.store.content import file_digest
-from agentkv_runtime.tokenizer import TOKENIZER_FILES
+from agentkv_runtime.text.tokenizer import TOKENIZER_FILES
 
 __all__ = ["Name", "Snapshot", "download", "download_words", "parse_name"]
 

@@ -12,16 +12,17 @@ from pathlib import Path
 from agentkv_runtime.backends import PROGRAM_BACKENDS
 from agentkv_runtime.errors import ExportError
 from agentkv_runtime.export.checks import check_source, disk_errors
+from agentkv_runtime.export.choices import check_recipe
 from agentkv_runtime.export.progress import Done, Progress
 from agentkv_runtime.export.target import choose_target, usual_quantization
-from agentkv_runtime.folder import MODEL_NAME
-from agentkv_runtime.manifest import FORMAT_VERSION, DType, Quantization
+from agentkv_runtime.folder.manifest import FORMAT_VERSION, DType, Quantization, WeightRecipe
+from agentkv_runtime.folder.model_folder import MODEL_NAME
+from agentkv_runtime.folder.staging import install, staged
+from agentkv_runtime.folder.verified import remember_fingerprint
 from agentkv_runtime.notes import shown_by
-from agentkv_runtime.staging import install, staged
 from agentkv_runtime.store.content import content_digest
 from agentkv_runtime.store.entries import Entry, Options, clear, entry_at, models_folder
 from agentkv_runtime.store.home import locked
-from agentkv_runtime.verified import remember_fingerprint
 
 __all__ = ["export_once", "find_export", "options_for"]
 
@@ -32,15 +33,17 @@ def options_for(
     dtype: DType | None = None,
     max_context: int | None = None,
     own_bits: bool = False,
+    recipe: WeightRecipe | None = None,
 ) -> Options:
     """Completes options with a backend's defaults; `own_bits` says whether the source is a GGUF file without adapter.
 
-    Raises ExportError for a combination that a backend does not offer.
+    Raises ExportError for a combination that a backend does not offer, and for a recipe that does not apply.
     """
     usual = PROGRAM_BACKENDS[backend].usual[1] if backend in PROGRAM_BACKENDS else "fp32"
     chosen = quant or usual_quantization(backend, own_bits)
-    options = Options(backend=backend, quant=chosen, dtype=dtype or usual, max_context=max_context)
+    options = Options(backend=backend, quant=chosen, dtype=dtype or usual, max_context=max_context, recipe=recipe)
     choose_target(options.backend, options.quant, options.dtype)
+    check_recipe(recipe, options.quant)
     return options
 
 
@@ -116,6 +119,7 @@ def _made(
             quant=options.quant,
             dtype=options.dtype,
             max_context=options.max_context,
+            recipe=options.recipe,
             adapter=adapter,
             name=title,
             progress=progress,

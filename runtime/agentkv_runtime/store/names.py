@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentkv_runtime.errors import PullError
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.store.catalogue import catalogue, listed, nearest
 from agentkv_runtime.store.found.hub_cache import HubCache, cached_file
 from agentkv_runtime.store.found.model import Found

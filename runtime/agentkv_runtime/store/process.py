@@ -16,7 +16,7 @@ from types import FrameType
 from typing import IO
 
 from agentkv_runtime.errors import ExportError, StoreError
-from agentkv_runtime.printable import path_text
+from agentkv_runtime.folder.printable import path_text
 from agentkv_runtime.store.entries import Options
 from agentkv_runtime.store.making import export_once
 

@@ -68,7 +68,8 @@ def _check_torch(name: Name, options: Options, adapter: Path | None, received: R
     try:
         check_torch()
     except ExportError as error:
-        if name.file or adapter or options.backend != "cpu" or options.quant not in OWN_BLOCKS:
+        asks = name.file or adapter or options.backend != "cpu" or options.recipe == "measured"
+        if asks or options.quant not in OWN_BLOCKS:
             raise
         try:
             plain_config(download_words(name, received).path)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import xxhash
 
+from agentkv_runtime.folder.metadata import KvCacheMetadata
 from agentkv_runtime.hf.attention import feeding
 from agentkv_runtime.hf.check import check_in_chunks, reference_logits, short_windows
 from agentkv_runtime.hf.deferred import load_all
@@ -18,7 +19,6 @@ from agentkv_runtime.hf.op import active_cache
 from agentkv_runtime.hf.own_positions import position_offset
 from agentkv_runtime.hf.positions import position_limit, trained_positions
 from agentkv_runtime.hf.prepare import prepare
-from agentkv_runtime.metadata import KvCacheMetadata
 from agentkv_runtime.torch_backend.cache import TorchCache
 
 __all__ = ["TorchModel"]

@@ -63,6 +63,12 @@ CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
     ('{"name": "functions.get_weather", "arguments": {"city": "Oslo"}}', [OSLO], "", "json"),
     ('{"name": "math_add", "arguments": {"a": "1", "b": 2}}', [("math.add", {"a": 1, "b": 2})], "", "json"),
     ('{"name": "now"}', [("now", {})], "", "json"),
+    (  # keywords of the tool's schema, copied
+        '{"name": "get_weather", "arguments": {"city": "Oslo", "required": ["city"], "additionalProperties": false}}',
+        [OSLO],
+        "",
+        "json",
+    ),
     (f"{CALL}\n</tool_call>", [OSLO], "", "json"),
     (f"<tools>\n{CALL}\n</tools>", [OSLO], "", "json"),
     (f"<function_call>{CALL}</function_call>", [OSLO], "", "json"),

@@ -11,7 +11,7 @@ from agentkv_runtime.errors import FormatError
 from agentkv_runtime.formats import FAMILIES, Family, Format, find_format
 from agentkv_runtime.formats.families.hermes import HERMES
 from agentkv_runtime.formats.families.plain import PLAIN
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 import agentkv as kv
 

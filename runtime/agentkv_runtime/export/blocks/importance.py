@@ -16,10 +16,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentkv_runtime.export.experts import ExpertLinear
 from agentkv_runtime.export.linears import is_plain_linear
 from agentkv_runtime.export.quantization import EMBEDDING, QuantizationError
+from agentkv_runtime.folder.small_files import read_text
 from agentkv_runtime.notes import note
 from agentkv_runtime.quality import default_text
-from agentkv_runtime.small_files import read_text
-from agentkv_runtime.tokenizer import Tokenizer
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["Importance", "calibration_text", "calibration_windows", "measure_importance", "windows_of"]
 

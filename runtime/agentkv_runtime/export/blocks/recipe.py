@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -45,12 +46,23 @@ BITS: dict[str, Bits] = {
 """Budgets by `--quant`. That of q4 is at most llama.cpp's Q4_K_M, which spends more where 256 does not divide rows."""
 
 
+class Matrix(Protocol):
+    """Numbers of a weight `[O, I]`: an array, or an object that reads rows on demand."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`(O, I)`."""
+
+    def __getitem__(self, rows: slice, /) -> Numbers:
+        """Reads a slice of rows."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A weight whose kind is to be chosen."""
 
     shape: tuple[int, int]
-    numbers: Callable[[], Numbers]
+    numbers: Callable[[], Matrix]
     """Loads the numbers, `[O, I]`."""
     is_head: bool
     """Whether the weight makes the logits."""
@@ -105,13 +117,13 @@ def budget_of(shapes: Mapping[str, tuple[int, int]], heads: Iterable[str], quant
     return int(total)
 
 
-def choices_of(numbers: Numbers, inputs: Floats | None = None, outputs: Floats | None = None) -> list[Choice]:
+def choices_of(numbers: Matrix, inputs: Floats | None = None, outputs: Floats | None = None) -> list[Choice]:
     """Size and loss of each kind that fits a weight `[O, I]`, estimated by quantising evenly spaced rows.
 
     `inputs` `[I]` and `outputs` `[O]` are those of `Importance`; without them every error counts the same.
     """
     height, width = numbers.shape
-    stride = -(-numbers.size // _SAMPLE)
+    stride = -(-height * width // _SAMPLE)
     rows = np.ascontiguousarray(numbers[::stride])
     floats = _floats(rows)
     squares = np.ones(width, np.float32) if inputs is None else inputs
@@ -148,7 +160,7 @@ def choose_kinds(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[s
     return {name: choice.kind for name, choice in chosen.items()}
 
 
-def _fits(name: str, numbers: Numbers) -> bool:
+def _fits(name: str, numbers: Matrix) -> bool:
     """Whether blocks divide the rows and their scales reach the numbers. Raises QuantizationError for NaN or inf."""
     largest = _largest(numbers)
     if not np.isfinite(largest):
@@ -156,13 +168,19 @@ def _fits(name: str, numbers: Numbers) -> bool:
     return not numbers.shape[1] % _NARROWEST and (not largest or _LEAST <= largest <= _MOST)
 
 
-def _largest(numbers: Numbers) -> float:
-    """Largest magnitude, compared as integers: without the sign, bits of floats are in the order of their values."""
+def _largest(numbers: Matrix) -> float:
+    """Largest magnitude; NaN if any number is."""
+    height, width = numbers.shape
+    step = max(1, _TOGETHER // width)
+    return float(np.max([_magnitude(numbers[at : at + step]) for at in range(0, height, step)]))
+
+
+def _magnitude(numbers: Numbers) -> np.float32:
+    """Largest magnitude of some rows, compared as integers: without the sign, bits of floats have the same order."""
     bits = numbers.view(f"uint{8 * numbers.itemsize}")
     unsigned = np.array((1 << (8 * numbers.itemsize - 1)) - 1, bits.dtype)
-    step = max(1, _TOGETHER // numbers.shape[1])
-    most = max((bits[at : at + step] & unsigned).max() for at in range(0, len(bits), step))
-    return float(_floats(np.array([most]).view(numbers.dtype))[0])
+    most: np.float32 = _floats(np.array([(bits & unsigned).max()]).view(numbers.dtype))[0]
+    return most
 
 
 def _floats(numbers: Numbers) -> Floats:

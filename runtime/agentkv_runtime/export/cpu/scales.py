@@ -10,7 +10,7 @@ import torch
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine
 
 from agentkv_runtime.export.threads import one_thread
-from agentkv_runtime.manifest import Scales
+from agentkv_runtime.folder.manifest import Scales
 
 __all__ = ["Quantized", "quantized_weight"]
 

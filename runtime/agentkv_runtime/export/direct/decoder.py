@@ -19,13 +19,13 @@ from agentkv_runtime.export.cpu.blob import Program, View
 from agentkv_runtime.export.direct.region import Attention, Layer, Region, columns, heads
 from agentkv_runtime.export.frequencies import Frequencies, rotary_frequencies
 from agentkv_runtime.export.gates import Gate
+from agentkv_runtime.folder.metadata import KvCacheMetadata, LayerShape
 from agentkv_runtime.gguf.weights import RowBlocks
-from agentkv_runtime.metadata import KvCacheMetadata, LayerShape
 
 __all__ = ["EMBEDDING", "FAMILIES", "HEAD", "Decoder", "Family", "Weights"]
 
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
-_GATED = ["gate", "up"]
+_GATED, _TOGETHER = ["gate", "up"], ["gate_up"]
 _ALL, _NONE = "all layers", "no layer"  # that frequencies are of
 _GATES = {"silu": Gate.SILU, "gelu_pytorch_tanh": Gate.TANH_GELU}
 
@@ -59,7 +59,7 @@ class Family:
     all_at_once: bool = False
     """Whether queries, keys and values are all computed before the first is normalised."""
     fused: bool = False
-    """Whether one layer computes queries, keys and values, and one gate and up."""
+    """Whether one layer computes queries, keys and values, and one gate and up unless the weights are separate."""
     gate: Gate = Gate.SILU
     """Gate of feed-forward layers, if the config names none."""
     scaled_embedding: bool = False
@@ -91,7 +91,10 @@ class Decoder:
     """A decoder-only transformer of one family, with weights in blocks."""
 
     def __init__(self, config: Mapping[str, Any], weights: Weights, long: bool = False) -> None:
-        """With `long`, long-rope models use their long factors. Raises UnsupportedModelError for other models."""
+        """With `long`, long-rope models use their long factors.
+
+        Raises UnsupportedModelError for models of no family, ValueError for invalid settings.
+        """
         self.config, self._weights = config, weights
         family = FAMILIES.get(config["model_type"])
         if family is None:
@@ -199,10 +202,10 @@ class Decoder:
         return found[0], found[1], found[2]
 
     def _feed_forward(self, region: Region, name: str, rows: View) -> View:
-        if self._family.fused:
+        if self._gated_names == _TOGETHER:
             layers = _halves(self._linear(f"{name}.gate_up_proj"))
         else:
-            layers = [self._linear(f"{name}.{each}_proj") for each in _GATED]
+            layers = [self._linear(f"{name}.{each}_proj") for each in self._gated_names]
         gate, up = (part() for part in region.linears(rows, layers))
         assert self._gate is not None
         return region.linear(region.gated(gate, up, self._gate), self._linear(f"{name}.down_proj"))
@@ -229,8 +232,11 @@ class Decoder:
         return [f"self_attn.{each}_proj" for each in (*parts, "o")]
 
     def _mlp_names(self) -> list[str]:
-        parts = ["gate_up"] if self._family.fused else _GATED
-        return [f"mlp.{each}_proj" for each in (*parts, "down")]
+        return [f"mlp.{each}_proj" for each in (*self._gated_names, "down")]
+
+    @cached_property
+    def _gated_names(self) -> list[str]:
+        return _TOGETHER if f"model.layers.0.mlp.{_TOGETHER[0]}_proj.weight" in self._weights.names() else _GATED
 
     @cached_property
     def _gate(self) -> Gate | None:

@@ -16,10 +16,10 @@ from agentkv_runtime.export.blocks.recipe import Candidate, plan_kinds
 from agentkv_runtime.export.blocks.rows import TYPE_IDS, Floats, quantize_rows
 from agentkv_runtime.export.direct.decoder import EMBEDDING, FAMILIES, HEAD, Family
 from agentkv_runtime.export.made import EMBEDDING_TITLE
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.gguf.weights import RowBlocks
 from agentkv_runtime.hf.plain_config import PlainConfig
 from agentkv_runtime.hf.tensors import DTYPES, Tensor, open_tensors
-from agentkv_runtime.printable import printable
 
 __all__ = ["QuantizedWeights"]
 
@@ -52,9 +52,10 @@ class QuantizedWeights:
         Raises UnsupportedModelError for weights that differ from the family's, and ExportError for files that are
         damaged, lack weights, or do not fit the config.
         """
-        self._quant = quant
-        self._shapes = _shapes(config, FAMILIES[config["model_type"]])
-        self._tensors = _checked(folder, config, self._shapes)
+        self._folder, self._quant = folder, quant
+        stored = _shapes(config, FAMILIES[config["model_type"]])
+        self._tensors = _halved(stored, _checked(folder, config, stored))
+        self._shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._losses: dict[str, _Loss] = {}
 
     def names(self) -> Collection[str]:
@@ -87,11 +88,16 @@ class QuantizedWeights:
             if len(shape) != 2:
                 continue
             layer = _layer(name)
-            counted = HEAD if layer == head else layer
             candidates[layer] = Candidate(
-                (shape[0], shape[1]), self._tensors[name].numbers, layer == head, usual_cost(counted, shape[0])
+                shape=(shape[0], shape[1]),
+                numbers=partial(self._tensors.__getitem__, name),
+                is_head=layer == head,
+                counts=usual_cost(HEAD if layer == head else layer, shape[0]),
             )
-        return plan_kinds(candidates, self._quant)
+        try:
+            return plan_kinds(candidates, self._quant)
+        except QuantizationError as error:
+            raise QuantizationError(f"{self._folder}: {error}") from error
 
 
 @dataclass
@@ -117,7 +123,7 @@ class _Rows:
 
     def __getitem__(self, part: slice) -> npt.NDArray[np.uint8]:
         try:
-            made = quantize_rows(self.tensor.numbers()[part], self.kind)
+            made = quantize_rows(self.tensor[part], self.kind)
         except QuantizationError as error:
             raise QuantizationError(f"{self.tensor.path}: {printable(self.tensor.name)}: {error}") from error
         self.loss.lost += made.lost
@@ -197,8 +203,25 @@ def _checked(folder: Path, config: PlainConfig, shapes: Shapes) -> Mapping[str, 
                 "model"
             )
         if tensor.dtype not in DTYPES:
-            raise UnsupportedModelError(f"{name} is stored as {printable(tensor.dtype[:20])}, which is quantised")
+            raise UnsupportedModelError(f"{name} is stored as {tensor.dtype}, which is not read without torch")
     return tensors
+
+
+def _halved(shapes: Shapes, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors in the order of `shapes`, with fused gate and up split into two.
+
+    Their kinds are chosen separately, as when torch traces the model.
+    """
+    found: dict[str, Tensor] = {}
+    for name in shapes:
+        tensor = stored[name]
+        if not name.endswith("mlp.gate_up_proj.weight"):
+            found[name] = tensor
+            continue
+        for i, layer in enumerate(_GATED):
+            half = name.replace("mlp.gate_up_proj", layer)
+            found[half] = tensor.part(half, i * tensor.shape[0] // 2, tensor.shape[0] // 2)
+    return found
 
 
 def _check_tied(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -206,8 +229,8 @@ def _check_tied(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     embedding, head = tensors[f"{EMBEDDING}.weight"], tensors[f"{HEAD}.weight"]
     if embedding.shape == head.shape and embedding.dtype == head.dtype:
         step = max(1, _COMPARED // max(1, embedding.shape[-1]))
-        one, other = embedding.numbers(), head.numbers()
-        if all(np.array_equal(one[at : at + step], other[at : at + step]) for at in range(0, len(one), step)):
+        parts = [slice(at, at + step) for at in range(0, embedding.shape[0], step)]
+        if all(np.array_equal(embedding[part], head[part]) for part in parts):
             return
     raise ExportError(
         f"{folder}: its config says that the head is the embedding (tie_word_embeddings), and its files have another "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from agentkv_runtime._core import InvalidTensor
 from agentkv_runtime.errors import ExportError, UnsupportedModelError
@@ -17,7 +19,7 @@ from agentkv_runtime.export.direct.hf_folder import QuantizedWeights
 from agentkv_runtime.export.direct.writing import write_program
 from agentkv_runtime.export.made import EMBEDDING_TITLE, Made, WeightFacts
 from agentkv_runtime.export.progress import Progress, Stage, reached
-from agentkv_runtime.folder import MODEL_NAME
+from agentkv_runtime.folder.model_folder import MODEL_NAME
 from agentkv_runtime.hf.plain_config import plain_config
 from agentkv_runtime.hf.positions import long_factors, position_limit, trained_positions
 
@@ -41,9 +43,17 @@ def find_decoder(source: Source, options: Options) -> tuple[Decoder | None, str]
         else:
             config = plain_config(source.described)
             weights = QuantizedWeights(source.weights, config, options.quant)
-        return Decoder(config, weights, long_factors(SimpleNamespace(**config), options.max_context)), ""
+        return _decoder(source, config, weights, options), ""
     except UnsupportedModelError as error:
         return None, f"{error}, so it is traced with torch"
+
+
+def _decoder(source: Source, config: Mapping[str, Any], weights: Weights, options: Options) -> Decoder:
+    long = long_factors(SimpleNamespace(**config), options.max_context)
+    try:
+        return Decoder(config, weights, long)
+    except ValueError as error:  # of settings that mean nothing
+        raise ExportError(f"{source.weights}: {error}. Download the whole model") from error
 
 
 def _asks_for_torch(source: Source, options: Options) -> str | None:
@@ -81,7 +91,7 @@ def write_directly(decoder: Decoder, source: Source, folder: Path, options: Opti
             lambda share: reached(Stage.LAYING_OUT, share),
         )
     except InvalidTensor as error:
-        raise ExportError(f"{source.weights}: {error}") from error
+        raise ExportError(f"{source.weights}: {error}: its file is broken. Download it again") from error
     facts.errors.update(decoder.errors())
     return Made(
         metadata=decoder.metadata,

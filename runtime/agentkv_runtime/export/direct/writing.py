@@ -25,8 +25,8 @@ from agentkv_runtime.export.cpu.blob_weights import Blocks
 from agentkv_runtime.export.direct import pte
 from agentkv_runtime.export.direct.decoder import Decoder
 from agentkv_runtime.export.direct.pte import Delegate, Kernel, Planned, ScalarType, Segment, Tensor
+from agentkv_runtime.folder.metadata import write_kv_cache_metadata
 from agentkv_runtime.gguf.weights import RowBlocks
-from agentkv_runtime.metadata import write_kv_cache_metadata
 
 __all__ = ["write_program"]
 

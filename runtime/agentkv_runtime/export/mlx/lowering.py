@@ -11,8 +11,8 @@ from agentkv_runtime.export.mlx.partition import WholeProgramPartitioner
 from agentkv_runtime.export.mlx.prepare import prepare
 from agentkv_runtime.export.quantization import Recipe
 from agentkv_runtime.export.target import Lowering, Passes
+from agentkv_runtime.folder.manifest import DType
 from agentkv_runtime.hf.deferred import load_all
-from agentkv_runtime.manifest import DType
 
 __all__ = ["LOWERING"]
 

@@ -13,8 +13,8 @@ from agentkv_runtime.export.experts import own_expert_layers
 from agentkv_runtime.export.mlx.quantize import quantize_affine
 from agentkv_runtime.export.norms import RmsNorm, replace_norms
 from agentkv_runtime.export.quantization import Recipe
+from agentkv_runtime.folder.manifest import DType
 from agentkv_runtime.hf.dtypes import TORCH_DTYPES
-from agentkv_runtime.manifest import DType
 
 __all__ = ["LayerNorm", "prepare"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from agentkv_runtime.errors import GGUFError, UnsupportedModelError
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.gguf.architectures.architecture import Description
 from agentkv_runtime.gguf.architectures.dense import DENSE
 from agentkv_runtime.gguf.architectures.mixtures import MIXTURES
 from agentkv_runtime.gguf.architectures.older import OLDER
 from agentkv_runtime.gguf.file import GGUFFile
 from agentkv_runtime.gguf.keys import Keys
-from agentkv_runtime.printable import printable
 
 __all__ = ["ARCHITECTURES", "Description", "describe"]
 

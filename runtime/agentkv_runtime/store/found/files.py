@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agentkv_runtime.errors import StoreError
+from agentkv_runtime.folder.small_files import open_regular
 from agentkv_runtime.gguf.parts import part_paths
-from agentkv_runtime.small_files import open_regular
 from agentkv_runtime.store.found.model import Found, Unusable
 
 __all__ = ["folder_of", "gguf_models", "home_folder", "listed_folder", "measured"]

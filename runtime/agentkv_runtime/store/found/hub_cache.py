@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from agentkv_runtime.errors import StoreError
-from agentkv_runtime.small_files import read_object, read_text
+from agentkv_runtime.folder.small_files import read_object, read_text
 from agentkv_runtime.store.found.files import folder_of, gguf_models, listed_folder
 from agentkv_runtime.store.found.model import Found, Unusable
 from agentkv_runtime.store.hub import Name

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import StoreError
-from agentkv_runtime.small_files import read_object
+from agentkv_runtime.folder.small_files import read_object
 from agentkv_runtime.store.found.files import folder_of, listed_folder, measured
 from agentkv_runtime.store.found.model import Found, Unusable
 

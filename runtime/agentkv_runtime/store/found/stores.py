@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from agentkv_runtime.errors import StoreError
-from agentkv_runtime.printable import printable
+from agentkv_runtime.folder.printable import printable
 from agentkv_runtime.store.found.hub_cache import HubCache
 from agentkv_runtime.store.found.llama_cpp import LlamaCpp
 from agentkv_runtime.store.found.lm_studio import LMStudio

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentkv_runtime.errors import TokenizerError
 
 if TYPE_CHECKING:
-    from agentkv_runtime.tokenizer import Tokenizer
+    from agentkv_runtime.text.tokenizer import Tokenizer
 
 __all__ = ["usual_ends", "written_end"]
 

@@ -11,10 +11,10 @@ from typing import Any
 import jinja2
 from jinja2 import meta, nodes
 
-from agentkv_runtime.added_tokens import AddedTokens, ControlledText
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.provenance import STAND_INS, Masked, masked_kind
-from agentkv_runtime.sandbox import MOST_CHARACTERS, Sandbox, time_limit
+from agentkv_runtime.text.added_tokens import AddedTokens, ControlledText
+from agentkv_runtime.text.provenance import STAND_INS, Masked, masked_kind
+from agentkv_runtime.text.sandbox import MOST_CHARACTERS, Sandbox, time_limit
 
 __all__ = ["REASONING_NAMES", "ChatTemplate"]
 

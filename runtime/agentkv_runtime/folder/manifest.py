@@ -8,9 +8,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.metadata import LayerShape
-from agentkv_runtime.printable import printable
-from agentkv_runtime.small_files import read_text
+from agentkv_runtime.folder.metadata import LayerShape
+from agentkv_runtime.folder.printable import printable
+from agentkv_runtime.folder.small_files import read_text
 
 __all__ = [
     "FORMAT_VERSION",

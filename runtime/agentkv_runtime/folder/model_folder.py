@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentkv_runtime.errors import ModelFolderError, TokenizerError
-from agentkv_runtime.manifest import MANIFEST_NAME, Manifest, read_manifest
-from agentkv_runtime.small_files import open_regular, read_object
-from agentkv_runtime.tokenizer import Tokenizer
-from agentkv_runtime.verified import remembered_fingerprint
+from agentkv_runtime.folder.manifest import MANIFEST_NAME, Manifest, read_manifest
+from agentkv_runtime.folder.small_files import open_regular, read_object
+from agentkv_runtime.folder.verified import remembered_fingerprint
+from agentkv_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as LibraryTokenizer

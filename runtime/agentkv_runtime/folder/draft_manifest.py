@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentkv_runtime.errors import ModelFolderError
-from agentkv_runtime.manifest import Bytes, Fingerprint, Positive, Quantization, parse_manifest, write_manifest
+from agentkv_runtime.folder.manifest import Bytes, Fingerprint, Positive, Quantization, parse_manifest, write_manifest
 
 __all__ = [
     "DRAFT_FORMAT_VERSION",

@@ -11,13 +11,13 @@ from typing import Any
 
 from tokenizers import Tokenizer as _Tokenizer
 
-from agentkv_runtime.added_tokens import AddedTokens, ControlledText
-from agentkv_runtime.chat import ChatTemplate
-from agentkv_runtime.chat_templates import DEFAULT, TEMPLATE_FILES, TOOL_USE, read_templates
-from agentkv_runtime.ends_of_turn import written_end
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.small_files import read_bytes, read_object
-from agentkv_runtime.token_bytes import MOST_IDS, TokenBytes, checked_size
+from agentkv_runtime.folder.small_files import read_bytes, read_object
+from agentkv_runtime.text.added_tokens import AddedTokens, ControlledText
+from agentkv_runtime.text.chat import ChatTemplate
+from agentkv_runtime.text.chat_templates import DEFAULT, TEMPLATE_FILES, TOOL_USE, read_templates
+from agentkv_runtime.text.ends_of_turn import written_end
+from agentkv_runtime.text.token_bytes import MOST_IDS, TokenBytes, checked_size
 
 __all__ = ["TOKENIZER_FILES", "Tokenizer"]
 
@@ -281,4 +281,4 @@ def _read_library(path: Path) -> _Tokenizer:
     try:
         return _Tokenizer.from_buffer(data)
     except Exception as error:
-        raise TokenizerError(f"{file}: not a tokenizer: {error}") from error
+        raise TokenizerError(f"{file}: not a tokenizer: {error}. Download it again") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -25,7 +26,7 @@ def open_regular(path: Path, raises: type[Exception]) -> Iterator[BufferedReader
     is no regular file: reading a pipe would wait, and reading a device might never end.
     """
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with _opened(path) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise raises(f"{path}: cannot be read: not a regular file")
             yield file
@@ -48,7 +49,10 @@ def read_text(path: Path, raises: type[Exception]) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise raises(f"{path}: cannot be read: not UTF-8 text ({error.reason} at byte {error.start})") from error
+        raise raises(
+            f"{path}: cannot be read: not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8, or copy "
+            "it again"
+        ) from error
 
 
 def read_object(path: Path, raises: type[Exception]) -> dict[str, Any]:
@@ -59,10 +63,17 @@ def read_object(path: Path, raises: type[Exception]) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise raises(f"{path}: cannot be read: {error}") from error
+        raise raises(f"{path}: cannot be read: {error}. Copy the folder again") from error
     if not isinstance(value, dict):
-        raise raises(f"{path}: not a JSON object")
+        raise raises(f"{path}: not a JSON object. Copy the folder again")
     return value
+
+
+def _opened(path: Path) -> BufferedReader:
+    try:
+        return open(path, "rb", opener=_without_waiting)
+    except ValueError as error:  # a name that no file can have
+        raise OSError(errno.EINVAL, str(error)) from error
 
 
 def _without_waiting(path: str, flags: int) -> int:

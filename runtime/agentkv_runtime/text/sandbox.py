@@ -22,7 +22,7 @@ from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 from jinja2.utils import pass_environment
 
 from agentkv_runtime.errors import TemplateTimeout
-from agentkv_runtime.provenance import Masked, joined
+from agentkv_runtime.text.provenance import Masked, joined
 
 __all__ = ["Sandbox", "time_limit"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentkv_runtime.errors import TokenizerError
-from agentkv_runtime.small_files import read_object, read_text
+from agentkv_runtime.folder.small_files import read_object, read_text
 
 __all__ = ["DEFAULT", "TEMPLATE_FILES", "TOOL_USE", "read_templates", "write_templates"]
 

@@ -8,10 +8,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from agentkv_runtime.manifest import write_unfinished_mark
+from agentkv_runtime.folder.manifest import write_unfinished_mark
 
 __all__ = ["PREFIX", "holds_nothing", "install", "staged"]
 
@@ -36,12 +36,11 @@ def staged(out: Path) -> Iterator[Path]:
     try:
         beside.mkdir(parents=True, exist_ok=True)
         _sweep(beside)
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
-        try:
-            with _held(folder):
+        with _fresh(beside) as folder:
+            try:
                 yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     except BaseException:
         for parent in missing:
             with ExitStack() as quietly:
@@ -56,15 +55,19 @@ def install(staging: Path, out: Path, names: Sequence[str], manifest: str) -> No
     A new folder appears complete. In an existing one these files are replaced, or removed if `staging` lacks them, and
     all others stay. Files are renamed into place and never written to, so programs that have the old ones open keep
     them. Meanwhile a mark in the manifest's place keeps the folder from being opened. An error puts the old files
-    back.
+    back. Concurrent calls run one after another.
     """
     if not out.exists():
         staging.chmod(0o755)
-        staging.rename(out)
-        return
+        try:
+            staging.rename(out)
+            return
+        except OSError:
+            if not (out / manifest).is_file():  # nobody else put a model there meanwhile
+                raise
     before = staging / "before"
     before.mkdir()
-    with ExitStack() as undoing:
+    with _held(out, wait=True), ExitStack() as undoing:
         if os.path.lexists(out / manifest):
             shutil.copyfile(out / manifest, before / manifest)
             undoing.callback(os.replace, before / manifest, out / manifest)
@@ -91,11 +94,27 @@ def _move(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Locks a folder in the block, at most while this process lives, so that others see that it is in use."""
+def _fresh(beside: Path) -> Iterator[Path]:
+    """Makes an empty folder, locked in the block."""
+    with ExitStack() as held:
+        while True:
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=beside))
+            with suppress(FileNotFoundError, BlockingIOError):  # somebody took it for what a killed export left
+                held.enter_context(_held(folder))
+                if folder.exists():
+                    break
+        yield folder
+
+
+@contextmanager
+def _held(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Locks a folder in the block, at most while this process lives, so that others see that it is in use.
+
+    Raises BlockingIOError if another process has locked it, unless `wait`.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(descriptor)

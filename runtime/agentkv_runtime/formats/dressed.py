@@ -13,7 +13,7 @@ import regex
 from agentkv_runtime.formats.answering import ANSWER_NAME, answer_in, is_answer
 from agentkv_runtime.formats.known_tools import ARGUMENT_KEYS, LIST_KEYS, NAME_KEYS, KnownTools
 from agentkv_runtime.formats.loose_values import bracketed, loose_value
-from agentkv_runtime.formats.parsed import ParsedCall
+from agentkv_runtime.formats.parsed import CUT_OFF, ParsedCall
 from agentkv_runtime.formats.pythonic import parse_calls
 
 __all__ = ["DressedCalls", "Read"]
@@ -85,9 +85,14 @@ class DressedCalls:
             text: of a message.
             alone: nothing stands before it.
         """
-        calls, texts, at = [], [], 0
-        while match := self._head.search(text, at):
+        calls, texts, at, half = [], [], 0, ""
+        while match := self._head.search(text, at, partial=True):
             run = self._run(text, match.start())
+            if calls and not run.calls and _is_cut(text, match):
+                text, half = text[: match.start()], text[match.start() :]
+                break
+            if match.partial:
+                break
             texts.append(text[at : match.end() if not run.calls else match.start()])
             if len("".join(texts[1:]).strip()) > _MOST_BEHIND:
                 return Read(text, [])
@@ -98,7 +103,10 @@ class DressedCalls:
         told = alone and not behind and not texts[0].strip()
         meant = len(behind) <= _MOST_BEHIND and (told or all(map(self._tools.fits, calls)))
         if not calls or not meant:
-            return Read(text, [])
+            return Read(text + half, [])
+        if half:
+            name = next(filter(None, map(self._tools.name_of, _WORD.findall(half))), "")
+            calls.append(ParsedCall(name, None, half, CUT_OFF, calls[-1].rescued))
         own = [replace(call, rescued=None) if call.rescued == self._own else call for call in calls]
         return self._answered("".join(texts), own)
 
@@ -155,6 +163,16 @@ class DressedCalls:
 class _Run(NamedTuple):
     calls: list[ParsedCall]
     end: int
+
+
+def _is_cut(text: str, head: regex.Match[str]) -> bool:
+    """Does the text end within what begins as a call?"""
+    if head.partial:
+        return any(mark in head[0] for mark in "{[<(`")
+    wrapping = _WRAPPING.match(text, head.start())
+    assert wrapping is not None
+    body = _NAME.match(text, wrapping.end()) or wrapping
+    return body.end() == len(text) or (text[body.end()] in "{[(" and not bracketed(text, body.end()))
 
 
 @functools.lru_cache(64)

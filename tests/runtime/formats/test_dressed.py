@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from agentkv_runtime.formats import FAMILIES, Format, ParsedMessage, TextDelta
 from agentkv_runtime.formats.dressed import DressedCalls
+from agentkv_runtime.formats.parsed import CUT_OFF
 
 from .cuts import cuts
 
@@ -35,6 +36,16 @@ EXPLAINED = (
     "that are not required may be left out; the function takes its defaults then. Answers come back as a message."
 )
 
+# What stands behind a call, begins one more and does not end it; the tool that it names.
+HALVES = [
+    ('\n{"name": "get_weather", "arguments": {"city": "Ro', "get_weather"),
+    ('\n```json\n{"name": "math.add", "arguments": {"a"', "math.add"),
+    ("\n{", ""),
+    ("\n```js", ""),
+    ('\nget_weather(city="Ro', ""),
+    ("\n<tool_call>\n", ""),
+    ("\n<function=now>", "now"),
+]
 # Text, the calls in it, the content beside them, the spelling.
 CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
     (f"```json\n{CALL}\n```", [OSLO], "", "json"),
@@ -157,6 +168,13 @@ def test_a_call_in_another_spelling_is_a_call(form: Format, row: tuple[str, list
 def test_what_is_shown_stays_text(form: Format, text: str) -> None:
     message, told = read(form, [text])
     assert (message.calls, message.content, told.strip()) == ((), text, text)
+
+
+@pytest.mark.parametrize(("half", "name"), HALVES)
+def test_half_a_call_behind_another_is_a_call_that_is_cut_off(form: Format, half: str, name: str) -> None:
+    message, told = read(form, [f"I look.\n{CALL}{half}"])
+    assert [(call.name, call.error) for call in message.calls] == [("get_weather", None), (name, CUT_OFF)]
+    assert (message.content, told.strip()) == ("I look.", "I look.")
 
 
 @pytest.mark.parametrize("text", [*(row[0] for row in CALLS), *TEXTS], ids=lambda text: text[:40])

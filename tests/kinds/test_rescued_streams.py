@@ -6,7 +6,7 @@ To add a case, write a row of `SAID`: what the model says, and the calls that a 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest

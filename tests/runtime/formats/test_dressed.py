@@ -43,8 +43,6 @@ HALVES = [
     ("\n{", ""),
     ("\n```js", ""),
     ('\nget_weather(city="Ro', ""),
-    ("\n<tool_call>\n", ""),
-    ("\n<function=now>", "now"),
 ]
 # Text, the calls in it, the content beside them, the spelling.
 CALLS: list[tuple[str, list[tuple[str, dict[str, Any]]], str, str]] = [
@@ -219,6 +217,19 @@ def test_without_tools_or_rescue_there_are_no_calls() -> None:
     for parser in (replace(form, rescue=True).parser(), form.parser(tools=TOOLS)):
         parser.feed(CALL)
         assert parser.finish().calls == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "called"),
+    [("read", "read"), ("Read", "Read"), ("READ", None), ("get_x", "get_x"), ("get-x", "get-x"), ("GET X", None)],
+)
+def test_of_tools_whose_names_are_nearly_the_same_the_one_that_is_named_is_called(
+    form: Format, written: str, called: str | None
+) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("read", "Read", "get_x", "get-x")]
+    parser = form.parser(tools=tools)
+    parser.feed(json.dumps({"name": written, "arguments": {}}))
+    assert [call.name for call in parser.finish().calls] == ([] if called is None else [called])
 
 
 def test_what_stands_in_the_prompt_is_text() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ async def test_where_no_branch_is_free_to_ask_on_the_model_decides(
         trunk = await agent().trunk(ctx)
         await trunk.extend([{"role": "user", "content": ONE_CALL}])
         branches = []
-        with pytest.raises(kv.TooManyBranches):
+        with suppress(kv.TooManyBranches):
             while True:
                 branches.append(await trunk.fork())
         step = await agent(call_threshold=1.0).step(trunk)

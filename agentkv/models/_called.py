@@ -57,6 +57,6 @@ def _refusal(name: str) -> str | None:
         return None
     return (
         f"{name}: no such folder or file, no model that was pulled, and no short name. {did_you_mean(name)}, "
-        "`agentkv list` what is here, `agentkv pull OWNER/MODEL` gets one, `nano` is always there; or give a folder that "
-        "`agentkv export` wrote"
+        "`agentkv list` what is here, `agentkv pull OWNER/MODEL` gets one, `nano` is always there; or give a folder "
+        "that `agentkv export` wrote"
     )

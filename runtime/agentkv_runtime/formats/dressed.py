@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import regex
+from pydantic_core import from_json
 
 from agentkv_runtime.formats.answering import ANSWER_NAME, answer_in, is_answer
 from agentkv_runtime.formats.known_tools import ARGUMENT_KEYS, LIST_KEYS, NAME_KEYS, KnownTools
@@ -18,6 +19,7 @@ from agentkv_runtime.formats.pythonic import parse_calls
 
 __all__ = ["DressedCalls", "Read"]
 
+_LIST = "```json\n"  # what stands before a list of calls
 _MOST_BEHIND = 200  # characters of prose behind a call; where there are more, they explain what it shows
 _KEYS = "|".join(NAME_KEYS)
 _OTHER_KEYS = "|".join([*ARGUMENT_KEYS, *LIST_KEYS, "function", "type", "id"])
@@ -85,6 +87,8 @@ class DressedCalls:
             text: of a message.
             alone: nothing stands before it.
         """
+        if self._own and alone and (begun := self._begun(text)) is not None:
+            return begun
         calls, texts, at, half = [], [], 0, ""
         while match := self._head.search(text, at, partial=True):
             run = self._run(text, match.start())
@@ -109,6 +113,24 @@ class DressedCalls:
             calls.append(ParsedCall(name, None, half, CUT_OFF, calls[-1].rescued))
         own = [replace(call, rescued=None) if call.rescued == self._own else call for call in calls]
         return self._answered("".join(texts), own)
+
+    def _begun(self, text: str) -> Read | None:
+        """A list of calls in the format's own spelling that the text ends within: the last is cut off, or is as much of
+        an answer in words as is there. None for any other text."""
+        listed = text.lstrip().removeprefix(_LIST)
+        if not listed.startswith("[{") or bracketed(listed, 0):
+            return None
+        try:
+            *whole, last = from_json(listed, allow_partial="trailing-strings")
+        except ValueError:
+            return None
+        calls = self._tools.calls(whole, listed, "json")
+        name = last.get("name") if isinstance(last, dict) else None
+        if self._answers and name == ANSWER_NAME:
+            said = answer_in(ParsedCall(ANSWER_NAME, dict(last.get("arguments") or {}), listed))
+            return self._answered(said, [replace(call, rescued=None) for call in calls])
+        half = ParsedCall(self._tools.name_of(name) or "", None, listed, CUT_OFF)
+        return self._answered("", [*(replace(call, rescued=None) for call in calls), half])
 
     def _answered(self, text: str, calls: list[ParsedCall]) -> Read:
         """The same, with answers in words as the text that they are."""

@@ -239,6 +239,28 @@ def test_what_stands_in_the_prompt_is_text() -> None:
     assert [call.arguments for call in parser.finish().calls] == [{"city": "Rome"}]
 
 
+CUT_LISTS = [
+    ("[{", [], ""),
+    ('[{"name": "get_weather", "argu', [("get_weather", CUT_OFF)], ""),
+    (f"[{CALL}, {{", [("get_weather", None), ("", CUT_OFF)], ""),
+    (f'[{CALL}, {{"name": "now", "arguments": {{', [("get_weather", None), ("now", CUT_OFF)], ""),
+    ('[{"name": "answer", "arguments": {"te', [], ""),
+    ('[{"name": "answer", "arguments": {"text": "It \\"has\\" 3', [], 'It "has" 3'),
+    (f'[{CALL}, {{"name": "answer", "arguments": {{"text": "I lo', [("get_weather", None)], "I lo"),
+]
+
+
+@pytest.mark.parametrize("before", ["", "```json\n"])
+@pytest.mark.parametrize(("text", "calls", "content"), CUT_LISTS)
+def test_a_generic_message_that_is_cut_off_is_no_text(
+    before: str, text: str, calls: list[tuple[str, str | None]], content: str
+) -> None:
+    generic = FAMILIES["generic"].fit({}, ends=("<|im_end|>",), thinks=False)
+    message, told = read(replace(generic, rescue=True), [before + text])
+    assert [(call.name, call.error) for call in message.calls] == (calls or [("", CUT_OFF)] * (text == "[{"))
+    assert (message.content, told) == (content, content)
+
+
 def test_generic_calls_are_read_as_they_are_written() -> None:
     form = FAMILIES["generic"].fit({})
     calls = [OSLO, ("math.add", {"a": 1, "b": 2.5})]

@@ -106,7 +106,7 @@ def test_what_cannot_be_is_said_when_the_agent_is_made(options: dict[str, Any], 
         ({"allowed_tools": ["stock"], "tool_choice": "train"}, "train, which is not among allowed_tools"),
         ({"allowed_tools": [], "tool_choice": "required"}, "there is no tool to call"),
         ({"tool_choice": lambda ctx: 3}, "tool_choice returned int 3"),
-        ({"tool_choice": lambda ctx: "plane"}, "tool_choice has str 'plane'"),
+        ({"tool_choice": lambda ctx: "plane"}, "tool_choice is str 'plane'"),
     ],
 )
 async def test_what_cannot_be_is_said_before_anything_changes(

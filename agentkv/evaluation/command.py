@@ -94,10 +94,13 @@ def tools(
     with reporting():
         asked = _cases(cases, [name.strip() for name in categories.split(",") if name.strip()], n, seed)
         results, whole = _asked(how, asked)
-        _show(how, cases, results, json_file, page_file)
+        _show(how, cases, results, len(asked), json_file, page_file)
+    failed = _failed(results)
     if not whole:
         stderr.print("stopped")
         raise typer.Exit(130)
+    if failed and failed == len(results):
+        raise typer.Exit(1)
 
 
 @evaluation.command()
@@ -162,14 +165,29 @@ def _asked(how: How, cases: Sequence[Case]) -> tuple[list[Result], bool]:
             return sorted(results, key=lambda result: places[result.case.id]), False
 
 
+def _failed(results: Sequence[Result]) -> int:
+    """How many cases have no reply. Says why the first of them has none."""
+    errors = [result.outcome.error for result in results if result.outcome.error is not None]
+    if errors:
+        count = f"all {len(errors)} cases" if len(errors) == len(results) else f"{len(errors)} of {len(results)} cases"
+        stderr.print(escaped(f"{count} have no reply; the first: {errors[0]}"), soft_wrap=True)
+    return len(errors)
+
+
 def _show(
-    how: How, cases: Path | None, results: Sequence[Result], json_file: Path | None, page_file: Path | None
+    how: How,
+    cases: Path | None,
+    results: Sequence[Result],
+    asked: int,
+    json_file: Path | None,
+    page_file: Path | None,
 ) -> None:
     from .page import page
     from .report import report
     from .table import COLUMNS, scores
 
-    title = f"{how.model.name} through {how.through}: {len(results)} cases"
+    count = f"{asked} cases" if len(results) == asked else f"{len(results)} of {asked} cases"
+    title = f"{how.model.name} through {how.through}: {count}"
     facts = {"model": str(how.model), "through": how.through, "cases": str(cases or "our own")}
     facts |= {"tool choice": how.tool_choice, "most tokens of a message": str(how.max_tokens)}
     given = (("style", how.style), ("call format", how.call_format), ("call threshold", how.call_threshold))

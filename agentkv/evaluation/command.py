@@ -59,6 +59,13 @@ def tools(
     call_format: Annotated[
         str | None, typer.Option(metavar="NAME", help="How the model writes calls, where its folder does not say it.")
     ] = None,
+    steer_calls: Annotated[
+        bool,
+        typer.Option(
+            "--steer-calls",
+            help="Hold calls to a spelling that reads from the first message on, not after two others were rescued.",
+        ),
+    ] = False,
     parallel: Annotated[int, typer.Option(min=1, max=256, help="Cases under way at a time.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a message.")] = 256,
     capacity: Annotated[int, typer.Option(min=1, help="Cells of the cache: tokens of all cases under way.")] = 32768,
@@ -85,6 +92,7 @@ def tools(
         style=style,
         call_threshold=call_threshold,
         call_format=call_format,
+        rescue="steer" if steer_calls else True,
         parallel=parallel,
         max_tokens=max_tokens,
         capacity=capacity,
@@ -124,6 +132,8 @@ def _check(how: How) -> None:
         fail("--call-format is of a model that is opened here; the server at --server has its own")
     if (how.serve or how.server is not None) and find_spec("openai") is None:
         fail("openai is missing; install it with: pip install 'agentkv-sdk[serve]'")
+    if how.server is not None and how.rescue == "steer":
+        fail("--steer-calls is of a model that is opened here; the server at --server has its own")
     if how.server is not None and how.call_threshold is not None:
         fail("--call-threshold is of a model that is opened here; the server at --server has its own")
     if how.style is not None and (how.serve or how.server is not None):
@@ -191,6 +201,7 @@ def _show(
     facts = {"model": str(how.model), "through": how.through, "cases": str(cases or "our own")}
     facts |= {"tool choice": how.tool_choice, "most tokens of a message": str(how.max_tokens)}
     given = (("style", how.style), ("call format", how.call_format), ("call threshold", how.call_threshold))
+    facts |= {"calls": "steered from the first message on"} if how.rescue == "steer" else {}
     facts |= {name: str(value) for name, value in given if value is not None}
     print_table(title, COLUMNS, [score.row() for score in scores(results)])
     _write(json_file, lambda: report(facts, results))

@@ -9,15 +9,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import regex
+from pydantic_core import from_json
 
 from agentkv_runtime.formats.answering import ANSWER_NAME, answer_in, is_answer
 from agentkv_runtime.formats.known_tools import ARGUMENT_KEYS, LIST_KEYS, NAME_KEYS, KnownTools
 from agentkv_runtime.formats.loose_values import bracketed, loose_value
-from agentkv_runtime.formats.parsed import ParsedCall
+from agentkv_runtime.formats.parsed import CUT_OFF, ParsedCall
 from agentkv_runtime.formats.pythonic import parse_calls
 
 __all__ = ["DressedCalls", "Read"]
 
+_LIST = "```json\n"  # what stands before a list of calls
 _MOST_BEHIND = 200  # characters of prose behind a call; where there are more, they explain what it shows
 _KEYS = "|".join(NAME_KEYS)
 _OTHER_KEYS = "|".join([*ARGUMENT_KEYS, *LIST_KEYS, "function", "type", "id"])
@@ -85,9 +87,17 @@ class DressedCalls:
             text: content of a message, or its end.
             alone: whether the content has nothing else in front.
         """
-        calls, texts, at = [], [], 0
-        while match := self._head.search(text, at):
+        if self._own and alone and (begun := self._begun(text)) is not None:
+            return begun
+        calls: list[ParsedCall] = []
+        texts, at, half = [], 0, ""
+        while match := self._head.search(text, at, partial=True):
             run = self._run(text, match.start())
+            if calls and not run.calls and _is_cut(text, match):
+                text, half = text[: match.start()], text[match.start() :]
+                break
+            if match.partial:
+                break
             texts.append(text[at : match.end() if not run.calls else match.start()])
             if len("".join(texts[1:]).strip()) > _MOST_BEHIND:
                 return Read(text, [])
@@ -98,9 +108,30 @@ class DressedCalls:
         told = alone and not behind and not texts[0].strip()
         meant = len(behind) <= _MOST_BEHIND and (told or all(map(self._tools.fits, calls)))
         if not calls or not meant:
-            return Read(text, [])
+            return Read(text + half, [])
+        if half:
+            name = next(filter(None, map(self._tools.name_of, _WORD.findall(half))), "")
+            calls.append(ParsedCall(name, None, half, CUT_OFF, calls[-1].rescued))
         own = [replace(call, rescued=None) if call.rescued == self._own else call for call in calls]
         return self._answered("".join(texts), own)
+
+    def _begun(self, text: str) -> Read | None:
+        """A list of calls in the format's own spelling that the text ends within: the last is cut off, or is as much of
+        an answer in words as is there. None for any other text."""
+        listed = text.lstrip().removeprefix(_LIST)
+        if not listed.startswith("[{") or bracketed(listed, 0):
+            return None
+        try:
+            *whole, last = from_json(listed, allow_partial="trailing-strings")
+        except ValueError:
+            return None
+        calls = self._tools.calls(whole, listed, "json")
+        name = last.get("name") if isinstance(last, dict) else None
+        if self._answers and name == ANSWER_NAME:
+            said = answer_in(ParsedCall(ANSWER_NAME, dict(last.get("arguments") or {}), listed))
+            return self._answered(said, [replace(call, rescued=None) for call in calls])
+        half = ParsedCall(self._tools.name_of(name) or "", None, listed, CUT_OFF)
+        return self._answered("", [*(replace(call, rescued=None) for call in calls), half])
 
     def _answered(self, text: str, calls: list[ParsedCall]) -> Read:
         """A Read of text and calls in which calls of the answer function are text."""
@@ -155,6 +186,16 @@ class DressedCalls:
 class _Run(NamedTuple):
     calls: list[ParsedCall]
     end: int
+
+
+def _is_cut(text: str, head: regex.Match[str]) -> bool:
+    """Does the text end within what begins as a call?"""
+    if head.partial:
+        return any(mark in head[0] for mark in "{[<(`")
+    wrapping = _WRAPPING.match(text, head.start())
+    assert wrapping is not None
+    body = _NAME.match(text, wrapping.end()) or wrapping
+    return body.end() == len(text) or (text[body.end()] in "{[(" and not bracketed(text, body.end()))
 
 
 @functools.lru_cache(64)

@@ -129,7 +129,8 @@ class Format:
         known = {tool.name: tool for tool in map(tool_of, (d for d in definitions if not is_answer(d)))}
         if choice not in ("auto", "required", "none"):
             if choice not in known:
-                raise FormatError(f"choice is {choice!r}, but there is no such tool; there are {', '.join(known)}")
+                may = f"auto, required, none, or the name of a tool: {', '.join(known)}"
+                raise FormatError(f"choice is {choice!r}, but it must be {may}")
             known, most_calls = {choice: known[choice]}, 1
         tools = [] if choice == "none" else list(known.values())
         if choice == "required" and not tools:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,8 @@ class KnownTools:
             for function in (definition.get("function", definition) for definition in definitions)
             if isinstance(function, Mapping) and function.get("name") in self._schemas
         }
-        self._alike = {_plain(name): name for name in reversed(list(self._schemas)) if _plain(name) != "_"}
+        plain = Counter(map(_plain, self._schemas))
+        self._alike = {_plain(name): name for name in self._schemas if _plain(name) != "_" and plain[_plain(name)] == 1}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -41,7 +43,10 @@ class KnownTools:
         return tuple(self._schemas)
 
     def name_of(self, written: object) -> str | None:
-        """Name of the tool that `written` means, in any case and with any separators between words; None for none."""
+        """Name of the tool that `written` means, or None.
+
+        Case and separators between words may differ, unless several tools would then match.
+        """
         if not isinstance(written, str) or written in self._schemas:
             return written if isinstance(written, str) else None
         return self._alike.get(_plain(written.removeprefix("functions.")))

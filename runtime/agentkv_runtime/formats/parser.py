@@ -128,7 +128,8 @@ class MessageParser:
         yield from self._text(read.text.rstrip() if changed else held)
         for call in read.calls:
             yield CallOpened(len(self._calls), call.name)
-            yield ArgumentsDelta(len(self._calls), json.dumps(call.arguments, ensure_ascii=False))
+            if call.error is None:
+                yield ArgumentsDelta(len(self._calls), json.dumps(call.arguments, ensure_ascii=False))
             yield CallClosed(len(self._calls), call)
             self._calls.append(call)
 

@@ -1,4 +1,4 @@
-"""How well a model predicts a text: its perplexity, and its divergence from the model that it was made from.
+"""Quality of a model's predictions of a text: its perplexity, and its divergence from the model that it was made from.
 
     session = make_decode_session(folder, capacity=WINDOW)
     windows = text_windows(folder.tokenizer, default_text(), most=10)

@@ -116,8 +116,10 @@ class DressedCalls:
         return self._answered("".join(texts), own)
 
     def _begun(self, text: str) -> Read | None:
-        """A list of calls in the format's own spelling that the text ends within: the last is cut off, or is as much of
-        an answer in words as is there. None for any other text."""
+        """Reads an unfinished list of calls in the format's own spelling; None for any other text.
+
+        Its last call is cut off, or is the part of an answer in words that was written.
+        """
         listed = text.lstrip().removeprefix(_LIST)
         if not listed.startswith("[{") or bracketed(listed, 0):
             return None
@@ -189,7 +191,7 @@ class _Run(NamedTuple):
 
 
 def _is_cut(text: str, head: regex.Match[str]) -> bool:
-    """Does the text end within what begins as a call?"""
+    """Whether the text ends within the call that begins at `head`."""
     if head.partial:
         return any(mark in head[0] for mark in "{[<(`")
     wrapping = _WRAPPING.match(text, head.start())

@@ -147,7 +147,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int, tuple[int, ...]]:
 
 
 def _state(file: BufferedReader) -> tuple[int, ...]:
-    """Its size first."""
+    """Size, time of change, device and inode of an open file."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino
 

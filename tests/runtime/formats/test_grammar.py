@@ -221,7 +221,7 @@ def test_a_marker_is_never_spelled_in_text() -> None:
 
 def test_a_choice_must_be_there() -> None:
     form = HERMES.fit({})
-    with pytest.raises(FormatError, match="no such tool; there are get_weather, now"):
+    with pytest.raises(FormatError, match="name of a tool: get_weather, now"):
         form.grammar(TOOLS, choice="later")
     with pytest.raises(FormatError, match="no tool to call"):
         form.grammar(choice="required")

@@ -17,7 +17,7 @@ from .._engine.commands import check_finished
 from .._engine.jobs import GenerationJob
 from .._model.generate_options import GenerateOptions
 from .._types.errors import BranchBusy, OutputIncomplete, OutputInvalid
-from .._types.results import FinishReason, Generation, TopLogprob, Usage
+from .._types.results import FinishReason, Generation, TopLogprob, Usage, fault_of
 from ..output._spec import Asked, asked
 from ..output._thought import Thought
 from .extend import Moved
@@ -158,7 +158,7 @@ async def generated(branch: Branch, request: GenerationRequest, retries: int) ->
     """
     generation = await run_generation(branch, GenerationJob(request.start, request.finish))
     for attempt in range(1, retries + 1):
-        if not isinstance(generation._fault, OutputInvalid) or not _is_last(generation, branch):
+        if not isinstance(fault_of(generation), OutputInvalid) or not _is_last(generation, branch):
             break
         again, forget = request.again(attempt), _forgetting(generation, branch)
 
@@ -172,7 +172,7 @@ async def generated(branch: Branch, request: GenerationRequest, retries: int) ->
             generation = await run_generation(branch, GenerationJob(start, again.finish))
         except (Moved, BranchBusy):
             break
-    fault = generation._fault
+    fault = fault_of(generation)
     if fault is None or isinstance(fault, OutputIncomplete):
         return generation
     if _is_last(generation, branch):

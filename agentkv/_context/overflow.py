@@ -110,7 +110,7 @@ class Room:
             return engine.forget(self.branch.id, first, last, True)
 
         freed = await self._loop.call(forget)
-        await self._refresh()
+        await self.refresh()
         return freed
 
     async def replace(self, p0: int, p1: int, tokens: Sequence[int] = ()) -> None:
@@ -152,7 +152,7 @@ class Room:
                 self._loop.close(before)
 
         await self._loop.call(replace, told=told)
-        await self._refresh()
+        await self.refresh()
 
     async def rewrite(self, messages: Sequence[ChatMessage]) -> bool:
         """The conversation becomes these messages, all before the assistant's turn that is open, which stays token for
@@ -183,13 +183,13 @@ class Room:
         self._check()
         kept = checked_count(length, "length", 0, self.length)
         await self._loop.call(lambda engine: engine.drop_cells_from(self.branch.id, kept))
-        await self._refresh()
+        await self.refresh()
 
     def _check(self) -> None:
         if self._over:
             raise InvalidInput("this room is of a policy that has answered; make room before `make_room` returns")
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
         self._take(await _state_of(self.branch))
 
     def _take(self, state: _State) -> None:

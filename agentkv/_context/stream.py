@@ -131,11 +131,11 @@ class TokenStream(Generic[Out_co]):
         self._take(*tokens)
         return tokens
 
-    def _unread(self, count: int) -> None:
+    def unread(self, count: int) -> None:
         """The last tokens that were handed out count as not read: they are not kept where those that were read are."""
         self._read -= count
 
-    def _first(self, count: int) -> Generation[Any]:
+    def first(self, count: int) -> Generation[Any]:
         """So many of its first tokens, as a generation that was cut there, once it has ended."""
         if self._finished is None:
             return self._job.result()

@@ -125,9 +125,9 @@ class History:
                     f"cannot roll branch {self.id} back to {length} tokens: it has {len(self)}; pass at most that"
                 )
             return length, None
-        if to._owner is not self.owner:
+        if to.scope is not self.owner:
             raise InvalidRollback(f"{to} does not belong to branch {self.id}; use a mark of this branch")
-        return to.length, to._epoch
+        return to.length, to.epoch
 
     def mark_at(self, length: int, epoch: int) -> Mark:
         """A mark behind `length` tokens, the last of which is of this epoch."""

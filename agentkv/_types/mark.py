@@ -15,9 +15,11 @@ class Mark:
     Attributes:
         branch_id: the branch that it belongs to.
         length: tokens before it.
+        scope: tells branches of different Contexts apart.
+        epoch: of the token before it, as `StepEngine.tip` says.
     """
 
     branch_id: int
     length: int
-    _owner: object = field(repr=False)  # tells branches of different Contexts apart
-    _epoch: int = field(repr=False)  # of the token before it: see `StepEngine.tip`
+    scope: object = field(repr=False)
+    epoch: int = field(repr=False)

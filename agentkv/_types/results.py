@@ -92,6 +92,11 @@ class Generation(Generic[Out_co]):
         return self.text
 
 
+def fault_of(generation: Generation[Any]) -> Exception | None:
+    """The error that `Generation.output` raises; None where there is a value."""
+    return generation._fault
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """One item of a stream.

@@ -75,7 +75,7 @@ class Reply:
                         await self._tell(deltas, written, whole=False)
                     except BaseException:
                         if self._unheard:
-                            tokens._unread(read - told)
+                            tokens.unread(read - told)
                             read = told
                             turn.text = turn.text.removesuffix(_text_of(deltas))
                         raise
@@ -114,7 +114,7 @@ class Reply:
             count += 1
         self.message = parser.finish()
         self._chat.habits.saw(self.message.calls)
-        self.generation = replace(stream._first(count), finish_reason="stop")
+        self.generation = replace(stream.first(count), finish_reason="stop")
         self._turn.taken_back += len(tokens) - count
         self._turn.text = self.message.content
         await self._held.rollback(start + count)

@@ -102,16 +102,17 @@ class Grammars:
     ) -> PythonConstraint | None:
         """What a generation that begins on the branch keeps to, on the engine's thread."""
         if isinstance(description, Thought):
-            description = self._going_on(engine, branch, description)
+            description = self.going_on(engine, branch, description)
         return None if description is None else self.native(description)
 
-    def _going_on(self, engine: StepEngine, branch: int, thought: Thought) -> Description | None:
+    def going_on(self, engine: StepEngine, branch: int, thought: Thought) -> Description | None:
         """Of a message that was cut short, what its first part was held to; its thought may have ended since. Where a
         message that others began is past its thought, what follows is held to the rest alone."""
-        begun = next((each for each in thought.beginnings if self._goes_on(engine, branch, each)), None)
+        begun = next((each for each in thought.beginnings if self.goes_on(engine, branch, each)), None)
         return begun or (thought.held if thought.is_over else thought)
 
-    def _goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
+    def goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
+        """Would a generation under this description go on with the branch's last output?"""
         native = self._known.get(description)
         return native is not None and engine.goes_on(branch, native)
 

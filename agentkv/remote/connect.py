@@ -56,9 +56,9 @@ class RemoteGrammars(Grammars):
                 f"output is {shown(description)}, an object of this process, which a server cannot ask; give a type, "
                 "kv.Regex, kv.JsonSchema or kv.Grammar"
             )
-        return self._going_on(engine, branch, description) if isinstance(description, Thought) else description
+        return self.going_on(engine, branch, description) if isinstance(description, Thought) else description
 
-    def _goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
+    def goes_on(self, engine: StepEngine, branch: int, description: Description) -> bool:
         return engine.goes_on(branch, description)
 
 

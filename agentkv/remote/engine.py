@@ -45,9 +45,9 @@ class RemoteEngine(WithoutCells):
         max_positions: int,
         capacity: int,
     ) -> None:
+        super().__init__(BranchTable(max_positions, capacity), vocab_size)
         self._exchange = exchange
         self._token_bytes = token_bytes
-        self.vocab_size = vocab_size
         self._heard: deque[tuple[int, Heard]] = deque()
         self._jobs: dict[int, Job] = {}
         self._next_job = 0
@@ -57,7 +57,6 @@ class RemoteEngine(WithoutCells):
         self._finished: list[Finished] = []
         self._full: list[int] = []
         self._held: set[int] = set()
-        self.branches = BranchTable(max_positions, capacity)
         self.eos_ids = list(eos_ids)
         self.eos = frozenset(eos_ids)
         self.special = {i: self.spelled(i) for i in special_ids}
@@ -338,11 +337,3 @@ class RemoteEngine(WithoutCells):
         if not len(found):
             raise InvalidInput(f"branch {branch} holds no token yet: extend it first")
         return found
-
-    def check_tokens(self, tokens: Iterable[int], what: str = "there is") -> list[int]:
-        """Raises InvalidInput for ids outside of the vocabulary."""
-        given = [int(token) for token in tokens]  # numpy's are no JSON
-        if given and not 0 <= min(given) <= max(given) < self.vocab_size:
-            wrong = next(token for token in given if not 0 <= token < self.vocab_size)
-            raise InvalidInput(f"{what} token id {wrong}, but ids are from 0 to {self.vocab_size - 1}")
-        return given

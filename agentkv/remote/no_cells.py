@@ -49,11 +49,17 @@ class NoCells:
 class WithoutCells:
     """What of `StepEngine` is about cells. Branches that are stored or set aside are their tokens."""
 
-    branches: BranchTable
+    def __init__(self, branches: BranchTable, vocab_size: int) -> None:
+        self.branches = branches
+        self.vocab_size = vocab_size
 
     def check_tokens(self, tokens: Iterable[int], what: str = "there is") -> list[int]:
         """Raises InvalidInput for ids outside of the vocabulary."""
-        raise NotImplementedError
+        given = [int(token) for token in tokens]  # numpy's are no JSON
+        if given and not 0 <= min(given) <= max(given) < self.vocab_size:
+            wrong = next(token for token in given if not 0 <= token < self.vocab_size)
+            raise InvalidInput(f"{what} token id {wrong}, but ids are from 0 to {self.vocab_size - 1}")
+        return given
 
     def cells_of(self, branches: Sequence[int]) -> int:
         return 0

@@ -167,12 +167,9 @@ class Server:
         Raises InvalidInput.
         """
         tokenizer, variables = self.context.tokenizer, checked_template(template, known=True)
-        render = tokenizer._render_reply if reply else partial(tokenizer._render, reply=False)
-
-        def spelled() -> list[int]:
-            return tokenizer._tokenizer.encode_rendered(render(messages, tools or None, variables=variables))
-
-        return await anyio.to_thread.run_sync(spelled, abandon_on_cancel=True)
+        apply = tokenizer.apply_reply if reply else partial(tokenizer.apply_template, opened=False)
+        work = partial(apply, messages, tools or None, variables=variables)
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
     def remember(self, prompted: Prompted, asked: Asked, written: Written) -> None:
         """Keeps a conversation for a client that comes back with all of its messages, as long as there is room. Not
@@ -227,7 +224,7 @@ class Server:
         free. The first to go may share all of its cells with later turns."""
         lacked = room.cells
         while room.cells and await self._give_way():
-            await room._refresh()
+            await room.refresh()
         return room.cells < lacked
 
     async def _give_way(self) -> bool:
